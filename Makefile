@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-package test-full unit e2e lint fuzz bench bench-boot deb doc clean
+.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -15,6 +15,9 @@ FLOOD_SECONDS ?= 600
 SEED ?=
 SECONDS := 60
 ONLY ?=
+# For record-compat: the folder with another version's meshd and mesh-agent, and the folder to write.
+PROGRAMS ?=
+OUT ?= target/compat
 FUZZ_TARGETS := $(notdir $(basename $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 
 help: ## Shows this
@@ -81,6 +84,13 @@ e2e: agent ## Real firmware, real Alpine: boots whole racks in QEMU
 	@cargo test --quiet --locked --test e2e --no-run
 	@target/debug/meshd lab image
 	@$(AS_ROOT) env "PATH=$$PATH" cargo test --locked --test e2e -- --test-threads=1
+
+record-compat: ## Records a site, a backup and answers of another version (PROGRAMS=FOLDER, OUT=target/compat); see tests/compat
+	@[ -x "$(PROGRAMS)/meshd" ] || { echo 'PROGRAMS=FOLDER must name a folder with meshd and mesh-agent of the other version' >&2; exit 2; }
+	@.ci/setup test
+	@cargo test --quiet --locked --test integration --no-run
+	@$(AS_ROOT) env "PATH=$$PATH" MESHD_TEST_PROGRAMS=$(abspath $(PROGRAMS)) MESHD_COMPAT_OUT=$(abspath $(OUT)) \
+	  cargo test --quiet --locked --test integration -- compat::record
 
 lint: ## Formatting, clippy, licences, and the agent without the server
 	@.ci/setup lint

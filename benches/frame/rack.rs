@@ -46,7 +46,7 @@ impl Rack {
         self.runtime.block_on(async {
             let reload = self.central.generations.reload(&self.central.env.own_order(Verb::Reload)).await;
             anyhow::ensure!(reload.changed, "{:?}", reload.faults);
-            self.central.generations.reconsider_stale().await;
+            self.central.generations.scan_stale().await;
             Ok(())
         })?;
         let took = begun.elapsed();

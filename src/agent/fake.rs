@@ -19,6 +19,7 @@ pub type Row = (&'static str, &'static str, &'static str, i32, &'static str, i32
 /// A machine, gone when it is dropped.
 pub struct Fake {
     dir: tempfile::TempDir,
+    /// The files that it shows.
     pub tree: Tree,
     refusals: BTreeMap<u32, ProbeError>,
     /// Everything that was written to it, as `path <- text`.

@@ -32,15 +32,15 @@ pub use check::kernel_arg;
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use interfaces::{InterfaceNetwork, all as interface_networks};
-pub use meshd_types::VfioSelector;
+pub use meshd_types::{DhcpMode, Link, Owner, Pool, Segment, VfioSelector};
 pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
 pub use sections::vars::MAX_VARS;
 pub use sections::vms::{SlotPolicy, VmPool, VmRules, Vms};
 pub use site::{
-    Admin, AdminHttps, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity,
-    Link, MacPrefix, MetricsListener, Pool, Process, Reservation, Segment, Site, Transport, Whom,
+    Admin, AdminHttps, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity, MacPrefix,
+    MetricsListener, Process, Reservation, Site, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};

@@ -1,10 +1,9 @@
 //! The validated site, as [`super::load`] returns it.
 
 use super::{Group, Profile, Vms};
-use meshd_types::{DenyList, MacAddr, NodeId, ProfileName, RuleName, SystemUuid, VarName};
+use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     net::Ipv4Addr,
     path::PathBuf,
     time::Duration,
@@ -59,150 +58,31 @@ pub struct Site {
     pub secrets: BTreeMap<VarName, PathBuf>,
 }
 
-/// One network on which machines boot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// How meshd hears it.
-    pub link: Link,
-    /// What nodes are told; `None` means the first IPv4 address of the interface that their packets come in on.
-    pub address: Option<Ipv4Addr>,
-    /// Who owns DHCP here.
-    pub mode: DhcpMode,
-    /// Present exactly when `mode` is authoritative.
-    pub pool: Option<Pool>,
-    /// Ethernet addresses of the relay and of the router to its network, as meshd sees them. Empty: any.
-    pub relay_macs: Vec<MacAddr>,
-}
-
-/// How meshd hears a segment.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Link {
-    /// By a network interface of this machine. Boot services listen on it and nowhere else.
-    Interface(String),
-    /// Through a DHCP relay with this address on the segment (`giaddr`). Its packets come in on the interface of another one.
-    Relay(Ipv4Addr),
-}
-
-impl Segment {
-    /// Its name for people, logs and metrics: `eth1`, `relay-10.88.0.1`.
-    pub fn name(&self) -> String {
-        self.link.to_string()
+/// What an address is on the network of a segment, where no client may have it: the address of meshd, of a relay, router or server.
+pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
+    let is = |own: Option<Ipv4Addr>| own == Some(address);
+    match &segment.link {
+        Link::Relay(relay) if *relay == address => return Some("the relay"),
+        _ if is(segment.address) => return Some("meshd's own, on the network"),
+        _ => {}
     }
-
-    /// The interface, if it is heard by one.
-    pub fn interface(&self) -> Option<&str> {
-        match &self.link {
-            Link::Interface(interface) => Some(interface),
-            Link::Relay(_) => None,
-        }
+    let pool = segment.pool.as_ref()?;
+    match address {
+        _ if is(pool.router) => Some("the router"),
+        _ if pool.dns.contains(&address) || pool.ntp.contains(&address) => Some("a name or time server"),
+        _ if [pool.network(), pool.broadcast()].contains(&address) => Some("the network or broadcast address"),
+        _ => None,
     }
 }
 
-impl Segment {
-    /// What an address is on its network, where no client may have it: the address of meshd, of a relay, router or server.
-    pub fn role_of(&self, address: Ipv4Addr) -> Option<&'static str> {
-        let pool = self.pool.as_ref();
-        let is = |own: Option<Ipv4Addr>| own == Some(address);
-        match &self.link {
-            Link::Relay(relay) if *relay == address => return Some("the relay"),
-            _ if is(self.address) => return Some("meshd's own, on the network"),
-            _ => {}
-        }
-        let pool = pool?;
-        match address {
-            _ if is(pool.router) => Some("the router"),
-            _ if pool.dns.contains(&address) || pool.ntp.contains(&address) => Some("a name or time server"),
-            _ if [pool.network(), pool.broadcast()].contains(&address) => Some("the network or broadcast address"),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Link::Interface(interface) => f.write_str(interface),
-            Link::Relay(relay) => write!(f, "relay-{relay}"),
-        }
-    }
-}
-
-/// Who owns DHCP on a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DhcpMode {
-    /// meshd leases the addresses.
-    Authoritative,
-    /// Another server leases them; meshd adds boot information.
-    Proxy,
-    /// No DHCP service.
-    Off,
-}
-
-/// Addresses to lease, and what a lease carries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
-    /// First address, inclusive.
-    pub first: Ipv4Addr,
-    /// Last address, inclusive.
-    pub last: Ipv4Addr,
-    /// Length of the network prefix, 8 to 30. `netmask`; by default that of the interface's network that the range is in, else 24.
-    pub prefix_len: u8,
-    /// How long a lease lives.
-    pub lease: Duration,
-    /// DHCP option 3.
-    pub router: Option<Ipv4Addr>,
-    /// DHCP option 6.
-    pub dns: Vec<Ipv4Addr>,
-    /// DHCP option 42.
-    pub ntp: Vec<Ipv4Addr>,
-    /// DHCP option 15.
-    pub domain: Option<String>,
-}
-
-impl Pool {
-    /// The netmask, as a number.
-    pub fn mask(&self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix_len.min(32))).unwrap_or(0)
-    }
-
-    /// The first address of the network, which is no machine's.
-    pub fn network(&self) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.first) & self.mask())
-    }
-
-    /// The last address of the network.
-    pub fn broadcast(&self) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.first) | !self.mask())
-    }
-
-    /// True for an address of the network that the pool is in.
-    pub fn is_on_network(&self, address: Ipv4Addr) -> bool {
-        u32::from(address) & self.mask() == u32::from(self.network())
-    }
-
-    /// True for an address between the first and the last one.
-    pub fn holds(&self, address: Ipv4Addr) -> bool {
-        (self.first..=self.last).contains(&address)
-    }
-}
-
-/// One `[[reservation]]`: this machine gets this address and nobody else does.
+/// One `[[reservation]]`: only its owner gets the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    pub whom: Whom,
+    pub owner: Owner,
     /// An address of the network of a segment with a range, inside of the range or outside of it.
     pub address: Ipv4Addr,
     /// For people.
     pub name: Option<String>,
-}
-
-/// Whom an address is reserved for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whom {
-    /// One network card.
-    Mac(MacAddr),
-    /// One machine, by whichever of its cards asks first.
-    Node(NodeId),
 }
 
 /// `[http]`.

@@ -14,6 +14,7 @@ pub enum Warning {
     /// Another server answers on a segment.
     OtherServer {
         segment: Arc<str>,
+        /// The server identifier of the other server.
         server: Ipv4Addr,
         /// True for a proxy that serves PXE clients only.
         proxy: bool,

@@ -1,4 +1,4 @@
-//! A bounded log for what comes from the network: a line for each cause, not for each packet.
+//! A rate-limited log for network events: one line for each cause and minute, not for each packet.
 
 use std::{
     collections::BTreeMap,
@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One line in the log for each cause in this time.
+/// Interval of log lines with the same cause.
 const EVERY: Duration = Duration::from_secs(60);
-/// Causes told apart.
+/// Most causes.
 const MAX_CAUSES: usize = 64;
 
-/// A log that a flood cannot fill: one line for each cause and minute, with the number of those that were left out.
+/// A log that a flood cannot fill. Each line contains the number of suppressed ones.
 #[derive(Default)]
 pub(crate) struct Log(Mutex<BTreeMap<&'static str, (Instant, u64)>>);
 

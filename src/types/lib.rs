@@ -9,6 +9,7 @@
 //! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
 //! | `path` | A relative path on a node that cannot leave its root |
 //! | `secret` | A secret value that cannot be printed |
+//! | `segment` | networks on which machines boot: how packets arrive, which addresses are leased |
 //! | `time` | wall-clock time: RFC 3339 in UTC, with milliseconds |
 //! | `vars` | variables of nodes, groups and profiles, which overlays use |
 //!
@@ -25,6 +26,7 @@ mod id;
 mod name;
 mod path;
 mod secret;
+mod segment;
 mod time;
 mod vars;
 
@@ -43,6 +45,7 @@ pub use name::{
 };
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
+pub use segment::{DhcpMode, Link, Owner, Pool, Segment};
 pub use time::{ParseTimestampError, Timestamp};
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
 

@@ -15,7 +15,7 @@ use crate::{
 use meshd::serve::central::{DhcpSeen, DhcpStep};
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage};
 use meshd_store::StoreError;
-use meshd_types::{MacAddr, SystemUuid};
+use meshd_types::{MacAddr, NodeId, SystemUuid};
 use std::{net::Ipv4Addr, time::Duration};
 
 /// An address of the pool that nobody has.
@@ -271,6 +271,21 @@ async fn alarm_survives_boots_and_only_an_operator_clears_it() {
     assert_eq!(rig.condition(victim.id(), ConditionKind::BootImpersonated), None);
 }
 
+/// A node that was online and has just lost its link.
+async fn unlinked_node(rig: &Rig) -> Machine<'_> {
+    let mut node = Machine::new(rig, 1);
+    node.boot(Stage::Online).await;
+    rig.central.links.link_down(node.link.expect("a link")).await;
+    node
+}
+
+/// The thief asks for a script and is refused; the NIC stays that of node `id`.
+async fn assert_refused(rig: &Rig, mut thief: Machine<'_>, id: NodeId) {
+    thief.boot(Stage::Script).await;
+    assert!(thief.script.contains("id_collision"), "{}", thief.script);
+    assert!(rig.node(id).fingerprint.macs.contains(&thief.mac), "the card stays the node's");
+}
+
 /// A second machine with this machine's network card and another UUID.
 fn impostor<'a>(rig: &'a Rig, victim: &Machine<'_>) -> Machine<'a> {
     Machine { mac: victim.mac, address: victim.address, uuid: SystemUuid([0x77; 16]), ..Machine::new(rig, 9) }
@@ -280,33 +295,21 @@ fn impostor<'a>(rig: &'a Rig, victim: &Machine<'_>) -> Machine<'a> {
 async fn card_of_a_node_whose_link_was_lost_a_moment_ago_is_not_taken() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let mut victim = Machine::new(&rig, 1);
-    victim.boot(Stage::Online).await;
-    let id = victim.id();
-    rig.central.links.link_down(victim.link.expect("a link")).await;
-    let mut thief = impostor(&rig, &victim);
-    thief.boot(Stage::Script).await;
-    assert!(thief.script.contains("id_collision"), "{}", thief.script);
-    assert!(rig.node(id).fingerprint.macs.contains(&victim.mac), "the card stays the node's");
+    let victim = unlinked_node(&rig).await;
+    assert_refused(&rig, impostor(&rig, &victim), victim.id()).await;
 }
 
 #[tokio::test]
 async fn card_of_a_node_that_answers_arp_is_not_taken() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let mut victim = Machine::new(&rig, 1);
-    victim.boot(Stage::Online).await;
-    let id = victim.id();
-    rig.central.links.link_down(victim.link.expect("a link")).await;
+    let victim = unlinked_node(&rig).await;
     // Longer than `offline_after`: only ARP tells that the node is there.
     rig.pass(Duration::from_secs(300)).await;
-    assert_eq!(rig.node(id).phase, Phase::Offline);
+    assert_eq!(rig.node(victim.id()).phase, Phase::Offline);
     rig.wire.put(victim.address, victim.mac);
     // With the node's own address it would be the thief who answers.
-    let mut thief = Machine { address: FREE, ..impostor(&rig, &victim) };
-    thief.boot(Stage::Script).await;
-    assert!(thief.script.contains("id_collision"), "{}", thief.script);
-    assert!(rig.node(id).fingerprint.macs.contains(&victim.mac), "the card stays the node's");
+    assert_refused(&rig, Machine { address: FREE, ..impostor(&rig, &victim) }, victim.id()).await;
 }
 
 #[tokio::test]

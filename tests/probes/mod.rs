@@ -29,7 +29,7 @@ pub fn tftp(bytes: &[u8]) {
 
 /// A request to the boot plane: method, path, query and headers.
 pub fn http(bytes: &[u8]) {
-    meshd::serve::http::exercise(bytes);
+    meshd::serve::http::check_invariants(bytes);
 }
 
 /// The query of a script request: a machine, or an error that can be told to iPXE without becoming a command of it.

@@ -12,12 +12,12 @@ use std::{path::Path, time::Duration};
 
 /// Name of the file in the state folder.
 const FILE: &str = "central-clock.json";
-/// Beyond this offset somebody should look: what is told of a link takes its time, too.
+/// Offset in seconds that is a warning; it includes the delay of the link.
 const WARN_S: u64 = 60;
-/// Beyond this one tickets, leases and logs of a rack do not go together any more, in seconds.
+/// Offset in seconds that is a failure: certificates, leases and logs of the rack no longer match.
 const FAIL_S: u64 = 300;
 
-/// The central node's clock, and how long this kernel had been up then: its own clock may be set at any time.
+/// The central node's clock and the uptime at that moment: this node's own clock may be set at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
     central: Timestamp,
@@ -25,12 +25,12 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The central node has just said what time it is.
+    /// Stores the time that the central node just sent.
     pub fn new(tree: &Tree, central: Timestamp) -> Self {
         Reference { central, uptime_ms: uptime_ms(tree) }
     }
 
-    /// For a doctor that has no link of its own.
+    /// Writes the reference for `mesh-agent doctor`, which has no link.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -38,12 +38,12 @@ impl Reference {
         files::replace_soon(&state_dir.join(FILE), &serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// What the agent of this boot wrote down.
+    /// Reads the reference of this boot's agent.
     pub fn kept(state_dir: &Path) -> Option<Self> {
         serde_json::from_str(&files::read(&state_dir.join(FILE)).ok()?).ok()
     }
 
-    /// The central node's clock now. `None` where this kernel is younger than what was written down.
+    /// The central node's clock now. `None` if this kernel started after the reference was written.
     pub fn now(&self, tree: &Tree) -> Option<Timestamp> {
         let since = uptime_ms(tree).checked_sub(self.uptime_ms)?;
         Some(self.central.after(Duration::from_millis(since)))
@@ -59,7 +59,7 @@ fn uptime_ms(tree: &Tree) -> u64 {
     number(seconds).saturating_mul(1000).saturating_add(number(hundredths).saturating_mul(10))
 }
 
-/// The clock was stepped to at least the time at which the overlay was delivered, and is not far from the central node's.
+/// Checks that the clock is not before the delivery of the overlay, and close to the central node's.
 pub fn clock(context: &Context<'_>) -> Check {
     const NAME: &str = "clock";
     const REMEDY: &str = "set [dhcp].ntp, or replace the machine's clock battery";

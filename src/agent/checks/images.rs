@@ -10,12 +10,12 @@ use std::{
     io::Read as _,
 };
 
-/// Most files that are named.
+/// Maximum number of files that the detail names.
 const MAX_NAMED: usize = 4;
-/// Most files that are looked at.
+/// Maximum number of files that are checked.
 const MAX_FILES: usize = 65_536;
 
-/// No file of a virtual machine is half there.
+/// Checks that no file of a virtual machine is incomplete.
 pub fn images(context: &Context<'_>) -> Check {
     const NAME: &str = "images";
     if !runs_machines(context.config) {
@@ -24,7 +24,7 @@ pub fn images(context: &Context<'_>) -> Check {
     let folder = vm::volumes(context.vms);
     let entries = fs::read_dir(&folder).into_iter().flatten().take(MAX_FILES).flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    // Under its digest lies only what has it: it was checked as it came.
+    // A file named by its digest was checked when it arrived.
     let (whole, other): (BTreeSet<String>, BTreeSet<String>) = names.partition(|name| name.parse::<Digest>().is_ok());
     let holds =
         |name: &&String| File::open(folder.join(name)).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|n| n > 0));

@@ -4,12 +4,12 @@ use super::super::system::Tree;
 use rustix::fs::OFlags;
 use std::{fs::OpenOptions, io::Read as _, os::unix::fs::OpenOptionsExt as _};
 
-/// Most that is read of the log, in bytes; the kernel keeps a few hundred kilobytes.
+/// Maximum bytes that are read of the log; the kernel keeps a few hundred kilobytes.
 const MAX_LOG: usize = 4 * 1024 * 1024;
-/// The kernel gives one record at a time, of at most this many bytes.
+/// Maximum bytes of a record; each read returns one.
 const RECORD: usize = 8192;
 
-/// The first line of the kernel's log that holds one of these texts, whatever their case; without its number and time.
+/// The first line of the kernel log with one of these texts, ignoring case; without number and time.
 pub fn log_line(tree: &Tree, texts: &[&str]) -> Option<String> {
     let log = log(tree);
     let found = log.lines().find(|line| {
@@ -20,7 +20,7 @@ pub fn log_line(tree: &Tree, texts: &[&str]) -> Option<String> {
 }
 
 fn log(tree: &Tree) -> String {
-    // Without this flag the read would wait for the kernel's next word.
+    // Without this flag the read would wait for the next record.
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = OpenOptions::new().read(true).custom_flags(flags).open(tree.path("/dev/kmsg"));
     let Ok(mut file) = file else { return String::new() };
@@ -30,7 +30,7 @@ fn log(tree: &Tree) -> String {
         match file.read(&mut record) {
             Ok(0) => break,
             Ok(length) => log.extend_from_slice(&record[..length]),
-            // Older records were overwritten meanwhile: the next read goes on behind them.
+            // Older records were overwritten: the next read continues behind them.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe && overrun < 100 => overrun += 1,
             Err(_) => break,
         }

@@ -5,7 +5,7 @@ use crate::nat::{BRIDGE, settings};
 use meshd_proto::{Check, CheckStatus};
 use std::net::SocketAddrV4;
 
-/// All of it is there and works.
+/// Checks every part of the private network.
 pub fn nat(context: &Context<'_>) -> Check {
     const NAME: &str = "nat";
     const REMEDY: &str = "the agent mends it every 15 s and logs what it cannot; the pool is the variable kvm_nat_pool";

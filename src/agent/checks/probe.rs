@@ -12,26 +12,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a neighbour may take to answer. The kernel asks three times, a second apart.
+/// Timeout of a neighbour. The kernel sends three ARP requests, a second apart.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Between two looks at the table of neighbours.
+/// Interval of reads of the neighbour table.
 const LOOK: Duration = Duration::from_millis(50);
-/// `discard`: nobody answers it, and the neighbour is asked for its address all the same.
+/// Port `discard`: no service answers, but sending to it makes the kernel resolve the neighbour.
 const DISCARD: u16 = 9;
 
-/// What a check may try.
+/// Probes that a check may use.
 pub trait Probe {
-    /// Whether a neighbour answers; `None` where that cannot be tried.
+    /// Returns whether a neighbour answers; `None` if that cannot be tested.
     fn answers(&self, neighbour: Ipv4Addr) -> Option<bool>;
 
-    /// The file system of a folder, or of the nearest folder above it that is there.
+    /// Returns the file system of a folder, or of its nearest existing parent.
     fn space(&self, folder: &Path) -> Option<Space>;
 
-    /// The node's address in the private network of its machines, or what of it does not work; `None` where that cannot be tried.
+    /// Returns the node's address in the private network of VMs, or the part that fails; `None` if that cannot be tested.
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
 }
 
-/// This machine.
+/// Probes of this machine.
 #[derive(Debug)]
 pub struct SystemProbe<'a>(pub &'a Tree);
 
@@ -39,7 +39,7 @@ impl Probe for SystemProbe<'_> {
     #[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when its table of neighbours changes")]
     fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         if self.0.path("/") != Path::new("/") {
-            // Another root than / has no network of its own.
+            // Only the root / has a network.
             return None;
         }
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?.send_to(&[], (neighbour, DISCARD)).ok()?;
@@ -62,8 +62,8 @@ impl Probe for SystemProbe<'_> {
     }
 }
 
-/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`, where 2 of the flags says that the address is known. One that stopped answering loses it
-/// after a few seconds of being asked, so the next run sees it.
+/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`: flag 2 means that the address is known. A neighbour that stops answering loses the flag
+/// after a few seconds of requests, so the next run detects it.
 fn resolved(table: &str, neighbour: Ipv4Addr) -> bool {
     table.lines().skip(1).any(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -8,7 +8,7 @@ use meshd_types::fail;
 
 const STARTED: &str = "/run/openrc/started";
 const DAEMONS: &str = "/run/openrc/daemons";
-/// A process that has ended and that nobody has waited for.
+/// State of a zombie process.
 const ZOMBIE: &str = "Z";
 
 /// Every service that the profile wants is started, and its daemons are alive.
@@ -33,7 +33,7 @@ pub fn services(context: &Context<'_>) -> Check {
     verdict(NAME, CheckStatus::Fail, detail, REMEDY)
 }
 
-/// A service with a daemon that does not live, and which.
+/// Returns the first daemon of a service that does not run.
 fn crashed(tree: &Tree, service: &str) -> Option<String> {
     if !fail::defends("crashed-services") {
         return None;
@@ -44,7 +44,7 @@ fn crashed(tree: &Tree, service: &str) -> Option<String> {
     dead.filter(|daemon| !lives(tree, daemon)).map(|daemon| format!("{service} ({})", value(&daemon, "exec"))).next()
 }
 
-/// Whether the daemon of such a file lives: by its pidfile, or else by the program that a process runs.
+/// Returns whether the daemon of such a file runs: by its pidfile, else by the program of any process.
 fn lives(tree: &Tree, daemon: &str) -> bool {
     match (value(daemon, "pidfile"), value(daemon, "exec")) {
         ("", "") => true,

@@ -6,12 +6,12 @@ use meshd_proto::{Check, CheckStatus, StoreKind};
 
 /// Bytes of a GB, as disks are sold.
 const GB: u64 = 1_000_000_000;
-/// Less free than this is a warning, in GB; this and the next for a store that is on a disk.
+/// Free GB of a store on a disk below which is a warning.
 const WARN_GB: u64 = 50;
-/// Less free than this is a failure, in GB.
+/// Free GB of a store on a disk below which is a failure.
 const FAIL_GB: u64 = 20;
 
-/// The store of virtual machines has room.
+/// Checks the free space of the store of virtual machines.
 pub fn store(context: &Context<'_>) -> Check {
     const NAME: &str = "store";
     const REMEDY: &str = "release virtual machines that are not needed, or mount a larger disk there";
@@ -22,7 +22,7 @@ pub fn store(context: &Context<'_>) -> Check {
     let Some(Space { kind, free, .. }) = context.probe.space(context.vms) else {
         return unproven(NAME, format!("how much is free in {place} cannot be told"), "is it mounted?");
     };
-    // How large memory is is for the profile to say, or for nobody.
+    // A store in memory has a threshold only if the profile sets one.
     let of_disk = |gb: u64| (kind == StoreKind::Disk).then_some(gb);
     let thresholds = &context.config.checks.thresholds;
     let (warn, fail) = (thresholds.store_warn_gb.or(of_disk(WARN_GB)), thresholds.store_fail_gb.or(of_disk(FAIL_GB)));

@@ -9,18 +9,18 @@ use super::{
 use meshd_proto::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
 
-/// Modules without which nothing can be given, as `/sys/module` names them.
+/// Modules that device assignment needs, by their names in `/sys/module`.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
-/// What switches an IOMMU off on the command line.
+/// Kernel arguments that disable an IOMMU.
 const SWITCHED_OFF: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
-/// Tables by which a firmware tells of its IOMMU: Intel, AMD, ARM.
+/// ACPI tables that describe an IOMMU: Intel, AMD, ARM.
 const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
-/// Most units that are named in one detail.
+/// Maximum number of units that one detail names.
 const MAX_NAMED: usize = 8;
 
 const SKIPPED: &str = "the profile gives no devices to virtual machines";
 
-/// `/dev/kvm` can be opened: a node of it says nothing yet.
+/// Checks that `/dev/kvm` opens: the device node alone proves nothing.
 pub fn kvm(context: &Context<'_>) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
@@ -33,7 +33,7 @@ pub fn kvm(context: &Context<'_>) -> Check {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
             return match vm::check_sandbox(tree) {
                 Ok(()) => verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
-                // Nothing is run unconfined.
+                // VMs never run unconfined.
                 Err(why) => verdict(NAME, CheckStatus::Fail, why, remedy),
             };
         }
@@ -60,7 +60,7 @@ pub fn kvm(context: &Context<'_>) -> Check {
     )
 }
 
-/// There are IOMMU groups; if not, why.
+/// Checks that there are IOMMU groups, or reports the reason.
 pub fn iommu(context: &Context<'_>) -> Check {
     const NAME: &str = "iommu";
     let Context { tree, config, .. } = context;
@@ -77,7 +77,7 @@ pub fn iommu(context: &Context<'_>) -> Check {
     if let Some(arg) = SWITCHED_OFF.iter().find(has) {
         return fail(format!("the kernel argument {arg} switches it off"), "remove it from the profile's kernel_args");
     }
-    // Tables come before arguments: without them no argument helps. A firmware without ACPI has neither, and shows no folder.
+    // Tables are checked before arguments: without tables no argument helps. Firmware without ACPI has neither.
     let folder = "/sys/firmware/acpi/tables";
     let table = TABLES.iter().find(|table| tree.has(&format!("{folder}/{table}")));
     let needs_argument = table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
@@ -90,13 +90,13 @@ pub fn iommu(context: &Context<'_>) -> Check {
     let said = log_line(tree, &texts).map(|line| format!("; the kernel says: {line}")).unwrap_or_default();
     match table {
         Some(table) => {
-            fail(format!("the firmware has the table {table}, and the kernel made nothing of it{said}"), remedy)
+            fail(format!("the firmware has the table {table}, but the kernel enabled no IOMMU{said}"), remedy)
         }
         None => fail(format!("disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT{said}"), remedy),
     }
 }
 
-/// The modules that give devices away are loaded.
+/// Checks that the modules for device assignment are loaded.
 pub fn vfio(context: &Context<'_>) -> Check {
     const NAME: &str = "vfio";
     let Context { tree, config, .. } = context;
@@ -116,7 +116,7 @@ pub fn vfio(context: &Context<'_>) -> Check {
     )
 }
 
-/// Every unit is ready, whole; a node with none that can be used is not fit for its profile.
+/// Checks that every unit is ready. A node without usable units is not fit for its profile.
 pub fn units(context: &Context<'_>) -> Check {
     const NAME: &str = "units";
     let Context { units, config, .. } = context;
@@ -142,7 +142,7 @@ pub fn units(context: &Context<'_>) -> Check {
     let rest = bad.count();
     let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
     let detail = format!("{ready}; {}{more}", named.join("; "));
-    // One dead GPU of eight is no reason to lose the other seven: only ready units are ever given away.
+    // One failed GPU of eight must not cost the other seven: only ready units are assigned.
     let some = units.iter().any(|unit| usable(unit.state));
     let status = if some { CheckStatus::Warn } else { CheckStatus::Fail };
     verdict(

@@ -3,12 +3,12 @@
 use super::Context;
 use crate::vm;
 
-/// Bytes that virtual machines, their files in memory and tasks take now.
+/// Bytes that virtual machines, their files in memory, and tasks use.
 pub fn memory(context: &Context<'_>) -> u64 {
     vm::taken(context.tree, context.vms).saturating_add(tasks(context))
 }
 
-/// By the control groups of this node's tasks.
+/// Bytes in the control groups of tasks.
 fn tasks(Context { tree, config, .. }: &Context<'_>) -> u64 {
     let group = format!("/meshd-{}/", config.node);
     let processes = tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()));

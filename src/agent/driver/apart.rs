@@ -3,24 +3,24 @@
 use std::io;
 use tokio::runtime::{Builder, Runtime};
 
-/// Threads of virtual machines: one that a disk holds up leaves the others.
+/// Number of threads: a slow disk blocks only some of them.
 const THREADS: usize = 4;
 
-/// A runtime of its own, given up without waiting when it is dropped.
+/// A separate runtime. Dropping it does not wait for its tasks.
 pub struct Apart(Option<Runtime>);
 
 impl Apart {
-    /// Starts it.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// There are no threads for it.
+    /// The threads cannot be started.
     pub fn new() -> io::Result<Self> {
         let runtime =
             Builder::new_multi_thread().worker_threads(THREADS).thread_name("mesh-agent").enable_all().build()?;
         Ok(Apart(Some(runtime)))
     }
 
-    /// Does something there: tasks that it spawns run on these threads.
+    /// Runs a function whose spawned tasks run on these threads.
     pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
         let _entered = self.0.as_ref().map(Runtime::enter);
         work()

@@ -28,7 +28,7 @@ impl Driver {
         self.certify(meshd_proto::ENROL_PATH, request);
     }
 
-    /// Keeps the token of this boot, also for an agent that starts anew.
+    /// Stores the token of this boot, so that a restarted agent finds it.
     pub(super) fn keep_token(&mut self, token: Secret<String>) {
         self.boot.token = Some(token);
         if let Err(error) = files::keep_boot(&self.options.boot_file, &self.boot) {
@@ -90,14 +90,14 @@ impl Driver {
         });
     }
 
-    /// Collects the facts for a hello, beside everything else. The hello is said when they are there, or after [`FACTS_PATIENCE`] with what
-    /// was told last.
+    /// Collects the facts for a hello in the background. The hello is sent when they are complete, or after [`FACTS_PATIENCE`] with the
+    /// facts of the last hello.
     pub(super) fn greet(&mut self) {
         let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
         let (vms, last) = (self.options.vm_dir.clone(), self.facts.clone());
         let known = last.clone();
         let collect = move || facts::collect_again(&tree, &vms, Some(&config), Some(&boot), &known);
-        // Given up with the connection that it is for.
+        // Cancelled with its connection.
         self.call = JoinSet::new();
         self.call.spawn(async move {
             let facts = match timeout(FACTS_PATIENCE, spawn_blocking(collect)).await {
@@ -108,7 +108,7 @@ impl Driver {
         });
     }
 
-    /// The first word of a link.
+    /// The hello message of a link.
     pub(super) async fn hello(&mut self, facts: Facts) {
         self.facts = facts.clone();
         let (node, session) = (self.config.node, self.boot.session);

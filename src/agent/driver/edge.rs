@@ -20,7 +20,7 @@ use tokio::process::Command;
 /// Spreads the pauses of many agents.
 pub fn random() -> u32 {
     let mut bytes = [0; 4];
-    // Without randomness the pauses of a rack are alike, and nothing worse.
+    // Without randomness only the pauses of a rack coincide.
     let _ = getrandom::fill(&mut bytes);
     u32::from_ne_bytes(bytes)
 }
@@ -31,28 +31,28 @@ pub fn wall() -> Timestamp {
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// The kernel ends everything else before the agent when memory runs out: without it nobody would tell what happened.
+/// The kernel kills the agent last when memory runs out, because only the agent can report the cause.
 const OOM_SCORE: &str = "-900";
 
-/// Takes what a node's agent needs of its system: to be ended last, and as many open files as it may have (a machine takes four).
+/// Lets the kernel kill the agent last, and raises its limit of open files: each VM takes four.
 pub fn settle_in() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
-        tracing::debug!(%error, "the kernel may end the agent before others");
+        tracing::debug!(%error, "the kernel may kill the agent before other processes");
     }
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "no more files may be open at once than before");
+        tracing::warn!(%error, "the limit of open files was not raised");
     }
 }
 
-/// What an operator wants to see of an event. Never a secret.
+/// Logs an event without secrets.
 pub fn log(event: &Event) {
     match event {
         Event::Refused(reason) => tracing::warn!(reason, "refused"),
         Event::StaleCa(reason) => tracing::error!("{reason}"),
         Event::Lost(reason) => tracing::warn!(reason, "no connection"),
         Event::Heard(FromCentral::Goodbye { reason, .. }) => {
-            tracing::warn!(reason, "the central node says goodbye")
+            tracing::warn!(reason, "the central node closes the link")
         }
         Event::Heard(FromCentral::Task(task)) => tracing::info!(task = task.task.0, action = ?task.action, "task"),
         Event::Pending(PendingReply::Waiting { reason }) => tracing::info!(reason, "waiting for approval"),
@@ -71,21 +71,21 @@ pub fn log(event: &Event) {
 pub fn with_ticket(options: Options) -> Result<Options, FileError> {
     let Some(ticket) = options.token_file.clone() else { return Ok(options) };
     let (config, boot_file) = (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
-    // It goes on without a ticket when an earlier one was taken.
+    // The agent starts without a ticket if it used one before.
     if ticket.exists() || !config.exists() {
         files::take_ticket(&ticket, &config, &boot_file)?;
     }
     Ok(Options { config, boot_file, ..options })
 }
 
-/// Outcomes of the tasks of this boot, on the disk: an agent that is restarted does none of them twice.
+/// Outcomes of the tasks of this boot, stored so that a restarted agent repeats none.
 pub struct Outcomes {
     path: PathBuf,
     ended: BTreeMap<TaskId, TaskOutcome>,
 }
 
 impl Outcomes {
-    /// Reads what an earlier run wrote down; a damaged file is as good as none.
+    /// Reads the outcomes of an earlier run; a damaged file counts as absent.
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("tasks.json");
         let text = files::read(&path).unwrap_or_default();
@@ -93,12 +93,12 @@ impl Outcomes {
         Outcomes { path, ended: ended.into_iter().collect() }
     }
 
-    /// All that there are.
+    /// Returns all outcomes.
     pub fn all(&self) -> impl Iterator<Item = (TaskId, TaskOutcome)> {
         self.ended.iter().map(|(task, outcome)| (*task, outcome.clone()))
     }
 
-    /// Writes an outcome down, before it is told and before a task that ends this machine is begun.
+    /// Stores an outcome before it is reported, and before a task that ends this machine begins.
     pub fn write_down(&mut self, message: &FromAgent) {
         let FromAgent::TaskDone { task, outcome } = message else { return };
         if self.ended.insert(*task, outcome.clone()).as_ref() == Some(outcome) {
@@ -109,12 +109,12 @@ impl Outcomes {
         }
         let text = serde_json::to_string(&self.ended.iter().collect::<Vec<_>>()).unwrap_or_default();
         if let Err(error) = files::replace_soon(&self.path, &text) {
-            tracing::error!(%error, cause = source(&error), "the outcome of a task is not kept");
+            tracing::error!(%error, cause = source(&error), "the outcome of a task was not stored");
         }
     }
 }
 
-/// The reason behind an error, for a log line.
+/// Returns the source of an error, for the log.
 pub fn source(error: &dyn std::error::Error) -> String {
     error.source().map(ToString::to_string).unwrap_or_default()
 }

@@ -36,20 +36,20 @@ use tokio::{
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 use tokio_util::sync::CancellationToken;
 
-/// How long one message may take to leave this machine.
+/// Timeout of sending a message.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a hello waits for its facts. Each source has a deadline of its own, which is shorter.
+/// How long a hello waits for its facts. The deadline of each source is shorter.
 const FACTS_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Where the agent finds its things.
+/// Paths and programs of the agent.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Public configuration, normally [`meshd_proto::AGENT_CONFIG_FILE`].
     pub config: PathBuf,
     /// Part of this boot, normally [`meshd_proto::BOOT_FILE`].
     pub boot_file: PathBuf,
-    /// A ticket for a machine that is not netbooted. What it says is taken into the state folder, in place of `config` and
-    /// `boot_file`; once it is there the ticket is not needed any more.
+    /// A ticket for a machine that is not netbooted. Its content is copied into the state folder and replaces `config` and
+    /// `boot_file`; the ticket is not needed afterwards.
     pub token_file: Option<PathBuf>,
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
@@ -59,7 +59,7 @@ pub struct Options {
     pub root: PathBuf,
     /// Program and arguments that restart the machine.
     pub reboot: Vec<String>,
-    /// Virtual machines and their volumes; normally [`super::vm::FOLDER`].
+    /// Folder of virtual machines and their volumes; normally [`super::vm::FOLDER`].
     pub vm_dir: PathBuf,
 }
 
@@ -75,13 +75,13 @@ pub enum RunError {
     Threads(#[from] std::io::Error),
 }
 
-/// What runs beside the driver and comes back.
+/// A result of work in the background.
 enum Done {
     /// An event for the machine.
     Event(Event),
     /// A connection, and which kind.
     Open(Box<Socket>, Kind),
-    /// What the hello of the present link says.
+    /// The content of the hello of the present link.
     Facts(Box<Facts>),
 }
 
@@ -99,17 +99,17 @@ struct Driver {
     keys: Keys,
     started: Instant,
     socket: Option<(Box<Socket>, Kind)>,
-    /// As they were told last.
+    /// The facts of the last hello.
     facts: Facts,
-    /// The call that is under way; given up as a whole by [`Action::Close`].
+    /// The call in progress; [`Action::Close`] cancels it.
     call: JoinSet<Done>,
-    /// Checks and the reboot; never given up.
+    /// Checks and the reboot; never cancelled.
     work: JoinSet<Done>,
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: VmManager,
     _nat: nat::NatService,
-    /// The central node's clock as it was told last.
+    /// The central node's clock at its last report.
     clock: Option<checks::Reference>,
     jobs: Jobs,
 }
@@ -117,7 +117,7 @@ struct Driver {
 /// Runs the agent until `shutdown`.
 ///
 /// # Errors
-/// Only at the start: files of the overlay that are missing or damaged. Later faults are logged and tried again.
+/// Only at the start: files of the overlay are missing or damaged. Later errors are logged and retried.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
     edge::settle_in();
     let options = with_ticket(options)?;
@@ -177,7 +177,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     Ok(())
 }
 
-/// Where virtual machines lie, and what of the node is theirs.
+/// Paths of virtual machines, and the node's resources for them.
 fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
     let checks = {
         let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
@@ -200,7 +200,7 @@ impl Driver {
         Now { timer: self.started.elapsed(), wall: wall() }
     }
 
-    /// Waits for the next event; `None` when what came is none. Cancel-safe.
+    /// Waits for the next event; `None` if a result is no event. Cancel-safe.
     async fn next(&mut self, deadline: Option<Duration>) -> Option<Event> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -311,7 +311,7 @@ impl Driver {
         }
     }
 
-    /// Other keys: whoever calls the central node uses them from now on.
+    /// Gives changed keys to everything that calls the central node.
     fn kept(&self, kept: Result<(), KeyError>, otherwise: &str) {
         if let Err(error) = kept {
             tracing::error!(%error, cause = source(&error), "{otherwise}");
@@ -319,7 +319,7 @@ impl Driver {
         self.lead_the_way();
     }
 
-    /// Tells those who call the central node by themselves as whom they do.
+    /// Gives the identity to the parts that call the central node themselves.
     fn lead_the_way(&self) {
         match self.keys.tls() {
             Ok(tls) => self.vms.set_endpoint(Endpoint { config: self.config.clone(), tls }),
@@ -335,7 +335,7 @@ impl Driver {
         });
     }
 
-    /// The central node says what time it is whenever a link begins.
+    /// Stores the time that the central node sends at the start of each link.
     fn set_clock(&mut self, event: &Event) {
         let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else {
             return;
@@ -351,7 +351,7 @@ impl Driver {
         tracing::warn!("the central node asks for a reboot");
         let arguments = self.options.reboot.clone();
         self.work.spawn(async move {
-            // It only asks init to stop everything; then this agent is stopped too, and nothing more is said.
+            // The program only asks init to stop everything, including this agent, which then reports nothing more.
             let failed = match run_program(&arguments).await {
                 Ok(status) if status.success() => pending().await,
                 Ok(status) => format!("{arguments:?} ended with {status}"),
@@ -379,7 +379,7 @@ impl Driver {
         self.events.push_back(Event::Lost(failed));
     }
 
-    /// Closes what is open as far as the other end listens.
+    /// Closes the connection, if the other end still reads.
     async fn hang_up(&mut self) {
         if let Some((mut socket, _)) = self.socket.take() {
             let _ = timeout(Duration::from_secs(1), (*socket).close(None)).await;

@@ -14,13 +14,13 @@ use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions};
 use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
 
-/// Everything that a node reports at connection; `vms` is the folder of virtual machines. Each source has a deadline: one that does not
-/// answer is missing.
+/// Collects the facts of a hello; `vms` is the folder of virtual machines. A source that exceeds its deadline is
+/// absent.
 pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
     collect_again(tree, vms, config, boot, &Facts::default())
 }
 
-/// The same, where a source that does not answer is as it was told `last`.
+/// Collects the facts of a hello. A source that exceeds its deadline keeps its value of `last`.
 pub fn collect_again(
     tree: &Tree,
     vms: &Path,
@@ -66,18 +66,18 @@ pub fn collect_again(
     }
 }
 
-/// What it has to give now, as its profile wants it.
+/// Collects the resources that the node offers under its profile.
 pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resources {
     resources_again(tree, vms, config, Resources::default())
 }
 
-/// The same, where a source that does not answer is as it was before.
+/// Collects the resources. A source that exceeds its deadline keeps its former value.
 fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resources) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
     let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
     let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree)));
     let store = source::read(tree, "store", move |_| vm::store(&folder));
-    // Nobody is asked anything here that may take its time.
+    // Nothing here may block.
     let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));
     let disks = disks::survey(tree, &config.data_disks);
     let units = told(units.by(deadline), || before.units);
@@ -87,7 +87,7 @@ fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resour
     Resources { units, disks, slots, store, hosting }
 }
 
-/// What a source told, or what stands in its place.
+/// Returns the value of a source, or its replacement.
 fn told<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
     read.unwrap_or_else(|late| {
         tracing::warn!(kind = std::any::type_name::<T>(), %late, "a source of facts is left out");
@@ -95,7 +95,7 @@ fn told<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
     })
 }
 
-/// What the node ID is derived from, as this machine sees itself.
+/// The hardware identity from which the node ID is derived, read from sysfs.
 pub fn hardware(tree: &Tree) -> Hardware {
     let own = system::machine::system(tree);
     Hardware {
@@ -107,7 +107,7 @@ pub fn hardware(tree: &Tree) -> Hardware {
     }
 }
 
-/// A sign of life.
+/// Collects the content of a heartbeat.
 pub fn heartbeat(tree: &Tree) -> Heartbeat {
     let storage = rustix::fs::statvfs(tree.path("/")).ok();
     Heartbeat {

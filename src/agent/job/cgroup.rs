@@ -1,7 +1,7 @@
 //! The control group (version 2) of a task: holds all its processes and ends them together.
 //!
-//! Process groups, sessions and parents can be left by whoever wants to; a control group only by root. Without one the agent could not
-//! promise that a job is gone, so it runs none.
+//! Any process can leave its process group, session and parent, but only root can leave a control group. Without one the agent cannot
+//! guarantee that a task has ended, so it runs none.
 
 use crate::system::{self, Tree};
 use meshd_types::{JobId, NodeId, fail};

@@ -18,16 +18,16 @@ const LINE: &str = "HYDRA_LAUNCH:";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HydraError {
     /// Unexpected line.
-    #[error("Hydra said `{0}` where it should have said how to launch")]
+    #[error("mpiexec printed `{0}` in place of a launch command")]
     Line(String),
     /// A line lacks a required option.
-    #[error("Hydra names no {0} for a proxy")]
+    #[error("a launch command of mpiexec has no {0}")]
     Missing(&'static str),
     /// The commands differ, or are out of order.
-    #[error("Hydra wants its proxies started in different ways; use the MPICH of the bundle `mpi`")]
+    #[error("the launch commands of mpiexec differ; use the MPICH of the bundle `mpi`")]
     Different,
     /// The number of commands is not the number of nodes.
-    #[error("Hydra wants {found} proxies for {wanted} nodes")]
+    #[error("mpiexec has {found} launch commands for {wanted} nodes")]
     Count {
         /// Number of commands.
         found: usize,

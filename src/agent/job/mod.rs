@@ -10,8 +10,7 @@
 //! | `output` | forwards the output, one acknowledged piece at a time |
 //! | `cgroup` | the control group, which ends all processes together |
 //!
-//! No task survives the agent: an agent that ends kills its tasks, and an agent that starts kills the tasks of its predecessor. The central
-//! node receives a failure for each.
+//! An agent that ends kills its tasks, and an agent that starts kills the remains of an earlier one. The central node records them as failed.
 
 mod cgroup;
 pub mod exec;

@@ -1,6 +1,6 @@
-//! What a job sees of the node: its own mounts. Shared memory is a folder of the job, which goes with the job; the control groups can be
-//! read and not written, so that nothing leaves its group by oversight, as a service does that root starts. Whoever leaves it all the
-//! same, which only root can, is known by its mounts, and ended with the job.
+//! Mounts of a task. Shared memory is a folder of the task and is removed with it. Control groups are read-only, so that no process
+//! leaves its group by accident, such as a service that root starts. A process of root can still leave it; the agent finds such a
+//! process by its mounts and kills it with the task.
 
 use super::storage;
 use rustix::{

@@ -1,5 +1,5 @@
-//! Where a job keeps what it writes: a file system of its own in memory, bounded, which goes with the job. The keys of the agent lie on another
-//! one, and what a job leaves behind anywhere in it is gone before the next one comes.
+//! Storage of a task: a bounded file system in memory that is removed with the task. The agent's keys are on another file system, and
+//! nothing remains for the next task.
 //!
 //! ```text
 //! FOLDER            tmpfs; the agent's

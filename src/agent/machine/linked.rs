@@ -5,7 +5,7 @@ use meshd_proto::{CheckStatus, Resources};
 use meshd_types::Timestamp;
 use std::time::Duration;
 
-/// How long a renewal over the link may take before it is asked for again.
+/// Timeout of a renewal over the link, after which it is requested again.
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
 
 type LastReport = (Vec<(String, CheckStatus)>, Option<Resources>);
@@ -13,15 +13,15 @@ type LastReport = (Vec<(String, CheckStatus)>, Option<Resources>);
 #[derive(Debug)]
 pub(super) struct Linked {
     pub(super) next_heartbeat: Duration,
-    /// Nothing heard until then: the link is dead.
+    /// Deadline for the next message; the link is dead afterwards.
     pub(super) silent_at: Duration,
     pub(super) next_check: Option<Duration>,
-    /// Verdicts and resources as they were told last.
+    /// The check results and resources of the last report.
     pub(super) told: Option<Box<LastReport>>,
-    /// When they are told again in any case.
+    /// When the report is repeated without a change.
     pub(super) tell_again: Duration,
     pub(super) ask_renewal_at: Duration,
-    /// The central node's clock, and our timer at that moment.
+    /// The central node's clock, and the monotonic clock at that moment.
     pub(super) central: Option<(Timestamp, Duration)>,
 }
 
@@ -44,7 +44,7 @@ impl Linked {
             }
         }
         if self.next_check.is_some_and(|at| at <= now.timer) {
-            // The next one is planned when the result is there.
+            // The result schedules the next run.
             self.next_check = None;
             actions.extend(runs.want(None));
         }

@@ -47,17 +47,17 @@ use tasks::Tasks;
 pub const RETRY: Duration = Duration::from_secs(5);
 /// Longest pause before another try, without jitter.
 pub const RETRY_CAP: Duration = Duration::from_secs(30);
-/// Silence after which a pending connection is given up; the central node pings several times in it.
+/// Silence after which a pending connection is closed; the central node pings several times within it.
 const PENDING_SILENCE: Duration = Duration::from_secs(180);
 /// Pause after a rejection: only an operator can change it.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(60);
-/// Shortest pause, even if the central node says "at once".
+/// Shortest pause, even if the central node asks for none.
 pub const MIN_RETRY: Duration = Duration::from_secs(1);
-/// How long a welcome may take.
+/// Timeout of the welcome.
 const GREETING: Duration = Duration::from_secs(15);
-/// Checks run again so soon while one fails, and so late while all pass.
+/// Interval of checks while one fails, and while all pass.
 const CHECK_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
-/// Checks are told again after so long, also when nothing has changed: the central node does not count on old ones.
+/// Unchanged check results are repeated after this time: the central node ignores old results.
 const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug)]
@@ -65,7 +65,7 @@ enum State {
     Fresh,
     Enrolling,
     Renewing,
-    /// Waits for an operator. The central node pings; a connection without any is dead and nobody would ever notice.
+    /// Waits for an operator. Only pings of the central node show that the connection is alive.
     Pending {
         silent_at: Duration,
     },
@@ -80,13 +80,13 @@ enum State {
     Ended,
 }
 
-/// The agent's mind.
+/// The state machine of the agent's link.
 #[derive(Debug)]
 pub struct Machine {
     state: State,
     token: bool,
     certificate: Option<Life>,
-    /// The link refused the certificate: it needs renewal whatever its time.
+    /// The link refused the certificate: it needs renewal, also before half of its lifetime.
     stale: bool,
     why_pending: &'static str,
     attempts: u32,
@@ -96,7 +96,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// An agent that has just started, with what it found.
+    /// Returns the machine of an agent that has just started.
     pub fn new(node: NodeId, token: bool, certificate: Option<Life>) -> Self {
         Machine {
             state: State::Fresh,
@@ -111,12 +111,12 @@ impl Machine {
         }
     }
 
-    /// Knows tasks from an earlier run.
+    /// Adds the outcomes of tasks from an earlier run.
     pub fn remember(&mut self, ended: impl IntoIterator<Item = (TaskId, TaskOutcome)>) {
         self.tasks.remember(ended);
     }
 
-    /// When [`Event::Timer`] is due next, by the timer.
+    /// Returns when [`Event::Timer`] is due next, by the monotonic clock.
     pub fn deadline(&self) -> Option<Duration> {
         let own = match &self.state {
             State::Fresh => Some(Duration::ZERO),
@@ -130,7 +130,7 @@ impl Machine {
         own.into_iter().chain(self.tasks.reboot_at()).min().filter(|at| *at < Duration::MAX)
     }
 
-    /// For a log line: where the agent is.
+    /// Returns the name of the state for the log.
     pub fn state(&self) -> &'static str {
         match self.state {
             State::Fresh => "starting",
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Takes one event. `random` spreads the pauses of many agents.
+    /// Processes one event. `random` spreads the pauses of many agents.
     pub fn on(&mut self, now: Now, random: u32, event: Event) -> Vec<Action> {
         let mut actions = match event {
             Event::Timer => self.timer(now, random),
@@ -172,7 +172,7 @@ impl Machine {
         if self.tasks.reboots_now(now.timer) {
             actions.push(Action::Reboot);
         }
-        // What is said without a link is not lost: it is said again after the next welcome.
+        // Reports without a link are not lost: they are repeated after the next welcome.
         if !matches!(self.state, State::Linked(_)) {
             actions.retain(|action| !matches!(action, Action::Say(_)));
         }
@@ -209,7 +209,7 @@ impl Machine {
         }
     }
 
-    /// Closes what is open and tries again later: after `at_least`, or after a pause that grows with each failure.
+    /// Closes the connection and retries: after `at_least`, or after a pause that grows with each failure.
     fn wait(&mut self, now: Now, random: u32, at_least: Option<Duration>) -> Vec<Action> {
         if matches!(self.state, State::Ended) {
             return Vec::new();
@@ -217,7 +217,7 @@ impl Machine {
         let growing = RETRY.saturating_mul(1 << self.attempts.min(8)).min(RETRY_CAP);
         let pause = at_least.map_or(growing, |pause| pause.max(MIN_RETRY));
         self.attempts = self.attempts.saturating_add(1);
-        // Between three and five quarters: a rack that lost its central node does not come back in one instant.
+        // Between 3/4 and 5/4 of the pause: the agents of a rack do not reconnect all at once.
         let spread = pause / 2 * (random % 1024) / 1024;
         self.state = State::Waiting { until: now.timer + pause * 3 / 4 + spread };
         vec![Action::Close]
@@ -231,7 +231,7 @@ impl Machine {
         let mut actions = vec![Action::Keep(response)];
         match self.state {
             State::Enrolling | State::Pending { .. } => actions.extend(self.forget_token()),
-            // A central node that renews and then refuses again must not be asked in a tight loop.
+            // A central node that renews and then refuses again must not cause a loop without pauses.
             State::Renewing if over || was_stale && self.attempts > 1 => {
                 actions.extend(self.wait(now, random, None));
                 return actions;
@@ -329,7 +329,7 @@ impl Machine {
             (State::Linked(_), FromCentral::JobKept(kept)) => vec![Action::JobKept(kept)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
-                    // Asked for with a heartbeat: a rack does not ask in one instant.
+                    // Requested with a heartbeat, so that the requests of a rack are spread.
                     life.renew_at = life.renew_at.min(now.wall);
                 }
                 vec![Action::Trust(roots_pem)]
@@ -390,7 +390,7 @@ impl Machine {
     }
 }
 
-/// Two heartbeats, each of which is answered by a pong, may be lost.
+/// Returns the longest permitted silence: two heartbeats or their pongs may be lost.
 fn silence(heartbeat: Duration) -> Duration {
     heartbeat * 2 + Duration::from_secs(10)
 }

@@ -4,18 +4,18 @@ use super::Action;
 
 #[derive(Debug, Default)]
 pub(super) struct CheckRuns {
-    /// One is under way.
+    /// A run is in progress.
     running: bool,
     /// The request that it answers.
     answers: Option<u64>,
-    /// Another one is wanted after it.
+    /// Another run follows.
     again: bool,
-    /// The newest request that came meanwhile. Requests are numbered upwards; who waits for an earlier one takes a later answer.
+    /// The newest request during the run. Numbers ascend; a later answer also answers earlier requests.
     asked: Option<u64>,
 }
 
 impl CheckRuns {
-    /// Somebody wants a run that begins now or later.
+    /// Requests a run that begins now or after the present one.
     pub(super) fn want(&mut self, asked: Option<u64>) -> Option<Action> {
         if self.running {
             self.again = true;
@@ -27,7 +27,7 @@ impl CheckRuns {
         Some(Action::Check)
     }
 
-    /// A run is over: the request that it answers, and the next one if it is wanted.
+    /// Ends a run. Returns the request that it answers, and whether the next run begins.
     pub(super) fn done(&mut self) -> (Option<u64>, Option<Action>) {
         self.running = false;
         let answered = self.answers.take();

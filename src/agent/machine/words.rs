@@ -11,23 +11,23 @@ use std::time::Duration;
 /// The two clocks of one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Since some fixed moment; never goes back.
+    /// Monotonic time since a fixed moment.
     pub timer: Duration,
     /// This node's wall clock, which may be wrong.
     pub wall: Timestamp,
 }
 
-/// When a certificate is to be renewed, and when it is over, by this node's wall clock.
+/// When a certificate is renewed and when it expires, by this node's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Half of it is over.
+    /// Half of its lifetime.
     pub renew_at: Timestamp,
-    /// All of it is over.
+    /// End of its lifetime.
     pub expires_at: Timestamp,
 }
 
 impl Life {
-    /// Of a certificate that was received just now.
+    /// Returns the times of a certificate that was just received.
     pub fn of(response: &EnrolResponse, wall: Timestamp) -> Self {
         let span = |seconds| wall.after(Duration::from_secs(seconds));
         Life { renew_at: span(response.life_s / 2), expires_at: span(response.life_s) }
@@ -37,37 +37,37 @@ impl Life {
 /// An event of the link state machine.
 #[derive(Debug)]
 pub enum Event {
-    /// The agent has started, or a time that [`super::Machine::deadline`] named has come.
+    /// The agent has started, or the time of [`super::Machine::deadline`] has come.
     Timer,
     /// Enrolment or renewal brought a certificate.
     Certified(EnrolResponse),
-    /// The central node answered the last call with a no.
+    /// The central node refused the last call.
     Refused(String),
-    /// The last call met a central node of another authority.
+    /// The last call reached a central node with another certificate authority.
     StaleCa(String),
-    /// The last call got no usable answer, or the connection is gone.
+    /// The last call got no usable answer, or the connection broke.
     Lost(String),
-    /// The link stands; nothing was said yet.
+    /// The link is open; no message was sent.
     Connected,
     /// A message on the link.
     Heard(FromCentral),
     /// A task on the link whose action this agent does not know.
     UnknownTask(TaskId),
-    /// A sign of life on the link without a message.
+    /// A ping or pong on the link.
     Alive,
     /// A message on the pending connection.
     Pending(PendingReply),
-    /// The checks have run.
+    /// The checks ended.
     Checked(CheckReport),
-    /// The machine did not go down.
+    /// The reboot did not happen.
     RebootFailed(String),
-    /// What there is to tell of virtual machines.
+    /// Reports of virtual machines.
     Vm(VmNews),
-    /// A job of this node has changed, or wrote something.
+    /// A task of this node changed or wrote output.
     Job(JobNews),
 }
 
-/// What to do, in order.
+/// An action of the driver; actions are executed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// POST the token; answered by `Certified`, `Refused` or `Lost`.
@@ -78,39 +78,40 @@ pub enum Action {
     Renew,
     /// Open a pending connection; answered by `Pending`, `Refused` or `Lost`.
     OpenPending {
-        /// Why there is nothing better.
+        /// Why the agent has neither token nor certificate.
         reason: String,
     },
     /// Open the link; answered by `Connected`, `Refused` or `Lost`.
     OpenLink,
-    /// Close whatever is open, and give up what is being opened.
+    /// Close the connection, and cancel the call in progress.
     Close,
-    /// Keep this certificate.
+    /// Store this certificate.
     Keep(EnrolResponse),
     /// Trust these roots, and no others.
     Trust(String),
-    /// Keep this token in the file of this boot, for [`Action::Enrol`].
+    /// Store this token in the file of this boot, for [`Action::Enrol`].
     KeepToken(Secret<String>),
-    /// Throw the certificate away.
+    /// Delete the certificate.
     DropCertificate,
-    /// Say hello, with facts as they are now.
+    /// Send a hello with the present facts.
     Hello,
-    /// Say that we are alive, and ping.
+    /// Send a heartbeat and a ping.
     Heartbeat,
     /// Run the checks.
     Check,
+    /// Send this message.
     Say(FromAgent),
-    /// See to it that a virtual machine is as it shall be.
+    /// Apply the desired state of a virtual machine.
     Vm(VmOrder),
-    /// Bring a virtual machine's console to the central node.
+    /// Connect a virtual machine's console to the central node.
     Console(ConsoleOrder),
-    /// Say where all virtual machines stand.
+    /// Report the state of all virtual machines.
     TellVms,
-    /// See to it that a job is as it shall be.
+    /// Apply the desired state of a task.
     Job(JobOrder),
-    /// What a job wrote is kept.
+    /// The central node stored output of a task.
     JobKept(OutputKept),
-    /// Say where all jobs stand, and what they wrote that is not kept yet.
+    /// Report the state of all tasks, and output that is not acknowledged.
     TellJobs,
     /// Ask for a new certificate over the link.
     AskRenewal,

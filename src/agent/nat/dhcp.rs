@@ -50,6 +50,7 @@ struct Request<'a> {
     packet: &'a [u8],
     mac: MacAddr,
     kind: u8,
+    /// Field `ciaddr`.
     has: Ipv4Addr,
     /// Option 50 (requested address).
     wants: Option<Ipv4Addr>,

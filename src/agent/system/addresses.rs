@@ -8,7 +8,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Most addresses that are kept of one machine.
+/// Maximum number of addresses of one machine.
 const MAX_ADDRESSES: usize = MAX_DEVICES;
 
 struct Route<'a> {
@@ -36,7 +36,7 @@ pub fn by_interface(tree: &Tree) -> BTreeMap<String, Vec<IpAddr>> {
     found
 }
 
-/// This machine's own IPv4 addresses, but those of itself alone.
+/// IPv4 addresses of this machine, without loopback addresses.
 pub fn local_addresses(tree: &Tree) -> Vec<Ipv4Addr> {
     local_v4(&tree.read("/proc/net/fib_trie").unwrap_or_default())
 }

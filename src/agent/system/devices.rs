@@ -8,7 +8,7 @@ pub fn pci(tree: &Tree) -> Vec<PciFacts> {
     functions(tree).take(MAX_DEVICES).collect()
 }
 
-/// All of them, beyond what is told to the central node: who gives functions away must see each one.
+/// All PCI functions, without the limit of a report: VFIO binding needs each one.
 pub fn all_pci(tree: &Tree) -> Vec<PciFacts> {
     functions(tree).collect()
 }
@@ -41,7 +41,7 @@ pub fn nics(tree: &Tree) -> Vec<NicFacts> {
     let physical = names.filter(|name| tree.has(&format!("/sys/class/net/{name}/device")));
     let nic = |name: String| {
         let file = |path: &str| format!("/sys/class/net/{name}/{path}");
-        // A bond gives all its interfaces one address and keeps their own ones here.
+        // A bond gives its interfaces one address; this file has their permanent ones.
         let mac = tree.read(&file("bonding_slave/perm_hwaddr")).or_else(|| tree.read(&file("address")));
         NicFacts {
             mac: mac.and_then(|mac| mac.parse().ok()),

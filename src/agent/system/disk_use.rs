@@ -3,7 +3,7 @@
 use super::Tree;
 use std::collections::BTreeMap;
 
-/// Disks that are mounted, swapped to, or part of something else, each with why.
+/// Disks that are mounted, used as swap, or part of RAID, LVM or a mapping, each with the reason.
 pub fn in_use(tree: &Tree) -> Vec<(String, String)> {
     let used = used_nodes(tree);
     let mut found = Vec::new();
@@ -33,8 +33,8 @@ fn parts(tree: &Tree, disk: &str) -> Vec<(String, String)> {
     [(disk.to_owned(), folder)].into_iter().chain(parts).collect()
 }
 
-/// Block devices that are mounted, swapped to, or behind a loop device, by number and by name (some file systems have a number of
-/// their own).
+/// Block devices that are mounted, used as swap, or behind a loop device, by number and by name: some file systems have
+/// another device number.
 fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
     let mut used = BTreeMap::new();
     let mounts = tree.read("/proc/self/mountinfo").unwrap_or_default();
@@ -52,7 +52,7 @@ fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
     for node in swaps.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().next()) {
         used.insert(node.to_owned(), "is swapped to".to_owned());
     }
-    // The kernel holds it, and no process: nothing else tells.
+    // The kernel uses it, so no process shows it.
     for name in tree.list("/sys/block").into_iter().filter(|name| name.starts_with("loop")) {
         if let Some(file) = tree.text(&format!("/sys/block/{name}/loop/backing_file")) {
             used.entry(file).or_insert_with(|| format!("is behind {name}"));

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const PROBE: [&str; 3] = ["-p", "-o", "export"];
 /// How deep the devices below a PCI function lie: a disk behind a USB hub takes ten folders.
 const MAX_DEPTH: u32 = 12;
-/// Most folders that are looked at below one function.
+/// Maximum number of folders that are read below one function.
 const MAX_FOLDERS: u32 = 4096;
-/// This program: it looks at disks and units for a moment, and holds none.
+/// This program: it opens disks and units only briefly.
 const AGENT: &str = "mesh-agent";
-/// Most holders that are named of one node.
+/// Maximum number of reported holders of one device node.
 const MAX_NAMED: usize = 3;
 
 /// Device nodes of one function: `/dev/dri/card0`, `/dev/nvme0n1`, `/dev/infiniband/uverbs0`.
@@ -19,7 +19,7 @@ pub fn nodes(tree: &Tree, function: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left = MAX_FOLDERS;
     walk(tree, &format!("/sys/bus/pci/devices/{function}"), MAX_DEPTH, &mut left, &mut found);
-    // NVIDIA's own driver makes nodes that sysfs does not know.
+    // NVIDIA's driver makes device nodes that sysfs does not list.
     let information = tree.read(&format!("/proc/driver/nvidia/gpus/{function}/information")).unwrap_or_default();
     let minor = information.lines().find_map(|line| line.strip_prefix("Device Minor:"));
     found.extend(minor.map(|minor| format!("/dev/nvidia{}", minor.trim())));
@@ -38,7 +38,7 @@ fn walk(tree: &Tree, folder: &str, depth: u32, left: &mut u32, found: &mut BTree
     }
 }
 
-/// Who holds these nodes, as `qemu-system-x86 (4711)`, by node.
+/// Processes that have these device nodes open, such as `qemu-system-x86 (4711)`, by device node.
 pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
     let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
@@ -66,7 +66,7 @@ pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
     found.into_iter().map(|(node, processes)| (node, names(processes))).collect()
 }
 
-/// True for the command line of a process by which the agent looks at a disk. Pure.
+/// True for the command line by which the agent probes a disk. Pure.
 fn is_probe(cmdline: &str) -> bool {
     cmdline.contains(&PROBE.map(|argument| format!("\0{argument}")).concat())
 }

@@ -54,7 +54,7 @@ pub fn cpu(tree: &Tree) -> CpuFacts {
             _ => {}
         }
     }
-    // Some virtual machines and architectures tell nothing of their topology: then each thread is a core of one socket.
+    // Some virtual machines and architectures report no topology: then each thread is a core of one socket.
     let count = |n: usize, otherwise: u32| if n == 0 { otherwise } else { u32::try_from(n).unwrap_or(u32::MAX) };
     facts.sockets = count(sockets.len(), facts.threads.min(1));
     facts.cores = count(cores.len(), facts.threads);

@@ -3,7 +3,7 @@
 //! | module | what it reads |
 //! | --- | --- |
 //! | [`tree`] | a file system below a root: total, with limits |
-//! | [`source`] | reads with a deadline, each in a thread of its own |
+//! | [`source`] | reads with a deadline, one thread each |
 //! | [`machine`], [`devices`], [`addresses`] | processors, memory, PCI functions, NICs, addresses |
 //! | [`pci`], [`holders`], [`disk_use`] | which function a device belongs to; who holds it; who uses a disk |
 

@@ -10,22 +10,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one source may take.
+/// Deadline of a source.
 pub const DEADLINE: Duration = Duration::from_secs(5);
-/// Most reads of one source at once: the next one is refused until one of them returns.
+/// Maximum concurrent reads of one source; further reads are refused until one returns.
 const MAX_READS: usize = 4;
 
 /// Reads that have not returned, by the root of the tree and the name of the source.
 static READS: Mutex<BTreeMap<(PathBuf, String), usize>> = Mutex::new(BTreeMap::new());
 
-/// Why a source gave nothing.
+/// Why a source has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Late {
     /// It did not return by its deadline.
-    #[error("it does not answer within {} s", DEADLINE.as_secs())]
+    #[error("no answer within {} s", DEADLINE.as_secs())]
     Deadline,
     /// Earlier reads of it have not returned.
-    #[error("it does not answer: {MAX_READS} earlier reads have not returned")]
+    #[error("no answer: {MAX_READS} earlier reads have not returned")]
     Hangs,
     /// The reading thread ended without a result, or could not be started.
     #[error("it could not be read")]
@@ -40,7 +40,7 @@ impl<T> DeadlineRead<T> {
     /// Waits until the deadline.
     ///
     /// # Errors
-    /// [`Late`]: the read goes on in its thread and its result is dropped.
+    /// [`Late`]: the read continues in its thread, and its result is dropped.
     pub fn by(self, deadline: Instant) -> Result<T, Late> {
         let receiver = self.0?;
         let heard = if fail::defends("facts-deadline") {
@@ -73,7 +73,7 @@ pub fn read<T: Send + 'static>(
     DeadlineRead(started.map(|_| receiver).map_err(|_| Late::Broken))
 }
 
-/// One read of a source, counted as long as this lives.
+/// One read of a source, counted until this is dropped.
 struct Slot((PathBuf, String));
 
 impl Slot {

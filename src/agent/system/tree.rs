@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest file that is read, in bytes: `/proc/cpuinfo` of 1024 hardware threads takes about 1.5 MB.
+/// Maximum size of a file in bytes: `/proc/cpuinfo` of 1024 hardware threads has about 1.5 MB.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// Most entries of one folder that are looked at.
+/// Maximum number of entries that are read of a folder.
 const MAX_ENTRIES: usize = 65_536;
 
 /// A file system tree.
@@ -23,7 +23,7 @@ impl Tree {
         Tree { root: root.to_owned() }
     }
 
-    /// Where a path of the node really lies.
+    /// Returns the path below the root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -68,19 +68,19 @@ impl Tree {
         target.file_name()?.to_str().map(str::to_owned)
     }
 
-    /// What a symbolic link says, as it stands there.
+    /// The target of a symbolic link, unresolved.
     pub fn target(&self, path: &str) -> Option<String> {
         fs::read_link(self.path(path)).ok()?.into_os_string().into_string().ok()
     }
 
-    /// The real path, below the root, of what this leads to through all links.
+    /// The path below the root after all symbolic links are resolved.
     pub fn real(&self, path: &str) -> Option<String> {
         let root = self.root.canonicalize().ok()?;
         let real = self.path(path).canonicalize().ok()?;
         Some(format!("/{}", real.strip_prefix(root).ok()?.to_str()?))
     }
 
-    /// Folders in a folder, sorted, without links to any.
+    /// Sub-folders, sorted, without symbolic links.
     pub fn folders(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().take(MAX_ENTRIES).flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -96,7 +96,7 @@ impl Tree {
         Some(bytes)
     }
 
-    /// True if something has this name, even a link to nowhere.
+    /// True if the path exists, also as a broken symbolic link.
     pub fn has(&self, path: &str) -> bool {
         self.path(path).symlink_metadata().is_ok()
     }

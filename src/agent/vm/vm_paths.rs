@@ -184,7 +184,7 @@ impl VmPaths {
         if let Err(error) = trim()
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::debug!(%error, "QEMU's words are not trimmed");
+            tracing::debug!(%error, "QEMU's log was not trimmed");
         }
     }
 

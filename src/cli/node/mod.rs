@@ -213,7 +213,7 @@ async fn assign(client: &AdminClient, name: &str, profile: String, reboot: bool)
         (Some(pinned), _) => {
             let generation = pinned.0.short();
             eprintln!("{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned");
-            eprintln!("  hint: let it go with `meshd node pin {id} --off`");
+            eprintln!("  hint: unpin it with `meshd node pin {id} --off`");
         }
         (None, Some(held)) => {
             let generation = held.0.short();

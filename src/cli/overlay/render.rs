@@ -1,7 +1,7 @@
 //! Renders overlays without a central node, for `overlay render --profile`, `overlay check` and `check`.
 
 use crate::cli::Failure;
-use meshd_config::{Fault, Faults, Profile, Site, Whom};
+use meshd_config::{Fault, Faults, Owner, Profile, Site};
 use meshd_image::{
     catalog::{
         Overlays, agent_path,
@@ -99,7 +99,7 @@ impl<'s> Renderer<'s> {
         context.vars = profile.vars.clone();
         for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
             let member = |id: &NodeId| {
-                let reserved = self.site.reservations.iter().find(|reservation| reservation.whom == Whom::Node(*id));
+                let reserved = self.site.reservations.iter().find(|reservation| reservation.owner == Owner::Node(*id));
                 let address = reserved.map(|reservation| reservation.address);
                 MemberContext { id: *id, hostname: NodeContext::new(*id, None).hostname(), address }
             };

@@ -2,7 +2,7 @@
 
 use super::segment::Segments;
 use crate::{
-    Pool, Reservation, Whom, check,
+    Owner, Pool, Reservation, check,
     reader::{At, Document, Table},
 };
 use meshd_types::{MacAddr, NodeId};
@@ -21,7 +21,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
     let pools = segments.pools();
     let (mut addresses, mut owners) = (BTreeMap::new(), BTreeMap::new());
     let read = |table: &Table<'_>| {
-        let (whom, address) = (whom(document, table), address(document, table, segments, pools.as_deref()));
+        let (owner, address) = (owner(document, table), address(document, table, segments, pools.as_deref()));
         let name = table.string("name");
         if let Some(name) = &name
             && let Err(error) = check::name(name)
@@ -34,29 +34,29 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
             let message = format!("{} is reserved on line {line} already", address.value);
             document.fault(address, message, "an address is one machine's");
         }
-        let (whom, address) = (whom?, address?);
+        let (owner, address) = (owner?, address?);
         // One machine may have an address in each network that it is moved between.
         let network = pools.iter().flatten().position(|pool| pool.is_on_network(address.value));
         if let Some(network) = network
-            && let Some(line) = owners.insert((whom.value, network), whom.line)
+            && let Some(line) = owners.insert((owner.value, network), owner.line)
         {
-            document.fault(&whom, format!("line {line} reserves an address of this network for it"), "remove one");
+            document.fault(&owner, format!("line {line} reserves an address of this network for it"), "remove one");
         }
-        Some(Reservation { whom: whom.value, address: address.value, name: name.map(|name| name.value) })
+        Some(Reservation { owner: owner.value, address: address.value, name: name.map(|name| name.value) })
     };
     tables.iter().map(read).collect::<Vec<_>>().into_iter().collect()
 }
 
-fn whom(document: &Document, table: &Table<'_>) -> Option<At<Whom>> {
-    let mac = table.parsed::<MacAddr>("mac").map(|mac| mac.map(Whom::Mac));
-    let node = table.parsed::<NodeId>("node").map(|node| node.map(Whom::Node));
+fn owner(document: &Document, table: &Table<'_>) -> Option<At<Owner>> {
+    let mac = table.parsed::<MacAddr>("mac").map(|mac| mac.map(Owner::Mac));
+    let node = table.parsed::<NodeId>("node").map(|node| node.map(Owner::Node));
     let hint = "write mac = \"52:54:00:00:00:01\", or node = the node ID that `meshd node list` shows";
     match (table.has("mac"), table.has("node")) {
         (true, true) => table.fault("node", "stands beside a MAC address", "keep one of the two"),
         (false, false) => document.fault(&table.here(), "says not for which machine", hint),
         _ => {}
     }
-    if let Some(At { value: Whom::Mac(address), .. }) = &mac
+    if let Some(At { value: Owner::Mac(address), .. }) = &mac
         && address.is_multicast()
     {
         table.fault("mac", format!("`{address}` is a group's address"), hint);

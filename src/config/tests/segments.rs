@@ -47,9 +47,9 @@ fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
     assert_eq!((site.segments[3].mode, &site.segments[3].pool), (DhcpMode::Proxy, &None));
     let relays: Vec<String> = site.segments[3].relay_macs.iter().map(ToString::to_string).collect();
     assert_eq!(relays, ["52:54:00:00:99:01", "52:54:00:00:99:02"]);
-    let whom: Vec<Whom> = site.reservations.iter().map(|reservation| reservation.whom).collect();
-    let mac = Whom::Mac("52:54:00:00:00:01".parse().expect("a MAC address"));
-    assert_eq!(whom, [mac, Whom::Node("0123abcd".parse().expect("a node ID")), mac]);
+    let whom: Vec<Owner> = site.reservations.iter().map(|reservation| reservation.owner).collect();
+    let mac = Owner::Mac("52:54:00:00:00:01".parse().expect("a MAC address"));
+    assert_eq!(whom, [mac, Owner::Node("0123abcd".parse().expect("a node ID")), mac]);
     assert_eq!(site.reservations[0].name.as_deref(), Some("head"));
 }
 

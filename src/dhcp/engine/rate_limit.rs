@@ -75,6 +75,7 @@ impl RateLimiter {
     }
 }
 
+/// Hashes with FNV-1a.
 fn hash(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }

@@ -4,7 +4,7 @@ use crate::*;
 use dhcproto::v4::{
     Decodable, Decoder, DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption,
 };
-use meshd_types::{MacAddr, SystemUuid, Timestamp};
+use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{
     net::{Ipv4Addr, SocketAddrV4},
     time::Duration,
@@ -57,6 +57,7 @@ pub fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(seconds * 1000)
 }
 
+/// The program that sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// `PXEClient` with this option 93.
@@ -270,4 +271,37 @@ pub fn boot(engine: &mut Engine, now: Timestamp, mac: MacAddr, who: Who) -> Ipv4
     let acked = Packet::select(mac, who, offered, SERVER).to(engine, now).expect(MessageType::Ack).address();
     assert_eq!(acked, offered);
     acked
+}
+
+#[derive(Default)]
+pub struct OneNode {
+    /// Its NICs and its ID.
+    pub known: Option<(Vec<MacAddr>, NodeId)>,
+    /// The NIC that keeps its address.
+    pub mac: Option<MacAddr>,
+    pub uses_address: bool,
+    pub attachment: Option<Attachment>,
+    pub approved: Option<NodeId>,
+}
+
+impl Machines for OneNode {
+    fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
+        self.known.as_ref().filter(|(macs, _)| macs.contains(&mac)).map(|(_, node)| *node)
+    }
+
+    fn keeps_address(&self, mac: MacAddr) -> bool {
+        self.mac == Some(mac)
+    }
+
+    fn uses_address(&self, mac: MacAddr, _: Ipv4Addr) -> bool {
+        self.uses_address && self.mac == Some(mac)
+    }
+
+    fn is_approved(&self, node: NodeId) -> bool {
+        self.approved == Some(node)
+    }
+
+    fn attachment(&self, mac: MacAddr, _: bool) -> Option<Attachment> {
+        self.attachment.clone().filter(|_| self.mac == Some(mac))
+    }
 }

@@ -12,37 +12,6 @@ use std::{
 const THIEF: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0x66]);
 const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 
-/// One approved node, by its card.
-#[derive(Default)]
-struct OneNode {
-    mac: Option<MacAddr>,
-    uses_address: bool,
-    attachment: Option<Attachment>,
-    approved: Option<NodeId>,
-}
-
-impl Machines for OneNode {
-    fn node_of(&self, _: MacAddr) -> Option<NodeId> {
-        None
-    }
-
-    fn keeps_address(&self, mac: MacAddr) -> bool {
-        self.mac == Some(mac)
-    }
-
-    fn uses_address(&self, mac: MacAddr, _: Ipv4Addr) -> bool {
-        self.uses_address && self.mac == Some(mac)
-    }
-
-    fn is_approved(&self, node: NodeId) -> bool {
-        self.approved == Some(node)
-    }
-
-    fn attachment(&self, mac: MacAddr, _: bool) -> Option<Attachment> {
-        self.attachment.clone().filter(|_| self.mac == Some(mac))
-    }
-}
-
 /// Sends a packet from an Ethernet address.
 fn send_from(engine: &mut Engine, now: Timestamp, packet: &Packet, sender: MacAddr, machines: &OneNode) -> Outcome {
     let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);

@@ -181,7 +181,7 @@ fn a_reservation_by_node_is_for_any_card_of_it_but_for_one_at_a_time() {
     let reserved = Ipv4Addr::new(10, 77, 0, 20);
     let mut engine = site(vec![reserve(Owner::Node(node), 77, 20)], Vec::new());
     assert_eq!(boot(&mut engine, at(0), mac(1), Who::Ipxe), reserved, "option 97 tells who it is");
-    let known = Cards([mac(1), mac(2)], node);
+    let known = OneNode { known: Some((vec![mac(1), mac(2)], node)), ..OneNode::default() };
     let mut send = |who: u8, seconds: i64| {
         let source = SocketAddrV4::new(NOBODY, 68);
         let origin = Origin { via: 0, source, local_port: 67, hardware: Some(mac(who)) };
@@ -256,30 +256,5 @@ proptest! {
             script.extend(bytes);
         }
         check_invariants(&script);
-    }
-}
-
-/// Two cards of one node.
-struct Cards([MacAddr; 2], NodeId);
-
-impl Machines for Cards {
-    fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
-        self.0.contains(&mac).then_some(self.1)
-    }
-
-    fn keeps_address(&self, _: MacAddr) -> bool {
-        false
-    }
-
-    fn uses_address(&self, _: MacAddr, _: Ipv4Addr) -> bool {
-        false
-    }
-
-    fn is_approved(&self, _: NodeId) -> bool {
-        false
-    }
-
-    fn attachment(&self, _: MacAddr, _: bool) -> Option<Attachment> {
-        None
     }
 }

@@ -49,7 +49,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The answer to a machine that wants to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAnswer {
+    /// It may load now.
     Admitted,
+    /// It asks again later.
     Wait {
         /// When to ask again.
         seconds: u32,
@@ -63,6 +65,7 @@ pub enum QueueAnswer {
 pub enum MachineState {
     /// An operator or a rule of the site let it in.
     Approved,
+    /// Nobody approved it.
     Unknown,
 }
 
@@ -240,7 +243,8 @@ impl BootQueue {
     }
 
     /// The place of a machine that waits.
-    pub fn place(&self, mac: MacAddr) -> Option<usize> {
+    #[cfg(test)]
+    fn place(&self, mac: MacAddr) -> Option<usize> {
         let unknown = || Some(self.unknown.known_place(mac)? + self.approved.waiting.len());
         self.approved.known_place(mac).or_else(unknown)
     }

@@ -31,10 +31,10 @@ pub use script::{boot_script, entry_script, refusal_script};
 
 use std::net::Ipv4Addr;
 
-/// Where nodes reach the boot plane: the address of the segment that their request came in on.
+/// Where nodes reach the boot API: the server address of the segment on which their request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// What nodes are told.
+    /// Server address that nodes receive.
     pub address: Ipv4Addr,
     /// TCP port of `[http]`.
     pub http_port: u16,

@@ -2,7 +2,7 @@
 
 use meshd_types::{Arch, ImageName};
 
-/// A reason. Each one is answered as a script, recorded as an event, and ends by itself once its cause is gone.
+/// Why a machine does not boot. Each refusal is answered with a script and recorded as an event; it ends with its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No DHCP exchange of this network card opened a boot session, or it is too long ago, or came from another address.
@@ -25,44 +25,44 @@ pub enum Refusal {
     ImageMissing {
         /// Name of the image.
         image: ImageName,
-        /// What is wrong with it.
+        /// The fault, as text.
         detail: String,
     },
     /// The image is for another processor.
     ArchMismatch {
         /// Name of the image.
         image: ImageName,
-        /// What it is built for.
+        /// Architecture of the image.
         built_for: Arch,
-        /// What the machine is.
+        /// Architecture of the machine.
         machine: Arch,
     },
     /// The profile gives nothing that can be booted.
     RenderFailed { detail: String },
-    /// As many boots are loaded as the network can bear; this machine stands in line.
+    /// The maximum number of machines loads; this machine waits in the boot queue.
     Busy {
         /// When to ask again.
         seconds: u32,
-        /// Its place in line; 1 is next.
+        /// Position in the queue; 1 is next.
         place: usize,
     },
     /// A fault of the central node.
     Internal {
-        /// What, without secrets.
+        /// The fault, without secrets.
         detail: String,
     },
-    /// The request is none that iPXE makes.
+    /// The request is not one of iPXE.
     BadRequest {
-        /// What is wrong with it.
+        /// The fault, as text.
         detail: String,
     },
 }
 
-/// The longest time that a refused machine is told to wait, in seconds: whoever repaired the cause stands beside it.
+/// Maximum retry delay in seconds: an operator who repaired the cause waits for the retry.
 const MAX_WAIT_SECONDS: u32 = 300;
 
 impl Refusal {
-    /// One word for events and metrics; the condition's word where there is one.
+    /// Returns the code for events and metrics: that of the condition if there is one.
     pub fn code(&self) -> &'static str {
         match self {
             Refusal::NoSession => "no_session",
@@ -79,7 +79,7 @@ impl Refusal {
         }
     }
 
-    /// What is wrong and what to do about it.
+    /// Returns the message: the fault and its remedy.
     pub fn message(&self) -> String {
         match self {
             Refusal::NoSession => {
@@ -120,7 +120,7 @@ impl Refusal {
         }
     }
 
-    /// Seconds until the machine asks again, 1 to 300.
+    /// Returns the retry delay in seconds, 1 to 300.
     pub fn wait_seconds(&self) -> u32 {
         match self {
             Refusal::NoSession => 2,
@@ -128,7 +128,7 @@ impl Refusal {
             Refusal::ImageMissing { .. } | Refusal::RenderFailed { .. } | Refusal::BadRequest { .. } => 20,
             Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
             Refusal::Rejected => 60,
-            // Who releases it stands beside it.
+            // The operator who releases the node waits for the retry.
             Refusal::Quarantined { .. } => 20,
             Refusal::Busy { seconds, .. } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
         }

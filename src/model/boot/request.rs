@@ -47,6 +47,7 @@ pub enum QueryError {
     Malformed {
         /// Key of the parameter.
         key: &'static str,
+        /// The received value, shortened.
         value: String,
         /// What should have come.
         what: &'static str,

@@ -162,6 +162,7 @@ pub struct Near {
 /// The choice of a disk or fabric device at approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pick<T> {
+    /// The device nearest to the unit.
     Nearest,
     Named(T),
 }

@@ -123,6 +123,7 @@ pub struct Central {
     pub tasks: Arc<Tasks>,
     /// Virtual machines.
     pub workloads: Arc<Workloads>,
+    /// Rendering, generations, revisions, reload.
     pub generations: Arc<Generations>,
     /// Boots of machines.
     pub boot: Arc<BootService>,

@@ -1,43 +1,15 @@
-//! Conversions between types of the DHCP engine and of site.toml, the model and the central node.
+//! Conversions between types of the DHCP engine and of the model and the central node.
 
 use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange, SegmentHealth};
-use meshd_config as config;
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},
     work::{CardNews, ReservedNic},
 };
 
-/// Converts a segment of site.toml.
-pub(super) fn segment(segment: &config::Segment) -> dhcp::Segment {
-    dhcp::Segment {
-        link: match &segment.link {
-            config::Link::Interface(interface) => dhcp::Link::Interface(interface.clone()),
-            config::Link::Relay(relay) => dhcp::Link::Relay(*relay),
-        },
-        address: segment.address,
-        mode: match segment.mode {
-            config::DhcpMode::Authoritative => dhcp::DhcpMode::Authoritative,
-            config::DhcpMode::Proxy => dhcp::DhcpMode::Proxy,
-            config::DhcpMode::Off => dhcp::DhcpMode::Off,
-        },
-        pool: segment.pool.as_ref().map(pool),
-        relay_macs: segment.relay_macs.clone(),
-    }
-}
-
-fn pool(pool: &config::Pool) -> dhcp::Pool {
-    let config::Pool { first, last, prefix_len, lease, router, dns, ntp, domain } = pool.clone();
-    dhcp::Pool { first, last, prefix_len, lease, router, dns, ntp, domain }
-}
-
 /// Converts a `[[reservation]]` of site.toml.
-pub(super) fn reservation(reservation: &config::Reservation) -> dhcp::Reservation {
-    let owner = match reservation.whom {
-        config::Whom::Mac(mac) => dhcp::Owner::Mac(mac),
-        config::Whom::Node(node) => dhcp::Owner::Node(node),
-    };
-    dhcp::Reservation { owner, address: reservation.address }
+pub(super) fn reservation(reservation: &meshd_config::Reservation) -> dhcp::Reservation {
+    dhcp::Reservation { owner: reservation.owner, address: reservation.address }
 }
 
 /// Converts a NIC of a virtual machine.
@@ -107,10 +79,5 @@ pub(super) fn step(change: dhcp::Change) -> DhcpStep {
 /// Converts the status of a segment.
 pub(super) fn health(status: dhcp::SegmentStatus) -> SegmentHealth {
     let dhcp::SegmentStatus { name, mode, pool, other_servers } = status;
-    let mode = match mode {
-        dhcp::DhcpMode::Authoritative => config::DhcpMode::Authoritative,
-        dhcp::DhcpMode::Proxy => config::DhcpMode::Proxy,
-        dhcp::DhcpMode::Off => config::DhcpMode::Off,
-    };
     SegmentHealth { name, mode, pool, other_servers }
 }

@@ -138,7 +138,7 @@ impl Driver {
         let (nics_seen, nics) = shared.workloads.all_cards();
         let setup = Setup {
             interfaces: bound.interfaces.iter().map(|bound| bound.interface.clone()).collect(),
-            segments: site.segments.iter().map(convert::segment).collect(),
+            segments: site.segments.clone(),
             reservations: site.reservations.iter().map(convert::reservation).collect(),
             nics: nics.into_iter().map(convert::nic).collect(),
             deny: site.identity.deny.clone(),

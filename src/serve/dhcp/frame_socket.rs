@@ -12,6 +12,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
+/// `ARPHRD_ETHER` of the kernel.
 const ETHERNET: u16 = 1;
 
 /// Sends frames on one interface.

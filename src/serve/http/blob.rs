@@ -1,27 +1,28 @@
-//! Which bytes of a blob a request asks for (RFC 9110, 13 and 14). Pure.
+//! Conditional and range requests for blobs (RFC 9110, 13 and 14). Pure.
 
 use axum::http::{HeaderMap, header};
 
+/// The part of a blob to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// The client has it (304).
+    /// Nothing: the client has the blob (304).
     NotModified,
-    /// All of it (200).
+    /// The whole blob (200).
     Whole,
-    /// From the first to the last byte, both inclusive (206).
+    /// A range of bytes, inclusive (206).
     Part(usize, usize),
-    /// A range that begins behind the end (416).
+    /// A range beyond the end (416).
     Unsatisfiable,
 }
 
-/// Reads the conditions of a GET request for a body of `len` bytes with this entity tag (in its quotes).
+/// Evaluates the headers of a GET request for a blob of `len` bytes with this quoted entity tag.
 ///
-/// One range is honoured. Several at once, and what cannot be read, mean the whole body, as the RFC allows.
+/// One range is supported. Several ranges and malformed ones select the whole blob, as the RFC allows.
 pub fn select(headers: &HeaderMap, etag: &str, len: usize) -> Selection {
     if matches_any(headers, etag) {
         return Selection::NotModified;
     }
-    // A range of another version than the client has the beginning of would make a broken file.
+    // The client has a part of another version; joining them would corrupt the file.
     if headers.get(header::IF_RANGE).is_some_and(|value| value.as_bytes() != etag.as_bytes()) {
         return Selection::Whole;
     }
@@ -56,7 +57,7 @@ fn select_range(range: &str, len: usize) -> Selection {
     }
 }
 
-/// Digits alone: `parse` would take a `+`. What does not fit is larger than any body.
+/// Parses digits only; `parse` would accept a `+`. Larger numbers than usize are beyond any blob.
 fn number(text: &str) -> Option<usize> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(usize::MAX))

@@ -1,6 +1,6 @@
 //! A body of known bytes that tells when its last one was written.
 
-use super::outlet::{Completion, Handed};
+use super::sendfile_writer::{Completion, PendingWrites};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::{
@@ -11,26 +11,26 @@ use std::{
 };
 
 /// See [`tracked`].
-struct Tracked {
+struct TrackedBody {
     /// None of them is empty.
     rest: VecDeque<Bytes>,
-    handed: Handed,
+    pending: PendingWrites,
     completion: Option<Completion>,
 }
 
 /// `completion` runs once the last of these bytes is in the socket, and is dropped if that never happens.
-pub fn tracked(pieces: Vec<Bytes>, handed: Handed, completion: Completion) -> axum::body::Body {
+pub fn tracked(pieces: Vec<Bytes>, pending: PendingWrites, completion: Completion) -> axum::body::Body {
     let rest: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
     if rest.is_empty() {
         // Nobody asks an empty body for its last frame.
-        handed.end(completion);
+        pending.end(completion);
         return axum::body::Body::empty();
     }
-    handed.begin();
-    axum::body::Body::new(Tracked { rest, handed, completion: Some(completion) })
+    pending.begin();
+    axum::body::Body::new(TrackedBody { rest, pending, completion: Some(completion) })
 }
 
-impl Body for Tracked {
+impl Body for TrackedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -40,7 +40,7 @@ impl Body for Tracked {
         if self.rest.is_empty()
             && let Some(completion) = self.completion.take()
         {
-            self.handed.end(completion);
+            self.pending.end(completion);
         }
         Poll::Ready(frame.map(|frame| Ok(Frame::data(frame))))
     }

@@ -1,4 +1,4 @@
-//! The boot plane over HTTP: scripts, images and overlays for machines that have no credentials yet.
+//! The boot API over HTTP: scripts, images and overlays for machines without credentials.
 //!
 //! | route | answer |
 //! | --- | --- |
@@ -9,20 +9,31 @@
 //! | `GET /loader/<file>` | iPXE for UEFI HTTP boot |
 //! | `GET /healthz` | `ok` |
 //!
-//! Nothing else is reachable here, nothing is redirected, and no header that a client could invent (`X-Forwarded-For`) is read:
-//! a machine is the address that its connection comes from. Logs name routes and never paths, which hold capabilities.
+//! There are no other routes and no redirects. Headers that a client could forge (`X-Forwarded-For`) are ignored: the machine is identified
+//! by the address of its connection. Logs contain routes, never paths, because paths contain capabilities.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `server` | accepts and limits connections |
+//! | `routes` | the routes and their responses |
+//! | `boot_api` | what the routes ask of the central node |
+//! | `blob` | names and ranges of blobs |
+//! | `blob_files` | blobs as unnamed files, for `sendfile` |
+//! | `body` | response bodies that report when they are sent |
+//! | `sendfile_writer` | the socket of a connection: `sendfile`, timeouts, completions |
+//! | `check` | checks the routes for arbitrary requests; used by fuzz targets |
 
 mod blob;
 mod body;
-mod exercise;
-mod outlet;
-mod plane;
+mod check;
+mod sendfile_writer;
+mod boot_api;
 mod routes;
 mod server;
-mod twins;
+mod blob_files;
 #[cfg(test)]
 mod tests;
 
-pub use exercise::exercise;
-pub use plane::{BootPlane, Transfer};
+pub use boot_api::{BootApi, Transfer};
+pub use check::check_invariants;
 pub use server::{Limits, run};

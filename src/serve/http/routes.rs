@@ -1,10 +1,10 @@
-//! The routes, and what each one answers.
+//! The routes of the boot API and their responses.
 
 use super::blob::{Selection, select};
+use super::blob_files::BlobFiles;
 use super::body::tracked;
-use super::outlet::Handed;
-use super::plane::{BootPlane, Transfer};
-use super::twins::Twins;
+use super::boot_api::{BootApi, Transfer};
+use super::sendfile_writer::PendingWrites;
 use crate::serve::{
     central::{Fetched, OverlayDenied},
     metrics::count_request,
@@ -24,36 +24,35 @@ use meshd_model::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_
 use meshd_types::{Digest, fail};
 use std::net::Ipv4Addr;
 
-/// Who is at the other end of a connection, and how to learn that something reached it.
+/// The client of a connection.
 #[derive(Clone)]
 pub struct Client {
-    /// The address that the connection comes from.
     pub from: Ipv4Addr,
-    /// Our own end of it: what scripts name.
+    /// The server's address of the connection, for URLs in scripts.
     pub at: Endpoint,
-    /// Where bodies leave what happens when they are written.
-    pub handed: Handed,
+    /// Completions of response bodies.
+    pub pending: PendingWrites,
 }
 
-/// What the handlers share.
+/// Shared state of the handlers.
 #[derive(Clone)]
 struct Shared<P> {
-    plane: P,
-    twins: Twins,
+    api: P,
+    blob_files: BlobFiles,
 }
 
-/// Blobs never change under their name.
+/// The content of a blob URL never changes.
 const FOR_EVER: (HeaderName, &str) = (header::CACHE_CONTROL, "public, max-age=31536000, immutable");
-/// Scripts and overlays are for one machine and one boot.
+/// Scripts and overlays are for one boot of one machine.
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 const TEXT: (HeaderName, &str) = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
 const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stream");
 
-/// The parts of an image, and the layer of a bundle, that have a URL. The name is for people; the digest decides.
+/// Last parts of blob URLs. They are for people; the digest alone identifies a blob.
 const PARTS: [&str; 5] = ["kernel", "initramfs", "packages", "modloop", "bundle"];
 
-/// All routes. Requests must carry a [`Client`].
-pub fn router<P: BootPlane>(plane: P) -> Router {
+/// Returns all routes. Requests must have a [`Client`] as extension.
+pub fn router<P: BootApi>(api: P) -> Router {
     Router::new()
         .route("/boot.ipxe", any(entry))
         .route("/boot/script", any(script::<P>))
@@ -65,14 +64,14 @@ pub fn router<P: BootPlane>(plane: P) -> Router {
         .route("/healthz", any(healthz::<P>))
         .fallback(|| async { sentence(StatusCode::NOT_FOUND, "There is nothing here; machines begin at /boot.ipxe.") })
         .layer(middleware::from_fn(guard))
-        .with_state(Shared { twins: Twins::new(plane.folder()), plane })
+        .with_state(Shared { blob_files: BlobFiles::new(api.folder()), api })
 }
 
 fn sentence(status: StatusCode, text: &str) -> Response {
     (status, [NO_STORE, TEXT], format!("{text}\n")).into_response()
 }
 
-/// Reads only: no methods that change something, no bodies.
+/// Rejects methods other than GET and HEAD, and request bodies.
 async fn guard(request: Request, next: Next) -> Response {
     let route = route_name(request.uri().path());
     let from = request.extensions().get::<Client>().map(|client| client.from);
@@ -100,7 +99,7 @@ fn refuse(request: &Request) -> Option<Response> {
     None
 }
 
-/// For logs: what was asked for, without the names in it.
+/// Returns the route for logs, without names.
 fn route_name(path: &str) -> &'static str {
     match path.split('/').nth(1).unwrap_or_default() {
         "boot.ipxe" => "entry",
@@ -114,8 +113,8 @@ fn route_name(path: &str) -> &'static str {
 }
 
 /// Ready means that a boot can be recorded: without the store, no machine is given anything.
-async fn healthz<P: BootPlane>(State(shared): State<Shared<P>>) -> Response {
-    match shared.plane.ready().await {
+async fn healthz<P: BootApi>(State(shared): State<Shared<P>>) -> Response {
+    match shared.api.ready().await {
         Ok(()) => ([NO_STORE, TEXT], "ok\n").into_response(),
         Err(why) => sentence(StatusCode::SERVICE_UNAVAILABLE, &format!("not ready: {why}")),
     }
@@ -125,7 +124,7 @@ async fn entry(Extension(client): Extension<Client>) -> Response {
     ([NO_STORE, TEXT], entry_script(client.at)).into_response()
 }
 
-async fn script<P: BootPlane>(
+async fn script<P: BootApi>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     RawQuery(query): RawQuery,
@@ -136,7 +135,7 @@ async fn script<P: BootPlane>(
         return [NO_STORE, TEXT].into_response();
     }
     let request = ScriptRequest::parse(query.as_deref().unwrap_or_default());
-    let text = shared.plane.script(request, client.from, client.at).await;
+    let text = shared.api.script(request, client.from, client.at).await;
     ([NO_STORE, TEXT], text).into_response()
 }
 
@@ -145,7 +144,7 @@ async fn no_script(Extension(client): Extension<Client>) -> Response {
     ([NO_STORE, TEXT], refusal_script(&refusal, client.at, None, "none")).into_response()
 }
 
-async fn blob<P: BootPlane>(
+async fn blob<P: BootApi>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -154,7 +153,7 @@ async fn blob<P: BootPlane>(
 ) -> Response {
     let named = path.ok().filter(|Path((_, part))| PARTS.contains(&part.as_str()));
     let digest = named.and_then(|Path((digest, _))| digest.parse::<Digest>().ok());
-    let Some((digest, bytes)) = digest.and_then(|digest| Some((digest, shared.plane.blob(digest)?))) else {
+    let Some((digest, bytes)) = digest.and_then(|digest| Some((digest, shared.api.blob(digest)?))) else {
         return sentence(
             StatusCode::NOT_FOUND,
             "No image has this part; `meshd image list` shows those that are built.",
@@ -170,13 +169,13 @@ async fn blob<P: BootPlane>(
     let tag = [(header::ETAG, etag)];
     let range = |text: String| [(header::CONTENT_RANGE, text)];
     let send = |part: Bytes, ends: bool| {
-        let (plane, from) = (shared.plane.clone(), client.from);
-        if let Some(twin) = shared.twins.of(digest, &bytes, |digest| plane.blob(digest).is_some()) {
-            client.handed.announce(twin);
+        let (api, from) = (shared.api.clone(), client.from);
+        if let Some(blob_file) = shared.blob_files.of(digest, &bytes, |digest| api.blob(digest).is_some()) {
+            client.pending.announce(blob_file);
         }
-        deliver(&method, &client.handed, vec![part], async move {
+        deliver(&method, &client.pending, vec![part], async move {
             if ends {
-                plane.fetched(from, Fetched::Blob(digest)).await;
+                api.fetched(from, Fetched::Blob(digest)).await;
             }
         })
     };
@@ -200,7 +199,7 @@ async fn blob<P: BootPlane>(
 /// A body with its length; by HEAD the length alone, and nothing is fetched by that.
 fn deliver(
     method: &Method,
-    handed: &Handed,
+    pending: &PendingWrites,
     pieces: Vec<Bytes>,
     completion: impl Future<Output = ()> + Send + 'static,
 ) -> Response {
@@ -208,12 +207,12 @@ fn deliver(
     let length = [(header::CONTENT_LENGTH, length.to_string())];
     let body = match *method {
         Method::HEAD => Body::empty(),
-        _ => tracked(pieces, handed.clone(), Box::pin(completion)),
+        _ => tracked(pieces, pending.clone(), Box::pin(completion)),
     };
     (length, body).into_response()
 }
 
-async fn overlay<P: BootPlane>(
+async fn overlay<P: BootApi>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     path: Result<Path<(String, String)>, PathRejection>,
@@ -226,16 +225,16 @@ async fn overlay<P: BootPlane>(
     });
     let Some((capability, form)) = named else { return denied(OverlayDenied::NotFound) };
     if method == Method::HEAD {
-        return match shared.plane.probe_overlay(&capability, client.from).await {
+        return match shared.api.probe_overlay(&capability, client.from).await {
             Ok(()) => [NO_STORE, BYTES].into_response(),
             Err(error) => denied(error),
         };
     }
     // Range is not read: an overlay is taken whole, or it was not taken.
-    match shared.plane.open_overlay(&capability, form, client.from).await {
+    match shared.api.open_overlay(&capability, form, client.from).await {
         Ok(transfer) => {
             let pieces = transfer.pieces();
-            let body = deliver(&method, &client.handed, pieces, transfer.finished());
+            let body = deliver(&method, &client.pending, pieces, transfer.finished());
             ([NO_STORE, BYTES], body).into_response()
         }
         Err(error) => denied(error),
@@ -253,17 +252,17 @@ fn denied(error: OverlayDenied) -> Response {
     }
 }
 
-async fn loader<P: BootPlane>(
+async fn loader<P: BootApi>(
     State(shared): State<Shared<P>>,
     Extension(client): Extension<Client>,
     path: Result<Path<String>, PathRejection>,
     method: Method,
 ) -> Response {
-    match path.ok().and_then(|Path(file)| shared.plane.loader(&file)) {
+    match path.ok().and_then(|Path(file)| shared.api.loader(&file)) {
         Some(bytes) => {
-            let (plane, from) = (shared.plane.clone(), client.from);
-            let fetched = async move { plane.fetched(from, Fetched::Loader).await };
-            ([NO_STORE, BYTES], deliver(&method, &client.handed, vec![bytes], fetched)).into_response()
+            let (api, from) = (shared.api.clone(), client.from);
+            let fetched = async move { api.fetched(from, Fetched::Loader).await };
+            ([NO_STORE, BYTES], deliver(&method, &client.pending, vec![bytes], fetched)).into_response()
         }
         None => sentence(
             StatusCode::NOT_FOUND,

@@ -1,8 +1,8 @@
-//! Accepts connections and serves each within its limits. Every task that is started here is joined here.
+//! Accepts connections and serves each within its limits. All tasks are joined before the server ends.
 
-use super::outlet::{Handed, Outlet, Patience};
-use super::plane::BootPlane;
+use super::boot_api::BootApi;
 use super::routes::{Client, router};
+use super::sendfile_writer::{PendingWrites, SendfileWriter, WriteTimeouts};
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, HTTP, Source};
 use axum::Router;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -17,17 +17,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
-/// What one server allows its clients. All of it is per connection but the first.
+/// Limits of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at once; when one more comes, the one that makes least progress goes. Each takes some 20 KiB beside what it is
-    /// sent, and one file descriptor.
+    /// Most connections. A new one replaces the connection with the least progress. Each takes about 20 KiB and a file descriptor.
     pub connections: usize,
-    /// Time for a request's head, and for a connection without a request.
+    /// Timeout for a request head, and for a connection without a request.
     pub head: Duration,
-    /// How slowly a client may read.
-    pub patience: Patience,
-    /// Time for running responses when the server shuts down.
+    /// Time limits for reading a response.
+    pub timeouts: WriteTimeouts,
+    /// Timeout for running responses at shutdown.
     pub drain: Duration,
 }
 
@@ -37,7 +36,11 @@ impl Default for Limits {
             connections: 4096,
             head: Duration::from_secs(10),
             // 256 machines that share 100 Mbit/s have 48 KB/s each; TCP does not share evenly.
-            patience: Patience { write: Duration::from_secs(30), response: Duration::from_secs(60), rate: 4 * 1024 },
+            timeouts: WriteTimeouts {
+                write: Duration::from_secs(30),
+                response: Duration::from_secs(60),
+                rate: 4 * 1024,
+            },
             drain: Duration::from_secs(5),
         }
     }
@@ -50,18 +53,18 @@ const MAX_HEADERS: usize = 64;
 /// Pause after a failed accept: the usual cause, no free file descriptor, does not go away at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then lets running responses end. Scripts name the address that a connection came in on: that of the
-/// machine's own segment.
+/// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server's address of the connection, which is in
+/// the machine's own segment.
 ///
 /// # Errors
-/// None at present: an accept that fails is logged and tried again.
-pub async fn run<P: BootPlane>(
+/// None at present: a failed accept is logged and retried.
+pub async fn run<P: BootApi>(
     limits: Limits,
-    plane: P,
+    api: P,
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> io::Result<()> {
-    let router = router(plane);
+    let router = router(api);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
     loop {
@@ -77,7 +80,7 @@ pub async fn run<P: BootPlane>(
                     Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
                 tasks.spawn(connection.serve(stream, *from.ip(), permit));
             }
-            // The sockets that are listened on are IPv4's.
+            // Only IPv4 sockets listen.
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection; is the limit of open files too low?");
@@ -101,32 +104,32 @@ struct Connection {
 impl Connection {
     async fn serve(self, stream: TcpStream, from: Ipv4Addr, permit: ConnectionPermit) {
         let Ok(SocketAddr::V4(at)) = stream.local_addr() else { return };
-        // Small answers (scripts) are not to wait for the client's delayed acknowledgement.
+        // Small responses (scripts) must not wait for the client's delayed acknowledgement.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot turn off Nagle's algorithm");
         }
-        let handed = Handed::default();
+        let pending = PendingWrites::default();
         let at = Endpoint { address: *at.ip(), http_port: at.port() };
-        let client = Client { from, at, handed: handed.clone() };
+        let client = Client { from, at, pending: pending.clone() };
         let (router, meter) = (self.router, permit.meter.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             meter.asked();
             request.extensions_mut().insert(client.clone());
             router.clone().oneshot(request)
         });
-        let outlet = Outlet::new(stream, handed, self.tasks, self.limits.patience, permit.meter.clone());
+        let writer = SendfileWriter::new(stream, pending, self.tasks, self.limits.timeouts, permit.meter.clone());
         let mut connection = std::pin::pin!(
             http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(self.limits.head)
                 .max_buf_size(MAX_HEAD)
                 .max_headers(MAX_HEADERS)
-                .serve_connection(TokioIo::new(outlet), service)
+                .serve_connection(TokioIo::new(writer), service)
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
             () = permit.leave.cancelled() => {
-                tracing::debug!(%from, "an HTTP connection gave its place to another one");
+                tracing::debug!(%from, "an HTTP connection was evicted for a new one");
                 return;
             }
             () = self.shutdown.cancelled() => {
@@ -138,7 +141,7 @@ impl Connection {
             }
         };
         if let Err(error) = ended {
-            // Clients that vanish are usual here: firmware aborts after probing a size, iPXE after a reset.
+            // Usual: firmware aborts after a size probe, iPXE at a reset.
             tracing::debug!(%from, %error, "an HTTP connection ended early");
         }
     }

@@ -1,4 +1,4 @@
-//! Asks a segment by ARP (RFC 826) which machines have an IPv4 address. The kernel's own table holds one answer; here all of them count.
+//! Finds all machines that claim an IPv4 address, with ARP (RFC 826). The kernel's neighbour table holds only one of them.
 
 use super::{ethernet, link_of, waiting_for};
 use meshd_types::MacAddr;
@@ -18,10 +18,10 @@ const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 /// Length of an ARP packet for IPv4 on Ethernet, in bytes.
 const LENGTH: usize = 28;
-/// Requests of one probe, and how long each is waited for. A machine on the LAN answers in milliseconds.
+/// Requests of one probe, and the timeout of each. A machine on the LAN answers in milliseconds.
 const REQUESTS: u32 = 2;
 const WAIT: Duration = Duration::from_millis(400);
-/// Machines that are told apart; whoever has more Ethernet addresses gains nothing by it.
+/// Most answers of one probe.
 const MAX_ANSWERS: usize = 64;
 
 /// Returns the Ethernet addresses of all machines on this interface that answer for `address`, asked as `own`.
@@ -30,8 +30,7 @@ const MAX_ANSWERS: usize = 64;
 /// What the kernel says; needs CAP_NET_RAW and an Ethernet interface.
 pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> io::Result<BTreeSet<MacAddr>> {
     let link = link_of(interface)?;
-    let mac =
-        ethernet(&link).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "it is no Ethernet interface"))?;
+    let mac = ethernet(&link).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"))?;
     let protocol = Protocol::from(i32::from(ETH_P_ARP.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
     bind(socket.as_raw_fd(), &link)?;
@@ -50,7 +49,7 @@ pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> 
     Ok(answers)
 }
 
-/// One frame, read as an answer.
+/// Receives one frame and parses it as an answer.
 async fn hear(socket: &AsyncFd<Socket>, address: Ipv4Addr) -> io::Result<Option<MacAddr>> {
     let mut buffer = [0; 128];
     let length = socket
@@ -61,7 +60,7 @@ async fn hear(socket: &AsyncFd<Socket>, address: Ipv4Addr) -> io::Result<Option<
     Ok(buffer.get(..length).and_then(|frame| answer(frame, address)))
 }
 
-/// A broadcast frame that asks who has `address`.
+/// Returns a broadcast request for `address`.
 fn request(mac: MacAddr, own: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend(mac.0);

@@ -1,4 +1,4 @@
-//! An IPv4 packet as a UDP datagram (RFC 791, RFC 768). Pure and total.
+//! Parses an IPv4 packet as a UDP datagram (RFC 791, RFC 768). Pure; accepts any input.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -12,14 +12,14 @@ const IP_HEADER: usize = 20;
 /// One UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Sender, as the packet claims.
+    /// The sender in the packet.
     pub source: SocketAddrV4,
     pub destination: SocketAddrV4,
     pub payload: &'a [u8],
 }
 
-/// Reads an IPv4 packet from its header on; `None` if it is no whole UDP datagram. Fragments are not put together: no DHCP client
-/// sends any. Bytes behind the packet are Ethernet padding. Checksums are not compared: packets of virtual interfaces have none.
+/// Parses an IPv4 packet; `None` if it is not a complete UDP datagram. Fragments are dropped: no DHCP client sends any. Bytes behind the
+/// packet are Ethernet padding. Checksums are ignored, because packets of virtual interfaces have none.
 pub fn parse(packet: &[u8]) -> Option<Datagram<'_>> {
     let header = packet.first_chunk::<IP_HEADER>()?;
     let (version, words) = (header[0] >> 4, usize::from(header[0] & 0xf));

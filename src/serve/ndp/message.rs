@@ -1,4 +1,4 @@
-//! The two messages, as ICMPv6 without its checksum, which the kernel checks and writes (RFC 3542 section 3.1). Pure.
+//! Router solicitation and advertisement (ICMPv6). The kernel handles the checksum (RFC 3542 section 3.1). Pure.
 
 /// Router Solicitation (RFC 4861 section 4.1).
 const SOLICITATION: u8 = 133;
@@ -8,7 +8,7 @@ const HEADER: usize = 8;
 /// Router Advertisement (RFC 4861 section 4.2): no hop limit, no flags, a lifetime of 0 s, no times and no options.
 pub const ADVERTISEMENT: [u8; 16] = [134, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// Is this a valid solicitation (RFC 4861 section 6.1.1)? Where it came from is the driver's to judge.
+/// Returns true for a valid solicitation (RFC 4861 section 6.1.1). The caller checks its sender.
 pub fn is_solicitation(packet: &[u8]) -> bool {
     match packet {
         [SOLICITATION, 0, ..] => packet.get(HEADER..).is_some_and(options_are_whole),
@@ -16,7 +16,7 @@ pub fn is_solicitation(packet: &[u8]) -> bool {
     }
 }
 
-/// Each option has its length in its second byte, in units of 8 bytes, and never 0.
+/// The second byte of each option is its length in units of 8 bytes, at least 1.
 fn options_are_whole(mut options: &[u8]) -> bool {
     while let [_, units, ..] = options {
         match options.get(usize::from(*units) * 8..) {

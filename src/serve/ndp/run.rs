@@ -1,4 +1,4 @@
-//! Drives it: one raw socket for each interface. Nothing here can keep a rack from booting; at worst iPXE waits as it always did.
+//! One raw socket for each interface. A failure here only makes iPXE wait.
 
 use super::message::{ADVERTISEMENT, is_solicitation};
 use crate::serve::log::Log;
@@ -12,27 +12,27 @@ use std::{
 use tokio::{net::UdpSocket, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Where routers are asked (RFC 4291 section 2.7.1).
+/// The address of all routers (RFC 4291 section 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Messages that passed a router have less, and are not believed (RFC 4861 section 6.1.2).
+/// Messages with a lower value passed a router and are ignored (RFC 4861 section 6.1.2).
 const HOP_LIMIT: u32 = 255;
-/// A solicitation is some 16 bytes; what is longer than this is cut off, and then no solicitation.
+/// Receive buffer in bytes. A solicitation has about 16; a truncated one is invalid.
 const MAX_PACKET: usize = 512;
-/// Answers in a second, over all that ask: a rack at once. More than that is a flood, and waits for the next second.
+/// Most answers per second: enough for a rack that powers on.
 const MAX_PER_SECOND: u32 = 2000;
-/// A socket that fails at every read is not asked in a tight loop.
-const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// Pause after a receive error, which would repeat at once.
+const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers on these interfaces until `shutdown`. Never fails: what cannot be opened is logged and left out.
+/// Answers on these interfaces until `shutdown`. An interface that cannot be opened is logged and skipped.
 pub async fn run(interfaces: Vec<String>, shutdown: CancellationToken) {
-    let ears = interfaces.into_iter().filter_map(|name| match open(&name) {
+    let answering = interfaces.into_iter().filter_map(|name| match open(&name) {
         Ok(socket) => Some(answer(name, socket)),
         Err(why) => {
             tracing::info!(interface = name, %why, "IPv6 router solicitations are not answered: iPXE waits some seconds for a router");
             None
         }
     });
-    let serving = futures_util::future::join_all(ears);
+    let serving = futures_util::future::join_all(answering);
     if shutdown.run_until_cancelled(serving).await.is_some() {
         // There was none to answer on.
         shutdown.cancelled().await;
@@ -60,7 +60,7 @@ async fn answer(interface: String, socket: UdpSocket) {
     let mut packet = [0; MAX_PACKET];
     loop {
         let Ok((length, from)) = socket.recv_from(&mut packet).await else {
-            tokio::time::sleep(AFTER_ERROR).await;
+            tokio::time::sleep(ERROR_PAUSE).await;
             continue;
         };
         if !packet.get(..length).is_some_and(is_solicitation) || !is_on_this_link(from) {

@@ -6,12 +6,14 @@
 //! | [`paths`] | imports between folders, and pure code |
 //! | [`claims`] | docs/security.md and the list of defences name tests that exist |
 //! | [`folders`] | size and map of folders, and paths in documents |
+//! | [`ignored`] | no test is ignored |
 //! | [`language`] | type names, doc comments, phrases |
 //! | here | how a file begins, how long it is, what its texts look like |
 
 mod claims;
 mod crates;
 mod folders;
+mod ignored;
 mod language;
 mod paths;
 

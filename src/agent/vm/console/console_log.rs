@@ -51,6 +51,7 @@ impl ConsoleWriter {
 /// Scrollback, then new output without gap or overlap.
 #[derive(Debug)]
 pub struct ConsoleSubscription {
+    /// Output up to the subscription.
     pub before: Vec<u8>,
     /// Reads new output.
     pub new: ConsoleReader,

@@ -42,6 +42,7 @@ const MAX_WORDS: u64 = 4096;
 pub struct WriteProgress {
     /// Bytes written and compared.
     pub bytes: AtomicU64,
+    /// Bytes of all images.
     pub of: AtomicU64,
 }
 

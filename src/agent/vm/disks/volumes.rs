@@ -195,6 +195,7 @@ fn refusal(reason: VmRefusalReason, detail: String) -> VmRefusal {
 enum FetchError {
     /// Temporary: retry.
     Again(String),
+    /// Permanent: the VM is refused.
     Final(VmRefusal),
 }
 

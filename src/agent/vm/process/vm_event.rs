@@ -50,6 +50,7 @@ pub enum VmEvent {
     Tick,
 }
 
+/// The reason for which QEMU ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownCause {
     /// The guest powered off.

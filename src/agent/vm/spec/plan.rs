@@ -16,6 +16,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// Maximum number of PCI functions behind root ports.
 const MAX_FUNCTIONS: usize = 64;
 
+/// The accelerator of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
     /// Hardware virtualisation.

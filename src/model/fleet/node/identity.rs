@@ -117,6 +117,7 @@ pub struct ConflictingMachine {
     pub fingerprint: Fingerprint,
     /// MAC address that asked.
     pub mac: MacAddr,
+    /// IP address from which it asked.
     pub address: Option<IpAddr>,
     /// First time.
     pub since: Timestamp,

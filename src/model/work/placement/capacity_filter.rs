@@ -76,7 +76,7 @@ fn numa<'a>(host: &CandidateNode<'a>, id: u32) -> Option<&'a NumaFacts> {
 }
 
 /// Returns whether a NUMA node exists. Older agents show NUMA nodes only by their devices; node 0 always exists.
-pub fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
+fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
     match host.hosting.filter(|hosting| !hosting.numa.is_empty()) {
         Some(_) => numa(host, id).is_some(),
         None => id == 0 || host.pci.iter().any(|function| function.numa_node == Some(id)),
@@ -84,13 +84,13 @@ pub fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
 }
 
 /// CPUs of a NUMA node; `None` if unknown.
-pub fn numa_processors(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
+fn numa_processors(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let has = u64::from(numa(host, id)?.threads);
     Some(Capacity { asked: ask.spec.vcpus.into(), has, left: has.saturating_sub(host.held.bound(id).alone) })
 }
 
 /// Memory of a NUMA node of the requested kind; `None` if unknown.
-pub fn numa_memory(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
+fn numa_memory(ask: &VmAsk, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let (asked, hosting, node) = (ask.spec.memory.bytes(), host.hosting?, numa(host, id)?);
     let (bound, (memory, hugepages)) = (host.held.bound(id), host.held.roaming());
     let here = hosting.hugepages.iter().filter(|pool| pool.numa_node == Some(id));

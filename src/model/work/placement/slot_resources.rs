@@ -26,7 +26,7 @@ pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option
 }
 
 /// The unit with the fabric device of another unit's slot.
-pub fn fabric_unit<'a>(host: &CandidateNode<'a>, unit: &UnitFacts) -> Option<&'a UnitFacts> {
+fn fabric_unit<'a>(host: &CandidateNode<'a>, unit: &UnitFacts) -> Option<&'a UnitFacts> {
     let slot = host.slots.iter().find(|slot| is_of(slot, unit))?;
     let fabric = slot.fabric.as_ref()?;
     host.units.iter().find(|other| holds(other, fabric) && !is_of(slot, other))

@@ -43,6 +43,7 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Begun {
+    /// No start was ordered.
     Nothing,
     /// One, with this number.
     Once(u32),

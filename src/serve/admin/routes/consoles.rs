@@ -88,7 +88,7 @@ async fn console(
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
     let Plane { central, shutdown, tasks, .. } = plane;
     let by = AuditContext::new(caller.who.clone(), Verb::VmConsole, correlation);
-    let sitting = central.workloads.sit(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
+    let sitting = central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
@@ -162,7 +162,8 @@ async fn logs(
 ) -> Result<Response, Refused> {
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
     let Plane { central, shutdown, .. } = plane;
-    let sitting = central.workloads.sit(central.workloads.resolve_vm(&vm)?, u64::MAX, which.follow, None).await?;
+    let sitting =
+        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, u64::MAX, which.follow, None).await?;
     let tail = (sitting, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
         let (sitting, central, caller, shutdown) = &mut tail;

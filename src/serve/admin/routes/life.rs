@@ -18,7 +18,7 @@ use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_config::{Whom, vm::MAX_GRACE_S};
+use meshd_config::{Owner, vm::MAX_GRACE_S};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_types::fail;
 
@@ -199,8 +199,8 @@ fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>
     let macs = central.store().read(|model| model.node(old).map(|node| node.fingerprint.macs.clone()));
     let macs = macs.unwrap_or_default();
     let site = central.site();
-    let by_card = site.reservations.iter().filter_map(|reservation| match reservation.whom {
-        Whom::Mac(mac) if macs.contains(&mac) => Some(format!("{} is reserved for {mac}", reservation.address)),
+    let by_card = site.reservations.iter().filter_map(|reservation| match reservation.owner {
+        Owner::Mac(mac) if macs.contains(&mac) => Some(format!("{} is reserved for {mac}", reservation.address)),
         _ => None,
     });
     Ok(by_card.collect())

@@ -82,6 +82,7 @@ pub(crate) async fn status(State(Plane { central, .. }): State<Plane>) -> Json<S
     Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
 }
 
+/// The nodes to list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct WhichNodes {

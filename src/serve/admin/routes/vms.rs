@@ -209,7 +209,7 @@ async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<VmView>> {
     for vm in &mut all {
         central.workloads.show_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
-    all.extend(central.workloads.strangers().into_iter().map(|(node, report)| VmView::stranger(node, report)));
+    all.extend(central.workloads.orphan_vms().into_iter().map(|(node, report)| VmView::stranger(node, report)));
     all.sort_by(|one, other| (&one.name, one.uuid).cmp(&(&other.name, other.uuid)));
     Json(all)
 }
@@ -233,7 +233,7 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>
     if let Some(vm) = found {
         return Ok(shown(&central, &vm));
     }
-    let stranger = central.workloads.strangers().into_iter().find(|(_, report)| report.uuid == uuid);
+    let stranger = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
     let stranger = stranger.map(|(node, report)| Json(VmView::stranger(node, report)));
     stranger.ok_or_else(|| Refused::not_found(format!("there is no virtual machine `{vm}`; see `meshd vm list`")))
 }

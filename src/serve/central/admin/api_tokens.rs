@@ -7,22 +7,22 @@ use meshd_trust::{ApiToken, Role};
 use meshd_types::{ApiTokenName, Digest, Secret};
 use std::time::Duration;
 
-/// The longest life of a token that has an end.
+/// Maximum lifetime of a token.
 const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Why a token is not made or revoked. Nothing has changed then.
+/// Why a token is not created or revoked. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTokenError {
     /// The name is taken.
-    #[error("there is a token `{0}` already; revoke it first, or take another name")]
+    #[error("cannot create API token `{0}`: the name is in use; revoke that token first, or use another name")]
     Taken(ApiTokenName),
-    /// Nobody is called so.
+    /// There is no token with this name.
     #[error("there is no token `{0}`; `meshd api-token list` shows those that there are")]
     None(ApiTokenName),
-    #[error("there are {MAX_API_TOKENS} tokens already; revoke some")]
+    #[error("cannot create an API token: there are {MAX_API_TOKENS}; revoke some")]
     TooMany,
     /// Lifetime out of range.
-    #[error("a token lives from a second to ten years; leave the time out for one that lives until it is revoked")]
+    #[error("lifetime of the token is out of range; use 1 second to 10 years, or omit it for no limit")]
     Life,
     /// The store cannot be written.
     #[error("the change could not be stored")]
@@ -37,20 +37,20 @@ impl Admin {
         all
     }
 
-    /// The token with this text, if it is honoured. Found by its hash, which tells nothing of a text, then compared in constant time.
+    /// Returns the valid token with this text. It is found by its hash, then compared in constant time.
     pub fn api_token(&self, text: &str) -> Option<ApiToken> {
         let (hash, now) = (Digest::of(text.as_bytes()), self.env.now());
         let found = self.env.store.read(|model| model.api_token(&hash).cloned());
         found.filter(|token| token.is(text) && !token.is_over(now))
     }
 
-    /// True while the token with this hash is honoured.
+    /// True while the token with this hash is valid.
     pub fn api_token_lives(&self, hash: &Digest) -> bool {
         let now = self.env.now();
         self.env.store.read(|model| model.api_token(hash).is_some_and(|token| !token.is_over(now)))
     }
 
-    /// Makes a token; its text is given this once.
+    /// Creates a token; its text is returned only here.
     pub async fn create_api_token(
         &self,
         name: ApiTokenName,
@@ -82,7 +82,7 @@ impl Admin {
         Ok((text, token))
     }
 
-    /// Takes a token away: no request with it is answered from now on, and no stream goes on.
+    /// Revokes a token: its requests are refused from now on, and its streams end.
     pub async fn revoke_api_token(&self, name: ApiTokenName, by: &AuditContext) -> Result<(), ApiTokenError> {
         let now = self.env.now();
         let revoked = self.env.store.commit(|tx| {

@@ -17,10 +17,10 @@ pub struct Snapshot {
 }
 
 impl Admin {
-    /// Writes down who takes a backup, which is in the backup then, and takes store and authority as of now.
+    /// Records who makes the backup, and copies store and authority as of now. The record is part of the backup.
     pub async fn snapshot(self: &Arc<Self>, by: &AuditContext) -> Result<Snapshot, BackupError> {
         let taken_at = self.env.now();
-        // No rotation in between: half of the old one and half of the new one is no authority.
+        // No rotation meanwhile: the backup must not mix two authorities.
         let _one = self.enrolment.authority_stays().await;
         self.env
             .store
@@ -41,7 +41,7 @@ impl Admin {
     /// Writes a backup with that store in it, encrypted with a key. Blocks.
     ///
     /// # Errors
-    /// A file cannot be read, or `out` cannot be written; what was written is no backup then.
+    /// A file cannot be read, or `out` cannot be written; its content is then incomplete.
     pub fn back_up(
         &self,
         snapshot: Snapshot,

@@ -14,7 +14,7 @@ use meshd_trust::Peer;
 use meshd_types::{Basis, Hardware, NodeId, Timestamp};
 use std::net::IpAddr;
 
-/// Writes down what a node tells at its connection.
+/// Records the hello of a node.
 pub(crate) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
     let (mut change, mut other_parts, mut is_outdated) = (None, None, false);
     let outdated = (hello.version < VERSION)
@@ -36,7 +36,7 @@ pub(crate) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
     let mut history = tx.history(peer.node);
     let (before, mut told) = (history.clone(), ConditionChanges::new());
     tx.edit_node(peer.node, |node: &mut Node| {
-        // The new certificate was used: the old one is over. One that an older release listed has its key from here on.
+        // The new certificate was used, so the old one is void. Records of an older release get its key here.
         node.certificates = vec![shown(peer)];
         if let (NO_MAC, Some(first)) = (node.mac, macs.iter().find(|mac| !foreign.contains(mac))) {
             node.mac = *first;
@@ -52,7 +52,7 @@ pub(crate) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         node.address = Some(from);
         node.last_seen = now;
         change = node.change(PhaseChange::LinkUp).ok().flatten();
-        // An older release wrote down no more than the newest generation.
+        // An older release recorded only the newest generation.
         let known = node.booted.is_none_or(|booted| history.booted(booted, now) || node.generation == Some(booted));
         told = judge_drift(node, known, now);
     });

@@ -54,12 +54,12 @@ impl AgentSessions {
             return Err(PlaneError::Unauthorized);
         }
         let (now, session, version) = (self.env.now(), hello.session, hello.version);
-        // Before the commit, so that the watch does not call a node silent that is just being written down.
+        // Before the commit, so that no deadline expires for a node while its link is recorded.
         self.links.touch(peer.node);
         self.env
             .store
             .commit(|tx| {
-                // Again, where nothing can come between: a newer certificate or boot may have been stored meanwhile.
+                // Checked again inside the transaction: a newer certificate or boot may have been stored meanwhile.
                 let current =
                     tx.node(peer.node).is_some_and(|node| honours(node, &shown) && node.boot == Some(hello.session));
                 if !current {
@@ -69,9 +69,9 @@ impl AgentSessions {
                 Ok(())
             })
             .await?;
-        self.generations.reconsider_soon(peer.node);
+        self.generations.scan_soon(peer.node);
         let (id, due) = self.links.register((peer.node, shown.clone()), session, version, commands.clone(), now);
-        // An operator may have spoken between the commit and now, when there was no link to cut yet.
+        // An operator may have revoked the node after the commit, before there was a link to close.
         if self.enrolment.honoured(peer.node, &shown).is_err() {
             self.enrolment.cut_off(peer.node, "its certificate was revoked");
             return Err(PlaneError::Unauthorized);
@@ -79,12 +79,12 @@ impl AgentSessions {
         let _ = commands.try_send(LinkCommand::Send(self.enrolment.roots_for(&peer.serial)));
         self.tasks.job_node_linked(peer.node, session).await;
         for task in due {
-            // The link was just made: if it is gone again, its tasks wait for the next one.
+            // If the new link is already closed, its tasks wait for the next one.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
         }
         let _ = commands.try_send(LinkCommand::Vms(None));
         let heartbeat_s = u32::try_from(self.env.site().agent.heartbeat.as_secs()).unwrap_or(30);
-        // An agent of the version before knows no other number than its own.
+        // An agent of the previous version accepts only its own number.
         Ok((id, Welcome { version, heartbeat_s, now: Some(now) }))
     }
 

@@ -48,24 +48,25 @@ impl BootService {
             None => asked.link_is_live,
         };
         let order = |who| AuditContext::new(who, Verb::Approve, self.env.new_correlation());
-        let mut meeting = Meeting { sighting, asked, is_near, owner: None, live: &live, order: &order, now };
+        let mut identification =
+            Identification { sighting, asked, is_near, owner: None, live: &live, order: &order, now };
         let (known, identified) = self.env.store.read(|model| {
             let known = model.node(id);
-            (known.cloned(), meeting.identified(model, known))
+            (known.cloned(), identification.identified(model, known))
         });
         let identified = match identified {
             Ok(identified) => identified,
-            Err(unmet) => return Err(self.unmet(unmet, sighting, asked).await),
+            Err(rejected) => return Err(self.reject(rejected, sighting, asked).await),
         };
-        meeting.owner = self.other_owner(sighting, asked).await?;
-        if let (Identified::Known, Some(node), None) = (&identified, &known, &meeting.owner)
+        identification.owner = self.other_owner(sighting, asked).await?;
+        if let (Identified::Known, Some(node), None) = (&identified, &known, &identification.owner)
             && !teaches(node, sighting, &live)
         {
             return Ok(node.clone());
         }
-        let node = match self.env.store.commit(|tx| meeting.meet(tx)).await {
+        let node = match self.env.store.commit(|tx| identification.record(tx)).await {
             Ok(node) => node,
-            Err(unmet) => return Err(self.unmet(unmet, sighting, asked).await),
+            Err(rejected) => return Err(self.reject(rejected, sighting, asked).await),
         };
         if node.phase.is_admitted() && known.is_none_or(|known| !known.phase.is_admitted()) {
             self.enrolment.decided();
@@ -73,10 +74,10 @@ impl BootService {
         Ok(node)
     }
 
-    async fn unmet(&self, unmet: Unmet, sighting: &ObservedMachine, asked: BootRequest) -> Refusal {
-        match unmet {
-            Unmet::Store(error) => internal(&error),
-            Unmet::Collision { with, detail, shared } => {
+    async fn reject(&self, rejected: RejectedSighting, sighting: &ObservedMachine, asked: BootRequest) -> Refusal {
+        match rejected {
+            RejectedSighting::Store(error) => internal(&error),
+            RejectedSighting::Collision { with, detail, shared } => {
                 self.collide(with, sighting, asked, &detail, shared).await;
                 Refusal::Collision { detail }
             }
@@ -204,7 +205,7 @@ pub(crate) fn has_link(phase: Phase) -> bool {
 }
 
 /// Why a sighting is not written down.
-enum Unmet {
+enum RejectedSighting {
     /// It is of another machine than the node that it would be.
     Collision {
         /// The node whose it is.
@@ -216,14 +217,14 @@ enum Unmet {
     Store(StoreError),
 }
 
-impl From<StoreError> for Unmet {
+impl From<StoreError> for RejectedSighting {
     fn from(error: StoreError) -> Self {
-        Unmet::Store(error)
+        RejectedSighting::Store(error)
     }
 }
 
 /// A sighting, and what it is measured by.
-struct Meeting<'a> {
+struct Identification<'a> {
     sighting: &'a ObservedMachine,
     asked: BootRequest,
     /// The link of the node answers, or was there a moment ago.
@@ -235,15 +236,15 @@ struct Meeting<'a> {
     now: Timestamp,
 }
 
-impl Meeting<'_> {
+impl Identification<'_> {
     /// Who it is, as far as that is known now.
-    fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, Unmet> {
+    fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, RejectedSighting> {
         let claim = known.map_or_else(IdentityConflict::default, |known| self.claim(model, known));
         match identify(known, self.sighting, claim) {
             Identified::Collision { detail } => {
                 let differs = known.is_some_and(|known| known.differs(self.sighting));
                 let shared = self.asked.link_is_live || differs;
-                Err(Unmet::Collision { with: self.sighting.node_id(), detail, shared })
+                Err(RejectedSighting::Collision { with: self.sighting.node_id(), detail, shared })
             }
             identified => Ok(identified),
         }
@@ -263,14 +264,14 @@ impl Meeting<'_> {
 
     /// Writes down what a sighting tells: a new node, a known one, or one with other parts. Who it is is decided here, where nothing
     /// can come between: another machine that shows the same may have been met a moment ago.
-    fn meet(&self, tx: &mut Tx<'_>) -> Result<Node, Unmet> {
-        let Meeting { sighting, now, .. } = *self;
+    fn record(&self, tx: &mut Tx<'_>) -> Result<Node, RejectedSighting> {
+        let Identification { sighting, now, .. } = *self;
         let (id, mac) = (sighting.node_id(), sighting.mac);
         let identified = self.identified(tx.before(), tx.node(id))?;
         let owner = tx.before().node_of_mac(mac).map(|other| other.id).filter(|other| *other != id);
         if let Some(with) = owner.filter(|_| owner != self.owner) {
             let detail = format!("MAC {mac} is that of node {with} now");
-            return Err(Unmet::Collision { with, detail, shared: false });
+            return Err(RejectedSighting::Collision { with, detail, shared: false });
         }
         let event = |kind, detail: String| Event::new(now, Actor::Node, kind, detail).of_node(id);
         let mut node = match tx.node(id).filter(|node| node.phase != Phase::Removed) {
@@ -307,7 +308,7 @@ impl Meeting<'_> {
 
     /// A machine that nobody knows, or that was forgotten.
     fn discover(&self, tx: &mut Tx<'_>) -> Node {
-        let Meeting { sighting, now, .. } = *self;
+        let Identification { sighting, now, .. } = *self;
         let ObservedMachine { basis, fingerprint, mac, .. } = sighting.clone();
         let id = basis.node_id();
         let event = Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis} MAC {mac}"));

@@ -17,41 +17,41 @@ pub struct DhcpSeen {
     pub uuid: Option<SystemUuid>,
     /// Option 93.
     pub arch: Option<ClientArch>,
-    /// The address that the machine has or is given; `None` in proxy mode.
+    /// The machine's address; `None` in proxy mode.
     pub address: Option<Ipv4Addr>,
-    /// A lease to be kept, when the exchange gave or renewed one.
+    /// The lease that the exchange created or renewed.
     pub lease: Option<Lease>,
     /// The exchange began with a DISCOVER: the machine was ready to take another address.
     pub discovered: bool,
     /// Where the relay says that the machine is plugged in.
     pub relay_port: Option<RelayPort>,
-    /// A relay passed it on.
+    /// A relay forwarded it.
     pub is_relayed: bool,
 }
 
 /// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseChange {
-    /// As it was.
+    /// The stored lease that the change expects.
     pub before: Lease,
-    /// As it is; `None`: forgotten.
+    /// The new lease; `None` removes it.
     pub after: Option<Lease>,
 }
 
-/// Something to be stored.
+/// A change that the DHCP engine wants to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpStep {
     /// An exchange, with its lease.
     Seen(DhcpSeen),
     /// A lease of a virtual machine's card, which opens no boot session.
     Leased(Lease),
-    /// A lease that ends, or goes.
+    /// A lease that ends or is removed.
     Lease(LeaseChange),
 }
 
 impl BootService {
-    /// Stores leases and opens or refreshes boot sessions, all of them in one flush and in their order. Answers that promise
-    /// any of it may go out once this returned.
+    /// Stores leases and opens or refreshes boot sessions, in order and in one flush. Replies that depend on them may be sent
+    /// after this returns.
     pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
         let now = self.env.now();
         let mut ended = Vec::new();
@@ -59,7 +59,7 @@ impl BootService {
             .env
             .store
             .commit(|tx| {
-                // What the store does not show before the end: sessions that this very change opens.
+                // Sessions that this transaction opens are not visible in the store yet.
                 let mut opened = BTreeMap::new();
                 for step in steps {
                     match step {
@@ -80,7 +80,7 @@ impl BootService {
         stored
     }
 
-    /// Writes an exchange down. Returns the node whose boot it ended.
+    /// Records an exchange. Returns the node whose boot it ended.
     fn seen(
         &self,
         tx: &mut Tx<'_>,
@@ -103,7 +103,7 @@ impl BootService {
         None
     }
 
-    /// Which node has been seen with a card, if any, by the ID that the site's reservations know it as.
+    /// Returns the node of a NIC, by the ID that the site's reservations use.
     pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
         let live = self.env.live();
         self.env.store.read(|model| model.node_of_mac(mac).map(|node| live.reserved_as(node)))
@@ -122,15 +122,15 @@ impl BootService {
     }
 }
 
-/// True if the machine of an open boot session seems to have another address now, though it began no new exchange: it keeps its
-/// address or asks anew, and whoever does neither speaks in its name.
+/// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
+/// address or sends a DISCOVER; anything else is a forgery.
 fn moved(session: &BootSession, seen: &DhcpSeen, now: Timestamp) -> bool {
     let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
     let is_open = session.is_fresh(now) || session.holds_address(now);
     other && is_open && !seen.discovered && fail::defends("session-address-change")
 }
 
-/// Ends a boot session: nothing is given in it any more, and its tokens are void.
+/// Ends a boot session: it gets no capability any more, and its tokens are void.
 fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpSeen, now: Timestamp) -> Option<NodeId> {
     let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
     let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
@@ -163,7 +163,7 @@ fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
     }
 }
 
-/// The session after this exchange, or `None` where it belongs to none: an operating system that meshd did not boot.
+/// Returns the session after this exchange; `None` for an operating system that meshd did not boot.
 fn current_session(
     tx: &mut Tx<'_>,
     seen: &DhcpSeen,
@@ -190,7 +190,7 @@ fn current_session(
     };
     if session.mark(stage, now) {
         let reached = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
-        // Before its script a known machine is known by its card: its events count as its own.
+        // Before its script, the NIC identifies a known machine, and its events belong to the node.
         let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
         tx.event(reached.of_node(node).in_session(session.id));
     }

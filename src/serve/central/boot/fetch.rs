@@ -6,7 +6,7 @@ use meshd_model::fleet::Stage;
 use meshd_types::{Digest, fail};
 use std::net::Ipv4Addr;
 
-/// What was fetched, to its last byte.
+/// A completely fetched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetched {
     Loader,
@@ -15,7 +15,7 @@ pub enum Fetched {
 }
 
 impl BootService {
-    /// Records it, once in each boot session. An address that belongs to no boot session is no error: anybody may fetch what is public.
+    /// Records a completed fetch once per boot session. An address without boot session is no error: these files are public.
     pub async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
         let Some(stage) = self.stage_of(what) else { return };
         let now = self.env.now();
@@ -23,7 +23,7 @@ impl BootService {
             let session = model.session_at(from).filter(|session| session.reached(stage).is_some());
             session.map(|session| session.mac)
         });
-        // Whoever fetches it again and again in one boot costs no write.
+        // Repeated fetches in one boot cause no write.
         if let Some(mac) = known.filter(|_| fail::defends("fetched-once")) {
             return self.loaded(mac, stage);
         }

@@ -12,15 +12,15 @@ use std::{
 };
 
 impl BootService {
-    /// True if the machine of this node is there, whatever somebody else says: its link was heard a moment ago, or its own network
-    /// card answers for its address. A link that was lost by a restart of this process or a blip is as good as a live one.
+    /// True if the machine of this node is present: its link was alive within the last moments, or its own NIC answers for its address.
+    /// A link that was lost by a restart of meshd or a short interruption counts as live.
     pub(crate) async fn is_present(&self, node: &Node, asker: Ipv4Addr) -> bool {
         let is_near = has_link(node.phase) && self.links.silence(node.id) <= self.env.site().agent.offline_after;
         if is_near && fail::defends("boot-recent-link") {
             return true;
         }
         match node.address {
-            // For its own address whoever asks would answer.
+            // A requester would answer for its own address.
             Some(IpAddr::V4(address)) if address != asker && node.phase.is_admitted() => {
                 fail::defends("boot-arp-probe") && self.env.lan.holders(address).await.contains(&node.mac)
             }
@@ -33,12 +33,12 @@ impl BootService {
         let (node, session) = self.env.store.read(|model| {
             (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))
         });
-        // Alarms of other machines must not use up those of this one.
+        // Alarms about other machines must not exhaust the limit of this one.
         let of = node.map_or_else(|| "nobody".to_owned(), |node| node.to_string());
         self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {who} as {of}"), detail }).await;
     }
 
-    /// The network cards of approved nodes: their addresses are never given to others.
+    /// The NICs of approved nodes: their addresses are never leased to others.
     pub fn approved_cards(&self) -> BTreeSet<MacAddr> {
         self.env.store.read(|model| {
             let approved = model.nodes().filter(|node| node.phase.is_admitted());
@@ -67,8 +67,8 @@ impl BootService {
         self.env.store.read(|model| model.standing_for(id).is_some_and(|node| node.phase.is_admitted()))
     }
 
-    /// Returns whether the node of a network card enrolled on a local segment, and its relay port. What is known is of the card that
-    /// the node boots from; other cards count where they boot.
+    /// Returns whether the node of a NIC enrolled on a local segment, and its relay port. Both are known for the boot NIC;
+    /// other NICs are checked only when they boot.
     pub fn attachment_of(&self, mac: MacAddr, boots: bool) -> Option<(bool, Option<RelayPort>)> {
         self.env.store.read(|model| {
             let node = model.node_of_mac(mac).filter(|node| boots || node.mac == mac)?;

@@ -47,7 +47,7 @@ pub struct BootService {
     generations: Arc<Generations>,
     /// Loaders by file name.
     loaders: BTreeMap<String, Bytes>,
-    /// The overlay that the script of each session promised: what is delivered has the same generation.
+    /// The overlay that the script of each session promised: the delivered one has the same generation.
     promises: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
     queue: Leaf<BootQueue>,
     repeats: Repeats,

@@ -22,14 +22,14 @@ use meshd_trust::{
 use meshd_types::{BootSessionId, Digest, Secret, Timestamp, fail};
 use std::{net::Ipv4Addr, sync::Arc};
 
-/// Promises kept: machines between their script and their overlay. Removed by [`BootService::forget_promises`].
+/// Maximum number of promises, one for each machine between script and overlay. [`BootService::forget_promises`] removes them.
 const MAX_PROMISES: usize = 65_536;
 
-/// What the script of a session promised, and when last.
+/// The promise of a session's script, and its time.
 pub(crate) struct PendingOverlay {
     at: Timestamp,
     rendered: Rendered,
-    /// The script itself, to be told again.
+    /// The script, for repeated requests.
     pub(crate) told: Option<Arc<CachedScript>>,
 }
 
@@ -39,10 +39,10 @@ pub enum OverlayDenied {
     /// No such capability, or not for this address.
     #[error("no such overlay")]
     NotFound,
-    /// It was fetched, or its time is over.
+    /// It was used, or has expired.
     #[error("this overlay is gone; boot again")]
     Gone,
-    /// It is being fetched, or the store cannot be written.
+    /// A transfer is in progress, or the store cannot be written.
     #[error("try again")]
     Busy,
 }
@@ -54,7 +54,7 @@ impl From<StoreError> for OverlayDenied {
     }
 }
 
-/// An overlay on its way. Dropped before [`OverlayTransfer::finished`], it may be fetched again.
+/// A transfer of an overlay. If it is dropped before [`OverlayTransfer::finished`], the capability stays usable.
 pub struct OverlayTransfer {
     /// What to send, in order. The large pieces are shared by all boots.
     pub pieces: Vec<Bytes>,
@@ -95,7 +95,7 @@ impl BootService {
         let promise = self.promises.lock().get(&grant.session).map(|promised| promised.rendered.clone());
         let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
         let (token, generation) = self.choose(transfer.id, &grant, &promise, now).await?;
-        // What an admitted node alone may have: a token, and the files with secrets.
+        // Only an approved node gets a token and files with secrets.
         let secrets = if token.is_some() { self.secrets(&promise)? } else { Vec::new() };
         let part = BootPart {
             version: meshd_proto::VERSION,
@@ -114,7 +114,7 @@ impl BootService {
         Ok(transfer)
     }
 
-    /// Whether a capability would open, for HEAD. Consumes nothing; a capability in foreign hands is an alarm all the same.
+    /// Checks a capability for HEAD without consuming it. A request from another machine raises an alarm.
     pub async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
         let probed = self.enrolment.capabilities.lock().probe(self.env.now(), capability, from);
         match probed {
@@ -129,13 +129,13 @@ impl BootService {
         }
     }
 
-    /// The address of a capability must be its machine's on the wire too: another machine may have claimed it since.
+    /// Checks on the wire that the address of a capability is its machine's: another machine may have claimed it.
     async fn check_grant_neighbour(&self, grant: &Grant, from: Ipv4Addr) -> Result<(), String> {
         let own = self.env.store.read(|model| model.session(grant.session).map(|session| session.mac));
         self.env.check_neighbour(from, |mac| Some(*mac) == own || !fail::defends("overlay-neighbour")).await
     }
 
-    /// A capability in the hands of another machine that has taken the right address.
+    /// Raises an alarm: another machine with the right address presents the capability.
     async fn used_elsewhere(&self, grant: &Grant, from: Ipv4Addr, wire: String) -> OverlayDenied {
         self.env
             .alarm(Alarm {
@@ -149,7 +149,7 @@ impl BootService {
         OverlayDenied::NotFound
     }
 
-    /// Makes the files with secrets, for this one delivery.
+    /// Renders the files with secrets for this delivery.
     fn secrets(&self, promise: &Rendered) -> Result<Vec<Delivered>, OverlayDenied> {
         let catalog = self.env.catalog();
         let made = promise.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
@@ -159,8 +159,8 @@ impl BootService {
         })
     }
 
-    /// Mints the token, if the node may have one, and records which overlay the node was given. Tokens of earlier overlays
-    /// of this node are void from now on. A node that gets its overlay without the secrets in it has another generation.
+    /// Creates the token if the node is approved, and records the delivered overlay. Tokens of earlier overlays
+    /// of this node become void. A node that gets its overlay without secrets has another generation.
     async fn choose(
         &self,
         transfer: TransferId,
@@ -173,7 +173,7 @@ impl BootService {
         self.env
             .store
             .commit(|tx| {
-                // The machine may have a newer script by now, and a token with it: that one stays.
+                // The machine may have a newer script and token, which stay valid.
                 if !self.enrolment.capabilities.lock().is_open(transfer) {
                     return Err(OverlayDenied::Gone);
                 }
@@ -188,7 +188,7 @@ impl BootService {
                         generation = without_secrets(whole);
                     }
                     node.generation = Some(generation);
-                    // Its link says what it comes to run; until then it boots.
+                    // The phase stays `booting` until the link opens.
                     node.clear(ConditionKind::RebootRequired);
                     runs = [node.booted, node.pinned];
                     node.phase.is_admitted()
@@ -238,7 +238,7 @@ impl BootService {
         answer
     }
 
-    /// Remembers what the script of a session promised.
+    /// Stores the promise of a session's script.
     pub(crate) fn promise(&self, session: BootSessionId, rendered: Rendered, told: Option<Arc<CachedScript>>) {
         let at = self.env.now();
         let mut promises = self.promises.lock();
@@ -249,12 +249,12 @@ impl BootService {
         }
     }
 
-    /// The same is promised again; false if nothing is.
+    /// Renews a promise; false if there is none.
     pub(crate) fn promise_again(&self, session: BootSessionId, now: Timestamp) -> bool {
         self.promises.lock().get_mut(&session).map(|promised| promised.at = now).is_some()
     }
 
-    /// Forgets what no capability asks for any more.
+    /// Removes promises without a usable capability.
     pub(crate) fn forget_promises(&self, now: Timestamp) {
         self.promises.lock().retain(|_, promised| now.since(promised.at) <= CAPABILITY_LIFE);
     }

@@ -10,7 +10,7 @@ use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
 use std::collections::BTreeMap;
 
-/// How many boots load, how many may, and how many wait.
+/// The state of the boot queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineState {
     /// Boots between their script and their overlay.
@@ -26,11 +26,6 @@ impl BootService {
     pub fn line(&self) -> LineState {
         let line = self.queue.lock();
         LineState { loading: line.loading(), limit: self.env.site().boot.max_loading, waiting: line.waiting() }
-    }
-
-    /// Returns the place of a waiting machine; 1 is next.
-    pub fn place_in_line(&self, mac: MacAddr) -> Option<usize> {
-        self.queue.lock().place(mac)
     }
 
     /// Admits a machine, or refuses it with its place in the queue.
@@ -54,12 +49,12 @@ impl BootService {
         }
     }
 
-    /// Gives a place in the queue back.
+    /// Frees the place of a machine in the queue.
     pub(crate) fn give_up_turn(&self, mac: MacAddr) {
         self.queue.lock().leave(mac);
     }
 
-    /// A machine fetched something whole. The overlay is what it loads last; where that travels as a URL, the packages are.
+    /// Processes a completed fetch. The overlay is loaded last; with `delivery = "url"`, the packages are.
     pub(crate) fn loaded(&self, mac: MacAddr, stage: Stage) {
         let now = self.env.monotonic();
         let last = match self.env.site().boot.delivery {
@@ -76,10 +71,10 @@ impl BootService {
     }
 }
 
-/// Scripts that were given again in a session, since they were last written down: how often, and when last.
+/// Repeated scripts of a session since the last record: their number and the time of the last one.
 ///
-/// A machine that asks again and again changes nothing else, so this waits for the next look of the watch. A crash in between
-/// forgets that it asked twice, not that it asked.
+/// Repetitions change nothing else, so the next periodic scan stores them. A crash before it
+/// loses the number of repetitions, not the first request.
 #[derive(Default)]
 pub(crate) struct Repeats(Leaf<BTreeMap<BootSessionId, (u32, Timestamp)>>);
 
@@ -97,7 +92,7 @@ impl Repeats {
 }
 
 impl BootService {
-    /// Writes down what was only counted.
+    /// Stores the counted repetitions.
     pub(crate) async fn record_repeats(&self) {
         let repeats = self.repeats.take();
         if repeats.is_empty() {

@@ -21,7 +21,7 @@ use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, Timestamp, fail};
 use std::{net::Ipv4Addr, sync::Arc};
 
 impl BootService {
-    /// The script for a request: a boot, or a refusal that says why and asks again. Always something that iPXE can run.
+    /// Returns the script for a request: a boot, or a refusal that states the reason and retries. iPXE can run each result.
     pub async fn script(
         self: &Arc<Self>,
         request: Result<ScriptRequest, QueryError>,
@@ -65,7 +65,7 @@ impl BootService {
             return Err(Refusal::NoSession);
         }
         let link_is_live = self.links.probe(before.as_ref().map_or(id, |node| node.id)).await;
-        if !link_is_live && let Some(script) = self.again(request, sighting, session.id, from, endpoint) {
+        if !link_is_live && let Some(script) = self.cached_script(request, sighting, session.id, from, endpoint) {
             return Ok(script);
         }
         let known = before.clone().or_else(|| self.env.store.read(|model| model.node(id).cloned()));
@@ -104,9 +104,9 @@ impl BootService {
         Ok(script)
     }
 
-    /// The boot session in which this request may be answered: opened by DHCP of this MAC within the window, from the
-    /// address that was leased to it. Where another server leases, that is the address that it was heard to take: before that
-    /// nobody is answered, or whoever asks first would be.
+    /// Returns the boot session of this request: opened by DHCP of this MAC within the window, from the
+    /// leased address. In proxy mode, that is the address that the machine was seen to take. Before that
+    /// no request is answered, because the first requester could be an attacker.
     async fn own_session(&self, sighting: &ObservedMachine, from: Ipv4Addr) -> Result<BootSession, Refusal> {
         let now = self.env.now();
         let session = self.env.store.read(|model| model.newest_session(sighting.mac).cloned());
@@ -145,7 +145,7 @@ impl BootService {
         self.env.alarm(Alarm { kind, node: Some(id), session: Some(session), cause, detail }).await;
     }
 
-    /// The script goes out: the node boots, in this session. The same script again in the same session is only counted.
+    /// Records that the node boots in this session. A repeated script in the same session is only counted.
     async fn record_boot(&self, id: NodeId, boot: Recorded) -> Result<(), StoreError> {
         let Recorded { session, from, told, once } = boot;
         let now = self.env.now();
@@ -168,7 +168,7 @@ impl BootService {
                     node.address = Some(from.into());
                     node.told = Some(told);
                     node.last_seen = now;
-                    // Of the boot before this one it is told until the node enrols.
+                    // The condition of the former boot stays until the node enrols.
                     for past in OF_ONE_BOOT.into_iter().filter(|past| !same_boot || *past != OVERLAY_MISSING) {
                         node.clear(past);
                     }
@@ -193,15 +193,15 @@ impl BootService {
             .await
     }
 
-    /// Answers why not. The reason is kept with the machine's boot session; one event for each reason, however often the
-    /// machine asks again.
+    /// Returns a refusal. The boot session keeps the reason; each reason is one event, also if the
+    /// machine retries.
     async fn refuse(&self, refusal: Refusal, asker: Asker) -> String {
         let Asker { node, from, endpoint, .. } = asker;
         let (now, code) = (self.env.now(), refusal.code());
         metrics::counter!("meshd_boot_refusals_total", "code" => code).increment(1);
         let session = self.session_of(asker);
         let correlation = match session {
-            // The same on the screen as in the event, also when the machine asks for the tenth time.
+            // The screen shows the text of the event, also at retries.
             Some(session) => meshd_types::hex(&Digest::of_fields([session.0.as_slice(), code.as_bytes()]).0[..4]),
             None => meshd_types::hex(&self.env.random::<4>()),
         };
@@ -211,7 +211,7 @@ impl BootService {
         };
         if news {
             let detail = format!("{code}: {} [{correlation}]", refusal.message());
-            // A place in line is no fault, and a rack that powers on would fill the record with it.
+            // Waiting in the queue is no fault, and a rack that powers on would cause many events.
             let in_line = matches!(refusal, Refusal::Busy { .. });
             if !in_line {
                 tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
@@ -231,7 +231,7 @@ impl BootService {
         boot::refusal_script(&refusal, endpoint, node, &correlation)
     }
 
-    /// The boot session that a refused machine is in; `None` for a stranger, who may not write into somebody else's.
+    /// The boot session of a refused machine; `None` for another machine, which must not change the session.
     fn session_of(&self, asker: Asker) -> Option<BootSessionId> {
         self.env.store.read(|model| {
             let session = model.newest_session(asker.mac?)?;
@@ -241,17 +241,17 @@ impl BootService {
     }
 }
 
-/// What is written down of a script that goes out.
+/// The record of a delivered script.
 struct Recorded {
     session: BootSessionId,
     from: Ipv4Addr,
     /// The address of the central node that it names.
     told: Ipv4Addr,
-    /// Which order for one boot it follows, by the time at which that was given.
+    /// The time of the override for one boot that it follows.
     once: Option<Timestamp>,
 }
 
-/// Who asked for a script, as far as that is known.
+/// The requester of a script, as far as known.
 #[derive(Clone, Copy)]
 struct Asker {
     mac: Option<MacAddr>,

@@ -21,11 +21,11 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// A script as it was told, and all that it was made from.
+/// A delivered script and its inputs.
 pub(crate) struct CachedScript {
     request: ScriptRequest,
     endpoint: Endpoint,
-    /// Not kept alive by this: it holds images.
+    /// A weak reference: the snapshot holds images in memory.
     live: Weak<SiteSnapshot>,
     phase: Phase,
     orders: Orders,
@@ -34,7 +34,7 @@ pub(crate) struct CachedScript {
 }
 
 impl CachedScript {
-    /// Takes the script apart that was decided for this node, as it was before it booted. `None` if it holds no capability, or more
+    /// Splits the script of a node at its capability; `node` is the record before the boot. `None` if it holds no capability, or more
     /// than one.
     pub(crate) fn of(
         script: &str,
@@ -52,7 +52,7 @@ impl CachedScript {
                 request: request.clone(),
                 endpoint,
                 live: Arc::downgrade(live),
-                // The phase in which the next request finds it, unless something happens.
+                // The phase at the next request, unless the node changes.
                 phase: match node.phase.on(PhaseChange::Boot) {
                     Ok(Transition::To(phase)) => phase,
                     Ok(Transition::Stay) | Err(_) => node.phase,
@@ -73,13 +73,13 @@ impl CachedScript {
     }
 }
 
-/// What operators say of a node that decides what it boots.
+/// The operator's settings that decide what a node boots.
 #[derive(PartialEq, Eq)]
 struct Orders {
     name: String,
     profile: Option<ProfileName>,
     vars: Vars,
-    /// Without the session that uses it: that is this one.
+    /// The override without its session, which is the present one.
     once: Option<NextBootOverride>,
     pinned: Option<Generation>,
 }
@@ -97,8 +97,8 @@ impl Orders {
 }
 
 impl BootService {
-    /// The script of before with a new capability; `None` if it has to be made anew. The node's link does not answer.
-    pub(crate) fn again(
+    /// Returns the cached script with a new capability; `None` if it must be rendered. The node's link does not answer.
+    pub(crate) fn cached_script(
         &self,
         request: &ScriptRequest,
         sighting: &ObservedMachine,
@@ -126,7 +126,7 @@ impl BootService {
         let now = self.env.now();
         let grant = Grant { session, node: id, address: from };
         let capability = self.enrolment.capabilities.lock().grant(now, self.env.random(), grant);
-        // The promise has to be there as long as the capability.
+        // The promise must live as long as the capability.
         if !self.promise_again(session, now) {
             return None;
         }

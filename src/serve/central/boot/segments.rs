@@ -4,16 +4,16 @@ use crate::serve::central::boot::BootService;
 use meshd_config::DhcpMode;
 pub use meshd_dhcp::{OtherServer, PoolUse};
 
-/// One segment, now.
+/// The health of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHealth {
     /// Its name: the interface, or `relay-<address>`.
     pub name: String,
-    /// Who owns DHCP there.
+    /// The role of meshd's DHCP service.
     pub mode: DhcpMode,
     /// Addresses of the pool, by what they are; all zero without a pool.
     pub pool: PoolUse,
-    /// Other DHCP and PXE servers that were heard there, newest last.
+    /// Other DHCP and PXE servers on the segment, newest last.
     pub other_servers: Vec<OtherServer>,
 }
 

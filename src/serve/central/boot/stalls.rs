@@ -14,24 +14,24 @@ use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::time::Duration;
 
-/// Time between two looks at all boots. The shortest bound of a stage is minutes.
+/// Interval of the scan of all boots. The shortest limit of a stage is minutes.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// A machine that runs Linux has fetched its overlay within this time since its kernel, or boots without one.
 const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
-/// Boots that one look writes down; the next look takes the rest.
+/// Maximum number of boots that one scan records; the next scan records the rest.
 const MAX_FOUND: usize = 256;
 
-/// What one look found.
+/// The result of one scan.
 #[derive(Default)]
 struct Found {
     stalled: Vec<(BootSessionId, Option<NodeId>)>,
     looping: Vec<(BootSessionId, Option<NodeId>, BootLoop)>,
-    /// Nodes whose newest boot stands still no longer.
+    /// Nodes whose newest boot is no longer stalled.
     going_on: Vec<NodeId>,
 }
 
 impl BootService {
-    /// One look at the newest boot of every machine.
+    /// Scans the newest boot of every machine.
     pub(crate) async fn watch_boots(&self) {
         let now = self.env.now();
         let uptime = self.env.monotonic().saturating_sub(self.env.started);
@@ -40,7 +40,7 @@ impl BootService {
         if found.stalled.is_empty() && found.looping.is_empty() && found.going_on.is_empty() {
             return;
         }
-        // A flood of invented machines may not push the record of events aside.
+        // A flood of invented machines must not evict other events.
         let told = |node: Option<NodeId>| node.is_some() || self.env.allows("strange boots");
         let recorded = self.env.store.commit(|tx| {
             for (session, node) in &found.stalled {
@@ -77,7 +77,7 @@ impl BootService {
             if !boot.looping && boot.reached(Stage::Script).is_none() {
                 let before = model.sessions_of(boot.mac).filter(|other| other.id != boot.id);
                 let looping = boot_loop(before, node.and_then(|node| node.released_at), now);
-                // One that comes as far as the script is held there.
+                // The script step holds machines that reach it.
                 found.looping.extend(looping.filter(|found| !found.reaches_script()).map(|found| (boot.id, id, found)));
             }
         }
@@ -90,8 +90,8 @@ impl BootService {
         found
     }
 
-    /// Whether a session is what its node is doing now: not a second network card that was tried in passing, and not
-    /// somebody who says its MAC address while it works.
+    /// Returns whether a session is the present boot of its node: not the attempt of a second NIC, and not another machine that
+    /// uses its MAC address while the node runs.
     fn boots_now(&self, model: &Model, node: &Node, boot: &BootSession) -> bool {
         let gone = matches!(node.phase, Phase::Removed | Phase::Rejected);
         let works = node.boot != Some(boot.id) && self.links.link_state(node.id).since.is_some();
@@ -108,9 +108,9 @@ impl BootService {
         stall(boot, chain, since, now)
     }
 
-    /// Holds a node that asks for its script again after boots that all failed. Its phase is `quarantined` afterwards.
+    /// Quarantines a node that requests its script again after failed boots.
     pub(crate) async fn hold_if_looping(&self, node: Node, session: BootSessionId) -> Result<Node, StoreError> {
-        // An operator who has it in maintenance watches it; the others are held or refused already.
+        // An operator observes a node in maintenance; other nodes are held or refused already.
         if matches!(node.phase, Phase::Quarantined | Phase::Maintenance | Phase::Rejected) {
             return Ok(node);
         }
@@ -157,7 +157,7 @@ impl BootService {
         self.env.store.read(|model| {
             let bare = model.nodes().filter(|node| {
                 let Some(session) = node.boot.and_then(|id| model.session(id)) else { return false };
-                // One that does not come so far stands still: that is another condition.
+                // A boot that does not reach this stage is stalled, which is another condition.
                 let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
                 let kernel = session.reached(Stage::Kernel);
                 runs && kernel.is_some_and(|at| now.since(at) > OVERLAY_GRACE)
@@ -193,7 +193,7 @@ fn put_loop(
     tx.edit_session(session, |session| session.looping = true);
 }
 
-/// As a condition of the node where there is one; else the event alone says which machine it is.
+/// Raises a condition if the node is known; otherwise only the event names the machine.
 fn raise(
     tx: &mut Tx<'_>,
     session: BootSessionId,
@@ -208,7 +208,7 @@ fn raise(
     };
     if let Some(node) = node {
         tx.edit_node(node, |node| {
-            // It speaks of another boot than the one before.
+            // The condition belongs to another boot than the former one.
             node.clear(kind);
             node.raise(kind, &detail, now)
         });

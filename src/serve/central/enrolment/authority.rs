@@ -20,24 +20,24 @@ use std::{
     time::Duration,
 };
 
-/// Longest grace time of a root that was replaced.
+/// Maximum grace time of a replaced root.
 pub const MAX_GRACE: Duration = Duration::from_secs(366 * 86_400);
 
-/// The authority of now.
+/// The present authority.
 pub(crate) struct Authority {
     current: RwLock<Arc<CertificateAuthority>>,
-    /// One change at a time; the time as of which it was looked at last.
+    /// Serializes changes; holds the time of the last check.
     changing: tokio::sync::Mutex<Timestamp>,
 }
 
-/// Why the authority was not replaced. Nothing has changed then.
+/// Why the authority was not replaced. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
-    /// The grace time is longer than anybody needs.
-    #[error("a grace time is at most 366 days; without one every node has to boot again")]
+    /// The grace time is out of range.
+    #[error("grace time is out of range; use at most 366 days. Without it every node has to boot again")]
     Grace,
-    /// Within a grace time nobody has to enrol again.
-    #[error("linked nodes renew by themselves within a grace time; enrol again only with a grace time of 0s")]
+    /// With a grace time, no node has to enrol again.
+    #[error("linked nodes renew within the grace time; to let them enrol again, use a grace time of 0s")]
     NeedsNoEnrolment,
     /// Files and keys.
     #[error(transparent)]
@@ -46,15 +46,15 @@ pub enum RotateError {
     #[error("the tokens of linked nodes could not be stored")]
     Store(#[from] StoreError),
     /// The work was interrupted: meshd stops.
-    #[error("meshd stops; rotate again when it runs")]
+    #[error("the rotation was interrupted because meshd stops; repeat it after the start")]
     Interrupted,
 }
 
-/// One root of the site, and who stands on it.
+/// A root of the site and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorityState {
     pub root: RootState,
-    /// Nodes whose newest certificate is under it.
+    /// Number of nodes whose newest certificate it signed.
     pub nodes: usize,
 }
 
@@ -74,7 +74,7 @@ impl Enrolment {
         self.authority.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes a new root and issuer. The old root is trusted for `grace` more. Without a grace time every link ends now, and every
+    /// Creates a new root and issuer. The old root stays trusted for `grace`. Without a grace time every link ends now, and every
     /// node has to boot again; with `enrol_again`, each linked node first receives the new roots and a one-time token by its link,
     /// and enrols by itself (EN-9).
     ///
@@ -123,7 +123,7 @@ impl Enrolment {
         if grace.is_zero() {
             for node in self.links.linked().into_iter().map(|linked| linked.node) {
                 match told.contains(&node) {
-                    // It is not silent: it comes back in seconds.
+                    // The node reconnects within seconds, so it is not silent.
                     true => self.links.close_link(node, "the certificate authority was replaced; enrol again"),
                     false => self.links.sever_link(node, "the certificate authority was replaced; boot the node again"),
                 }
@@ -133,7 +133,7 @@ impl Enrolment {
     }
 
     /// Makes and stores a one-time token for the present boot of each linked node. Stored before it is sent: a crash in between leaves
-    /// tokens that nobody knows, and no node without a way back.
+    /// unused tokens, but no node that cannot enrol.
     async fn enrolment_orders(&self, now: Timestamp) -> Result<Vec<EnrolmentOrder>, StoreError> {
         let expires_at = now.after(self.env.site().enroll.token_ttl);
         let order = |linked: LinkedNode| {
@@ -145,7 +145,7 @@ impl Enrolment {
         self.env
             .store
             .commit(|tx| {
-                // An operator may have taken a node out of service, or the node may have booted, since its link was looked at.
+                // Since its link was read, the node may have booted, or an operator may have taken it out of service.
                 let is_current = |order: &EnrolmentOrder| {
                     tx.node(order.record.node)
                         .is_some_and(|node| node.phase.is_admitted() && node.boot == Some(order.record.session))
@@ -159,12 +159,12 @@ impl Enrolment {
             .await
     }
 
-    /// As long as this is held, no other authority takes its place.
+    /// Returns a guard that blocks a rotation.
     pub(crate) async fn authority_stays(&self) -> tokio::sync::MutexGuard<'_, Timestamp> {
         self.authority.changing.lock().await
     }
 
-    /// Its roots, the active one first, and how many nodes stand on each.
+    /// The roots, the active one first, with the number of nodes of each.
     pub fn authority_state(&self) -> Vec<AuthorityState> {
         let authority = self.authority();
         let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
@@ -177,7 +177,7 @@ impl Enrolment {
         authority.roots(self.env.now()).into_iter().map(state).collect()
     }
 
-    /// Lets go of roots whose grace is over.
+    /// Removes roots whose grace time is over.
     pub(crate) async fn watch_authority(&self) {
         let Ok(mut looked) = self.authority.changing.try_lock() else { return };
         let (current, then, now) = (self.authority(), *looked, self.env.now());
@@ -199,14 +199,14 @@ impl Enrolment {
         *looked = now;
     }
 
-    /// What a node is told of the roots: those that it is to trust, and whether it needs another certificate.
+    /// The roots that a node must trust, and whether it must renew its certificate.
     pub(crate) fn roots_for(&self, serial: &str) -> FromCentral {
         let authority = self.authority();
         FromCentral::Roots { roots_pem: authority.roots_pem().to_owned(), renew: !authority.is_current(serial) }
     }
 
-    /// Somebody at an address does not take us for the central node of this site: most likely its overlay is older than the
-    /// authority. An address is no proof of who it is, so nothing more than a condition comes of it.
+    /// Processes a failed TLS handshake: the client at this address trusts another authority, probably because its overlay is older than
+    /// the authority. An address does not prove an identity, so the result is only a condition.
     pub async fn distrusted(&self, from: IpAddr) {
         let node = self.env.store.read(|model| {
             let boots = match from {
@@ -219,7 +219,7 @@ impl Enrolment {
         self.stale(node, from, "does not trust this central node's authority").await;
     }
 
-    /// A node showed a certificate of an authority that was replaced.
+    /// Processes a certificate of a replaced authority.
     pub async fn stale(&self, node: NodeId, from: IpAddr, what: &str) {
         let known = self.env.store.read(|model| model.node(node).is_some());
         let detail = format!("{from} {what}; boot the node again, or give it a token: meshd token create {node}");
@@ -229,13 +229,13 @@ impl Enrolment {
 
     fn tell_roots(&self) {
         for linked in self.links.linked() {
-            // Whoever is too busy to hear it is told at its next link.
+            // A node with a full queue receives it at its next link.
             let _ = linked.commands.try_send(LinkCommand::Send(self.roots_for(&linked.certificate.serial)));
         }
     }
 }
 
-/// Orders to enrol again of an earlier rotation end with the authority that they came by.
+/// Voids the enrolment orders of an earlier rotation.
 fn forget_tokens(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
     let is_old = |token: &&TokenRecord| {
         let has_linked = tx.before().session(token.session).is_some_and(|boot| boot.reached(Stage::Link).is_some());
@@ -247,14 +247,14 @@ fn forget_tokens(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
     }
 }
 
-/// The order to enrol again, of one linked node.
+/// The enrolment order of a linked node.
 struct EnrolmentOrder {
     token: Secret<String>,
     commands: tokio::sync::mpsc::Sender<LinkCommand>,
     record: TokenRecord,
 }
 
-/// Sends the orders with the new roots. Returns the nodes that took theirs; one that is too busy has to boot.
+/// Sends the orders with the new roots. Returns the nodes that accepted them; a node with a full queue has to boot.
 fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId> {
     let send = |order: EnrolmentOrder| {
         let message = FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token: order.token };
@@ -263,7 +263,7 @@ fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId>
     orders.into_iter().filter_map(send).collect()
 }
 
-/// No certificate of before counts, whoever signed it: one that is renewed at this moment is none either.
+/// Voids all earlier certificates, also one that is being renewed.
 fn forget_certificates(tx: &mut Tx<'_>, heard: &BTreeMap<NodeId, Timestamp>) {
     let have = |node: &&Node| !node.certificates.is_empty();
     let nodes: Vec<NodeId> = tx.before().nodes().filter(have).map(|node| node.id).collect();

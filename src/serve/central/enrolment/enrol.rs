@@ -75,7 +75,7 @@ impl Enrolment {
         let hash = token::hash(request.token.expose());
         // A stranger without a token costs a look-up, not a signature.
         let Some(known) = self.env.store.read(|model| model.token(&hash).cloned()) else {
-            return Err(self.enrol_refused(&request, from, None, Why::NoToken).await);
+            return Err(self.enrol_refused(&request, from, None, TokenRejection::NoToken).await);
         };
         let node = self.env.store.read(|model| model.node(request.node).cloned());
         // A token that was used, or is another node's, is an alarm that says more.
@@ -83,12 +83,12 @@ impl Enrolment {
         if let Some(node) = node.as_ref().filter(|_| is_first_use && fail::defends("enrol-neighbour"))
             && let Err(wire) = self.env.check_node_neighbour(from, node).await
         {
-            return Err(self.enrol_refused(&request, from, None, Why::OtherMachine(wire)).await);
+            return Err(self.enrol_refused(&request, from, None, TokenRejection::OtherMachine(wire)).await);
         }
         let takes_over = self.takes_over(node.as_ref(), &request);
         // Whoever holds an operator's token must not take the place of a node that is there.
         if known.is_manual() && known.used.is_none() && self.links.probe(known.node).await {
-            return Err(self.enrol_refused(&request, from, None, Why::LinkAnswers).await);
+            return Err(self.enrol_refused(&request, from, None, TokenRejection::LinkAnswers).await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         fail::point("enrol-issued");
@@ -96,20 +96,20 @@ impl Enrolment {
         let redeemed = self.env.store.commit(|tx| {
             // Found by a hash that nobody can steer, and then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
-            let mut token = found.ok_or(Why::NoToken)?;
+            let mut token = found.ok_or(TokenRejection::NoToken)?;
             let earlier = token.used;
             let redeemed = token.redeem(request.node, request.session, issued.key, now);
-            redeemed.map_err(|refused| Why::Token(refused, Box::new(token.clone())))?;
+            redeemed.map_err(|refused| TokenRejection::Token(refused, Box::new(token.clone())))?;
             token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), ..used });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
                 tokens::let_in(tx, &token, &basis, now);
             }
-            let node = tx.node(request.node).ok_or(Why::NoNode)?;
+            let node = tx.node(request.node).ok_or(TokenRejection::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {
-                return Err(Why::NotAdmitted.into());
+                return Err(TokenRejection::NotAdmitted.into());
             }
             if earlier.is_some_and(|used| has_linked_since(tx, request.session, used)) {
-                let used = Why::Token(TokenRefused::Used, Box::new(token.clone()));
+                let used = TokenRejection::Token(TokenRefused::Used, Box::new(token.clone()));
                 return Err(used.into());
             }
             tx.put_token(token);
@@ -126,8 +126,8 @@ impl Enrolment {
                 self.links.close_link(request.node, "the node has enrolled anew");
                 Ok(issued.response(now))
             }
-            Err(EnrolRefusal::Because(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
-            Err(EnrolRefusal::Store(error)) => Err(error.into()),
+            Err(RedeemError::Rejected(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
+            Err(RedeemError::Store(error)) => Err(error.into()),
         }
     }
 
@@ -200,14 +200,20 @@ impl Enrolment {
     }
 
     /// The answer is the same whatever the reason. A token in the wrong hands is shown with both sides.
-    async fn enrol_refused(&self, request: &EnrolRequest, from: IpAddr, key: Option<Digest>, why: Why) -> PlaneError {
+    async fn enrol_refused(
+        &self,
+        request: &EnrolRequest,
+        from: IpAddr,
+        key: Option<Digest>,
+        why: TokenRejection,
+    ) -> PlaneError {
         let cause = format!("enrol from {from}");
-        if let Why::Token(refused @ (TokenRefused::Used | TokenRefused::Foreign), token) = &why {
+        if let TokenRejection::Token(refused @ (TokenRefused::Used | TokenRefused::Foreign), token) = &why {
             let known = self.env.store.read(|model| model.node(token.node).is_some());
             let detail = replay(*refused, token, request, from, key);
             let (node, session) = (known.then_some(token.node), Some(token.session));
             self.env.alarm(Alarm { kind: ConditionKind::CapabilityReplayed, node, session, cause, detail }).await;
-        } else if let Why::OtherMachine(wire) = &why {
+        } else if let TokenRejection::OtherMachine(wire) = &why {
             let (kind, session) = (ConditionKind::BootImpersonated, Some(request.session));
             let detail = format!("a token of {} came from {from}: {wire}", request.node);
             self.env.alarm(Alarm { kind, node: Some(request.node), session, cause, detail }).await;
@@ -267,9 +273,9 @@ fn listed(issued: &Issued) -> Certificate {
     Certificate::new(&issued.serial, issued.key)
 }
 
-/// Why a token buys nothing.
+/// Why a token is rejected.
 #[derive(Debug, thiserror::Error)]
-enum Why {
+enum TokenRejection {
     #[error("no such token")]
     NoToken,
     #[error("no such node")]
@@ -285,20 +291,20 @@ enum Why {
 }
 
 /// Inside the transaction of an enrolment.
-enum EnrolRefusal {
-    Because(Why),
+enum RedeemError {
+    Rejected(TokenRejection),
     Store(StoreError),
 }
 
-impl From<Why> for EnrolRefusal {
-    fn from(why: Why) -> Self {
-        EnrolRefusal::Because(why)
+impl From<TokenRejection> for RedeemError {
+    fn from(why: TokenRejection) -> Self {
+        RedeemError::Rejected(why)
     }
 }
 
-impl From<StoreError> for EnrolRefusal {
+impl From<StoreError> for RedeemError {
     fn from(error: StoreError) -> Self {
-        EnrolRefusal::Store(error)
+        RedeemError::Store(error)
     }
 }
 

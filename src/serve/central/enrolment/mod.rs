@@ -6,7 +6,7 @@
 //! | `enrol` | an agent's token or certificate is exchanged for a certificate |
 //! | `pending` | a node without a token waits for an operator's approval |
 //! | `revoke` | a node loses certificates, tokens, capability and link at once |
-//! | `site_rules` | nodes that the site's rules or policy let in |
+//! | `site_rules` | automatic approval by rule or policy |
 //! | `tokens` | one-time tokens for machines that are not netbooted |
 
 pub(crate) mod authority;

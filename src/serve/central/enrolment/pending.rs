@@ -124,11 +124,6 @@ impl Enrolment {
     pub fn pending_count(&self) -> usize {
         self.pending.entries.lock().len()
     }
-
-    /// True while a node waits.
-    pub fn is_waiting(&self, node: NodeId) -> bool {
-        self.pending.entries.lock().values().any(|entry| entry.node == node)
-    }
 }
 
 impl PendingTicket {

@@ -9,11 +9,11 @@ use meshd_store::Tx;
 use meshd_types::{Digest, NodeId, Timestamp, fail};
 use std::time::Duration;
 
-/// How often a credential is looked at though nothing was revoked: its life may have ended.
+/// Interval at which a credential is checked without a revocation: it may have expired.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Enrolment {
-    /// What follows once [`disown`] is stored: the capability is void, and the link is gone before this returns.
+    /// Completes [`disown`] after its commit: voids the capability and closes the link before it returns.
     pub(crate) fn cut_off(&self, id: NodeId, why: &str) {
         self.capabilities.lock().void_node(id);
         self.links.sever_link(id, why);
@@ -26,7 +26,7 @@ impl Enrolment {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Resolves once `is_honoured` is false: at once when it is revoked, and some seconds after its life ended.
+    /// Resolves once `is_honoured` is false: at once after a revocation, within seconds after an expiry.
     pub async fn until_revoked(&self, is_honoured: impl Fn() -> bool) {
         let mut revocations = self.revocations.subscribe();
         while is_honoured() || !fail::defends("revocation-ends-streams") {
@@ -34,12 +34,12 @@ impl Enrolment {
         }
     }
 
-    /// True while a node has a certificate that is honoured.
+    /// True while a node has a valid certificate.
     pub fn is_let_in(&self, id: NodeId) -> bool {
         self.env.store.read(|model| model.node(id).is_some_and(is_let_in))
     }
 
-    /// How many capabilities are remembered: of overlays to come, and of those given.
+    /// Number of stored capabilities, open and spent.
     pub fn capability_count(&self) -> usize {
         self.capabilities.lock().len()
     }
@@ -49,8 +49,8 @@ pub(crate) fn is_let_in(node: &Node) -> bool {
     node.phase.is_admitted() && !node.certificates.is_empty()
 }
 
-/// Takes back the credentials of a node, inside a transaction; [`Enrolment::cut_off`] has to follow it. `link` is the state of the
-/// link that is cut: when it was last heard of is written down, because nothing else remembers it.
+/// Revokes the credentials of a node inside a transaction; [`Enrolment::cut_off`] must follow. `link` is the state of the closed
+/// link: its last sign of life is recorded.
 pub(crate) fn disown(
     tx: &mut Tx<'_>,
     id: NodeId,
@@ -73,7 +73,7 @@ pub(crate) fn disown(
     tx.event(Event::new(now, cause, EventKind::CredentialsRevoked, detail).of_node(id));
 }
 
-/// Forgets a node, with everything that it could get in by.
+/// Removes a node with all its credentials.
 pub(crate) fn retire(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, now: Timestamp) -> Option<Node> {
     let mut node = tx.node(id).cloned()?;
     let change = node.remove(now).ok().flatten();

@@ -1,4 +1,4 @@
-//! Nodes that the site lets in by itself: by a rule, or by its policy.
+//! Automatic approval of nodes, by a rule or by the site's policy.
 
 use super::Enrolment;
 use crate::serve::central::environment::{alarms::report, records::phase_event, site_snapshot::SiteSnapshot};
@@ -6,12 +6,12 @@ use meshd_model::fleet::{AuditContext, Event, EventKind, Node, Phase, PhaseChang
 use meshd_store::{StoreError, Tx};
 use meshd_types::{NodeId, Timestamp};
 
-/// Nodes that are let in beyond which rules and policy let in no more, but an operator alone: twice the largest rack. Whoever invents
-/// machines that fit a rule fills neither the store nor the audit log.
+/// Number of approved nodes beyond which only operators approve: twice the largest rack. Invented machines that match a rule
+/// cannot fill the store or the audit log.
 const MAX_LET_IN_BY_SITE: usize = 20_000;
 
 impl Enrolment {
-    /// Approves waiting nodes that the changed rules of the site let in.
+    /// Approves waiting nodes that match changed rules of the site.
     pub(crate) async fn admit_waiting(&self) {
         let (live, now) = (self.env.live(), self.env.now());
         let lets_in = |node: &&Node| node.phase == Phase::Discovered && live.lets_in(node).is_some();
@@ -36,7 +36,7 @@ impl Enrolment {
     }
 }
 
-/// Lets an unknown node in if policy or a rule says so, and gives it the profile of that rule.
+/// Approves an unknown node by policy or rule, and assigns the profile of the rule.
 pub(crate) fn approve_by_site(
     tx: &mut Tx<'_>,
     node: &mut Node,

@@ -11,29 +11,29 @@ use meshd_trust::{TokenRecord, enrol_token as token};
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use std::{net::Ipv4Addr, time::Duration};
 
-/// Life of a token unless an operator says otherwise.
+/// Default lifetime of a token.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(60 * 60);
-/// Longest life of a token.
+/// Maximum lifetime of a token.
 pub const MAX_TOKEN_LIFE: Duration = Duration::from_secs(7 * 86_400);
-/// Most tokens of operators that are kept, used or not; the oldest go first.
+/// Maximum number of stored tokens of operators; the oldest are removed first.
 const MAX_MANUAL: usize = 4096;
-/// How long a token is kept when it is over, so that its use can be told from a guess.
+/// How long an expired token is stored, so that its use differs from a guess.
 const MEMORY: Duration = Duration::from_secs(7 * 86_400);
 
 /// Why there is no token, or none was revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It would live too long, or not at all.
-    #[error("a token lives between 1 second and 7 days")]
+    /// Lifetime out of range.
+    #[error("lifetime of the token is out of range; use 1 second to 7 days")]
     Life,
     /// The node may not have one.
-    #[error("node {node} is {phase}; a token would let it in: approve or release it first")]
+    #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
     Held { node: NodeId, phase: Phase },
-    /// Nothing like it.
+    /// No token matches.
     #[error("there is no token `{0}`; `meshd token list` shows those that there are")]
     None(String),
-    /// More than one.
-    #[error("several tokens begin with `{0}`; write more of it")]
+    /// Several tokens match.
+    #[error("several tokens begin with `{0}`; use a longer prefix")]
     Ambiguous(String),
     /// The store cannot be written.
     #[error("the change could not be stored")]
@@ -41,10 +41,10 @@ pub enum TokenError {
 }
 
 impl Enrolment {
-    /// Makes a ticket for a machine. Its text is nowhere but in the answer.
+    /// Creates a ticket for a machine. Its text is only in the answer.
     ///
     /// # Errors
-    /// [`TokenError`]; nothing has changed then.
+    /// [`TokenError`]; nothing was changed.
     pub async fn create_token(
         &self,
         basis: Basis,
@@ -102,7 +102,7 @@ impl Enrolment {
         Ok((Ticket { config, boot }, record))
     }
 
-    /// Tokens that operators made, the newest first.
+    /// Tokens of operators, newest first.
     pub fn manual_tokens(&self) -> Vec<TokenRecord> {
         let mut all: Vec<_> =
             self.env.store.read(|model| model.tokens().filter(|token| token.is_manual()).cloned().collect());
@@ -110,11 +110,11 @@ impl Enrolment {
         all
     }
 
-    /// Takes back a token that an operator made, by the beginning of its hash. A certificate that it has bought stays: that is what
-    /// [`Enrolment::revoke`] is for.
+    /// Revokes a token of an operator, by a prefix of its hash. A certificate that was issued for it stays valid until
+    /// [`Enrolment::revoke`].
     ///
     /// # Errors
-    /// [`TokenError`]; nothing has changed then.
+    /// [`TokenError`]; nothing was changed.
     pub async fn revoke_token(&self, beginning: &str, by: &AuditContext) -> Result<TokenRecord, TokenError> {
         let now = self.env.now();
         self.env
@@ -138,7 +138,7 @@ impl Enrolment {
     }
 }
 
-/// The machine of an operator's token is let in, in the boot session that the token stands for.
+/// Approves the machine of an operator's token, in the boot session of the token.
 pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, now: Timestamp) {
     let id = token.node;
     let mut node = tx.node(id).cloned().unwrap_or_else(|| {
@@ -155,7 +155,7 @@ pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, now: T
     tx.put_node(node);
 }
 
-/// What its ID was derived from is all that is known of it; its agent tells the rest.
+/// Only the basis of its ID is known; its agent reports the rest.
 fn stranger(basis: &Basis, now: Timestamp) -> Node {
     let uuid = if let Basis::Uuid(uuid) = basis { Some(*uuid) } else { None };
     let mac = if let Basis::Mac(mac) = basis { Some(*mac) } else { None };
@@ -168,7 +168,7 @@ fn stranger(basis: &Basis, now: Timestamp) -> Node {
 /// The MAC address of a node whose network card is not known yet.
 pub(crate) const NO_MAC: MacAddr = MacAddr([0; 6]);
 
-/// Tokens that are long over go, and the oldest when they are too many.
+/// Removes long expired tokens, and the oldest if there are too many.
 fn forget(tx: &mut Tx<'_>, now: Timestamp) {
     let mut manual: Vec<_> = tx.before().tokens().filter(|token| token.is_manual()).cloned().collect();
     manual.sort_by_key(|token| token.expires_at);

@@ -6,32 +6,32 @@ use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Alarms of one cause that are recorded within [`WINDOW`]; the rest is counted.
+/// Maximum number of recorded alarms of one cause within [`WINDOW`]; the rest is counted.
 const BURST: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
-/// Causes told apart; beyond it they share one bound.
+/// Maximum number of causes with a separate limit; further ones share a limit.
 const MAX_CAUSES: usize = 4096;
 
-/// Bounds how often one cause is recorded.
+/// Limits how often one cause is recorded.
 #[derive(Default)]
 pub(crate) struct Limiter(Leaf<BTreeMap<String, Cause>>);
 
-/// What one cause did within a window.
+/// The alarms of one cause within a window.
 struct Cause {
     since: Duration,
     count: u32,
-    /// Not recorded since the last one that was.
+    /// Number of alarms since the last recorded one.
     suppressed: u32,
 }
 
 impl Limiter {
-    /// True if this one is to be recorded.
+    /// True if this alarm is recorded.
     fn allow(&self, now: Duration, cause: &str) -> bool {
         self.count(now, cause).is_some()
     }
 
-    /// How many a record of this one stands for: those of its cause that were not recorded before it count with it. `None`: it is not to
-    /// be recorded now.
+    /// Returns the number of alarms that a record stands for: this one and unrecorded earlier ones of its cause. `None`: it is only
+    /// counted.
     fn count(&self, now: Duration, cause: &str) -> Option<u32> {
         let mut causes = self.0.lock();
         if causes.len() >= MAX_CAUSES {
@@ -54,12 +54,12 @@ impl Limiter {
     }
 }
 
-/// An alarm: what, about which node, in which session.
+/// An alarm: kind, node, boot session.
 pub(crate) struct Alarm {
     pub(crate) kind: ConditionKind,
     pub(crate) node: Option<NodeId>,
     pub(crate) session: Option<BootSessionId>,
-    /// Who, for the bound: an address.
+    /// The cause for the rate limit: an address.
     pub(crate) cause: String,
     pub(crate) detail: String,
 }
@@ -101,7 +101,7 @@ impl Environment {
     }
 }
 
-/// Raises a condition of a node, with its event, inside a transaction that does something else too.
+/// Raises a condition of a node, with its event, inside another transaction.
 pub(crate) fn raise(
     tx: &mut Tx<'_>,
     node: NodeId,

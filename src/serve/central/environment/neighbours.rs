@@ -6,8 +6,8 @@ use meshd_model::fleet::Node;
 use meshd_types::{MacAddr, fail};
 use std::net::{IpAddr, Ipv4Addr};
 impl Environment {
-    /// Refuses a request whose address is on a local segment and belongs to none of these network cards there. The error says who has
-    /// it. Addresses behind a router are not looked at: their frames are the router's.
+    /// Refuses a request whose address is on a local segment and belongs to none of these NICs. The error names the holder.
+    /// Addresses behind a router are not checked: their frames come from the router.
     pub(crate) async fn check_neighbour(
         &self,
         from: Ipv4Addr,
@@ -17,7 +17,7 @@ impl Environment {
             Neighbour::Routed => self.check_router(from),
             Neighbour::Machine(mac) if is_own(&mac) => Ok(()),
             Neighbour::Machine(mac) => Err(format!("{from} belongs to {mac} on the wire")),
-            // A full table forgets neighbours that are there: the wire itself is asked.
+            // A full neighbour table drops present neighbours, so ARP is used.
             Neighbour::Unknown => {
                 let holders = self.lan.holders(from).await;
                 let is_own_alone = !holders.is_empty() && holders.iter().all(is_own);
@@ -42,7 +42,7 @@ impl Environment {
         }
     }
 
-    /// The same for the node that an agent says it is.
+    /// Checks the address of an agent against the NICs of its node.
     pub(crate) async fn check_node_neighbour(&self, from: IpAddr, node: &Node) -> Result<(), String> {
         match from {
             IpAddr::V4(from) => {

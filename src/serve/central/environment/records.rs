@@ -10,7 +10,7 @@ pub(crate) fn reach(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage, now: 
         return false;
     }
     let node = tx.session(session).and_then(|session| {
-        // Before the script has decided it, the machine is known by its network card.
+        // Before the script step, the NIC identifies the machine.
         session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id))
     });
     tx.event(Event::new(now, Actor::Node, EventKind::Stage { stage }, "").of_node(node).in_session(session));

@@ -2,7 +2,7 @@
 //! old one finishes with it.
 
 use bytes::Bytes;
-use meshd_config::{EnrollPolicy, EnrollRule, Group, Profile, Reservation, Segment, Site, Whom};
+use meshd_config::{EnrollPolicy, EnrollRule, Group, Owner, Profile, Reservation, Segment, Site, role_on};
 use meshd_image::{
     catalog::{Catalog, Image, Overlay, Overlays},
     overlay::AgentBinary,
@@ -48,9 +48,9 @@ pub struct SiteSnapshot {
     /// Groups of a node, as places in the site's list.
     groups_of: BTreeMap<NodeId, Vec<usize>>,
     /// Reserved addresses; of several of one machine the first.
-    reserved: BTreeMap<Whom, Ipv4Addr>,
+    reserved: BTreeMap<Owner, Ipv4Addr>,
     /// All of them.
-    reserved_at: BTreeMap<Ipv4Addr, Whom>,
+    reserved_at: BTreeMap<Ipv4Addr, Owner>,
     /// Over what every overlay depends on beside overlays, image, profile and node.
     pub(crate) common: Digest,
     /// Over each profile.
@@ -74,9 +74,9 @@ impl SiteSnapshot {
         }
         let mut reserved = BTreeMap::new();
         for reservation in &site.reservations {
-            reserved.entry(reservation.whom).or_insert(reservation.address);
+            reserved.entry(reservation.owner).or_insert(reservation.address);
         }
-        let at = |reservation: &Reservation| (reservation.address, reservation.whom);
+        let at = |reservation: &Reservation| (reservation.address, reservation.owner);
         let reserved_at = site.reservations.iter().map(at).collect();
         let (plane, boot, program) = (&site.agent, &site.boot, agent.digest());
         let common = (&site.name, &site.ssh_keys, plane.port, plane.heartbeat, &boot.consoles, program);
@@ -165,31 +165,31 @@ impl SiteSnapshot {
         known_as: impl IntoIterator<Item = NodeId>,
         macs: impl IntoIterator<Item = &'m MacAddr>,
     ) -> Option<Ipv4Addr> {
-        let by_card = || macs.into_iter().find_map(|mac| self.reserved.get(&Whom::Mac(*mac)));
-        let by_id = known_as.into_iter().find_map(|id| self.reserved.get(&Whom::Node(id)));
+        let by_card = || macs.into_iter().find_map(|mac| self.reserved.get(&Owner::Mac(*mac)));
+        let by_id = known_as.into_iter().find_map(|id| self.reserved.get(&Owner::Node(id)));
         by_id.or_else(by_card).copied()
     }
 
     /// An address that is reserved for one card or one machine.
-    pub(crate) fn reserved_for(&self, whom: Whom) -> Option<Ipv4Addr> {
-        self.reserved.get(&whom).copied()
+    pub(crate) fn reserved_for(&self, owner: Owner) -> Option<Ipv4Addr> {
+        self.reserved.get(&owner).copied()
     }
 
     /// What of the site an address belongs to, if it is nobody's to have.
     pub(crate) fn holder_of(&self, address: Ipv4Addr) -> Option<String> {
-        let reserved = self.reserved_at.get(&address).map(|whom| match whom {
-            Whom::Mac(mac) => format!("reserved for the card {mac} by a [[reservation]]"),
-            Whom::Node(node) => format!("reserved for node {node} by a [[reservation]]"),
+        let reserved = self.reserved_at.get(&address).map(|owner| match owner {
+            Owner::Mac(mac) => format!("reserved for the card {mac} by a [[reservation]]"),
+            Owner::Node(node) => format!("reserved for node {node} by a [[reservation]]"),
         });
         reserved.or_else(|| {
-            let role = self.site.segments.iter().find_map(|segment| Some((segment.role_of(address)?, segment)));
+            let role = self.site.segments.iter().find_map(|segment| Some((role_on(segment, address)?, segment)));
             role.map(|(role, segment)| format!("{role} of {}", segment.link))
         })
     }
 
     /// The ID by which DHCP finds the reserved address of a node: one for which there is one, else its own.
     pub(crate) fn reserved_as(&self, node: &Node) -> NodeId {
-        node.known_as().find(|id| self.reserved.contains_key(&Whom::Node(*id))).unwrap_or(node.id)
+        node.known_as().find(|id| self.reserved.contains_key(&Owner::Node(*id))).unwrap_or(node.id)
     }
 
     /// Whether the site lets a machine in by itself: `Some(None)` by its policy, `Some(rule)` by a rule.

@@ -14,40 +14,40 @@ use std::{
 pub trait Clock: Send + Sync {
     /// Wall-clock time: for what is stored and shown.
     fn now(&self) -> Timestamp;
-    /// Time that never goes back: for silence and limits.
+    /// Monotonic time: for deadlines and limits.
     fn monotonic(&self) -> Duration;
 }
 
 /// Randomness, as an argument.
 pub trait Entropy: Send + Sync {
-    /// Fills with bytes that nobody can guess.
+    /// Fills the buffer with cryptographically secure random bytes.
     fn fill(&self, bytes: &mut [u8]);
 }
 
-/// What layer 2 says of an IPv4 address.
+/// The state of an IPv4 address on layer 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
     /// Packets to it are sent to this Ethernet address.
     Machine(MacAddr),
-    /// It is on no local segment: a router or a relay stands between.
+    /// It is on no local segment, but behind a router or relay.
     Routed,
-    /// It is on a local segment, and nobody has it.
+    /// It is on a local segment, and no machine answers for it.
     Unknown,
 }
 
 /// Layer 2 of the boot LAN, as an argument.
 pub trait Lan: Send + Sync {
-    /// Returns who has an address, from what is known without asking the network.
+    /// Returns the holder of an address from the neighbour table, without network traffic.
     fn neighbour(&self, address: Ipv4Addr) -> Neighbour;
 
     /// Returns the Ethernet address of the router that packets to an address behind one go to; `None` if the kernel knows none.
     fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr>;
 
-    /// Asks the segment, for less than a second, and returns every Ethernet address that answers for this one.
+    /// Sends ARP probes for less than a second and returns every Ethernet address that answers.
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>>;
 }
 
-/// A LAN on which everything is behind a router: nothing is known of layer 2. For programs that have no boot LAN.
+/// A LAN with all addresses behind a router, so layer 2 is unknown. For programs without a boot LAN.
 pub struct NoLan;
 
 impl Lan for NoLan {

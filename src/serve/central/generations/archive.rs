@@ -28,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-/// How often what nobody needs any more is thrown away.
+/// Interval of the garbage collection.
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 
 /// Generations that wait to be kept, at most: a rack that powers on at once.
@@ -133,7 +133,7 @@ impl Generations {
     ) -> Result<Rendered, RenderError> {
         let refused = |source| RenderError::NotKept { node: node.id, source };
         let kept = self.kept.get(generation).map_err(refused)?;
-        // Secrets are never kept: their files are what they are now, or not to be had.
+        // Secrets are never archived: their present files are used.
         let secret = kept.files.iter().find(|file| file.kind == KeptKind::Secret);
         let now = secret.map(|_| self.unpinned(live, node)).transpose()?;
         let same = |file: &&KeptFile| {
@@ -169,7 +169,7 @@ impl Generations {
         self.env.store.read(given).unwrap_or_default()
     }
 
-    /// What the node would be given if it were not pinned. Blocks.
+    /// Renders the next boot of a node without its pin. Blocks.
     fn unpinned(self: &Arc<Self>, live: &Arc<SiteSnapshot>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.env.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
         let job =
@@ -251,7 +251,7 @@ impl Generations {
         absent.filter_map(load).collect()
     }
 
-    /// Throws away what nobody needs any more, when it is time, and says which images are needed.
+    /// Runs the garbage collection when it is due, and writes the list of images in use.
     pub(crate) async fn sweep(self: &Arc<Self>) {
         let now = self.env.monotonic();
         {
@@ -308,7 +308,7 @@ fn load_kept(live: &SiteSnapshot, kept: &KeptGeneration) -> Result<Image, meshd_
     Image::load(blobs, load_version(blobs, &kept.image, &kept.version)?)
 }
 
-/// What is never thrown away: what nodes run, are pinned to, would boot, and the newest that each was given.
+/// Generations that are never collected: what nodes run, are pinned to and would boot, and the newest of each node.
 fn needed(model: &Model) -> BTreeSet<Generation> {
     let mut needed = BTreeSet::new();
     for node in model.nodes() {

@@ -1,4 +1,4 @@
-//! Finds out what each node would boot now, after a reload, an order, or a new link.
+//! Determines what each node would boot now, after a reload, an order, or a new link.
 //!
 //! The scan renders without packing, on all processors, and skips what has not changed. A batch of nodes is one commit.
 
@@ -29,7 +29,7 @@ const BATCH: usize = 512;
 /// Outcomes that are remembered: those of three times the largest rack. It takes some 100 bytes for each.
 const MAX_KNOWN: usize = 32_768;
 
-/// Nodes that have to be looked at, and what is known already.
+/// Nodes to scan, and cached results.
 #[derive(Default)]
 pub(crate) struct Stale {
     nodes: Leaf<BTreeSet<NodeId>>,
@@ -39,21 +39,21 @@ pub(crate) struct Stale {
     rendered: AtomicU64,
 }
 
-/// How to find out what a node would boot.
+/// How the next boot of a node is determined.
 enum Question {
     Known(NextBoot),
     Render(Box<RenderJob>, ProfileName),
 }
 
 impl Generations {
-    /// Something changed that this node depends on; it is looked at soon.
-    pub(crate) fn reconsider_soon(&self, node: NodeId) {
+    /// Marks a node for the next scan: an input of its boot changed.
+    pub(crate) fn scan_soon(&self, node: NodeId) {
         self.stale.nodes.lock().insert(node);
         self.stale.wake.notify_one();
     }
 
     /// Something changed that every node depends on.
-    pub(crate) fn reconsider_all(&self) {
+    pub(crate) fn scan_all(&self) {
         let all: Vec<NodeId> = self.env.store.read(|model| model.nodes().map(|node| node.id).collect());
         self.stale.nodes.lock().extend(all);
         self.stale.wake.notify_one();
@@ -68,16 +68,16 @@ impl Generations {
         self.stale.wake.notified().await;
     }
 
-    /// What nobody waits for: nodes that have to be looked at, generations that have to be kept or thrown away.
+    /// Background work: scans marked nodes, archives and collects generations.
     pub async fn chores(self: &Arc<Self>) {
-        self.reconsider_stale().await;
+        self.scan_stale().await;
         self.keep_waiting().await;
         self.say_in_use().await;
         self.sweep().await;
     }
 
-    /// Looks at all nodes that have to be looked at; how many there were.
-    pub async fn reconsider_stale(self: &Arc<Self>) -> usize {
+    /// Scans all marked nodes. Returns their number.
+    pub async fn scan_stale(self: &Arc<Self>) -> usize {
         let mut looked = 0;
         loop {
             let batch: Vec<NodeId> = {
@@ -92,14 +92,14 @@ impl Generations {
                 return looked;
             }
             looked += batch.len();
-            if let Err(error) = self.reconsider(batch).await {
+            if let Err(error) = self.scan(batch).await {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot record what nodes would boot");
             }
         }
     }
 
-    /// Finds out what these nodes would boot, and writes it down in one commit.
-    pub(crate) async fn reconsider(self: &Arc<Self>, ids: Vec<NodeId>) -> Result<(), StoreError> {
+    /// Determines what these nodes would boot, and stores it in one commit.
+    pub(crate) async fn scan(self: &Arc<Self>, ids: Vec<NodeId>) -> Result<(), StoreError> {
         let live = self.env.live();
         let questions = self.env.store.read(|model| {
             let mut contexts = Contexts::new(&live);

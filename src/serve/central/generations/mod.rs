@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `archive` | generations that nodes were given, compared and booted again |
-//! | `drift_scan` | finds out what each node would boot now |
+//! | `drift_scan` | determines what each node would boot now |
 //! | `reload` | reads site, overlays and images again, all or nothing |
 //! | `render` | renders the overlay of a node |
 //! | `render_cache` | rendered overlays, by what determines them |
@@ -31,7 +31,7 @@ use meshd_store::{GenerationArchive, KeptRevisions};
 use render_cache::Cache;
 use std::{sync::Arc, time::Duration};
 
-/// Makes and keeps what nodes boot.
+/// Renders and archives what nodes boot.
 pub struct Generations {
     env: Arc<Environment>,
     enrolment: Arc<Enrolment>,
@@ -66,7 +66,7 @@ impl Generations {
         };
         let live = generations.env.live().with_held(generations.all_held());
         generations.env.replace_live(generations.with_all_kept(live));
-        generations.reconsider_all();
+        generations.scan_all();
         generations
     }
 }

@@ -27,7 +27,7 @@ use std::{
 /// Faults that an event spells out; it counts the rest.
 const TOLD: usize = 8;
 
-/// What came of a reload.
+/// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {
     /// Why it was refused; empty when it was not.
@@ -62,7 +62,7 @@ impl Generations {
         let reload = Reload { faults, changed, restart };
         let before = std::mem::replace(&mut *self.reloaded.lock(), reload.clone());
         if changed {
-            self.reconsider_all();
+            self.scan_all();
             self.revise().await;
             self.enrolment.admit_waiting().await;
         }
@@ -83,7 +83,7 @@ impl Generations {
         })
     }
 
-    /// What came of the last reload.
+    /// Returns the result of the last reload.
     pub fn last_reload(&self) -> Reload {
         self.reloaded.lock().clone()
     }

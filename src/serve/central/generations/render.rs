@@ -48,28 +48,28 @@ pub enum RenderError {
     /// The image is not built, or damaged.
     #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
     NoImage { image: ImageName },
-    /// What the node is pinned to is not there.
-    #[error("node {node} cannot boot what it is pinned to; let it go with `meshd node pin {node} --off`")]
+    /// The pinned generation is not in the archive.
+    #[error("cannot read the pinned generation of node {node}; unpin it with `meshd node pin {node} --off`")]
     NotKept { node: NodeId, source: ArchiveError },
-    /// The image of what the node is pinned to is gone.
-    #[error("version {version} of image `{image}` is gone; let the node go with `meshd node pin {node} --off`")]
+    /// The image of the pinned generation was removed.
+    #[error("version {version} of image `{image}` is gone; unpin the node with `meshd node pin {node} --off`")]
     ImageGone {
         image: ImageName,
         /// The version of the image.
         version: String,
         node: NodeId,
     },
-    /// What its profile is rolled back to is not there.
-    #[error("profile {profile} is rolled back, and {why}; let it go with `meshd profile rollback {profile} --off`")]
+    /// The revision of a rolled back profile is not in the archive.
+    #[error("profile {profile} is rolled back, and {why}; end that with `meshd profile rollback {profile} --off`")]
     HeldGone { profile: ProfileName, why: String },
     /// The image of a generation cannot be read.
-    #[error("node {node} cannot be pinned to it: its image cannot be read")]
+    #[error("cannot pin node {node} to this generation: its image cannot be read")]
     Image { node: NodeId, source: ImageError },
     /// A bundle is not built, or damaged.
     #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
     NoBundle { bundle: BundleName },
-    /// A layer of what the node is pinned to is gone.
-    #[error("layer {layer} of a bundle is gone; let the node go with `meshd node pin {node} --off`")]
+    /// A layer of the pinned generation was removed.
+    #[error("layer {layer} of a bundle is gone; unpin the node with `meshd node pin {node} --off`")]
     LayerGone { layer: String, node: NodeId },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
@@ -125,7 +125,7 @@ impl Generations {
         self.renders.once(key, move || job.run()).await
     }
 
-    /// Gathers what a render is made from.
+    /// Collects the inputs of a render.
     pub(crate) fn job(
         self: &Arc<Self>,
         live: &Arc<SiteSnapshot>,
@@ -196,7 +196,7 @@ fn bundles(
     profile.bundles.iter().map(layer).collect()
 }
 
-/// What a profile is held at, if it is.
+/// Returns the revision that a profile is rolled back to.
 fn held(live: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<PinnedProfile>>, RenderError> {
     let held = live.all_held().get(profile).filter(|_| live.filed().contains_key(profile)).cloned().transpose();
     held.map_err(|why| RenderError::HeldGone { profile: profile.clone(), why })

@@ -90,7 +90,7 @@ impl Cache {
         rendered.map_err(Arc::new)
     }
 
-    /// A failure is not kept: what was wrong may be right at the next request.
+    /// Failures are not cached: the next request may succeed.
     fn forget(&self, key: Digest, failed: &Arc<Slot>) {
         let mut inner = self.inner.lock();
         if inner.slots.get(&key).is_some_and(|(_, slot)| Arc::ptr_eq(slot, failed)) {

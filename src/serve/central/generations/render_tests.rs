@@ -87,6 +87,6 @@ async fn rendering_one_node_looks_at_its_group_and_never_walks_the_others() {
     let other = machine(NODES - 1);
     let alone = looked_at(async { central.generations.render(&other, endpoint).await.expect("it renders") }).await;
     assert_eq!(alone, 0);
-    let known = looked_at(async { central.generations.reconsider(vec![other.id]).await.expect("stored") }).await;
+    let known = looked_at(async { central.generations.scan(vec![other.id]).await.expect("stored") }).await;
     assert!(known <= 4, "finding out what one node would boot looks at that one, {known} times");
 }

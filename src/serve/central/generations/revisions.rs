@@ -53,7 +53,7 @@ pub enum RollbackError {
     /// It is not rolled back.
     #[error("profile {0} is what the site file says; `meshd profile history {0}` lists what it was before")]
     NotHeld(ProfileName),
-    /// A part of it is gone.
+    /// A part of it was removed.
     #[error(
         "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
     )]
@@ -82,7 +82,7 @@ impl SiteSnapshot {
 }
 
 impl Generations {
-    /// Writes down what each profile is now, with all that it takes to have it again.
+    /// Archives the present revision of each profile with all its inputs.
     pub async fn revise(self: &Arc<Self>) {
         let live = self.env.live();
         let this = self.clone();
@@ -196,7 +196,7 @@ impl Generations {
         images.into_values().collect()
     }
 
-    /// What a profile was, newest first, and what it is held at.
+    /// Returns the revisions of a profile, newest first, and the one that it is rolled back to.
     pub fn revisions(&self, profile: &ProfileName) -> Revisions {
         self.env.store.read(|model| model.revisions(profile).cloned().unwrap_or_default())
     }
@@ -204,7 +204,7 @@ impl Generations {
     /// Makes all nodes of a profile boot an earlier revision of it: the one before what they boot, or the one that is named.
     ///
     /// # Errors
-    /// There is none, or not all of it is here any more.
+    /// There is no such revision, or a part of it was removed.
     pub async fn rollback(
         self: &Arc<Self>,
         profile: ProfileName,
@@ -245,7 +245,7 @@ impl Generations {
         Ok(target)
     }
 
-    /// Nodes of a profile boot what the site file says again.
+    /// Ends the rollback of a profile.
     pub async fn let_go(self: &Arc<Self>, profile: ProfileName, by: &AuditContext) -> Result<(), RollbackError> {
         let _one = self.reloading.lock().await;
         if self.revisions(&profile).held.is_none() {
@@ -286,7 +286,7 @@ impl Generations {
         });
         self.env.replace_live(live.await.map_err(|_| RenderError::Interrupted)?);
         self.update_in_use().await;
-        self.reconsider_all();
+        self.scan_all();
         Ok(())
     }
 

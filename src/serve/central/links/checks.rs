@@ -11,20 +11,20 @@ use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Most checks kept of one node.
+/// Maximum number of stored checks of a node.
 const MAX_CHECKS: usize = 64;
-/// How long a node may take to run its checks: a gateway that does not answer takes four seconds of it.
+/// Timeout of requested checks; the probe of a silent gateway takes four seconds.
 const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Somebody waits for the checks of a node.
-pub(crate) struct Asking {
+/// An unanswered request for the checks of a node.
+pub(crate) struct PendingCheck {
     node: NodeId,
     asked: u64,
     done: oneshot::Sender<()>,
 }
 
 impl Links {
-    /// Has a node run its checks now, over its link. Returns what they say.
+    /// Requests the checks of a node over its link. Returns their results.
     pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, LinkError> {
         let (done, told) = oneshot::channel();
         let (commands, asked) = {
@@ -33,8 +33,8 @@ impl Links {
             let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
             links.asked += 1;
             let asked = links.asked;
-            links.asking.retain(|asking| !asking.done.is_closed());
-            links.asking.push(Asking { node: id, asked, done });
+            links.pending_checks.retain(|asking| !asking.done.is_closed());
+            links.pending_checks.push(PendingCheck { node: id, asked, done });
             (commands, asked)
         };
         self.env
@@ -47,7 +47,7 @@ impl Links {
         report.filter(|_| answered).ok_or(late)
     }
 
-    /// Has a node tell soon what it has to give now. Nobody waits for it; a node without a link tells when it is back.
+    /// Requests a report of resources without waiting for it. A node without link reports at its next connection.
     pub(crate) fn ask_checks(&self, node: NodeId) {
         let mut links = self.inner.lock();
         links.asked += 1;
@@ -57,7 +57,7 @@ impl Links {
         }
     }
 
-    /// A node tells its checks. Those of another boot than it is in count for nothing.
+    /// Processes reported checks. Results of another boot are ignored.
     pub(crate) async fn checked(
         &self,
         link: LinkId,
@@ -112,13 +112,13 @@ impl Links {
         }
         self.is_checked(id);
         if !passed && passes {
-            // What it is to run was held back until now.
+            // Orders to run VMs waited for these checks.
             self.notify_node(id, None);
         }
         if let Some(asked) = asked {
             let mut links = self.inner.lock();
-            for asking in links.asking.extract_if(.., |it| it.node == id && it.asked <= asked) {
-                // Who asked may have stopped waiting.
+            for asking in links.pending_checks.extract_if(.., |it| it.node == id && it.asked <= asked) {
+                // The requester may have stopped waiting.
                 let _ = asking.done.send(());
             }
         }
@@ -126,14 +126,14 @@ impl Links {
     }
 }
 
-/// What a doctor says of a node by the checks of this boot; `None` where there are none.
+/// Summarizes the checks of this boot for `doctor`; `None` if there are none.
 pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
     let (checks, evidence) = (node.valid_checks()?, node.evidence.as_ref()?);
     let units = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
     Some(DoctorReport::new(evidence.at, Some(evidence.session), checks.to_vec(), units))
 }
 
-/// Units that are not those that the node was approved with are a condition of it (GP-16).
+/// Raises a condition if the units differ from the approved ones (GP-16).
 pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
     let (mut drift, mut raised) = (None, false);
     tx.edit_node(id, |node| {

@@ -15,8 +15,8 @@ pub const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The timers of nodes, and what they were set by.
 #[derive(Default)]
-pub(super) struct Watched {
-    timers: DeadlineQueue,
+pub(super) struct Timers {
+    queue: DeadlineQueue,
     /// `None` until the first look of this process.
     offline_after: Option<Duration>,
 }
@@ -55,10 +55,10 @@ impl Links {
 
     /// Sets a node's timer, unless one runs.
     pub(crate) fn watch_over(&self, node: NodeId, heard: Duration) {
-        let mut watched = self.deadlines.lock();
+        let mut timers = self.deadlines.lock();
         // Before the first look it is not known from when on; that look sets the timers of all.
-        if let Some(offline_after) = watched.offline_after {
-            watched.timers.arm(node, heard + offline_after);
+        if let Some(offline_after) = timers.offline_after {
+            timers.queue.arm(node, heard + offline_after);
         }
     }
 
@@ -66,19 +66,19 @@ impl Links {
     fn silent_nodes(&self) -> Vec<NodeId> {
         let (now, offline_after) = (self.env.monotonic(), self.env.site().agent.offline_after);
         let due = {
-            let mut watched = self.deadlines.lock();
+            let mut timers = self.deadlines.lock();
             // The first look of this process, or a reload: every timer is another one.
-            let anew = watched.offline_after.replace(offline_after) != Some(offline_after);
-            if anew { None } else { Some(watched.timers.due(now)) }
+            let anew = timers.offline_after.replace(offline_after) != Some(offline_after);
+            if anew { None } else { Some(timers.queue.due(now)) }
         };
         let due = due.unwrap_or_else(|| self.env.store.read(|model| model.nodes().map(|node| node.id).collect()));
         let heard_of =
             |id: &NodeId| self.env.store.read(|model| model.node(*id).is_some_and(|node| is_heard_of(node.phase)));
         let (silent, heard): (Vec<_>, Vec<_>) =
             due.into_iter().filter(heard_of).partition(|id| self.silence(*id) > offline_after);
-        let mut watched = self.deadlines.lock();
+        let mut timers = self.deadlines.lock();
         for id in heard {
-            watched.timers.set(id, now + offline_after.saturating_sub(self.silence(id)));
+            timers.queue.set(id, now + offline_after.saturating_sub(self.silence(id)));
         }
         silent
     }

@@ -18,8 +18,8 @@ use crate::serve::central::{
     environment::Environment,
     locks::{DEADLINES, Leaf, Ordered},
 };
-use checks::Asking;
-use deadlines::Watched;
+use checks::PendingCheck;
+use deadlines::Timers;
 use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
 use meshd_proto::{FromCentral, Heartbeat, Task, TaskAction, TaskId, TaskOutcome};
 use meshd_store::StoreError;
@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot};
 /// How long a live link has to answer a probe. A LAN answers in milliseconds; a busy machine may need a second.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Names one connection; never used twice.
+/// Identifies one connection; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkId {
     node: NodeId,
@@ -40,8 +40,9 @@ pub struct LinkId {
 /// A command for a link.
 #[derive(Debug)]
 pub enum LinkCommand {
+    /// Send this message.
     Send(FromCentral),
-    /// Tell the node what is wanted of one virtual machine, or of all.
+    /// Send the desired state of one virtual machine, or of all.
     Vms(Option<SystemUuid>),
     /// Ping, and fire when the node has answered.
     Probe(oneshot::Sender<()>),
@@ -52,17 +53,17 @@ pub enum LinkCommand {
 /// Why an order that needs a node's link, or needs it to be down, is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Hardware that is to be replaced or fenced runs.
+    /// The node to be replaced or fenced has a link.
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
     StillLinked { node: NodeId },
     /// The node's link is down.
-    #[error("node {node} has no link, so it cannot be told to reboot; power-cycle it")]
+    #[error("cannot reboot node {node}: it has no link; power-cycle it")]
     NotLinked { node: NodeId },
     /// The node did not answer.
-    #[error("node {node} did not say that it reboots within {seconds} s; look at its console")]
+    #[error("cannot reboot node {node}: no answer within {seconds} s; look at its console")]
     NoAnswer {
         node: NodeId,
-        /// How long it had.
+        /// How long meshd waited.
         seconds: u64,
     },
 }
@@ -71,7 +72,7 @@ pub enum LinkError {
 pub struct Links {
     env: Arc<Environment>,
     inner: Leaf<LinksInner>,
-    deadlines: Ordered<DEADLINES, Watched>,
+    deadlines: Ordered<DEADLINES, Timers>,
 }
 
 /// A linked node, as of one moment.
@@ -89,19 +90,19 @@ struct LinksInner {
     heard: BTreeMap<NodeId, Duration>,
     tasks: BTreeMap<TaskId, Outstanding>,
     next: u64,
-    /// Who waits for the checks of a node, and how many ever did.
-    asking: Vec<Asking>,
+    /// Waiting requests for checks by node, and the number of the last request.
+    pending_checks: Vec<PendingCheck>,
     asked: u64,
 }
 
 struct LinkEntry {
     number: u64,
     certificate: Certificate,
-    /// The boot that it speaks for.
+    /// The node's boot session.
     session: BootSessionId,
-    /// The version that its agent speaks.
+    /// The protocol version of its agent.
     version: u16,
-    /// When its checks were told last, or when it began; by the clock that never jumps.
+    /// Monotonic time of the last reported checks, or of the start of the link.
     checked: Duration,
     state: LinkState,
     commands: mpsc::Sender<LinkCommand>,
@@ -146,8 +147,8 @@ impl Links {
         self.inner.lock().live.iter().map(one).collect()
     }
 
-    /// Puts the renewed certificate of a node in place of the one that its link was opened with. A link that came up meanwhile has
-    /// another one.
+    /// Replaces the certificate of a node's link after a renewal. A link that was opened meanwhile has another
+    /// certificate and stays unchanged.
     pub(crate) fn renewed(&self, node: NodeId, shown: &Certificate, newest: Certificate) {
         if let Some(live) = self.inner.lock().live.get_mut(&node).filter(|live| live.certificate == *shown) {
             live.certificate = newest;
@@ -172,7 +173,7 @@ impl Links {
         if let Some(old) = links.live.insert(node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
-        // Its outcome is waited for after it has expired, too; the agent does not start it then.
+        // An expired task still needs its outcome; the agent does not start it.
         links.tasks.retain(|_, outstanding| {
             let Task { expires_at, action, .. } = &outstanding.task;
             expires_at.after(action.window().saturating_sub(action.ttl())) > now
@@ -200,7 +201,7 @@ impl Links {
         }
     }
 
-    /// True if the node's link answers. One that does not is closed: a power-cycled node must not be held up by it.
+    /// Probes the node's link and closes a silent one, so that it does not delay a power-cycled node.
     pub(crate) async fn probe(&self, node: NodeId) -> bool {
         let commands = self.commands(node);
         let Some(commands) = commands else { return false };
@@ -259,7 +260,7 @@ impl Links {
                 Ok::<_, StoreError>(())
             })
             .await?;
-        // Only now: said again before it is on the disk, it would be acknowledged.
+        // After the commit: an earlier repetition would be acknowledged before it is stored.
         let done = self.inner.lock().tasks.remove(&id).and_then(|outstanding| outstanding.done);
         if let Some(done) = done {
             let _ = done.send(outcome);
@@ -267,7 +268,7 @@ impl Links {
         Ok(())
     }
 
-    /// A sign of life outside of a link: the node was just given a certificate.
+    /// Records a sign of life without link: the node just received a certificate.
     pub(crate) fn touch(&self, node: NodeId) {
         let now = self.env.monotonic();
         self.inner.lock().heard.insert(node, now);
@@ -298,14 +299,14 @@ impl Links {
         self.inner.lock().live.get(&node).map(|live| live.state.clone()).unwrap_or_default()
     }
 
-    /// Refuses what a node has to be gone for if it has another link than `silent`, which did not answer: it has come back since.
-    /// Asked inside of the transaction that takes its credentials.
+    /// Refuses an operation that needs the node to be gone, if it has a newer link than the silent one.
+    /// Called inside the transaction that revokes its credentials.
     pub(crate) fn no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), LinkError> {
         let newer = self.link_number(node).is_some_and(|number| Some(number) != silent);
         if newer { Err(LinkError::StillLinked { node }) } else { Ok(()) }
     }
 
-    /// Which of all links is a node's.
+    /// Returns the ID of the node's link.
     pub(crate) fn link_number(&self, node: NodeId) -> Option<u64> {
         self.inner.lock().live.get(&node).map(|live| live.number)
     }
@@ -326,7 +327,7 @@ impl Links {
         self.inner.lock().live.len()
     }
 
-    /// How long nothing was heard of a node. What was before the start of this process does not count (LC-6).
+    /// Returns the time since the node's last sign of life, at most since the start of meshd (LC-6).
     pub(crate) fn silence(&self, node: NodeId) -> Duration {
         let heard = self.inner.lock().heard.get(&node).copied().unwrap_or(self.env.started);
         self.env.monotonic().saturating_sub(heard)
@@ -337,7 +338,7 @@ impl Links {
         self.inner.lock().heard.contains_key(&node)
     }
 
-    /// Nodes whose link stands, whose agent speaks this version or a later one, and whose checks were not told for so long.
+    /// Linked nodes with at least this protocol version whose last checks are older than this.
     pub(crate) fn unchecked_for(&self, patience: Duration, version: u16) -> Vec<NodeId> {
         let now = self.env.monotonic();
         let links = self.inner.lock();
@@ -345,7 +346,7 @@ impl Links {
         links.live.iter().filter(|(_, live)| old(live)).map(|(node, _)| *node).collect()
     }
 
-    /// A node's checks were told.
+    /// Records the time of reported checks.
     pub(crate) fn is_checked(&self, node: NodeId) {
         let now = self.env.monotonic();
         if let Some(live) = self.inner.lock().live.get_mut(&node) {
@@ -360,7 +361,7 @@ impl Links {
         }
     }
 
-    /// Ends a node's link so that nothing of it counts from now on, whether or not it is there to hear it.
+    /// Ends a node's link at once, without waiting for the node.
     pub(crate) fn sever_link(&self, node: NodeId, reason: &str) {
         let mut links = self.inner.lock();
         links.tasks.retain(|_, outstanding| outstanding.task.node != node);

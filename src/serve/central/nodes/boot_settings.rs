@@ -22,11 +22,11 @@ use std::{net::Ipv4Addr, sync::Arc};
 /// Most kernel arguments for one boot.
 const MAX_ONCE_ARGS: usize = 64;
 
-/// Why a node cannot be told that. Nothing has changed then.
+/// Why a boot setting is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
     /// A variable that it does not have.
-    #[error("node {node} does not set the variable `{name}`; `meshd node show {node}` lists them")]
+    #[error("node {node} has no variable `{name}`; `meshd node show {node}` lists them")]
     NoVar { node: NodeId, name: VarName },
     /// A variable that no overlay of the site declares.
     #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
@@ -37,7 +37,7 @@ pub enum OrderError {
         hint: String,
     },
     /// Too many variables.
-    #[error("node {node} would set {count} variables; at most {MAX_VARS}")]
+    #[error("cannot set variables of node {node}: {count} exceed the limit of {MAX_VARS}")]
     TooManyVars { node: NodeId, count: usize },
     /// A kernel argument that cannot be set.
     #[error("kernel argument {0}")]
@@ -58,11 +58,11 @@ pub enum OrderError {
         "an order for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
     )]
     NoOrder,
-    /// It boots what it is pinned to and nothing else.
-    #[error("node {node} is pinned and boots one generation only; let it go first: meshd node pin {node} --off")]
+    /// It is pinned.
+    #[error("node {node} is pinned to one generation; unpin it first: meshd node pin {node} --off")]
     Pinned { node: NodeId },
     /// It is not pinned.
-    #[error("node {node} is not pinned; `meshd node show {node}` would show it")]
+    #[error("node {node} is not pinned; `meshd node show {node}` shows pins")]
     NotPinned { node: NodeId },
     /// No generation of it is named so.
     #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]
@@ -74,10 +74,10 @@ pub enum OrderError {
     /// The generation that it runs is not known.
     #[error("node {node} has not said yet which generation it runs; name one with --generation")]
     RunsNothing { node: NodeId },
-    /// What it runs is not kept.
+    /// The generation that it runs is not in the archive.
     #[error(transparent)]
     NotKept(ArchiveError),
-    /// There is nothing to take back.
+    /// There is no override for one boot.
     #[error("nothing is ordered for one boot of node {node}; `meshd node show {node}` would show it")]
     NothingOrdered { node: NodeId },
 }
@@ -201,7 +201,7 @@ impl NodeOps {
         .await
     }
 
-    /// Takes back what was ordered for one boot.
+    /// Removes the override for one boot.
     pub async fn clear_once(self: &Arc<Self>, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
         self.order(id, |tx, mut node| {
@@ -242,7 +242,7 @@ impl NodeOps {
         Ok(pinned)
     }
 
-    /// The node boots what its profile says again.
+    /// Unpins the node.
     pub async fn unpin(self: &Arc<Self>, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
         self.order(id, |tx, mut node| {
@@ -304,7 +304,7 @@ impl NodeOps {
             })
             .await?;
         fail::point("order-committed");
-        self.generations.reconsider(vec![id]).await?;
+        self.generations.scan(vec![id]).await?;
         Ok(node)
     }
 }

@@ -13,7 +13,7 @@ use meshd_model::{
 use meshd_store::{Model, StoreError};
 use meshd_types::NodeId;
 
-/// What a drained node does with the work that it has.
+/// What a drain does with running work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainPolicy {
@@ -75,7 +75,7 @@ impl NodeOps {
         let node = self
             .serve_otherwise(id, by, |tx, node| {
                 let began = node.drain()?;
-                // What was ordered since the node's last word counts as well.
+                // Work that was ordered since the last report counts as well.
                 let ended =
                     if told && work_on(tx.before(), id).is_empty() { node.change(PhaseChange::Drained)? } else { None };
                 Ok(vec![began, ended])

@@ -15,10 +15,10 @@ pub enum OperateError {
     #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
     NoNode { name: String },
     /// Several nodes have this name.
-    #[error("several nodes are called `{name}`; use the node ID")]
+    #[error("several nodes have the name `{name}`; use the node ID")]
     Ambiguous { name: String },
     /// A node cannot take its own place.
-    #[error("{node} is the old hardware and the new; name two nodes")]
+    #[error("cannot replace node {node} by itself; name two nodes")]
     SameNode { node: NodeId },
     /// A network card that a node is to have is another one's.
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
@@ -40,11 +40,15 @@ pub enum OperateError {
     },
     /// No such profile.
     #[error("there is no profile `{profile}`; there are: {known}")]
-    NoProfile { profile: String, known: String },
-    /// Something that a node cannot be told.
+    NoProfile {
+        profile: String,
+        /// The profiles of the site.
+        known: String,
+    },
+    /// A refused boot setting.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// What it would boot cannot be made, or is not there.
+    /// Its next boot cannot be rendered.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),
     /// It would end or lose work.
@@ -57,7 +61,7 @@ pub enum OperateError {
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
     /// The node refused or failed.
-    #[error("node {node} did not do it: {reason}")]
+    #[error("node {node} refused the order: {reason}")]
     TaskFailed {
         node: NodeId,
         /// In its own words.

@@ -212,7 +212,7 @@ impl NodeOps {
         self.cut_off_after(&freed, old, why);
         self.free(freed?);
         self.orphans.forget(old);
-        self.generations.reconsider_all();
+        self.generations.scan_all();
         self.env.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
 

@@ -1,4 +1,4 @@
-//! What operators order of nodes.
+//! Orders of operators about nodes.
 //!
 //! | module | content |
 //! | --- | --- |

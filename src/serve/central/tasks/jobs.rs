@@ -14,12 +14,13 @@ use meshd_types::{GroupName, JobId, NodeId, Timestamp, fail};
 use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc};
 use tokio::sync::watch;
 
-/// Most nodes that a refusal names.
+/// Maximum number of nodes that a refusal names.
 const MAX_NAMED: usize = 8;
 
-/// What an operator asks for; what is left out follows from the group.
+/// The request of an operator; missing values follow from the group.
 #[derive(Clone, Debug)]
 pub struct RunJob {
+    /// The group whose nodes it may take.
     pub group: String,
     /// The number of nodes; all nodes of the group by default.
     pub nodes: Option<usize>,
@@ -27,20 +28,20 @@ pub struct RunJob {
     pub ranks_per_node: u16,
     /// Who starts the ranks; see [`Launcher::of`].
     pub launcher: Option<Launcher>,
-    /// Whose rights it has.
+    /// The user of the processes.
     pub user: JobUser,
     pub timeout_s: Option<u64>,
     /// Program and arguments.
     pub argv: Vec<String>,
 }
 
-/// Why a job is not run, or not found.
+/// Why a task is not started or not found.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// No such job.
     #[error("there is no task {id}; `meshd task list` shows those that are kept")]
     None {
-        /// What was asked for.
+        /// The requested ID.
         id: String,
     },
     /// Invalid specification.
@@ -48,22 +49,26 @@ pub enum JobError {
     Spec(String),
     /// No such group.
     #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
-    NoGroup { group: String, known: String },
+    NoGroup {
+        group: String,
+        /// The groups of the site.
+        known: String,
+    },
     /// The site forbids tasks of root.
     #[error("cannot run the task as root: the site file has [agent].root_tasks = false; give --user a user ID")]
     RootForbidden,
     /// Too few nodes can take it now.
-    #[error("{wanted} nodes of {group} are wanted and {free} are free; {why}")]
+    #[error("cannot start the task: {wanted} nodes of {group} are requested and {free} are free; {why}")]
     NotEnough {
         group: GroupName,
         /// The number of wanted nodes.
         wanted: usize,
         /// The number of free nodes.
         free: usize,
-        /// What is with the others.
+        /// Why the other nodes are not free.
         why: String,
     },
-    /// What it wrote cannot be read.
+    /// The output cannot be read.
     #[error("the output of a task cannot be read; check the disk")]
     Output(#[from] io::Error),
     /// The store cannot be written.
@@ -106,7 +111,7 @@ impl Tasks {
         Ok(job)
     }
 
-    /// Ends a job: all its processes everywhere.
+    /// Cancels a task: all its processes on all nodes end.
     pub async fn cancel_job(&self, id: JobId, by: &AuditContext) -> Result<Option<Job>, JobError> {
         let now = self.env.now();
         let none = || JobError::None { id: id.to_string() };
@@ -124,8 +129,8 @@ impl Tasks {
                 self.tell_of_job(&job);
                 Ok(Some(job))
             }
-            // Nobody knows it, but a node runs it.
-            Err(JobError::None { .. }) if self.release_stranger(id) => Ok(None),
+            // The task is not on record, but a node runs it.
+            Err(JobError::None { .. }) if self.release_orphan(id) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -136,29 +141,29 @@ impl Tasks {
         found.ok_or_else(|| JobError::None { id: id.to_string() })
     }
 
-    /// What a job wrote, from a place on.
+    /// Returns the output of a task from an offset on.
     pub async fn job_output(self: &Arc<Self>, id: JobId, from: u64) -> Result<Chunk, JobError> {
         let outputs = Arc::clone(&self.outputs);
         let read = tokio::task::spawn_blocking(move || outputs.read(id, from)).await;
         Ok(read.map_err(io::Error::other)??)
     }
 
-    /// Tells when a job has written more.
+    /// Returns a signal for new output of a task.
     pub async fn job_output_grows(self: &Arc<Self>, id: JobId) -> Result<watch::Receiver<u64>, JobError> {
         let outputs = Arc::clone(&self.outputs);
         let watched = tokio::task::spawn_blocking(move || outputs.watch(id)).await;
         Ok(watched.map_err(io::Error::other)??)
     }
 
-    /// Throws away what was written by jobs that are on record no more.
+    /// Removes the output of tasks that are no longer on record.
     async fn sweep_outputs(&self) {
         let jobs: BTreeSet<JobId> = self.env.store.read(|model| model.jobs().map(|job| job.id).collect());
         let outputs = Arc::clone(&self.outputs);
-        // What stays is thrown away with the next one.
+        // The next call removes the rest.
         let _ = tokio::task::spawn_blocking(move || outputs.keep_only(&jobs)).await;
     }
 
-    /// Edits jobs, writes down what has changed, and tells their nodes.
+    /// Changes tasks, stores the changes, and sends orders to their nodes.
     pub(crate) async fn edit_jobs(&self, ids: &[JobId], edit: impl Fn(&mut Job)) -> Result<(), StoreError> {
         let now = self.env.now();
         let edited = |job: &Job| {
@@ -166,7 +171,7 @@ impl Tasks {
             edit(&mut after);
             (after != *job).then_some(after)
         };
-        // Most of what nodes tell changes nothing, and then nothing is written.
+        // Most reports change nothing and cause no write.
         let changes =
             self.env.store.read(|model| ids.iter().any(|id| model.job(*id).is_some_and(|job| edited(job).is_some())));
         if !changes {
@@ -186,12 +191,12 @@ impl Tasks {
         Ok(())
     }
 
-    /// Says to every node of a job what is wanted of it now.
+    /// Sends the present order of a task to each of its nodes.
     fn tell_of_job(&self, job: &Job) {
         job.members.iter().for_each(|member| self.tell_of_work(member.node));
     }
 
-    /// Says to every node of the job that holds this one what is wanted of it now.
+    /// Sends the present order of the task that holds this node to each of its nodes.
     pub(crate) fn tell_job_of(&self, node: NodeId) {
         if let Some(job) = self.env.store.read(|model| model.job_on(node).cloned()) {
             self.tell_of_job(&job);
@@ -205,19 +210,19 @@ impl Tasks {
         let Some(commands) = self.links.commands(node) else { return };
         let order = self.env.store.read(|model| model.job_on(node).and_then(|job| job.order_for(node)));
         if let Some(order) = order {
-            // A full queue is no loss: it is said again.
+            // A full queue loses nothing: the order is repeated.
             let _ = commands.try_send(LinkCommand::Send(FromCentral::Job(order)));
         }
     }
 
-    /// Says again what nodes have not answered yet.
+    /// Repeats orders that nodes have not followed yet.
     pub(crate) fn remind_of_jobs(&self) {
         let waits = |job: &&Job| matches!(job.state, JobState::Starting | JobState::Ending) || job.state.is_final();
         let open: Vec<Job> = self.env.store.read(|model| model.open_jobs().filter(waits).cloned().collect());
         open.iter().for_each(|job| self.tell_of_job(job));
     }
 
-    /// Looks at the time, and at the nodes, of every job that is open.
+    /// Checks the time limit and the nodes of every open task.
     pub(crate) async fn watch_jobs(&self) {
         let now = self.env.now();
         let open: Vec<(JobId, Vec<(NodeId, NodeObservation)>)> = self.env.store.read(|model| {
@@ -239,7 +244,7 @@ impl Tasks {
     }
 }
 
-/// Edits a job, and writes down what has changed; `None` where nothing has.
+/// Changes a task and stores the change; `None` if nothing changed.
 pub(crate) fn edit_job(tx: &mut Tx<'_>, id: Option<JobId>, now: Timestamp, edit: impl FnOnce(&mut Job)) -> Option<Job> {
     let before = tx.job(id?).cloned()?;
     let mut after = before.clone();
@@ -254,7 +259,7 @@ pub(crate) fn edit_job(tx: &mut Tx<'_>, id: Option<JobId>, now: Timestamp, edit:
     Some(after)
 }
 
-/// What a node's phase says of the job that it runs.
+/// Derives the state of a task's part from the phase of its node.
 fn seen(phase: Option<Phase>) -> NodeObservation {
     match phase {
         None | Some(Phase::Removed) => NodeObservation::Gone("an operator removed the node".to_owned()),
@@ -263,8 +268,8 @@ fn seen(phase: Option<Phase>) -> NodeObservation {
     }
 }
 
-/// What a node has of a task counts as gone, in the same transaction as the reason; its other nodes are told at the next reminder, if
-/// not before.
+/// Marks a node's part of a task as lost, in the transaction of the cause. The other nodes receive their orders at the next reminder
+/// at the latest.
 pub(crate) fn lose_node(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
     let job = tx.job_on(node).map(|job| job.id);
     edit_job(tx, job, now, |job| job.seen(node, NodeObservation::Gone(why.to_owned()), now));
@@ -276,11 +281,16 @@ fn count(model: &Model, group: &[NodeId]) -> usize {
     standing.collect::<BTreeSet<NodeId>>().len()
 }
 
-/// Takes nodes of a group, in the order of the site file.
-fn claim(tx: &Tx<'_>, spec: &JobSpec, group: &[NodeId], strangers: &BTreeSet<NodeId>) -> Result<Vec<Member>, JobError> {
+/// Claims nodes of a group, in the order of the site file.
+fn claim(
+    tx: &Tx<'_>,
+    spec: &JobSpec,
+    group: &[NodeId],
+    with_orphans: &BTreeSet<NodeId>,
+) -> Result<Vec<Member>, JobError> {
     let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
-        match free_node(tx, *id, strangers) {
+        match free_node(tx, *id, with_orphans) {
             Ok(member) if free.iter().any(|other| other.node == member.node) => {
                 others.push(format!("{id} is {}, which the group has already", member.node));
             }
@@ -304,8 +314,8 @@ fn claim(tx: &Tx<'_>, spec: &JobSpec, group: &[NodeId], strangers: &BTreeSet<Nod
     Ok(free)
 }
 
-/// A node that a job may have for itself, or why it may not.
-fn free_node(tx: &Tx<'_>, id: NodeId, strangers: &BTreeSet<NodeId>) -> Result<Member, String> {
+/// Returns a node that the task may claim, or the reason against it.
+fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result<Member, String> {
     let node = tx.before().standing_for(id).ok_or("was never seen")?;
     if node.phase != Phase::Online {
         return Err(format!("is {}", node.phase));
@@ -313,11 +323,11 @@ fn free_node(tx: &Tx<'_>, id: NodeId, strangers: &BTreeSet<NodeId>) -> Result<Me
     if let Some(job) = tx.job_on(node.id) {
         return Err(format!("has task {}", job.id));
     }
-    // Nothing of this transaction places machines, so what was before it counts (BM-5).
+    // This transaction places no VMs, so the state before it decides (BM-5).
     if tx.before().held(node.id).is_some() {
         return Err("has virtual machines".to_owned());
     }
-    if strangers.contains(&node.id) {
+    if with_orphans.contains(&node.id) {
         return Err("has work that is not on record".to_owned());
     }
     if tx.before().stray_vms().any(|vm| vm.strays.contains(&node.id)) {
@@ -333,7 +343,7 @@ fn begun(job: &Job) -> String {
     format!("task {} of {} on {}: {}", job.id, job.spec.group, nodes.join(" "), job.spec.argv.join(" "))
 }
 
-/// The events between two moments of a job.
+/// The events of a change of a task.
 fn told(before: &Job, after: &Job, now: Timestamp) -> Vec<Event> {
     let mut events = Vec::new();
     let mut say = |node: Option<NodeId>, what: String| {

@@ -27,7 +27,7 @@ impl Tasks {
         Ok(None)
     }
 
-    /// All jobs of a node, as it tells.
+    /// Processes the report of all tasks of a node.
     async fn jobs_told(&self, node: NodeId, mut jobs: Vec<JobReport>) -> Result<(), PlaneError> {
         jobs.truncate(MAX_JOBS);
         let now = self.env.now();
@@ -40,16 +40,16 @@ impl Tasks {
             let others = jobs.iter().map(|report| report.job).filter(|job| Some(*job) != own);
             others.partition(|job| model.job(*job).is_some())
         });
-        // On record, and not this node's any more: it has come back from where it was thought to be gone.
+        // The task is on record, but no longer on this node, which was considered lost and has returned.
         for job in over {
             self.order_gone(node, job);
         }
-        // Nobody can ask for what has ended: the node need not keep it.
+        // The task has ended on record: the node may release it.
         let ended = jobs.iter().filter(|report| report.state.has_ended() && strange.contains(&report.job));
         ended.for_each(|report| self.order_gone(node, report.job));
         let names: Vec<String> = strange.iter().map(JobId::to_string).collect();
         let is_news = self.orphans.jobs.are(node, strange.into_iter().collect());
-        // A node that invents them drives out nobody's events.
+        // A node that invents tasks must not evict events of others.
         if is_news && self.env.allows(&format!("strange tasks of {node}")) {
             let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
             self.env.record(Event::new(now, Actor::Node, EventKind::Job, detail).of_node(node)).await;
@@ -57,7 +57,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// An agent of a node is there: of this boot, or of another one.
+    /// Processes the start of a link, in the same boot or in another one.
     pub(crate) async fn job_node_linked(&self, node: NodeId, session: BootSessionId) {
         let now = self.env.now();
         let Some(job) = self.env.store.read(|model| model.job_on(node).map(|job| job.id)) else { return };
@@ -67,23 +67,23 @@ impl Tasks {
         self.tell_of_work(node);
     }
 
-    /// An operator ends a job that is on no record; true if a node has it.
-    pub(crate) fn release_stranger(&self, job: JobId) -> bool {
+    /// Ends a task that is not on record; true if a node has it.
+    pub(crate) fn release_orphan(&self, job: JobId) -> bool {
         let nodes = self.orphans.jobs.with(job);
         nodes.iter().for_each(|node| self.order_gone(*node, job));
         !nodes.is_empty()
     }
 
     fn order_gone(&self, node: NodeId, job: JobId) {
-        // It is sent again with the next welcome if this is lost.
+        // If this message is lost, the next welcome repeats it.
         self.links.try_send(node, FromCentral::Job(JobOrder { job, want: JobWant::Gone }));
     }
 
-    /// Keeps a piece of output if the job has the node. One that cannot be kept is not answered: it comes again.
+    /// Stores a piece of output if the task has the node. If that fails, no acknowledgement is sent, and the node repeats the piece.
     async fn keep_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
         let (job, stream, when) = (output.job, output.stream, self.env.now());
         if !self.env.store.read(|model| model.job(job).is_some_and(|job| job.holds(node))) {
-            // Of a job that nobody will ever ask for, or that is over there: taken and thrown away, so that it does not wait for ever.
+            // Output of an unknown or ended task is acknowledged and dropped, so that the node stops repeating it.
             return Some(FromCentral::JobKept(OutputKept { job, stream, upto: u64::MAX }));
         }
         let outputs = Arc::clone(&self.outputs);

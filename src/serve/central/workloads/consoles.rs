@@ -1,6 +1,6 @@
 //! Joins an operator and a node at the console of a virtual machine.
 //!
-//! The node is asked over its link, and brings the console over a connection of its own. Buffers are bounded: a slow operator delays only that
+//! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator delays only that
 //! connection, and the node drops output and reports the gap.
 
 use crate::serve::central::{
@@ -22,10 +22,10 @@ use meshd_types::{NodeId, SystemUuid};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::mpsc;
 
-/// Consoles of a site that are sat at, at once.
-const MAX_SITTINGS: usize = 256;
-/// How long a node may take to bring one.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Maximum number of open consoles of a site.
+const MAX_CONSOLES: usize = 256;
+/// Timeout for the node's connection.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Pieces that wait for an operator.
 const SHOWN: usize = 16;
 /// Pieces of typing that wait for a node.
@@ -36,15 +36,15 @@ pub(super) type Consoles = BTreeMap<ConsoleId, PendingConsole>;
 
 pub(super) struct PendingConsole {
     node: NodeId,
-    /// Taken by the node that brings it; then it is sat at for as long as somebody holds the other ends.
+    /// The node's end, until the node takes it. The console is open while the other ends exist.
     end: Option<NodeEnd>,
     operator: mpsc::WeakSender<Bytes>,
 }
 
-/// What a console shows.
+/// A piece of console output.
 #[derive(Debug)]
 pub enum ConsoleFrame {
-    /// What the guest wrote.
+    /// Output of the guest.
     Bytes(Bytes),
     /// A note to the operator.
     Note(ConsoleNote),
@@ -53,45 +53,47 @@ pub enum ConsoleFrame {
 /// The operator's end.
 #[derive(Debug)]
 pub struct ConsoleSession {
-    /// What is shown; ends when the node hangs up.
+    /// Output; ends when the node closes the connection.
     pub shown: mpsc::Receiver<ConsoleFrame>,
+    /// Input for the guest.
     pub typed: mpsc::Sender<Bytes>,
 }
 
 /// The node's end.
 #[derive(Debug)]
 pub struct NodeEnd {
+    /// Output of the guest.
     pub shown: mpsc::Sender<ConsoleFrame>,
-    /// What is typed; ends when the operator leaves.
+    /// Input; ends when the operator closes the console.
     pub typed: mpsc::Receiver<Bytes>,
 }
 
-/// Why there is no console.
+/// Why a console does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// Not of this machine.
+    /// The node has no such virtual machine.
     #[error(transparent)]
     Vm(#[from] VmError),
     /// No node has it.
-    #[error("virtual machine {0} has no node now; start it first")]
+    #[error("cannot open the console of virtual machine {0}: it has no node; start it first")]
     Unplaced(SystemUuid),
-    /// Its node is not there.
-    #[error("node {0} has no link, so nobody can sit at its machines; wait until it is back")]
+    /// Its node has no link.
+    #[error("cannot open the console: node {0} has no link; retry when it is online")]
     NotLinked(NodeId),
-    /// Its node did not bring it.
-    #[error("node {node} did not bring the console within {} s; look at the log of its agent", PATIENCE.as_secs())]
+    /// Its node did not connect it.
+    #[error("cannot open the console: node {node} did not connect it within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
     NoAnswer { node: NodeId },
-    /// There are too many.
-    #[error("{MAX_SITTINGS} consoles are open; leave one first")]
+    /// Too many consoles are open.
+    #[error("cannot open the console: {MAX_CONSOLES} are open; close one first")]
     TooMany,
-    /// It could not be written down.
+    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
 
 impl Workloads {
     /// Opens a console: `history` bytes of past output, and with `follow` new output. With `by` the operator may type, which is recorded.
-    pub async fn sit(
+    pub async fn open_console(
         &self,
         uuid: SystemUuid,
         history: u64,
@@ -102,15 +104,15 @@ impl Workloads {
         let link = self.links.commands(node);
         let link = link.ok_or(ConsoleError::NotLinked(node))?;
         if let Some(by) = by {
-            self.sits_down(uuid, node, by).await?;
+            self.record_console(uuid, node, by).await?;
         }
         let console = ConsoleId(u64::from_be_bytes(self.env.random()));
         let ((show, mut shown), (typed, typing)) = (mpsc::channel(SHOWN), mpsc::channel(TYPED));
         {
             let mut all = self.consoles.lock();
-            // Nobody sits there any more.
+            // The operator has left.
             all.retain(|_, waiting| waiting.operator.upgrade().is_some());
-            if all.len() >= MAX_SITTINGS {
+            if all.len() >= MAX_CONSOLES {
                 return Err(ConsoleError::TooMany);
             }
             let end = Some(NodeEnd { shown: show, typed: typing });
@@ -121,7 +123,7 @@ impl Workloads {
             link.send(LinkCommand::Send(order)).await.ok()?;
             shown.recv().await
         };
-        let first = tokio::time::timeout(PATIENCE, asked).await;
+        let first = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
         if !matches!(first, Ok(Some(_))) {
             self.consoles.lock().remove(&console);
             return Err(ConsoleError::NoAnswer { node });
@@ -129,7 +131,7 @@ impl Workloads {
         Ok(ConsoleSession { shown, typed })
     }
 
-    /// The end of a console that a node was asked to bring; each once.
+    /// Takes the node's end of a requested console; each once.
     pub fn bring_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
         let mut all = self.consoles.lock();
         let waiting = all.get_mut(&console).filter(|waiting| waiting.node == peer.node)?;
@@ -141,11 +143,11 @@ impl Workloads {
             // Another node that says that it has it is not given what an operator types for this one.
             return node.ok_or(ConsoleError::Unplaced(uuid));
         }
-        let stranger = self.strangers().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        let stranger = self.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
         Ok(stranger.ok_or_else(|| VmError::None(uuid.to_string()))?)
     }
 
-    async fn sits_down(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
+    async fn record_console(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
         let now = self.env.now();
         self.env
             .store

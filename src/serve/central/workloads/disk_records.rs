@@ -10,11 +10,11 @@ use meshd_proto::{DiskFacts, vm::VmReport};
 use meshd_store::Tx;
 use meshd_types::{CorrelationId, NodeId, Timestamp, fail};
 
-/// Most words of a node about the content of one disk, and most characters of each.
+/// Maximum number of reported contents of a disk, and of characters of each.
 const MAX_WORDS: usize = 16;
 const MAX_WORD: usize = 64;
 
-/// Records the disks that a report says are a machine's own and that were not before; `vm` is as it was.
+/// Records disks that became a VM's own by this report; `vm` is the record before it.
 pub(crate) fn given(tx: &mut Tx<'_>, vm: &Vm, report: &VmReport, node: NodeId, order: CorrelationId, now: Timestamp) {
     if !fail::defends("disk-records") {
         return;
@@ -34,7 +34,7 @@ pub(crate) fn given(tx: &mut Tx<'_>, vm: &Vm, report: &VmReport, node: NodeId, o
     }
 }
 
-/// Records the disks that a node has wiped before it let go of a machine; `vm` is as it was.
+/// Records disks that a node wiped before it released a VM; `vm` is the record before it.
 pub(crate) fn wiped(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: CorrelationId, now: Timestamp) {
     let by = AuditContext::new(Principal::Node, Verb::DiskWipe, order);
     let facts = tx.node(node).and_then(|node| node.facts.clone());
@@ -46,7 +46,7 @@ pub(crate) fn wiped(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: CorrelationId
     }
 }
 
-/// A node's words about content, bounded.
+/// Limits the reported contents.
 fn held(words: &[String]) -> String {
     let word = |word: &String| word.chars().filter(|c| !c.is_control()).take(MAX_WORD).collect::<String>();
     let words: Vec<String> = words.iter().take(MAX_WORDS).map(word).collect();

@@ -26,10 +26,10 @@ pub enum HeldWork {
     Task { node: NodeId, id: JobId },
 }
 
-/// Most names that a refusal tells.
+/// Maximum number of names in a refusal.
 const MAX_TOLD: usize = 5;
 
-/// What works on a node, or is ordered to, in words: what a drain waits for.
+/// Names the present and ordered work of a node, for which a drain waits.
 pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
     let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("virtual machine {}", vm.name()));
     machines.chain(model.job_on(id).map(|job| format!("task {}", job.id))).collect()

@@ -16,8 +16,8 @@ use meshd_store::Tx;
 use meshd_types::{NodeId, SystemUuid, Timestamp};
 
 impl Workloads {
-    /// Gives a node to those that lost theirs and may be moved, or were refused by theirs. What does not fit now is tried again at the
-    /// next look.
+    /// Places virtual machines that lost their node and may move, or that their node refused. Those that do not fit are retried at the
+    /// next scan.
     pub(crate) async fn place_waiting(&self) {
         let waiting: Vec<SystemUuid> =
             self.env.store.read(|model| model.unplaced_vms().filter(|vm| vm.waits_for_node()).map(Vm::uuid).collect());
@@ -60,7 +60,7 @@ impl Workloads {
     }
 }
 
-/// Nothing of a node holds a virtual machine any more. Those that were being deleted are gone.
+/// Releases all virtual machines of a node. Those that were being deleted are removed.
 pub(crate) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone, why: &str, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     let strays: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.strays.contains(&id)).cloned().collect();
@@ -89,7 +89,7 @@ pub(crate) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone,
     }
 }
 
-/// A node is forgotten: what it held is free, and nothing starts elsewhere by itself, for the machine may still run.
+/// Processes the removal of a node: its virtual machines are released and not started elsewhere, because the machine may still run.
 pub(crate) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     forget_slots(tx, id);
@@ -103,7 +103,7 @@ pub(crate) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timest
             tx.put_vm(vm);
         }
     }
-    // Nobody is left to wipe its disks, nor to give them to anybody.
+    // No node is left to wipe or assign its disks.
     for mut vm in tx.all_vms().filter(|vm| vm.owes.contains_key(&id)).cloned().collect::<Vec<_>>() {
         vm.left(id);
         if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {

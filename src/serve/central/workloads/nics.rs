@@ -1,7 +1,7 @@
 //! MAC and IP addresses of virtual NICs. The transaction that records a virtual machine reserves them, until the record is removed.
 
 use crate::serve::central::{environment::site_snapshot::SiteSnapshot, workloads::Workloads};
-use meshd_config::{MacPrefix, Whom, vm::derived_mac};
+use meshd_config::{MacPrefix, Owner, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
     work::{CardNews, ReservedNic, SlotCard, SlotId, Vm, private_address, site_address},
@@ -24,7 +24,7 @@ impl Workloads {
         })
     }
 
-    /// What has become of cards since a revision, if anything has.
+    /// Changes of NICs since a revision, if there are any.
     pub fn cards_since(&self, seen: u64) -> Option<(u64, CardNews)> {
         self.env.store.read(|model| {
             let now = model.card_revision();
@@ -63,7 +63,7 @@ impl Workloads {
 /// Gives each card of a new machine what its file does not name, and looks whether the rest can be its own.
 ///
 /// # Errors
-/// Everything that stands against it, with whose it is.
+/// All conflicts, each with the owner of the address.
 pub(crate) fn reserve(
     model: &Model,
     live: &SiteSnapshot,
@@ -76,7 +76,7 @@ pub(crate) fn reserve(
         faults.push(SpecFault { key: format!("nic[{index}].{key}"), message, hint: hint.to_owned() });
     };
     let uuid = spec.uuid;
-    // Those of slots are the slots' already.
+    // NICs of slots have the addresses of their slots.
     let mut macs: BTreeSet<MacAddr> = spec.nics.iter().map(|nic| nic.mac).collect();
     let mut given: BTreeSet<Ipv4Addr> = spec.nics.iter().filter_map(site_address).collect();
     for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| !nic.slot) {
@@ -138,7 +138,7 @@ pub(crate) fn against_slot(
         return Some(format!("{address} is {holder}"));
     }
     let leased = live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
-    let range = leased.into_iter().find(|range| range.holds(address))?;
+    let range = leased.into_iter().find(|range| range.contains(address))?;
     Some(format!("{address} lies in the range {}-{}, which is leased to anybody", range.first, range.last))
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn against_slot(
 /// machines may have come.
 ///
 /// # Errors
-/// Everything that stands against it, with whose it is.
+/// All conflicts, each with the owner of the address.
 pub(crate) fn check_slot_cards(
     model: &Model,
     live: &SiteSnapshot,
@@ -180,14 +180,14 @@ pub(crate) fn is_private_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
             .any(|address| wanted.contains(&address))
 }
 
-/// What pools say of an address.
+/// The result of a search in the pools.
 enum Pooled {
     NoPool,
     Free(Ipv4Addr),
     Full,
 }
 
-/// What there is already.
+/// The state against which addresses are checked.
 struct Ground<'a> {
     model: &'a Model,
     live: &'a SiteSnapshot,
@@ -200,7 +200,7 @@ impl Ground<'_> {
         self.user_of_mac(mac, None).or_else(slot)
     }
 
-    /// Who has it, beside this machine, whatever slots are approved with.
+    /// The holder other than this VM, without the addresses of slots.
     fn user_of_mac(&self, mac: MacAddr, beside: Option<SystemUuid>) -> Option<String> {
         let vm = || {
             let vm = self.model.vm_of_mac(mac).filter(|vm| Some(vm.uuid()) != beside)?;
@@ -208,7 +208,7 @@ impl Ground<'_> {
         };
         let node = || self.model.node_of_mac(mac).map(|node| format!("a card of node {}", node.id));
         let reserved =
-            || self.live.reserved_for(Whom::Mac(mac)).map(|address| format!("that of a [[reservation]], {address}"));
+            || self.live.reserved_for(Owner::Mac(mac)).map(|address| format!("that of a [[reservation]], {address}"));
         vm().or_else(node).or_else(reserved)
     }
 
@@ -223,7 +223,7 @@ impl Ground<'_> {
         self.user_of(address, mac, None).or_else(slot)
     }
 
-    /// Who has it, beside this machine, whatever slots are approved with.
+    /// The holder other than this VM, without the addresses of slots.
     fn user_of(&self, address: Ipv4Addr, mac: MacAddr, beside: Option<SystemUuid>) -> Option<String> {
         let vm = || {
             let vm = self.model.vm_at(address).filter(|vm| Some(vm.uuid()) != beside)?;
@@ -232,7 +232,7 @@ impl Ground<'_> {
         vm().or_else(|| self.live.holder_of(address)).or_else(|| self.lessee(address, mac))
     }
 
-    /// Who uses it by a lease.
+    /// The holder of a lease of the address.
     fn lessee(&self, address: Ipv4Addr, mac: MacAddr) -> Option<String> {
         let lease = self.model.lease(address).filter(|lease| lease.mac != mac && lease.expires_at > self.now)?;
         let node = self.model.node_of_mac(lease.mac).map(|node| format!(" of node {}", node.id)).unwrap_or_default();
@@ -248,7 +248,7 @@ impl Ground<'_> {
             while let Some(address) = next.filter(|address| *address <= pool.last) {
                 // A range may still be leased that site.toml has given up since meshd started.
                 let leased = self.live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
-                let range = leased.into_iter().find(|range| range.holds(address));
+                let range = leased.into_iter().find(|range| range.contains(address));
                 if range.is_none() && !beside.contains(&address) && self.holder_of(address, mac).is_none() {
                     return Pooled::Free(address);
                 }

@@ -11,9 +11,9 @@ use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
 use meshd_store::Model;
 use meshd_types::NodeId;
 
-/// The check that says whether virtual machines run.
+/// The check of virtualisation.
 const KVM_CHECK: &str = "kvm";
-/// The check that says whether files of machines are whole. It is unproven while some are fetched; of units it says nothing.
+/// The check of volumes. It is unproven during a fetch, and does not concern units.
 const IMAGES_CHECK: &str = "images";
 
 static NOTHING: Allocations = Allocations::none();
@@ -25,13 +25,13 @@ pub(crate) fn hosts<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item 
     nodes.map(move |node| host(model, site, node))
 }
 
-/// One node, by what is found quickly.
+/// Describes one node, without slots.
 fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> {
     let facts = node.facts.as_ref().unwrap_or(&UNKNOWN);
-    // What the kernel sets aside is in `MemTotal` as well.
+    // `MemTotal` includes memory that the kernel reserves.
     let pool = match &facts.hosting {
         Some(hosting) => hosting.hugepages.iter().map(HugepageFacts::bytes).sum(),
-        // An older agent does not tell; then it is what the profile asks for.
+        // An older agent does not report it: then the profile's request counts.
         None => effective_profile(site, node).hugepages.map_or(0, |pages| pages.bytes()),
     };
     let total = facts.memory.total_kib.saturating_mul(1024);
@@ -53,7 +53,7 @@ fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> 
         disks: &facts.disks,
         pci: &facts.pci,
         held: model.held(node.id).unwrap_or(&NOTHING),
-        // What is not proven is looked at only where a node could be the best.
+        // Unproven checks matter only for nodes that could be chosen.
         closed: model.closed_units(node.id, site.slot_policy() == SlotPolicy::Auto),
         barred: Vec::new(),
         slots: Vec::new(),
@@ -75,7 +75,7 @@ pub(crate) fn slot_disks(model: &Model, node: NodeId) -> Vec<SlotDisk> {
     slots_of(model, node).into_iter().filter_map(disk).collect()
 }
 
-/// Adds which units of a node cannot be given because of their slots, and what belongs to these.
+/// Adds the units of a node that their slots block, and the parts of slots.
 pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut CandidateNode<'a>) {
     host.slots = slots_of(model, host.node);
     let Some((node, facts)) = model.node(host.node).and_then(|node| Some((node, node.facts.as_ref()?))) else { return };
@@ -101,7 +101,7 @@ pub(crate) fn implied(site: &Site, node: Option<&Node>) -> bool {
     site.slot_policy() == SlotPolicy::Auto && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
 }
 
-/// What its checks of this boot say of virtual machines.
+/// Returns the result of the checks of this boot for virtual machines.
 fn runs(node: &Node) -> VmSupport {
     match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
         Some(CheckStatus::Pass) => VmSupport::Kvm,

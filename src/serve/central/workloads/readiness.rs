@@ -14,7 +14,7 @@ use meshd_proto::{CheckStatus, Facts, vm::VmSpec};
 use meshd_store::Model;
 use meshd_types::{NodeId, PciAddress, SystemUuid};
 
-/// Why a node does not start anything now, and what to do; `None` where it may. Between its link and its checks the order waits.
+/// Returns why a node starts nothing now, with a hint; `None` if it may. Orders wait for the checks after a new link.
 fn not_in_service(node: &Node) -> Option<(String, String)> {
     let failing = || node.valid_checks().into_iter().flatten().find(|check| check.status == CheckStatus::Fail);
     let id = node.id;
@@ -31,7 +31,7 @@ fn not_in_service(node: &Node) -> Option<(String, String)> {
     }
 }
 
-/// Whether one that has a node may be started there.
+/// Returns whether a placed virtual machine may start.
 pub(crate) fn startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmError> {
     let Some(node) = vm.node() else { return Ok(()) };
     let Some(node) = model.node(node) else { return Ok(()) };
@@ -59,7 +59,7 @@ fn slot_with(node: NodeId, function: &PciAddress, facts: &Facts) -> SlotId {
     candidates(node, facts).find(has).unwrap_or_else(|| SlotId { node, unit: function.clone() })
 }
 
-/// True if a node may be told to run something: nothing fails that was looked at in this boot (DR-13, DR-16).
+/// True if a node may run work: no check of this boot fails (DR-13, DR-16).
 pub(crate) fn may_be_told(model: &Model, node: NodeId) -> bool {
     model.node(node).is_some_and(Node::passes)
 }

@@ -25,17 +25,17 @@ use std::{
 /// Longest reason that is kept, in characters.
 const MAX_REASON: usize = 500;
 
-/// How far nodes are with the volumes that they fetch. In memory: it is told each second.
+/// Progress of fetched volumes. In memory: nodes report it each second.
 pub(super) type Fetching = BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetching>>;
 
-/// What nodes gave to the cards of their private networks. In memory: it is told again after each welcome.
+/// Addresses of NICs in private networks. In memory: nodes report them after each welcome.
 pub(super) type Addresses = BTreeMap<NodeId, VmAddresses>;
 
 /// By machine and card.
 type VmAddresses = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
 
 impl Workloads {
-    /// What a node gave to the cards of a machine.
+    /// Returns the private addresses of a VM's NICs.
     pub(crate) fn told_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
         self.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
     }
@@ -101,11 +101,11 @@ impl Workloads {
                     let told = vm.missing(serves, now);
                     record(tx, vm, node, told, now);
                 }
-                self.meet(tx, node, strange(tx.before(), node, &vms), now);
+                self.record_orphans(tx, node, strange(tx.before(), node, &vms), now);
                 Ok::<_, StoreError>(refused)
             })
             .await?;
-        // What is wanted of those that ended is another thing now.
+        // The desired state of ended VMs has changed.
         self.notify_unsettled(node);
         for uuid in refused {
             self.place_again(uuid).await;
@@ -119,11 +119,11 @@ impl Workloads {
         strange.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
     }
 
-    /// Those of whom nothing is known: shown, never ended. Each is an event once, but no node drives out the events of others.
-    fn meet(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
+    /// Processes unknown VMs: they are shown and never ended. Each causes one event, with a limit for each node.
+    fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
         let before: BTreeSet<SystemUuid> =
             self.orphans.vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
-        let cause = format!("strangers of {node}");
+        let cause = format!("orphans of {node}");
         for (uuid, report) in strange.iter().filter(|(uuid, _)| !before.contains(uuid)) {
             if !self.env.allows(&cause) {
                 break;
@@ -135,21 +135,21 @@ impl Workloads {
         self.orphans.vms.are(node, strange);
     }
 
-    /// What nodes have that is not on record there.
-    pub fn strangers(&self) -> Vec<(NodeId, VmReport)> {
+    /// VMs that nodes report and that are not on record there.
+    pub fn orphan_vms(&self) -> Vec<(NodeId, VmReport)> {
         let all = self.orphans.vms.lock();
         all.iter().flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone()))).collect()
     }
 
     /// The little that is known of one, so that it can be released.
-    pub(crate) fn stranger(&self, node: NodeId, uuid: SystemUuid) -> Option<VmAsk> {
+    pub(crate) fn orphan(&self, node: NodeId, uuid: SystemUuid) -> Option<VmAsk> {
         let report = self.orphans.vms.lock().get(&node)?.get(&uuid)?.clone();
         Some(VmAsk::new(VmSpec::unknown(report.name, uuid)))
     }
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let (now, order) = (self.env.now(), CorrelationId(self.env.random()));
-        // Whether units and disks are clean only the node can say, and it tells of them when its link comes up.
+        // Only the node knows whether units and disks are clean; it reports them when its link opens.
         let unsure = self.env.store.read(|model| model.vm(uuid).is_some_and(|vm| looks_used(model, node, vm)));
         self.env
             .store
@@ -211,7 +211,7 @@ impl Workloads {
     }
 }
 
-/// Puts what a node reports in place of what it reported before.
+/// Replaces the former report of a node.
 fn replace<T>(all: &mut BTreeMap<NodeId, BTreeMap<SystemUuid, T>>, node: NodeId, now: BTreeMap<SystemUuid, T>) {
     if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
 }
@@ -226,7 +226,7 @@ fn looks_used(model: &Model, node: NodeId, vm: &Vm) -> bool {
     units || vm.ask.spec.disks().any(blocked)
 }
 
-/// A node boots anew: what ran on it is gone, and the record says so.
+/// Records that the VMs of a node ended with its reboot.
 pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
     let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
@@ -265,7 +265,7 @@ fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmTold>, now: Time
     tx.put_vm(vm);
 }
 
-/// What a report of a node is to the central node.
+/// The relation of a report to the records.
 enum Concern<'a> {
     /// It is on record there.
     Own(&'a Vm),
@@ -288,7 +288,7 @@ fn strange(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid
     vms.iter().filter(is).map(|report| (report.uuid, report.clone())).collect()
 }
 
-/// Those on record at a node that are not among what it tells.
+/// VMs on record at a node that its report lacks.
 fn absent<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
     let told: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
     model.vms_of(node).filter(move |vm| vm.is_told() && !told.contains(&vm.uuid()))

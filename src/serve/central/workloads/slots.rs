@@ -24,7 +24,7 @@ pub enum SlotError {
     /// There is none.
     #[error("there is no slot {0}; `meshd slot list` shows those that there are")]
     None(SlotId),
-    /// Nobody approved it.
+    /// It is not approved.
     #[error("slot {0} is a candidate; approve it first: meshd slot approve {0}")]
     Candidate(SlotId),
     /// Its state does not allow it.
@@ -36,7 +36,7 @@ pub enum SlotError {
     )]
     Disk(DiskIdentity),
     /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
-    #[error("disk `{disk}` is not given away: {why}; `meshd node show` lists the node's disks")]
+    #[error("cannot assign disk `{disk}`: {why}; `meshd node show` lists the node's disks")]
     DiskBlocked { disk: DiskIdentity, why: String },
     /// A virtual machine that does not have the slot has the disk.
     #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
@@ -46,23 +46,23 @@ pub enum SlotError {
         vm: VmName,
     },
     /// The node reports none.
-    #[error("no {what} is near slot {id}, as its node tells; name one, or leave it out")]
+    #[error("slot {id} has no nearest {what}: its node reports none; name one, or omit it")]
     NoneNear {
         id: SlotId,
         /// The kind of device.
         what: &'static str,
     },
-    /// What its node says of itself is not proven (DR-12).
-    #[error("slot {id} is not approved: {why}; repair its node, then approve it")]
+    /// The checks of its node do not prove its report (DR-12).
+    #[error("cannot approve slot {id}: {why}; repair its node first")]
     Unproven { id: SlotId, why: String },
     /// Its addresses cannot be its own.
-    #[error("{0}; name others, or leave them out")]
+    #[error("{0}; use other addresses, or omit them")]
     Card(String),
     /// The name of a fabric device is none.
-    #[error("a fabric device is named by 1 to {MAX_FABRIC} printable characters without space")]
+    #[error("invalid fabric device: use 1 to {MAX_FABRIC} printable characters without spaces")]
     Fabric,
     /// The site is full.
-    #[error("there are {MAX_SLOTS} slots on record; remove nodes that are gone")]
+    #[error("cannot approve the slot: there are {MAX_SLOTS} on record; remove nodes that no longer exist")]
     TooMany,
     /// Its virtual machine cannot be deleted.
     #[error(transparent)]
@@ -72,7 +72,7 @@ pub enum SlotError {
     Store(#[from] StoreError),
 }
 
-/// What belongs to a slot beside its unit.
+/// The parts of a slot other than its unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotParts {
     /// A disk of the node.
@@ -103,7 +103,7 @@ impl Workloads {
         found.ok_or_else(|| SlotError::None(id.clone()))
     }
 
-    /// Approves a slot as it is now, with what belongs to it; again, what it is now is what is approved.
+    /// Approves a slot with its present parts. Approving again replaces the approved parts.
     pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, SlotError> {
         let plain =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
@@ -139,7 +139,7 @@ impl Workloads {
         .await
     }
 
-    /// Keeps a slot from being given; who has it keeps it.
+    /// Disables a slot for new VMs; a VM that has it keeps it.
     pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
         self.change_slot(id, by, "disabled", |_, slot, now| {
@@ -234,7 +234,7 @@ fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
     model.vm(owner)
 }
 
-/// What an operator named, or what is nearest.
+/// Returns the named device, or the nearest.
 fn pick<T: FromStr>(
     slot: &Slot,
     what: &'static str,

@@ -24,27 +24,27 @@ pub const MAX_SITE_VMS: usize = 20_000;
 /// Why an order about a virtual machine is not followed. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// There is none.
+    /// No such virtual machine.
     #[error("there is no virtual machine `{0}`; `meshd vm list` shows those that there are")]
     None(String),
     /// Another one has the name.
-    #[error("virtual machine {uuid} is called `{name}` already; take another name, or delete that one")]
+    #[error("cannot create virtual machine `{name}`: {uuid} has this name; use another name, or delete that one")]
     NameTaken { name: VmName, uuid: SystemUuid },
     /// Another one has the UUID.
     #[error("{uuid} is the virtual machine `{name}` already; leave the uuid out, or delete that one")]
     UuidTaken {
-        /// The name of the one that has it.
+        /// The virtual machine with this UUID.
         name: VmName,
         uuid: SystemUuid,
     },
     /// The site is full.
-    #[error("there are {MAX_SITE_VMS} virtual machines on record; delete some")]
+    #[error("cannot create a virtual machine: the site has {MAX_SITE_VMS}; delete some")]
     TooMany,
     /// It cannot be, on any node.
     #[error("invalid VM specification: {}", faults(.0))]
     Unsound(Vec<SpecFault>),
     /// Its network cards are not its own.
-    #[error("its network cards cannot be so: {}; correct them", faults(.0))]
+    #[error("invalid NIC configuration: {}; correct it", faults(.0))]
     Cards(Vec<SpecFault>),
     /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
@@ -54,7 +54,7 @@ pub enum VmError {
     NotInService {
         name: VmName,
         node: NodeId,
-        /// What is with the node.
+        /// Why the node takes no work.
         why: String,
         hint: String,
     },
@@ -68,7 +68,7 @@ pub enum VmError {
         "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
     )]
     Elsewhere { uuid: SystemUuid, node: NodeId },
-    /// It names a file that nobody has added.
+    /// A volume that it names was not added.
     #[error("volume `{volume}` has the digest {digest}, which is not here; add the file first: meshd volume add FILE")]
     NoVolume {
         /// The volume's name.
@@ -91,7 +91,7 @@ fn faults(faults: &[SpecFault]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// What an operator wants of one that is on record.
+/// An order about a virtual machine on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmVerb {
     /// Start it; a running one is left alone.
@@ -113,7 +113,7 @@ impl Workloads {
     ) -> Result<Vm, VmError> {
         let (live, now) = (self.env.live(), self.env.now());
         fill_slot_cards(&mut ask.spec, Vec::new());
-        // No file goes between the look at it and the record that names it.
+        // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
         let vm = self
             .env
@@ -185,7 +185,7 @@ impl Workloads {
     /// The answer has no place if nothing is left to be released. Forced, its disks are left as they are, unwiped.
     pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, by: &AuditContext) -> Result<Vm, VmError> {
         let now = self.env.now();
-        let stranger = node.and_then(|node| self.stranger(node, uuid));
+        let stranger = node.and_then(|node| self.orphan(node, uuid));
         let vm = self
             .env
             .store
@@ -198,7 +198,7 @@ impl Workloads {
                 let is_in = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
                 match node.filter(|node| vm.node() != Some(*node)) {
                     Some(node) if !is_in(&node) => return Err(VmError::NoNode(node)),
-                    // What another node has of it; the record stays.
+                    // The part on another node; the record stays.
                     Some(node) => drop(vm.strays.insert(node)),
                     None => (vm.wish, vm.trouble) = (VmWish::Release, None),
                 }
@@ -283,7 +283,7 @@ impl Workloads {
         if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
 
-    /// Tells the nodes that are concerned; one without a link is told at its next welcome.
+    /// Sends the desired state to the affected nodes; a node without link receives it at its next welcome.
     pub(crate) fn notify(&self, vm: &Vm) {
         for node in vm.node().into_iter().chain(vm.strays.iter().copied()) {
             self.links.notify_node(node, Some(vm.uuid()));
@@ -324,7 +324,7 @@ fn placed(vm: &Vm) -> String {
     format!("on {node}{}{}{numa}", part("with", units.join(" ")), part("at", addresses.join(" ")))
 }
 
-/// What became of a virtual machine.
+/// An event of a virtual machine.
 pub(crate) fn story(
     vm: &Vm,
     node: impl Into<Option<NodeId>>,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeUseError {
     /// Machines name it.
-    #[error("volume {volume} is named by {}; delete these first", names(.by))]
+    #[error("cannot remove volume {volume}: {} use it; delete these first", names(.by))]
     Used {
         volume: String,
         /// By which machines.
@@ -19,8 +19,8 @@ pub enum VolumeUseError {
     },
     #[error(transparent)]
     Files(#[from] VolumeError),
-    /// The look at them was interrupted.
-    #[error("it was interrupted; try again")]
+    /// The check of the volumes was interrupted.
+    #[error("the removal was interrupted; retry")]
     Interrupted,
 }
 

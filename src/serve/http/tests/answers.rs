@@ -1,7 +1,7 @@
 //! What each route answers.
 
-use super::super::outlet::Handed;
 use super::super::routes::{Client, router};
+use super::super::sendfile_writer::PendingWrites;
 use super::*;
 use axum::{body::Body, extract::Request};
 use proptest::prelude::*;
@@ -112,14 +112,14 @@ proptest! {
         head: bool,
     ) {
         let Ok(uri) = format!("{path}?{query}").parse::<axum::http::Uri>() else { return Ok(()) };
-        let (plane, _events) = Fake::new(BLOB.into(), "overlay".into());
-        let client = Client { from: Ipv4Addr::LOCALHOST, at: ENDPOINT, handed: Handed::default() };
+        let (api, _events) = Fake::new(BLOB.into(), "overlay".into());
+        let client = Client { from: Ipv4Addr::LOCALHOST, at: ENDPOINT, pending: PendingWrites::default() };
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = uri;
         *request.method_mut() = if head { axum::http::Method::HEAD } else { axum::http::Method::GET };
         request.extensions_mut().insert(client);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let answer = runtime.block_on(router(plane).oneshot(request)).expect("infallible");
+        let answer = runtime.block_on(router(api).oneshot(request)).expect("infallible");
         prop_assert!(matches!(answer.status().as_u16(), 200 | 404), "{}", answer.status());
         let script = path.starts_with("/boot/");
         prop_assert!(!script || answer.status() == 200, "{path}: {}", answer.status());

@@ -121,8 +121,8 @@ async fn when_all_connections_are_taken_an_idle_one_gives_its_place() {
 #[tokio::test]
 async fn a_response_that_is_too_slow_on_the_whole_is_cut_off_though_it_never_stops() {
     const LARGE: usize = 64 << 20;
-    let patience = Patience { response: Duration::ZERO, rate: u64::MAX, ..Limits::default().patience };
-    let mut server = Server::start(Limits { patience, ..Limits::default() }, "", vec![7; LARGE]);
+    let timeouts = WriteTimeouts { response: Duration::ZERO, rate: u64::MAX, ..Limits::default().timeouts };
+    let mut server = Server::start(Limits { timeouts, ..Limits::default() }, "", vec![7; LARGE]);
     let mut stream = server.connect().await;
     send(&mut stream, "GET", &format!("/overlay/{CAPABILITY}/apkovl.tar.gz"), "").await;
     assert!(closed(stream).await.len() < LARGE);

@@ -4,7 +4,7 @@ mod answers;
 mod limits;
 mod overlay;
 
-use super::outlet::Patience;
+use super::sendfile_writer::WriteTimeouts;
 use super::server::{Limits, run};
 use super::*;
 use crate::serve::{
@@ -86,7 +86,7 @@ impl Fake {
     }
 }
 
-impl BootPlane for Arc<Fake> {
+impl BootApi for Arc<Fake> {
     type Overlay = FakeTransfer;
 
     fn folder(&self) -> std::path::PathBuf {
@@ -148,12 +148,12 @@ impl Drop for Server {
 
 impl Server {
     fn start(limits: Limits, blob: impl Into<Bytes>, overlay: impl Into<Bytes>) -> Self {
-        let (plane, events) = Fake::new(blob.into(), overlay.into());
+        let (api, events) = Fake::new(blob.into(), overlay.into());
         let listener =
             bind::tcp(Service::Http, None, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("port 0 is free");
         let at = listener.local_addr().expect("it is bound");
         let shutdown = CancellationToken::new();
-        let running = tokio::spawn(run(limits, plane, listener, shutdown.clone()));
+        let running = tokio::spawn(run(limits, api, listener, shutdown.clone()));
         Server { at, events, shutdown, running }
     }
 

@@ -51,8 +51,8 @@ async fn a_client_that_takes_all_but_the_end_spends_nothing() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off() {
-    let patience = Patience { write: Duration::from_millis(50), ..Limits::default().patience };
-    let limits = Limits { patience, ..Limits::default() };
+    let timeouts = WriteTimeouts { write: Duration::from_millis(50), ..Limits::default().timeouts };
+    let limits = Limits { timeouts, ..Limits::default() };
     let mut server = Server::start(limits, "", vec![7; LARGE]);
     let mut stream = server.connect().await;
     send(&mut stream, "GET", &path(), "").await;

@@ -7,7 +7,7 @@ use meshd_types::{Basis, NodeId};
 
 /// Renderings so far: for scripts, and to know what nodes would boot.
 async fn counted(rig: &Rig, nodes: &[NodeId]) -> [u64; 2] {
-    rig.central.generations.reconsider_stale().await;
+    rig.central.generations.scan_stale().await;
     for id in nodes {
         rig.central.generations.render(&rig.node(*id), ENDPOINT).await.unwrap();
     }

@@ -1,13 +1,19 @@
-//! Makes the files of tests/compat with the programs of another version; tests/compat/README.md has the command.
+//! Records files like those of tests/compat: of this version in each run of the tests, of another one with `make record-compat`.
 
-use super::{ANSWERS, KEY, MESSAGES, folder};
+use super::{ANSWERS, KEY, MESSAGES};
 use crate::{
     work::jobs::rig::Rig,
     work::vms::central::{self, Machine},
     world::{World, eventually, node::PxeNode},
 };
 use serde_json::{Value, json};
-use std::{env, fs, path::Path, process::Command, thread, time::Duration};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+    time::Duration,
+};
 
 /// Long enough that a link which is cut leaves its node offline.
 const OFFLINE: Duration = Duration::from_secs(25);
@@ -146,19 +152,28 @@ fn messages(recorded: &Path) -> Vec<Value> {
     lines.collect()
 }
 
+/// Without `MESHD_COMPAT_OUT` the files go to a folder that is removed afterwards.
 #[test]
-#[ignore = "writes tests/compat with the programs of another version"]
-fn files_of_another_version_are_recorded() {
+fn recorded_files_are_complete() {
+    let scratch = tempfile::tempdir().unwrap();
+    let files = env::var_os("MESHD_COMPAT_OUT").map_or_else(|| scratch.path().to_owned(), PathBuf::from);
+    fs::create_dir_all(&files).unwrap();
     let mut rig = Rig::of(site());
     fill(&rig);
     rig.machines.clear();
     thread::park_timeout(OFFLINE);
-    let (world, files) = (&mut rig.world, folder());
-    fs::write(files.join(ANSWERS), serde_json::to_vec(&answers(world)).unwrap()).unwrap();
+    let world = &mut rig.world;
+    let recorded = answers(world);
+    for question in QUESTIONS.map(|words| words.join(" ")) {
+        let answer = recorded["answers"][&question].as_array().unwrap_or_else(|| panic!("{question} is no list"));
+        assert!(!answer.is_empty(), "nothing is recorded for {question}");
+    }
+    fs::write(files.join(ANSWERS), serde_json::to_vec(&recorded).unwrap()).unwrap();
     let (backup, key) = (files.join("rack.backup"), files.join(KEY));
     let _ = fs::remove_file(&backup);
     fs::write(&key, "test passphrase, no secret\n").unwrap();
     done(world, &["backup", "create", backup.to_str().unwrap(), "--key-file", key.to_str().unwrap(), "--blobs"]);
+    done(world, &["backup", "verify", backup.to_str().unwrap(), "--key-file", key.to_str().unwrap()]);
     assert!(world.stop().success());
     let parts = ["site.toml", "state", "overlays", "images", "loaders", "agent"];
     let parts = parts.into_iter().filter(|part| world.path(part).exists());

@@ -99,7 +99,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     );
     // Whoever says that it has a machine that has no node is not given what an operator types for it.
     tell(&first, &[(&stays, VmState::Running)]).await;
-    let sat = rig.central.workloads.sit(stays.uuid(), 0, true, None).await;
+    let sat = rig.central.workloads.open_console(stays.uuid(), 0, true, None).await;
     assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
 }
 

@@ -131,7 +131,7 @@ async fn one_that_nobody_ordered_is_shown_and_left_alone_until_an_operator_relea
         tell(&node, &[(&stranger, VmState::Running)]).await;
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
-    assert_eq!(rig.central.workloads.strangers().len(), 1);
+    assert_eq!(rig.central.workloads.orphan_vms().len(), 1);
     assert!(rig.central.workloads.vm_orders(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
     assert!(rig.central.workloads.delete_vm(stranger.uuid(), None, &by).await.is_err(), "on which node?");
@@ -141,7 +141,7 @@ async fn one_that_nobody_ordered_is_shown_and_left_alone_until_an_operator_relea
     tell(&node, &[]).await;
     released(&node, &stranger).await;
     assert_eq!(record(&rig, &stranger), None);
-    assert!(rig.central.workloads.strangers().is_empty());
+    assert!(rig.central.workloads.orphan_vms().is_empty());
 }
 
 #[tokio::test]

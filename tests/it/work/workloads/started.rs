@@ -49,7 +49,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
     assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
     refuse(first, &vm, 1, "bridge_missing: br0").await;
-    assert!(rig.central.workloads.strangers().is_empty(), "it is known there");
+    assert!(rig.central.workloads.orphan_vms().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
     let off = record(&rig, &vm).unwrap();

@@ -148,7 +148,7 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
     for round in 0..100 {
         invent(round).await;
     }
-    assert_eq!(rig.central.workloads.strangers().len(), 50, "what it says last is shown");
+    assert_eq!(rig.central.workloads.orphan_vms().len(), 50, "what it says last is shown");
     let (vms, jobs) = (rig.events("vm_unknown").len(), rig.events("job").len());
     assert!((1..=20).contains(&vms) && (1..=20).contains(&jobs), "{vms} {jobs}");
     rig.clock.turn(std::time::Duration::from_secs(60));

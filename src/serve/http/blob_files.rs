@@ -1,10 +1,10 @@
-//! Blobs in memory that the kernel can also send from a file: files without a name that hold the same bytes.
+//! Blobs as unnamed files, so that the kernel sends them without a copy (`sendfile`).
 //!
-//! Nobody but this process has such a file, so its bytes are those whose digest was checked, whatever becomes of the blob on the disk.
-//! It is made at the first request of a blob, beside that request, which is answered from memory meanwhile.
+//! Only this process can open such a file, so its content stays the verified one, whatever happens to the blob on disk. The file is
+//! written in the background at the first request of a blob; that request is answered from memory.
 //!
-//! It lies on a file system, not in a `memfd`: what is sent from there comes out of the page cache in large folios, where shmem looks
-//! up each page (Linux 6.18; a fifth of all that sending a kernel costs, docs/adr/0007). And memory that others need is given back.
+//! The file is on a disk file system, not in a `memfd`: page cache folios are larger than pages of shmem, which saves a fifth of the cost
+//! of sending (Linux 6.18, docs/adr/0007). And the kernel can reclaim page cache.
 
 use bytes::Bytes;
 use meshd_types::Digest;
@@ -17,43 +17,43 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Smaller blobs are copied: setting up a transfer from a file costs more than it saves.
-const WORTH_IT: usize = 64 * 1024;
+/// Smaller blobs are copied: `sendfile` costs more than it saves.
+const MIN_SIZE: usize = 64 * 1024;
 
-/// The same bytes in memory and in a file, from their first to their last.
+/// A blob in memory and in a file.
 #[derive(Clone)]
-pub struct Twin {
-    /// In memory.
+pub struct BlobFile {
     pub bytes: Bytes,
+    /// A file with the same content.
     pub file: Arc<File>,
 }
 
-/// The twins of all blobs that were asked for. As many as there are blobs: those that no image has any more go when one is made.
+/// The files of all requested blobs. Files of removed images are closed when another one is created.
 #[derive(Clone)]
-pub struct Twins {
+pub struct BlobFiles {
     made: Arc<Mutex<BTreeMap<Digest, Option<Arc<File>>>>>,
     folder: PathBuf,
 }
 
-impl Twins {
-    /// None yet. `folder` says which file system they are to lie on.
+impl BlobFiles {
+    /// Creates an empty set. Files are created in `folder`.
     pub fn new(folder: PathBuf) -> Self {
-        Twins { made: Arc::default(), folder }
+        BlobFiles { made: Arc::default(), folder }
     }
 
-    /// The twin of a blob, if it is there; begins to make it if not. `alive` says whether an image still has a blob.
-    pub fn of(&self, digest: Digest, bytes: &Bytes, alive: impl Fn(Digest) -> bool) -> Option<Twin> {
-        if bytes.len() < WORTH_IT {
+    /// Returns the file of a blob, or begins to write it. `alive` returns true while an image uses a blob.
+    pub fn of(&self, digest: Digest, bytes: &Bytes, alive: impl Fn(Digest) -> bool) -> Option<BlobFile> {
+        if bytes.len() < MIN_SIZE {
             return None;
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = made.get(&digest) {
-            return file.clone().map(|file| Twin { bytes: bytes.clone(), file });
+            return file.clone().map(|file| BlobFile { bytes: bytes.clone(), file });
         }
         made.retain(|other, _| alive(*other));
         made.insert(digest, None);
-        let (twins, bytes) = (self.clone(), bytes.clone());
-        tokio::task::spawn_blocking(move || twins.make(digest, &bytes));
+        let (blob_files, bytes) = (self.clone(), bytes.clone());
+        tokio::task::spawn_blocking(move || blob_files.make(digest, &bytes));
         None
     }
 
@@ -61,16 +61,16 @@ impl Twins {
         let file = match unnamed(&self.folder, bytes).or_else(|_| sealed(bytes)) {
             Ok(file) => Some(Arc::new(file)),
             Err(error) => {
-                tracing::warn!(%error, "a blob is sent from memory, which takes more of the processor");
+                tracing::warn!(%error, "cannot write a blob file: the blob is sent from memory, which takes more CPU time");
                 None
             }
         };
-        // A failure is remembered too: what did not work will not work at the next request.
+        // A failure is remembered too, because a retry would fail as well.
         self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, file);
     }
 }
 
-/// A file on a file system with these bytes that has no name there, and never had one.
+/// Writes an unnamed file.
 fn unnamed(folder: &Path, bytes: &[u8]) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(folder, flags, Mode::RUSR)?);
@@ -78,7 +78,7 @@ fn unnamed(folder: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Where the file system has no such files (NFS), or no room: a file in memory that nobody can change any more.
+/// Writes a sealed file in memory, for file systems without unnamed files (NFS) or without space.
 fn sealed(bytes: &[u8]) -> io::Result<File> {
     let file = rustix::fs::memfd_create("meshd-blob", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(file);
@@ -116,17 +116,17 @@ mod tests {
     #[tokio::test]
     async fn a_twin_is_made_once_beside_the_request_and_goes_with_its_image() {
         let folder = tempfile::tempdir().expect("a folder");
-        let twins = Twins::new(folder.path().to_owned());
-        let (old, new) = (Bytes::from(vec![1; WORTH_IT]), Bytes::from(vec![2; WORTH_IT]));
+        let blob_files = BlobFiles::new(folder.path().to_owned());
+        let (old, new) = (Bytes::from(vec![1; MIN_SIZE]), Bytes::from(vec![2; MIN_SIZE]));
         let (old_digest, new_digest) = (Digest::of(&old), Digest::of(&new));
-        assert!(twins.of(old_digest, &old, |_| true).is_none(), "the first request is not kept waiting");
-        while twins.of(old_digest, &old, |_| true).is_none() {
+        assert!(blob_files.of(old_digest, &old, |_| true).is_none(), "the first request is not kept waiting");
+        while blob_files.of(old_digest, &old, |_| true).is_none() {
             tokio::task::yield_now().await;
         }
-        assert!(twins.of(new_digest, &new, |digest| digest == new_digest).is_none());
-        assert!(!twins.made.lock().expect("no panic").contains_key(&old_digest));
+        assert!(blob_files.of(new_digest, &new, |digest| digest == new_digest).is_none());
+        assert!(!blob_files.made.lock().expect("no panic").contains_key(&old_digest));
         let small = Bytes::from_static(b"small");
-        assert!(twins.of(Digest::of(&small), &small, |_| true).is_none());
-        assert!(!twins.made.lock().expect("no panic").contains_key(&Digest::of(&small)));
+        assert!(blob_files.of(Digest::of(&small), &small, |_| true).is_none());
+        assert!(!blob_files.made.lock().expect("no panic").contains_key(&Digest::of(&small)));
     }
 }

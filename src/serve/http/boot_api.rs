@@ -1,4 +1,4 @@
-//! What the boot plane asks of the central node.
+//! What the routes of the boot API ask of the central node.
 
 use crate::serve::central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
@@ -7,38 +7,38 @@ use meshd_model::boot::{Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
 use std::{future::Future, net::Ipv4Addr, path::PathBuf};
 
-/// An overlay on its way. Dropping it is a transfer that failed: the capability is as it was before.
+/// The transfer of an overlay. Dropping it means that it failed: the capability stays valid.
 pub trait Transfer: Send + 'static {
-    /// The whole overlay, in pieces.
+    /// Returns the whole overlay in pieces.
     fn pieces(&self) -> Vec<Bytes>;
 
-    /// Spends the capability. Called once the last byte is in the socket.
+    /// Spends the capability. Called when the last byte is written to the socket.
     fn finished(self) -> impl Future<Output = ()> + Send;
 }
 
-/// The decisions behind the routes. Central makes them; tests put something small in its place.
-pub trait BootPlane: Clone + Send + Sync + 'static {
-    /// What [`BootPlane::open_overlay`] gives.
+/// The decisions behind the routes, made by the central node or by a test.
+pub trait BootApi: Clone + Send + Sync + 'static {
+    /// The result of [`BootApi::open_overlay`].
     type Overlay: Transfer;
 
-    /// Where large blobs may lie once more, in files without a name.
+    /// Returns the folder for unnamed files of large blobs.
     fn folder(&self) -> PathBuf;
 
-    /// A part of an image, already checked against its digest.
+    /// Returns a part of an image. Its digest was checked.
     fn blob(&self, digest: Digest) -> Option<Bytes>;
 
-    /// A loader by its file name.
+    /// Returns a loader by its file name.
     fn loader(&self, name: &str) -> Option<Bytes>;
 
-    /// Whether machines can boot; else why not.
+    /// Returns why machines cannot boot, if so.
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Something was fetched whole.
+    /// Records a complete download.
     fn fetched(&self, from: Ipv4Addr, what: Fetched) -> impl Future<Output = ()> + Send;
 
-    /// What the machine boots, or why not: always a script.
+    /// Returns the boot script; a refusal is a script too.
     fn script(
         &self,
         request: Result<ScriptRequest, QueryError>,
@@ -46,7 +46,7 @@ pub trait BootPlane: Clone + Send + Sync + 'static {
         endpoint: Endpoint,
     ) -> impl Future<Output = String> + Send;
 
-    /// Begins the one transfer of an overlay.
+    /// Begins the only transfer of an overlay.
     fn open_overlay(
         &self,
         capability: &str,
@@ -54,7 +54,7 @@ pub trait BootPlane: Clone + Send + Sync + 'static {
         from: Ipv4Addr,
     ) -> impl Future<Output = Result<Self::Overlay, OverlayDenied>> + Send;
 
-    /// Whether [`BootPlane::open_overlay`] would succeed. Consumes nothing.
+    /// Checks whether [`BootApi::open_overlay`] would succeed, without spending the capability.
     fn probe_overlay(&self, capability: &str, from: Ipv4Addr)
     -> impl Future<Output = Result<(), OverlayDenied>> + Send;
 }
@@ -69,7 +69,7 @@ impl Transfer for OverlayTransfer {
     }
 }
 
-impl BootPlane for Shared {
+impl BootApi for Shared {
     type Overlay = OverlayTransfer;
 
     fn folder(&self) -> PathBuf {

@@ -1,9 +1,9 @@
 //! The routes with a small rack behind them, for any request: what fuzzing and tests ask of paths, queries and headers.
 
 use super::{
-    outlet::Handed,
-    plane::{BootPlane, Transfer},
+    boot_api::{BootApi, Transfer},
     routes::{Client, router},
+    sendfile_writer::PendingWrites,
 };
 use crate::serve::central::{Fetched, OverlayDenied};
 use axum::{
@@ -25,7 +25,7 @@ const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
 /// blob may be kept by a cache, and a body is as long as its header says.
 ///
 /// The first line is `METHOD TARGET`, each further one `NAME: VALUE`. What HTTP cannot express is no request and asks nothing.
-pub fn exercise(bytes: &[u8]) {
+pub fn check_invariants(bytes: &[u8]) {
     let Some((request, method)) = request(bytes) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without sockets");
     let is_blob = request.uri().path().starts_with("/blob/");
@@ -45,7 +45,7 @@ fn request(bytes: &[u8]) -> Option<(Request<Body>, String)> {
         request = request.header(name, value.trim());
     }
     let mut request = request.body(Body::empty()).ok()?;
-    let client = Client { from: Ipv4Addr::new(10, 77, 0, 100), at: ENDPOINT, handed: Handed::default() };
+    let client = Client { from: Ipv4Addr::new(10, 77, 0, 100), at: ENDPOINT, pending: PendingWrites::default() };
     request.extensions_mut().insert(client);
     Some((request, method.to_owned()))
 }
@@ -81,7 +81,7 @@ impl Transfer for Overlay {
     async fn finished(self) {}
 }
 
-impl BootPlane for Rack {
+impl BootApi for Rack {
     type Overlay = Overlay;
 
     fn folder(&self) -> std::path::PathBuf {

@@ -1,15 +1,14 @@
-//! The socket of one connection: it sends what is also in a file without copying it, gives up on a client that does not read, and
-//! knows when everything that was given to it has been written.
+//! The socket of one connection. It sends blobs with `sendfile`, closes connections of slow clients, and reports when a body is written.
 //!
-//! **Written** has to mean something: it spends a capability and ends a stage of a boot. An HTTP library takes a body's last frame
-//! into its own buffer, and drops the body there and then; the client may be gone by that time. But it flushes its socket only
-//! when that buffer is empty. So a body puts what has to happen into [`Handed`] together with its last frame, and the next flush
-//! of the socket does it: by then the kernel has every byte. A connection that ends before drops it undone.
+//! **Written.** Writing the last byte of a body spends a capability or completes a boot stage. hyper buffers the last frame and drops the
+//! body before it is written, but flushes the socket only when that buffer is empty. So a body registers its completion in
+//! [`PendingWrites`] with its last frame, and the next flush runs it: by then the kernel has every byte. If the connection ends before, the
+//! completion is dropped.
 //!
-//! **Not copied**: an HTTP library writes slices, and a slice of a [`Twin`]'s memory is known by where it lies. The same bytes are
-//! in the twin's file, and the kernel sends them from there (`sendfile`). What lies elsewhere, such as a head, is written as usual.
+//! **Not copied.** hyper writes slices. A slice within the memory of a [`BlobFile`] is recognised by its address and sent from the file.
+//! Other slices, such as response heads, are written as usual.
 
-use super::twins::Twin;
+use super::blob_files::BlobFile;
 use crate::serve::limiter::Meter;
 use std::{
     fs::File,
@@ -28,138 +27,145 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-/// Most that one call sends from a file, in bytes: others have their turn.
+/// Most bytes of one `sendfile` call, so that other connections progress.
 const SEND_AT_ONCE: usize = 2 << 20;
 
-/// What happens once the bytes before it are written; dropped undone if they never are.
+/// Runs when the bytes before it are written; dropped if the connection ends first.
 pub type Completion = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Shared by the socket of a connection and the bodies that are sent over it.
 #[derive(Clone, Default)]
-pub struct Handed(Arc<Mutex<Inner>>);
+pub struct PendingWrites(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
     completions: Vec<Completion>,
-    twins: Vec<Twin>,
-    /// A body has begun and has more to hand out.
-    under_way: bool,
+    blob_files: Vec<BlobFile>,
+    /// A body has more frames.
+    has_more: bool,
 }
 
-impl Handed {
-    /// A body begins.
+impl PendingWrites {
+    /// Begins a body.
     pub fn begin(&self) {
-        self.lock().under_way = true;
+        self.lock().has_more = true;
     }
 
-    /// To be called together with handing out a body's last frame.
+    /// Ends a body. Must be called when its last frame is returned.
     pub fn end(&self, completion: Completion) {
         let mut inner = self.lock();
-        inner.under_way = false;
+        inner.has_more = false;
         inner.completions.push(completion);
     }
 
-    /// To be called before a body hands out slices of this memory. Holding it keeps anything else from lying there.
-    pub fn announce(&self, twin: Twin) {
-        self.lock().twins.push(twin);
+    /// Registers a blob before a body returns slices of it. Holding the blob keeps its memory from being reused.
+    pub fn announce(&self, blob_file: BlobFile) {
+        self.lock().blob_files.push(blob_file);
     }
 
-    /// Everything that was handed out is written: what has to happen now; `None` while a body has more to hand out.
+    /// Returns the completions to run after a flush; `None` while a body has more frames.
     fn take(&self) -> Option<Vec<Completion>> {
         let mut inner = self.lock();
-        if inner.under_way {
+        if inner.has_more {
             return None;
         }
-        inner.twins.clear();
+        inner.blob_files.clear();
         Some(std::mem::take(&mut inner.completions))
     }
 
-    /// Where a slice lies in a file, if it does.
+    /// Returns the file and offset of a slice, if it belongs to a blob file.
     fn find(&self, slice: &[u8]) -> Option<(Arc<File>, u64)> {
         let inner = self.lock();
-        inner.twins.iter().find_map(|twin| Some((twin.file.clone(), offset_within(&twin.bytes, slice)?)))
+        inner
+            .blob_files
+            .iter()
+            .find_map(|blob_file| Some((blob_file.file.clone(), offset_within(&blob_file.bytes, slice)?)))
     }
-}
 
-impl Handed {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where `slice` begins in `whole`, if it is a part of it.
+/// Returns the offset of `slice` in `whole`, if it is a part of it.
 fn offset_within(whole: &[u8], slice: &[u8]) -> Option<u64> {
     let (outer, inner): (Range<*const u8>, _) = (whole.as_ptr_range(), slice.as_ptr_range());
     let inside = !slice.is_empty() && outer.start <= inner.start && inner.end <= outer.end;
     inside.then(|| (inner.start.addr() - outer.start.addr()) as u64)
 }
 
-/// How long a client may take.
+/// Time limits of a client.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Time that one write may wait for the client to read.
+pub struct WriteTimeouts {
+    /// Longest wait for the client to read.
     pub write: Duration,
-    /// Time that any response may take, however slow.
+    /// Duration of a response after which [`WriteTimeouts::rate`] applies.
     pub response: Duration,
-    /// Bytes a second that a response must go out with, on the whole, once that time is over.
+    /// Minimum average rate in bytes per second.
     pub rate: u64,
 }
 
-/// A TCP stream that gives up on a client that does not read, and tells when it has been flushed.
-pub struct Outlet {
+/// The socket of a connection; see the module.
+pub struct SendfileWriter {
     stream: TcpStream,
-    handed: Handed,
+    pending: PendingWrites,
     tasks: TaskTracker,
-    patience: Patience,
+    timeouts: WriteTimeouts,
     meter: Arc<Meter>,
-    /// Runs while a write waits for the client.
+    /// Set while a write waits for the client.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl Outlet {
-    /// `tasks` runs the completions; `meter` is told what is read and written.
-    pub fn new(stream: TcpStream, handed: Handed, tasks: TaskTracker, patience: Patience, meter: Arc<Meter>) -> Self {
-        Outlet { stream, handed, tasks, patience, meter, deadline: None }
+impl SendfileWriter {
+    /// Creates the writer. `tasks` runs the completions; `meter` counts bytes.
+    pub fn new(
+        stream: TcpStream,
+        pending: PendingWrites,
+        tasks: TaskTracker,
+        timeouts: WriteTimeouts,
+        meter: Arc<Meter>,
+    ) -> Self {
+        SendfileWriter { stream, pending, tasks, timeouts, meter, deadline: None }
     }
 
-    /// Turns a write that has waited too long into an error, and a response that is too slow on the whole.
+    /// Applies the time limits to the result of a write.
     fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = written {
             self.deadline = None;
             self.meter.wrote(bytes);
             let (bytes, took) = self.meter.response();
-            let slow = took > self.patience.response && bytes / took.as_secs().max(1) < self.patience.rate;
+            let slow = took > self.timeouts.response && bytes / took.as_secs().max(1) < self.timeouts.rate;
             return if slow { Poll::Ready(Err(too_slow())) } else { written };
         }
         if written.is_ready() {
             return written;
         }
-        let patience = self.patience.write;
+        let timeout = self.timeouts.write;
         let deadline =
-            self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + patience)));
+            self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + timeout)));
         match deadline.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(too_slow())),
             Poll::Pending => Poll::Pending,
         }
     }
 
-    /// Writes what comes first of some slices: from a file if it can, else from memory.
+    /// Writes the first slices: with `sendfile` if they belong to a blob file, otherwise from memory.
     fn write_first(&self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         let first = bufs.iter().position(|buf| !buf.is_empty()).unwrap_or(0);
         let bufs = &bufs[first..];
         let Some(slice) = bufs.first() else { return Poll::Ready(Ok(0)) };
-        if let Some((file, offset)) = self.handed.find(slice) {
+        if let Some((file, offset)) = self.pending.find(slice) {
             let count = slice.len().min(SEND_AT_ONCE);
             return self.when_writable(cx, count, || {
                 match rustix::fs::sendfile(&self.stream, &file, Some(&mut offset.clone()), count)? {
-                    // Nobody else has the file, and it is as long as the memory.
-                    0 => Err(io::Error::other("a file ended before its time")),
+                    // Only this process has the file, and it is as long as the blob.
+                    0 => Err(io::Error::other("blob file is too short")),
                     sent => Ok(sent),
                 }
             });
         }
-        let plain = bufs.iter().position(|buf| self.handed.find(buf).is_some()).unwrap_or(bufs.len());
-        // A head goes out with the beginning of the body, not in a packet of its own.
+        let plain = bufs.iter().position(|buf| self.pending.find(buf).is_some()).unwrap_or(bufs.len());
+        // MSG_MORE: the head shares a packet with the beginning of the body.
         let flags = match plain < bufs.len() {
             true => rustix::net::SendFlags::MORE,
             false => rustix::net::SendFlags::empty(),
@@ -171,8 +177,8 @@ impl Outlet {
         })
     }
 
-    /// Writes once the socket takes something. Fewer bytes than `count` mean that it is full: that is noted in the same breath, for
-    /// the call that would only be told so costs as much as a small write. (Noted later, an edge that came meanwhile were lost.)
+    /// Writes when the socket is writable. Fewer bytes than `count` mean that the socket is full. Returning `WouldBlock` from `try_io`
+    /// clears its readiness at once: another call to learn that costs as much as a small write, and clearing it later could lose a wakeup.
     fn when_writable(
         &self,
         cx: &mut Context<'_>,
@@ -200,16 +206,16 @@ impl Outlet {
 
 fn too_slow() -> io::Error {
     metrics::counter!("meshd_http_slow_readers_total").increment(1);
-    io::Error::new(io::ErrorKind::TimedOut, "the client does not read, or too slowly")
+    io::Error::new(io::ErrorKind::TimedOut, "client reads too slowly")
 }
 
-impl AsyncRead for Outlet {
+impl AsyncRead for SendfileWriter {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Outlet {
+impl AsyncWrite for SendfileWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
@@ -228,8 +234,8 @@ impl AsyncWrite for Outlet {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A TCP socket has no buffer of its own to flush.
-        if let Some(completions) = self.handed.take() {
+        // A TCP socket has no buffer in user space.
+        if let Some(completions) = self.pending.take() {
             self.meter.flushed();
             for completion in completions {
                 self.tasks.spawn(completion);
