@@ -6,6 +6,7 @@
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
 //! | `lifecycle` | `meshd node reject/quarantine/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
+//! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
@@ -13,6 +14,7 @@ pub(crate) mod boot_settings;
 pub(crate) mod doctor;
 pub(crate) mod generations;
 pub(crate) mod lifecycle;
+pub(crate) mod naming;
 pub(crate) mod timeline;
 pub(crate) mod units;
 
@@ -26,7 +28,7 @@ use super::{
 use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
 use clap::Subcommand;
 use doctor::NodeDoctor;
-use meshd_model::fleet::NextBootOverride;
+use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
 use timeline::timeline;
@@ -39,6 +41,9 @@ pub(super) enum Node {
         /// Include removed nodes
         #[arg(long)]
         removed: bool,
+        /// Add a column with the labels
+        #[arg(long)]
+        labels: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -97,6 +102,10 @@ pub(super) enum Node {
     Set(boot_settings::Set),
     /// Remove variables, effective at the next boot
     Unset(boot_settings::Unset),
+    /// Set and remove labels
+    Label(naming::LabelArgs),
+    /// Rename a node, effective at the next boot
+    Rename(naming::RenameArgs),
     /// Change the next boot only
     BootOnce(boot_settings::BootOnceArgs),
     /// List the generations of a node, newest first
@@ -147,12 +156,12 @@ impl Node {
         let client = context.client()?;
         wait(async {
             match self {
-                Node::List { removed, output } => {
+                Node::List { removed, labels, output } => {
                     let nodes: Vec<NodeView> = client.get(&format!("/v1/nodes?removed={removed}")).await?;
                     if nodes.is_empty() {
                         eprintln!("no machine has been seen yet: power one on");
                     }
-                    output.print(&nodes, |nodes| list(nodes, now()))
+                    output.print(&nodes, |nodes| list(nodes, now(), labels))
                 }
                 Node::Show { node, output } => {
                     let detail: NodeDetail = client.get(&path(&node, "")).await?;
@@ -191,6 +200,8 @@ impl Node {
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
+                Node::Label(label) => label.run(&client).await,
+                Node::Rename(rename) => rename.run(&client).await,
                 Node::BootOnce(once) => once.run(client).await,
                 Node::History { node, output } => generations::history(&client, &node, output).await,
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
@@ -244,7 +255,7 @@ fn stage(node: &NodeView) -> String {
     text(node.boot.as_ref().and_then(|boot| boot.stage).map(meshd_model::fleet::Stage::as_str))
 }
 
-pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
+pub(super) fn list(nodes: &[NodeView], now: Timestamp, with_labels: bool) -> String {
     let rows = nodes.iter().map(|node| {
         [
             node.id.to_string(),
@@ -260,8 +271,14 @@ pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
             ago(node.last_seen, now),
         ]
     });
+    let labels = nodes.iter().map(|node| label_words(&node.labels));
     let head =
         ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "held", "stage", "seen"];
+    if with_labels {
+        let [a, b, c, d, e, f, g, h, i, j, k] = head;
+        let rows = rows.zip(labels).map(|([a, b, c, d, e, f, g, h, i, j, k], l)| [a, b, c, d, e, f, g, h, i, j, k, l]);
+        return table([a, b, c, d, e, f, g, h, i, j, k, "labels"], rows);
+    }
     table(head, rows)
 }
 
@@ -289,6 +306,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("stands for", former.join(" ")),
         ("held because", detail.held_because.clone().unwrap_or_default()),
         ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
+        ("labels", label_words(&node.labels)),
         ("vars", vars(&detail.vars)),
         ("boot once", detail.once.as_ref().map(once).unwrap_or_default()),
         ("generation", text(node.generation)),

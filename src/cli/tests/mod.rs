@@ -67,6 +67,9 @@ fn every_verb_of_the_contract_is_understood() {
         "meshd node release n1",
         "meshd node set n1 slots=8 tuned=true",
         "meshd node unset n1 slots",
+        "meshd node label n1 rack=a feed-",
+        "meshd node rename n1 web-1",
+        "meshd node list --labels",
         "meshd node boot-once n1 --kernel-arg debug --kernel-arg -quiet --profile compute --reboot",
         "meshd node boot-once n1 --clear",
         "meshd node history n1 -o json",
@@ -132,7 +135,7 @@ fn table_shows_nodes_and_obeys_no_control_character() {
     let (node, boot) = machine();
     let site = sample();
     let now = Timestamp::from_millis(95_000);
-    let list = node::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now);
+    let list = node::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now, false);
     insta::assert_snapshot!(list, @r"
     ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  HELD  STAGE   SEEN
     bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -     online  5s ago

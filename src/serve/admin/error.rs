@@ -2,8 +2,8 @@
 
 use crate::serve::admin::view::ErrorView;
 use crate::serve::central::{
-    ApiTokenError, HeldWork, JobError, LinkError, OperateError, OrderError, RenderError, RollbackError, SlotError,
-    VmError,
+    ApiTokenError, HeldWork, JobError, LinkError, NamingError, OperateError, OrderError, RenderError, RollbackError,
+    SlotError, VmError,
 };
 use axum::{
     Json,
@@ -103,6 +103,9 @@ impl From<OperateError> for Refused {
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
+            OperateError::Naming(NamingError::InvalidName { .. }) => (StatusCode::BAD_REQUEST, "bad_request"),
+            OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
+            OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
             OperateError::Held(held) => work(held),
             OperateError::Link(error) => link(error),

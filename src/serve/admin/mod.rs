@@ -37,7 +37,7 @@
 //! | --- | --- |
 //! | `GET status` | the central node at a glance |
 //! | `GET nodes?removed`, `GET nodes/{node}` | nodes; a node is named by ID or name |
-//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
+//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release`, `label`, `rename` | the node afterwards |
 //! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `fence`, `remove` | the node afterwards |
 //! | `POST nodes/{node}/doctor` | its readiness checks, run just now |
 //! | `POST nodes/{node}/replace` | the hardware that takes its place, and what of the site file is left to edit |

@@ -79,6 +79,18 @@ fn boots(routes: Routes) -> Routes {
             "set and remove variables of a node",
             orders::vars,
         )
+        .order::<One<ChangeLabels>, One<NodeView>, _, _>(
+            "/nodes/{node}/label",
+            Verb::Label,
+            "set and remove labels of a node",
+            orders::label,
+        )
+        .order::<One<Rename>, One<NodeView>, _, _>(
+            "/nodes/{node}/rename",
+            Verb::Rename,
+            "give a node another name",
+            orders::rename,
+        )
         .order::<One<BootOnce>, One<NodeDetail>, _, _>(
             "/nodes/{node}/boot-once",
             Verb::BootOnce,

@@ -32,6 +32,7 @@ pub enum Verb {
     Reject,
     AssignProfile,
     Vars,
+    Label,
     BootOnce,
     Pin,
     Release,

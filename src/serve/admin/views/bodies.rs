@@ -2,7 +2,9 @@
 
 use crate::serve::central::DrainPolicy;
 use meshd_config::Fault;
-use meshd_model::fleet::{Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, RevisionSummary};
+use meshd_model::fleet::{
+    Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionSummary,
+};
 use meshd_proto::DoctorReport;
 use meshd_trust::{ApiToken, Role};
 use meshd_types::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
@@ -35,6 +37,23 @@ pub struct ChangeVars {
     /// Variables to remove.
     #[schema(value_type = Vec<String>)]
     pub unset: Vec<VarName>,
+}
+
+/// Body of `label`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct ChangeLabels {
+    /// `set` and `unset`.
+    #[schema(value_type = Object)]
+    pub change: LabelChange,
+}
+
+/// Body of `rename`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rename {
+    /// The new name: a host name.
+    pub name: String,
 }
 
 /// Body of `boot-once`.

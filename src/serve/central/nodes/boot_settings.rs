@@ -313,7 +313,7 @@ impl NodeOps {
     }
 
     /// Changes a node by an operator's word, and finds out what it would boot now.
-    async fn order(
+    pub(super) async fn order(
         self: &Arc<Self>,
         id: NodeId,
         change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,

@@ -1,6 +1,6 @@
 //! Why an order about a node is refused.
 
-use super::OrderError;
+use super::{NamingError, OrderError};
 use crate::serve::central::{generations::RenderError, links::LinkError, workloads::HeldWork};
 use meshd_model::fleet::UnlawfulTransition;
 use meshd_store::StoreError;
@@ -18,10 +18,14 @@ pub enum OperateError {
         name: String,
     },
     /// Several nodes have this name.
-    #[error("several nodes are called `{name}`; use the node ID")]
+    #[error("`{name}` is ambiguous, {count} nodes match: {candidates}; write more of the name, or use the node ID")]
     Ambiguous {
-        /// The name.
+        /// The name, or the beginning of one.
         name: String,
+        /// How many nodes match.
+        count: usize,
+        /// The first of them.
+        candidates: String,
     },
     /// A node cannot take its own place.
     #[error("{node} is the old hardware and the new; name two nodes")]
@@ -60,6 +64,9 @@ pub enum OperateError {
     /// Something that a node cannot be told.
     #[error(transparent)]
     Order(#[from] OrderError),
+    /// Labels or a name that it cannot have.
+    #[error(transparent)]
+    Naming(#[from] NamingError),
     /// What it would boot cannot be made, or is not there.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),

@@ -8,6 +8,7 @@
 //! | `error` | why an order is refused |
 //! | `fence` | the machine runs no more: its virtual machines may start elsewhere |
 //! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
+//! | `naming` | labels and names |
 //! | `operations` | resolve a name, approve, release, reboot |
 
 mod boot_args;
@@ -16,11 +17,13 @@ mod drain;
 mod error;
 mod fence;
 mod lifecycle;
+mod naming;
 mod operations;
 
 pub use boot_settings::OrderError;
 pub use drain::DrainPolicy;
 pub use error::OperateError;
+pub use naming::NamingError;
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf,

@@ -7,22 +7,25 @@ use crate::serve::central::{
     nodes::{NodeOps, lifecycle::acknowledge},
     workloads::spare,
 };
-use meshd_model::fleet::{AuditContext, ConditionKind, Node, Phase, PhaseChange};
+use meshd_model::fleet::{AuditContext, ConditionKind, NamedNode, Node, Phase, PhaseChange, find_node};
 use meshd_proto::{TaskAction, TaskOutcome};
 use meshd_types::NodeId;
 
 impl NodeOps {
-    /// The node that an operator means: by ID, else by name.
+    /// The node that an operator means: by ID, else by name, else by the beginning of one of them.
     pub fn resolve(&self, name: &str) -> Result<NodeId, OperateError> {
         self.env.store.read(|model| {
             if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
                 return Ok(node.id);
             }
-            let mut called = model.nodes().filter(|node| node.name == name && node.phase != Phase::Removed);
-            match (called.next(), called.next()) {
-                (Some(node), None) => Ok(node.id),
-                (Some(_), Some(_)) => Err(OperateError::Ambiguous { name: name.to_owned() }),
-                (None, _) => Err(OperateError::NoNode { name: name.to_owned() }),
+            let present = |node: &'_ Node| node.phase != Phase::Removed;
+            let nodes = model.nodes().map(|node| (node.id, node.name.as_str(), present(node)));
+            match find_node(name, nodes) {
+                NamedNode::One(id) => Ok(id),
+                NamedNode::None => Err(OperateError::NoNode { name: name.to_owned() }),
+                NamedNode::Several(candidates, count) => {
+                    Err(OperateError::Ambiguous { name: name.to_owned(), count, candidates: candidates.join(", ") })
+                }
             }
         })
     }
