@@ -1,14 +1,18 @@
 //! `meshd node label|rename`: labels and names of nodes.
 
-use super::path;
+use super::{
+    path,
+    targets::{Pick, missing, order},
+};
 use crate::cli::{Failure, client::AdminClient};
 use crate::serve::admin::view::{ChangeLabels, NodeView, Rename};
 use clap::Args;
 use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
 
-/// `rack=a` sets a label, `rack-` removes one.
+/// `rack=a` sets a label, `rack-` removes one; all else is a node.
 #[derive(Clone, Debug)]
 pub(crate) enum LabelWord {
+    Node(String),
     Set(LabelKey, LabelValue),
     Unset(LabelKey),
 }
@@ -21,38 +25,40 @@ impl std::str::FromStr for LabelWord {
         if let Some((key, value)) = text.split_once('=') {
             return Ok(LabelWord::Set(key.parse().map_err(told)?, value.parse().map_err(told)?));
         }
-        let key = text.strip_suffix('-').ok_or("write KEY=VALUE, or KEY- to remove a label")?;
-        Ok(LabelWord::Unset(key.parse().map_err(told)?))
+        match text.strip_suffix('-') {
+            Some(key) => Ok(LabelWord::Unset(key.parse().map_err(told)?)),
+            None => Ok(LabelWord::Node(text.to_owned())),
+        }
     }
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = "meshd node label [OPTIONS] <NODE>... <KEY=VALUE|KEY->...")]
 pub(crate) struct LabelArgs {
-    /// Node ID or name
-    node: String,
-    /// KEY=VALUE sets a label, KEY- removes one
-    #[arg(required = true, value_name = "LABEL")]
-    labels: Vec<LabelWord>,
+    /// Nodes, then KEY=VALUE to set or KEY- to remove
+    #[arg(required = true, value_name = "NODE|LABEL")]
+    words: Vec<LabelWord>,
+    #[command(flatten)]
+    pick: Pick,
 }
 
 impl LabelArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let order = ChangeLabels { change: change(self.labels) };
-        let node: NodeView = client.post(&path(&self.node, "/label"), &order).await?;
-        eprintln!("{} ({}): {}", node.id, node.name, labelled(&node));
-        Ok(())
-    }
-}
-
-fn change(words: Vec<LabelWord>) -> LabelChange {
-    let mut change = LabelChange::default();
-    for word in words {
-        match word {
-            LabelWord::Set(key, value) => drop(change.set.insert(key, value)),
-            LabelWord::Unset(key) => change.unset.push(key),
+        let (mut nodes, mut change) = (Vec::new(), LabelChange::default());
+        for word in self.words {
+            match word {
+                LabelWord::Node(node) => nodes.push(node),
+                LabelWord::Set(key, value) => drop(change.set.insert(key, value)),
+                LabelWord::Unset(key) => change.unset.push(key),
+            }
         }
+        if change == LabelChange::default() {
+            missing("KEY=VALUE or KEY-");
+        }
+        let picked = self.pick.pick(client, &nodes).await?;
+        let said = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, labelled(node));
+        order(client, picked, "label", &ChangeLabels { change }, said).await.map(drop)
     }
-    change
 }
 
 fn labelled(node: &NodeView) -> String {

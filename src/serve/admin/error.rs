@@ -2,8 +2,8 @@
 
 use crate::serve::admin::view::ErrorView;
 use crate::serve::central::{
-    ApiTokenError, HeldWork, JobError, LinkError, NamingError, OperateError, OrderError, RenderError, RollbackError,
-    SlotError, VmError,
+    ApiTokenError, BulkError, HeldWork, JobError, LinkError, NamingError, OperateError, OrderError, RenderError,
+    RollbackError, SlotError, VmError,
 };
 use axum::{
     Json,
@@ -117,6 +117,18 @@ impl From<OperateError> for Refused {
     }
 }
 
+impl From<BulkError> for Refused {
+    fn from(error: BulkError) -> Self {
+        let (status, code) = match error {
+            BulkError::Count { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
+            BulkError::Changed { .. } => (StatusCode::CONFLICT, "changed_since"),
+            BulkError::Operate(error) => return error.into(),
+            BulkError::Store(_) => STORE,
+        };
+        Refused::new(status, code, whole(&error))
+    }
+}
+
 /// The store cannot be written.
 const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
 
@@ -219,7 +231,7 @@ impl From<Arc<RenderError>> for Refused {
 }
 
 impl Refused {
-    fn view(&self, correlation: CorrelationId) -> ErrorView {
+    pub(crate) fn view(&self, correlation: CorrelationId) -> ErrorView {
         let (code, message, hint) = (self.code.to_owned(), self.message.clone(), self.hint.clone());
         ErrorView { code, message, hint, correlation_id: correlation.to_string() }
     }

@@ -6,9 +6,9 @@ pub use super::routes::trust::{CreateToken, CreatedToken, RootView, RotateCa, To
 pub use super::routes::vms::{CreateVm, DeleteVm, TemplateView, VmView};
 pub use super::routes::volumes::VolumeView;
 pub use super::views::bodies::{
-    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeLabels, ChangeVars, CreateApiToken,
-    CreatedApiToken, DiffView, DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Rename, Replace, Replaced,
-    RevisionView, Rollback,
+    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, BulkDone, BulkNode, BulkRequest,
+    ChangeLabels, ChangeVars, CreateApiToken, CreatedApiToken, DiffView, DoctorView, Drain, Fence, GenerationView, Pin,
+    ReloadView, Rename, Replace, Replaced, RevisionView, Rollback,
 };
 pub use super::views::profile_view::ProfileView;
 pub use super::views::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
@@ -52,6 +52,9 @@ pub struct StatusView {
     /// Version and commit of the meshd that answers.
     pub version: String,
     pub pid: u32,
+    /// SHA-256 of the certificate of `[admin.https]`, for `--server-fingerprint`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub https_fingerprint: Option<String>,
     /// Machines boot: nothing is wrong that keeps them from it.
     #[serde(default)]
     pub ready: bool,

@@ -1,6 +1,9 @@
 //! Requests and responses of boot-setting routes.
 
-use crate::serve::central::DrainPolicy;
+use crate::serve::{
+    admin::view::{ErrorView, NodeView},
+    central::{BulkTarget, DrainPolicy},
+};
 use meshd_config::Fault;
 use meshd_model::fleet::{
     Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionSummary,
@@ -46,6 +49,40 @@ pub struct ChangeLabels {
     /// `set` and `unset`.
     #[schema(value_type = Object)]
     pub change: LabelChange,
+}
+
+/// Body of an order for several nodes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkRequest {
+    /// Each node with its ID and the revision that the caller saw.
+    #[schema(value_type = Vec<Object>)]
+    pub nodes: Vec<BulkTarget>,
+    /// The body of the same order for one node.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub order: serde_json::Value,
+}
+
+/// What came of an order for several nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkDone {
+    /// How many nodes refused it.
+    pub failed: usize,
+    /// Each node, in the order of the request.
+    pub results: Vec<BulkNode>,
+}
+
+/// What came of it for one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkNode {
+    #[schema(value_type = String)]
+    pub id: NodeId,
+    /// The node afterwards; `null` if it refused the order.
+    pub node: Option<NodeView>,
+    /// Why it refused the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorView>,
 }
 
 /// Body of `rename`.

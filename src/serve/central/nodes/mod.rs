@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `boot_args` | which kernel arguments a role may order for one boot |
 //! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
+//! | `bulk` | one order for several nodes |
 //! | `drain` | takes no new work, then maintenance |
 //! | `error` | why an order is refused |
 //! | `fence` | the machine runs no more: its virtual machines may start elsewhere |
@@ -13,6 +14,7 @@
 
 mod boot_args;
 mod boot_settings;
+mod bulk;
 mod drain;
 mod error;
 mod fence;
@@ -21,6 +23,7 @@ mod naming;
 mod operations;
 
 pub use boot_settings::OrderError;
+pub use bulk::{BulkError, BulkOrder, BulkTarget, MAX_BULK};
 pub use drain::DrainPolicy;
 pub use error::OperateError;
 pub use naming::NamingError;
