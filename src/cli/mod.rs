@@ -61,7 +61,7 @@ pub struct Cli {
 #[command(next_help_heading = "Global options")]
 struct Global {
     /// Site file [default: ./site.toml or /etc/meshd/site.toml]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", env = "MESHD_SITE")]
     site: Option<PathBuf>,
     /// Reason, for the audit log and the events
     #[arg(long, global = true, value_name = "TEXT")]

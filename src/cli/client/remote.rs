@@ -7,7 +7,7 @@ use hyper::Uri;
 use meshd_trust::fingerprint;
 use meshd_types::Secret;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, ring::default_provider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
@@ -134,6 +134,12 @@ impl Server {
     pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, Failure> {
         let host = self.at.0.trim_matches(['[', ']']);
         let failed = |error: std::io::Error| {
+            let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+            if let Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) = cause {
+                let message = format!("cannot connect to {}: the issuer of its certificate is unknown", self.shown());
+                let hint = "use --server-fingerprint SHA256, as `meshd status` shows it on the central node";
+                return Failure::new(message, hint);
+            }
             let hint = "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
             Failure::new(format!("cannot connect to {}: {error}", self.shown()), hint)
         };

@@ -1,8 +1,11 @@
 //! `meshd node set|unset|boot-once`: boot settings of a node besides its profile.
 
-use super::{path, restart};
+use super::{
+    path, restart,
+    targets::{Pick, Picked, missing, order},
+};
 use crate::cli::{Failure, client::AdminClient, profile::vars};
-use crate::serve::admin::view::{BootOnce, ChangeVars, NodeDetail};
+use crate::serve::admin::view::{BootOnce, ChangeVars, NodeDetail, NodeView};
 use clap::Args;
 use meshd_types::{VarName, VarValue, Vars};
 
@@ -22,22 +25,39 @@ impl std::str::FromStr for Assignment {
     }
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Set {
-    /// Node ID or name
-    node: String,
-    /// NAME=VALUE: true, 8, [a,b], text, or "8" for text
-    #[arg(required = true, value_name = "KEY=VALUE")]
-    vars: Vec<Assignment>,
+/// A node, or a variable with its value.
+#[derive(Clone, Debug)]
+pub(crate) enum SetWord {
+    Node(String),
+    Var(Assignment),
+}
+
+impl std::str::FromStr for SetWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('=') { text.parse().map(SetWord::Var) } else { Ok(SetWord::Node(text.to_owned())) }
+    }
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = "meshd node set [OPTIONS] <NODE>... <KEY=VALUE>...")]
+pub(crate) struct Set {
+    /// Nodes, then NAME=VALUE: true, 8, [a,b], or "8" for text
+    #[arg(required = true, value_name = "NODE|KEY=VALUE")]
+    words: Vec<SetWord>,
+    #[command(flatten)]
+    pick: Pick,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "meshd node unset [OPTIONS] <NODE>[,NODE...] <KEY>...")]
 pub(crate) struct Unset {
-    /// Node ID or name
-    node: String,
-    /// Variable of the node
-    #[arg(required = true, value_name = "KEY")]
-    names: Vec<VarName>,
+    /// Nodes with commas between, then variables
+    #[arg(required = true, value_name = "NODE|KEY")]
+    words: Vec<String>,
+    #[command(flatten)]
+    pick: Pick,
 }
 
 #[derive(Debug, Args)]
@@ -63,19 +83,43 @@ pub(crate) struct BootOnceArgs {
 
 impl Set {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let set = self.vars.into_iter().map(|var| (var.name, var.value)).collect();
-        change(client, &self.node, ChangeVars { set, unset: Vec::new() }).await
+        let (mut nodes, mut set) = (Vec::new(), Vars::new());
+        for word in self.words {
+            match word {
+                SetWord::Node(node) => nodes.push(node),
+                SetWord::Var(var) => drop(set.insert(var.name, var.value)),
+            }
+        }
+        if set.is_empty() {
+            missing("KEY=VALUE");
+        }
+        change(client, self.pick.pick(client, &nodes).await?, ChangeVars { set, unset: Vec::new() }).await
     }
 }
 
 impl Unset {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        change(client, &self.node, ChangeVars { set: Vars::new(), unset: self.names }).await
+        let mut words = self.words.into_iter();
+        let nodes = if self.pick.has_selector() { None } else { words.next() };
+        let nodes: Vec<String> = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect();
+        let unset = words.map(|word| word.parse()).collect::<Result<Vec<VarName>, _>>();
+        let unset = unset.map_err(|error| Failure::of(&error))?;
+        if unset.is_empty() {
+            missing("KEY");
+        }
+        change(client, self.pick.pick(client, &nodes).await?, ChangeVars { set: Vars::new(), unset }).await
     }
 }
 
-async fn change(client: &AdminClient, node: &str, change: ChangeVars) -> Result<(), Failure> {
-    let detail: NodeDetail = client.post(&path(node, "/vars"), &change).await?;
+async fn change(client: &AdminClient, picked: Picked, change: ChangeVars) -> Result<(), Failure> {
+    let Picked::One(node) = picked else {
+        let names = change.set.iter().map(|(name, value)| format!("{name}={value}"));
+        let words =
+            names.chain(change.unset.iter().map(|name| format!("without {name}"))).collect::<Vec<_>>().join(" ");
+        let said = |node: &NodeView| format!("{} ({}): variables from the next boot on: {words}", node.id, node.name);
+        return order(client, picked, "vars", &change, said).await.map(drop);
+    };
+    let detail: NodeDetail = client.post(&path(&node, "/vars"), &change).await?;
     let own = if detail.vars.is_empty() { "none".to_owned() } else { vars(&detail.vars) };
     eprintln!("{} ({}): variables from the next boot on: {own}", detail.node.id, detail.node.name);
     Ok(())
@@ -91,6 +135,6 @@ impl BootOnceArgs {
             Some(once) => eprintln!("{id} ({name}) boots its next boot, and no other, with {}", once.words()),
             None => eprintln!("{id} ({name}) boots as ever"),
         }
-        if self.reboot { restart(client, &self.node).await } else { Ok(()) }
+        if self.reboot { restart(client, Picked::One(self.node)).await } else { Ok(()) }
     }
 }

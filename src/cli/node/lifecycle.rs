@@ -1,41 +1,37 @@
-//! `meshd node reject|quarantine|drain|fence|maintenance|resume|remove|replace`: the life cycle of a node.
+//! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`: the life cycle of a node.
 
-use super::path;
+use super::{
+    path,
+    targets::{Targets, ask, of, order},
+};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{confirm, typed},
 };
 use crate::serve::{
-    admin::view::{Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced},
+    admin::view::{Approve, Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced},
     central::DrainPolicy,
 };
 use clap::{Args, ValueEnum};
 use meshd_config::{parse_duration, vm::MAX_GRACE_S};
 use std::time::Duration;
 
-/// A node.
-#[derive(Debug, Args)]
-pub(crate) struct Order {
-    /// Node ID or name
-    node: String,
-}
-
-/// The same for what takes it out of service at once.
+/// Nodes that are taken out of service at once.
 #[derive(Debug, Args)]
 pub(crate) struct Maintenance {
     #[command(flatten)]
-    order: Order,
+    targets: Targets,
     /// Proceed even if a task fails
     #[arg(long)]
     force: bool,
 }
 
-/// The same for what ends something.
+/// Nodes of which something ends.
 #[derive(Debug, Args)]
 pub(crate) struct Ending {
     #[command(flatten)]
-    order: Order,
+    targets: Targets,
     /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
@@ -47,8 +43,8 @@ pub(crate) struct Ending {
 /// A node that is off.
 #[derive(Debug, Args)]
 pub(crate) struct Fencing {
-    #[command(flatten)]
-    order: Order,
+    /// Node ID or name
+    node: String,
     /// Node name, instead of the prompt
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
@@ -59,12 +55,12 @@ impl Fencing {
         let confirm = match self.confirm {
             Some(name) => name,
             None => {
-                let node = named(client, &self.order.node).await?;
+                let node = named(client, &self.node).await?;
                 eprintln!("{} must be off, or its virtual machines may run twice.", of(&node));
                 typed("Type its name to fence it:")?
             }
         };
-        let node: NodeView = client.post(&path(&self.order.node, "/fence"), &Confirmed { confirm }).await?;
+        let node: NodeView = client.post(&path(&self.node, "/fence"), &Confirmed { confirm }).await?;
         eprintln!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
         Ok(())
     }
@@ -74,7 +70,7 @@ impl Fencing {
 #[derive(Debug, Args)]
 pub(crate) struct DrainNode {
     #[command(flatten)]
-    order: Order,
+    targets: Targets,
     /// Policy for virtual machines: wait or stop
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
@@ -123,66 +119,89 @@ impl DrainNode {
             Policy::Stop => DrainPolicy::Stop,
         };
         let grace_s = self.grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
-        let node: NodeView = client.post(&path(&self.order.node, "/drain"), &Body { workloads, grace_s }).await?;
-        eprintln!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
-        if !node.work.is_empty() {
-            eprintln!("it waits for {}; meshd node show {} says for what is left", node.work.join(", "), node.id);
-        }
-        Ok(())
+        let picked = self.targets.pick(client).await?;
+        order(client, picked, "drain", &Body { workloads, grace_s }, |node| {
+            let said = format!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
+            if node.work.is_empty() {
+                return said;
+            }
+            let work = node.work.join(", ");
+            format!("{said}\nit waits for {work}; meshd node show {} says for what is left", node.id)
+        })
+        .await
+        .map(drop)
     }
 }
 
-impl Order {
-    async fn give(&self, client: &AdminClient, verb: &str) -> Result<NodeView, Failure> {
-        client.post(&path(&self.node, &format!("/{verb}")), &()).await
-    }
+pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
+    let picked = targets.pick(client).await?;
+    let said = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
+    order(client, picked, "resume", &(), said).await.map(drop)
+}
 
-    pub(crate) async fn resume(self, client: &AdminClient) -> Result<(), Failure> {
-        let node = self.give(client, "resume").await?;
-        eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
-        Ok(())
-    }
+pub(crate) async fn approve(targets: Targets, moved: bool, client: &AdminClient) -> Result<(), Failure> {
+    let said = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
+    order(client, targets.pick(client).await?, "approve", &Approve { moved }, said).await.map(drop)
+}
+
+pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
+    let said = |node: &NodeView| format!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
+    order(client, targets.pick(client).await?, "release", &(), said).await.map(drop)
 }
 
 impl Maintenance {
     pub(crate) async fn maintenance(self, client: AdminClient) -> Result<(), Failure> {
-        let node = self.order.give(&client.forced(self.force), "maintenance").await?;
-        eprintln!("{} ({}) is in {}; to take it back: meshd node resume {}", node.id, node.name, node.phase, node.id);
-        Ok(())
+        let client = &client.forced(self.force);
+        let picked = self.targets.pick(client).await?;
+        order(client, picked, "maintenance", &(), |node| {
+            let (id, name, phase) = (node.id, &node.name, node.phase);
+            format!("{id} ({name}) is in {phase}; to take it back: meshd node resume {id}")
+        })
+        .await
+        .map(drop)
     }
 }
 
 impl Ending {
-    pub(crate) async fn reject(self, client: &AdminClient) -> Result<(), Failure> {
-        self.ask(client, "is refused at its boots until it is approved. Reject it?").await?;
-        let node = self.order.give(client, "reject").await?;
-        eprintln!("{} ({}) is {}; to let it in: meshd node approve {}", node.id, node.name, node.phase, node.id);
-        Ok(())
+    pub(crate) async fn reject(self, client: AdminClient) -> Result<(), Failure> {
+        self.end(client, "reject", "is refused at its boots until it is approved. Reject it?", |node| {
+            let (id, name, phase) = (node.id, &node.name, node.phase);
+            format!("{id} ({name}) is {phase}; to let it in: meshd node approve {id}")
+        })
+        .await
     }
 
     pub(crate) async fn quarantine(self, client: AdminClient) -> Result<(), Failure> {
-        let client = &client.forced(self.force);
-        self.ask(client, "is cut off at once and held until it is released. Quarantine it?").await?;
-        let node = self.order.give(client, "quarantine").await?;
-        let (id, name, phase) = (node.id, node.name, node.phase);
-        eprintln!("{id} ({name}) is {phase}; it boots again after `meshd node release {id}`");
-        Ok(())
+        self.end(client, "quarantine", "is cut off at once and held until it is released. Quarantine it?", |node| {
+            let (id, name, phase) = (node.id, &node.name, node.phase);
+            format!("{id} ({name}) is {phase}; it boots again after `meshd node release {id}`")
+        })
+        .await
     }
 
     pub(crate) async fn remove(self, client: AdminClient) -> Result<(), Failure> {
-        let client = &client.forced(self.force);
-        self.ask(client, "is cut off at once and forgotten with all that was said of it. Remove it?").await?;
-        let node = self.order.give(client, "remove").await?;
-        eprintln!("{} is {}; if the machine boots again it is discovered anew", node.id, node.phase);
-        Ok(())
+        self.end(
+            client,
+            "remove",
+            "is cut off at once and forgotten with all that was said of it. Remove it?",
+            |node| format!("{} is {}; if the machine boots again it is discovered anew", node.id, node.phase),
+        )
+        .await
     }
 
-    async fn ask(&self, client: &AdminClient, what: &str) -> Result<(), Failure> {
-        if self.yes {
-            return Ok(());
+    async fn end(
+        self,
+        client: AdminClient,
+        verb: &str,
+        question: &str,
+        said: impl Fn(&NodeView) -> String,
+    ) -> Result<(), Failure> {
+        let client = &client.forced(self.force);
+        let picked = self.targets.pick(client).await?;
+        if !self.yes {
+            ask(client, &picked, question).await?;
         }
-        let node = named(client, &self.order.node).await?;
-        confirm(&format!("{} {what}", of(&node)))
+        order(client, picked, verb, &(), said).await.map(drop)
     }
 }
 
@@ -207,8 +226,4 @@ impl ReplaceNode {
 
 async fn named(client: &AdminClient, node: &str) -> Result<NodeView, Failure> {
     client.get::<NodeDetail>(&path(node, "")).await.map(|detail| detail.node)
-}
-
-fn of(node: &NodeView) -> String {
-    format!("{} ({}, {})", node.id, node.name, node.phase)
 }

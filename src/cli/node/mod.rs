@@ -5,7 +5,10 @@
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
 //! | `generations` | `meshd node history/diff/pin` and `meshd profile diff`: generations of nodes |
-//! | `lifecycle` | `meshd node reject/quarantine/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
+//! | `lifecycle` | `meshd node approve/reject/quarantine/release/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
+//! | `list` | `meshd node list`: nodes as a table |
+//! | `naming` | `meshd node label/rename`: labels and names of nodes |
+//! | `targets` | the nodes of a command: names, several of them, or a selector |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
@@ -13,6 +16,9 @@ pub(crate) mod boot_settings;
 pub(crate) mod doctor;
 pub(crate) mod generations;
 pub(crate) mod lifecycle;
+pub(crate) mod list;
+pub(crate) mod naming;
+pub(crate) mod targets;
 pub(crate) mod timeline;
 pub(crate) mod units;
 
@@ -23,25 +29,20 @@ use super::{
     profile::vars,
     wait,
 };
-use crate::serve::admin::view::{AcceptNic, Approve, AssignProfile, NodeDetail, NodeView, TimelineView};
+use crate::serve::admin::view::{AcceptNic, AssignProfile, NodeDetail, NodeView, TimelineView};
 use clap::Subcommand;
 use doctor::NodeDoctor;
-use meshd_model::fleet::NextBootOverride;
+use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
+use targets::{Pick, Picked, Targets, missing, order};
 use timeline::timeline;
 
 /// A node is named by its ID or its name.
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
     /// List nodes
-    List {
-        /// Include removed nodes
-        #[arg(long)]
-        removed: bool,
-        #[command(flatten)]
-        output: Output,
-    },
+    List(list::List),
     /// Show a node
     Show {
         /// Node ID or name
@@ -51,8 +52,8 @@ pub(super) enum Node {
     },
     /// Approve a node, or acknowledge its alarms
     Approve {
-        /// Node ID or name
-        node: String,
+        #[command(flatten)]
+        targets: Targets,
         /// Forget the relay port of a node that was moved
         #[arg(long)]
         moved: bool,
@@ -68,7 +69,7 @@ pub(super) enum Node {
     /// Put a node into maintenance now
     Maintenance(lifecycle::Maintenance),
     /// Return a node to service
-    Resume(lifecycle::Order),
+    Resume(Targets),
     /// Cut a node off and delete the record
     Remove(lifecycle::Ending),
     /// Move a node's identity to replacement hardware
@@ -81,11 +82,13 @@ pub(super) enum Node {
         mac: MacAddr,
     },
     /// Assign a profile, effective at the next boot
+    #[command(override_usage = "meshd node assign-profile [OPTIONS] <NODE>... <PROFILE>")]
     AssignProfile {
-        /// Node ID or name
-        node: String,
-        /// Profile
-        profile: String,
+        /// Nodes, then the profile
+        #[arg(required = true, value_name = "NODE|PROFILE")]
+        words: Vec<String>,
+        #[command(flatten)]
+        pick: Pick,
         /// Reboot the node now
         #[arg(long)]
         reboot: bool,
@@ -97,6 +100,10 @@ pub(super) enum Node {
     Set(boot_settings::Set),
     /// Remove variables, effective at the next boot
     Unset(boot_settings::Unset),
+    /// Set and remove labels
+    Label(naming::LabelArgs),
+    /// Rename a node, effective at the next boot
+    Rename(naming::RenameArgs),
     /// Change the next boot only
     BootOnce(boot_settings::BootOnceArgs),
     /// List the generations of a node, newest first
@@ -119,17 +126,14 @@ pub(super) enum Node {
     Doctor(NodeDoctor),
     /// Reboot a node
     Reboot {
-        /// Node ID or name
-        node: String,
+        #[command(flatten)]
+        targets: Targets,
         /// Proceed even if virtual machines or a task are lost
         #[arg(long)]
         force: bool,
     },
     /// Release a node from quarantine
-    Release {
-        /// Node ID or name
-        node: String,
-    },
+    Release(Targets),
     /// Show the stages of a node's boots with their times
     Timeline {
         /// Node ID or name
@@ -147,13 +151,7 @@ impl Node {
         let client = context.client()?;
         wait(async {
             match self {
-                Node::List { removed, output } => {
-                    let nodes: Vec<NodeView> = client.get(&format!("/v1/nodes?removed={removed}")).await?;
-                    if nodes.is_empty() {
-                        eprintln!("no machine has been seen yet: power one on");
-                    }
-                    output.print(&nodes, |nodes| list(nodes, now()))
-                }
+                Node::List(list) => list.run(&client).await,
                 Node::Show { node, output } => {
                     let detail: NodeDetail = client.get(&path(&node, "")).await?;
                     output.print(&detail, |detail| show(detail, now()))
@@ -163,22 +161,14 @@ impl Node {
                     let boot: TimelineView = client.get(&path(&node, &format!("/timeline{which}"))).await?;
                     output.print(&boot, timeline)
                 }
-                Node::Release { node } => {
-                    let node: NodeView = client.post(&path(&node, "/release"), &()).await?;
-                    eprintln!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
-                    Ok(())
-                }
-                Node::Approve { node, moved } => {
-                    let node: NodeView = client.post(&path(&node, "/approve"), &Approve { moved }).await?;
-                    eprintln!("{} ({}) is {}", node.id, node.name, node.phase);
-                    Ok(())
-                }
-                Node::Reject(order) => order.reject(&client).await,
+                Node::Release(targets) => lifecycle::release(targets, &client).await,
+                Node::Approve { targets, moved } => lifecycle::approve(targets, moved, &client).await,
+                Node::Reject(order) => order.reject(client).await,
                 Node::Quarantine(order) => order.quarantine(client).await,
                 Node::Fence(order) => order.fence(&client).await,
                 Node::Drain(order) => order.drain(&client).await,
                 Node::Maintenance(order) => order.maintenance(client).await,
-                Node::Resume(order) => order.resume(&client).await,
+                Node::Resume(targets) => lifecycle::resume(targets, &client).await,
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
@@ -186,17 +176,22 @@ impl Node {
                     eprintln!("{} ({}) may boot by network card {mac} from now on", node.id, node.name);
                     Ok(())
                 }
-                Node::AssignProfile { node, profile, reboot, force } => {
-                    assign(&client.forced(force), &node, profile, reboot).await
+                Node::AssignProfile { words, pick, reboot, force } => {
+                    assign(&client.forced(force), words, pick, reboot).await
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
+                Node::Label(label) => label.run(&client).await,
+                Node::Rename(rename) => rename.run(&client).await,
                 Node::BootOnce(once) => once.run(client).await,
                 Node::History { node, output } => generations::history(&client, &node, output).await,
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
-                Node::Reboot { node, force } => restart(&client.forced(force), &node).await,
+                Node::Reboot { targets, force } => {
+                    let client = client.forced(force);
+                    restart(&client, targets.pick(&client).await?).await
+                }
             }
         })
     }
@@ -206,63 +201,46 @@ pub(super) fn path(node: &str, rest: &str) -> String {
     format!("/v1/nodes/{}{rest}", segment(node))
 }
 
-async fn assign(client: &AdminClient, name: &str, profile: String, reboot: bool) -> Result<(), Failure> {
-    let node: NodeView = client.post(&path(name, "/assign-profile"), &AssignProfile { profile }).await?;
+async fn assign(client: &AdminClient, mut words: Vec<String>, pick: Pick, reboot: bool) -> Result<(), Failure> {
+    let profile = words.pop().unwrap_or_default();
+    if words.is_empty() && !pick.has_selector() {
+        missing("NODE or PROFILE");
+    }
+    let picked = pick.pick(client, &words).await?;
+    let changed = order(client, picked, "assign-profile", &AssignProfile { profile }, assigned).await?;
+    if reboot { restart(client, changed).await } else { Ok(()) }
+}
+
+fn assigned(node: &NodeView) -> String {
     let (id, name, profile) = (node.id, &node.name, &node.profile);
     match (node.pinned, node.rolled_back) {
         (Some(pinned), _) => {
             let generation = pinned.0.short();
-            eprintln!("{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned");
-            eprintln!("  hint: unpin it with `meshd node pin {id} --off`");
+            let hint = format!("  hint: unpin it with `meshd node pin {id} --off`");
+            format!(
+                "{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned\n{hint}"
+            )
         }
         (None, Some(held)) => {
             let generation = held.0.short();
-            eprintln!(
+            format!(
                 "{id} ({name}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
-            );
+            )
         }
-        (None, None) => eprintln!("{id} ({name}) boots {profile} from its next boot on"),
+        (None, None) => format!("{id} ({name}) boots {profile} from its next boot on"),
     }
-    if reboot { restart(client, name).await } else { Ok(()) }
 }
 
-pub(super) async fn restart(client: &AdminClient, name: &str) -> Result<(), Failure> {
-    let node: NodeView = client.post(&path(name, "/reboot"), &()).await?;
-    eprintln!("{} ({}) reboots", node.id, node.name);
-    Ok(())
+pub(super) async fn restart(client: &AdminClient, picked: Picked) -> Result<(), Failure> {
+    order(client, picked, "reboot", &(), |node| format!("{} ({}) reboots", node.id, node.name)).await.map(drop)
 }
 
 fn text<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-fn conditions(node: &NodeView) -> String {
-    node.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ")
-}
-
 fn stage(node: &NodeView) -> String {
     text(node.boot.as_ref().and_then(|boot| boot.stage).map(meshd_model::fleet::Stage::as_str))
-}
-
-pub(super) fn list(nodes: &[NodeView], now: Timestamp) -> String {
-    let rows = nodes.iter().map(|node| {
-        [
-            node.id.to_string(),
-            node.name.clone(),
-            node.profile.to_string(),
-            node.phase.to_string(),
-            conditions(node),
-            text(node.address),
-            node.mac.to_string(),
-            text(node.generation.map(|generation| generation.0.short())),
-            generations::held(node.pinned, node.rolled_back).unwrap_or_default(),
-            stage(node),
-            ago(node.last_seen, now),
-        ]
-    });
-    let head =
-        ["id", "name", "profile", "phase", "conditions", "address", "mac", "generation", "held", "stage", "seen"];
-    table(head, rows)
 }
 
 pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
@@ -289,6 +267,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         ("stands for", former.join(" ")),
         ("held because", detail.held_because.clone().unwrap_or_default()),
         ("groups", detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ")),
+        ("labels", label_words(&node.labels)),
         ("vars", vars(&detail.vars)),
         ("boot once", detail.once.as_ref().map(once).unwrap_or_default()),
         ("generation", text(node.generation)),

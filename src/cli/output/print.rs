@@ -152,6 +152,7 @@ pub(crate) fn now() -> Timestamp {
 /// Asks at the terminal; without one nothing is done.
 pub(crate) fn typed(question: &str) -> Result<String, Failure> {
     if !std::io::stdin().is_terminal() {
+        eprintln!("{question}");
         return Err(Failure::new("aborted: there is no terminal to type the name at", "give --confirm NAME"));
     }
     eprint!("{question} ");
@@ -163,14 +164,15 @@ pub(crate) fn typed(question: &str) -> Result<String, Failure> {
 
 /// Asks for a yes; there is none without a terminal.
 pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
-    let refuse = || Failure::new("aborted", "confirm with --yes when there is no terminal");
     if !std::io::stdin().is_terminal() {
-        return Err(refuse());
+        // The question says what the command would have done.
+        eprintln!("{question}");
+        return Err(Failure::new("aborted: confirm with --yes when there is no terminal", ""));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
-    if yes { Ok(()) } else { Err(refuse()) }
+    if yes { Ok(()) } else { Err(Failure::new("aborted", "")) }
 }

@@ -41,6 +41,7 @@ pub(crate) fn shown(status: &StatusView) -> String {
     let head = fields([
         ("site", status.site.clone()),
         ("meshd", format!("{}, process {}", status.version, status.pid)),
+        ("https", status.https_fingerprint.as_ref().map(|sha256| format!("SHA-256 {sha256}")).unwrap_or_default()),
         ("ready", if status.ready { "yes" } else { "no" }.to_owned()),
         ("nodes", nodes),
         ("conditions", counts(&status.conditions)),

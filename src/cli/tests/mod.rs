@@ -105,6 +105,25 @@ fn every_verb_of_the_contract_is_understood() {
 }
 
 #[test]
+fn verb_for_several_nodes_takes_names_or_a_selector() {
+    for line in [
+        "meshd node label n1 rack=a feed-",
+        "meshd node rename n1 web-1",
+        "meshd node list --labels --watch",
+        "meshd node list -l rack=a,feed!=2 -o json",
+        "meshd node approve n1 n2 n3",
+        "meshd node drain -l rack=a --dry-run",
+        "meshd node assign-profile n1 n2 compute --reboot",
+        "meshd node assign-profile -l rack=a compute",
+        "meshd node set -l rack=a slots=8",
+        "meshd node unset n1,n2 slots",
+        "meshd node label -l rack=a feed=2",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+    }
+}
+
+#[test]
 fn site_is_named_before_or_after_the_verb() {
     for line in ["meshd --site a.toml node list", "meshd node --site a.toml list", "meshd node list --site a.toml"] {
         let cli = parse(line).unwrap_or_else(|kind| panic!("{line}: {kind}"));
@@ -118,6 +137,9 @@ fn wrong_usage_is_told_apart_from_failure() {
         "meshd",
         "meshd nodes",
         "meshd node list -o xml",
+        "meshd node list -l rack=",
+        "meshd node approve",
+        "meshd node approve n1 -l rack=a",
         "meshd id --uuid 12",
         "meshd overlay render --out x",
         "meshd overlay render n1 --profile p --out x",
@@ -132,7 +154,7 @@ fn table_shows_nodes_and_obeys_no_control_character() {
     let (node, boot) = machine();
     let site = sample();
     let now = Timestamp::from_millis(95_000);
-    let list = node::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now);
+    let list = node::list::list(&[NodeView::new(&node, Some(&boot), &site, &LinkState::default())], now, false);
     insta::assert_snapshot!(list, @r"
     ID        NAME           PROFILE    PHASE       CONDITIONS     ADDRESS      MAC                GENERATION  HELD  STAGE   SEEN
     bn18jpv9  node-bn18jpv9  discovery  discovered  weak_identity  10.77.0.100  02:00:00:00:00:01  -           -     online  5s ago

@@ -3,7 +3,7 @@
 use super::clients::*;
 use crate::{lease::DECLINE_WINDOW, *};
 use dhcproto::v4::{MessageType, OptionCode};
-use meshd_types::{MacAddr, NodeId, Timestamp};
+use meshd_types::{MacAddr, Timestamp};
 use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, SocketAddrV4},

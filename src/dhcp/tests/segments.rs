@@ -3,7 +3,7 @@
 use super::clients::*;
 use crate::{engine::MAX_PER_SECOND, lease::PoolLevel, *};
 use dhcproto::v4::{MessageType, OptionCode};
-use meshd_types::{Basis, MacAddr, NodeId, SystemUuid};
+use meshd_types::{Basis, MacAddr, SystemUuid};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -40,7 +40,9 @@ pub use lease::Lease;
 pub use node::{
     admission::admitting, certificate::Certificate, condition::Condition, condition::ConditionKind,
     identity::ConflictingMachine, identity::Identified, identity::IdentityConflict, identity::MAX_RIVALS,
-    identity::ObservedMachine, identity::RIVAL_NOTED, identity::identify, phase::Phase, phase::PhaseChange,
-    phase::Transition, phase::UnlawfulTransition, readiness::CheckProvenance, record::Fingerprint, record::LinkState,
-    record::NextBootOverride, record::Node, relay_port::RelayPort, unit_map::Placed, unit_map::UnitMap,
+    identity::ObservedMachine, identity::RIVAL_NOTED, identity::identify, label::LabelChange, label::LabelError,
+    label::LabelKey, label::LabelValue, label::Labels, label::MAX_LABELS, label::label_words, phase::Phase,
+    phase::PhaseChange, phase::Transition, phase::UnlawfulTransition, readiness::CheckProvenance, record::Fingerprint,
+    record::LinkState, record::NextBootOverride, record::Node, relay_port::RelayPort, selector::NamedNode,
+    selector::Selector, selector::SelectorError, selector::find_node, unit_map::Placed, unit_map::UnitMap,
 };

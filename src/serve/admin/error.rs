@@ -2,8 +2,8 @@
 
 use crate::serve::admin::view::ErrorView;
 use crate::serve::central::{
-    ApiTokenError, HeldWork, JobError, LinkError, OperateError, OrderError, RenderError, RollbackError, SlotError,
-    VmError,
+    ApiTokenError, BulkError, HeldWork, JobError, LinkError, NamingError, OperateError, OrderError, RenderError,
+    RollbackError, SlotError, VmError,
 };
 use axum::{
     Json,
@@ -103,12 +103,27 @@ impl From<OperateError> for Refused {
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
+            OperateError::Naming(NamingError::InvalidName { .. }) => (StatusCode::BAD_REQUEST, "bad_request"),
+            OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
+            OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
             OperateError::Held(held) => work(held),
             OperateError::Link(error) => link(error),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
             OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
             OperateError::Store(_) => STORE,
+        };
+        Refused::new(status, code, whole(&error))
+    }
+}
+
+impl From<BulkError> for Refused {
+    fn from(error: BulkError) -> Self {
+        let (status, code) = match error {
+            BulkError::Count { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
+            BulkError::Changed { .. } => (StatusCode::CONFLICT, "changed_since"),
+            BulkError::Operate(error) => return error.into(),
+            BulkError::Store(_) => STORE,
         };
         Refused::new(status, code, whole(&error))
     }
@@ -216,7 +231,7 @@ impl From<Arc<RenderError>> for Refused {
 }
 
 impl Refused {
-    fn view(&self, correlation: CorrelationId) -> ErrorView {
+    pub(crate) fn view(&self, correlation: CorrelationId) -> ErrorView {
         let (code, message, hint) = (self.code.to_owned(), self.message.clone(), self.hint.clone());
         ErrorView { code, message, hint, correlation_id: correlation.to_string() }
     }

@@ -6,6 +6,7 @@
 //! | `audit` | `/v1/audit`: the audit log |
 //! | `auth` | authentication and roles |
 //! | `backup` | `POST /v1/backup`: streams an encrypted backup |
+//! | `bulk` | routes that give one order to several nodes |
 //! | `bodies` | requests and responses of boot-setting routes |
 //! | `catalog_view` | images and overlays in JSON, also printed by `meshd image list` and `meshd overlay list` |
 //! | `connection` | one connection of the admin API |
@@ -36,8 +37,9 @@
 //! | route under `/v1` | answer |
 //! | --- | --- |
 //! | `GET status` | the central node at a glance |
-//! | `GET nodes?removed`, `GET nodes/{node}` | nodes; a node is named by ID or name |
-//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release` | the node afterwards |
+//! | `POST bulk/nodes/{verb}` | several nodes as the caller saw them: what came of it for each |
+//! | `GET nodes?removed&label`, `GET nodes/{node}` | nodes; a node is named by ID or name |
+//! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release`, `label`, `rename` | the node afterwards |
 //! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `fence`, `remove` | the node afterwards |
 //! | `POST nodes/{node}/doctor` | its readiness checks, run just now |
 //! | `POST nodes/{node}/replace` | the hardware that takes its place, and what of the site file is left to edit |
@@ -114,6 +116,8 @@ struct Plane {
     central: Shared,
     /// The address that nodes of the first segment are told.
     told: Ipv4Addr,
+    /// SHA-256 of the certificate of the HTTPS listener.
+    https_fingerprint: Option<String>,
     metrics: Metrics,
     shutdown: CancellationToken,
     failures: transport::auth::Failures,
@@ -139,6 +143,7 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
     let plane = Plane {
         central,
         told,
+        https_fingerprint: listening.https.as_ref().map(|https| https.fingerprint.clone()),
         metrics,
         shutdown: shutdown.clone(),
         failures: transport::auth::Failures::default(),

@@ -24,7 +24,8 @@ use std::time::Duration;
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(plane: Plane) -> Router {
-    let routes = tasks::routes(slots::routes(vms::routes(boots(life::routes(nodes_routes(Routes::default()))))));
+    let routes =
+        tasks::routes(slots::routes(vms::routes(boots(bulk::routes(life::routes(nodes_routes(Routes::default())))))));
     let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
     routes
         .into_router()
@@ -41,7 +42,7 @@ pub(crate) fn router(plane: Plane) -> Router {
 
 fn nodes_routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<NodeView>, _, _>("/nodes", &["removed"], Role::Viewer, "all nodes", nodes)
+        .see::<Many<NodeView>, _, _>("/nodes", &["removed", "label"], Role::Viewer, "all nodes", nodes)
         .see::<One<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "everything of a node", node)
         .see::<One<TimelineView>, _, _>(
             "/nodes/{node}/timeline",
@@ -78,6 +79,18 @@ fn boots(routes: Routes) -> Routes {
             Verb::Vars,
             "set and remove variables of a node",
             orders::vars,
+        )
+        .order::<One<ChangeLabels>, One<NodeView>, _, _>(
+            "/nodes/{node}/label",
+            Verb::Label,
+            "set and remove labels of a node",
+            orders::label,
+        )
+        .order::<One<Rename>, One<NodeView>, _, _>(
+            "/nodes/{node}/rename",
+            Verb::Rename,
+            "give a node another name",
+            orders::rename,
         )
         .order::<One<BootOnce>, One<NodeDetail>, _, _>(
             "/nodes/{node}/boot-once",

@@ -6,8 +6,9 @@ pub use super::routes::trust::{CreateToken, CreatedToken, RootView, RotateCa, To
 pub use super::routes::vms::{CreateVm, DeleteVm, TemplateView, VmView};
 pub use super::routes::volumes::VolumeView;
 pub use super::views::bodies::{
-    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, ChangeVars, CreateApiToken, CreatedApiToken,
-    DiffView, DoctorView, Drain, Fence, GenerationView, Pin, ReloadView, Replace, Replaced, RevisionView, Rollback,
+    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, BulkDone, BulkNode, BulkRequest,
+    ChangeLabels, ChangeVars, CreateApiToken, CreatedApiToken, DiffView, DoctorView, Drain, Fence, GenerationView, Pin,
+    ReloadView, Rename, Replace, Replaced, RevisionView, Rollback,
 };
 pub use super::views::profile_view::ProfileView;
 pub use super::views::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
@@ -16,7 +17,7 @@ use crate::serve::admin::doctor::Finding;
 use meshd_config::Site;
 use meshd_model::fleet::{
     AuditContext, BootSession, CheckProvenance, Condition, ConditionKind, ConflictingMachine, Event, EventKind,
-    EventSeq, Fingerprint, Generation, LinkState, NextBootOverride, Node, Phase, Stage, StageMark,
+    EventSeq, Fingerprint, Generation, Labels, LinkState, NextBootOverride, Node, Phase, Stage, StageMark,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
@@ -51,6 +52,9 @@ pub struct StatusView {
     /// Version and commit of the meshd that answers.
     pub version: String,
     pub pid: u32,
+    /// SHA-256 of the certificate of `[admin.https]`, for `--server-fingerprint`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub https_fingerprint: Option<String>,
     /// Machines boot: nothing is wrong that keeps them from it.
     #[serde(default)]
     pub ready: bool,
@@ -124,6 +128,13 @@ pub struct NodeView {
     #[schema(value_type = String)]
     pub last_seen: Timestamp,
     pub boot: Option<BootView>,
+    /// Labels: where it is and what it is for.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    #[schema(value_type = Object)]
+    pub labels: Labels,
+    /// Changes with everything that an operator decides by; a bulk order names it.
+    #[serde(default)]
+    pub revision: String,
     /// What works on it, or is ordered to: what a drain waits for. Told of one node only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<String>,
@@ -280,6 +291,8 @@ impl NodeView {
             rolled_back: None,
             last_seen: link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen)),
             boot: boot.map(BootView::new),
+            labels: node.labels.clone(),
+            revision: node.revision(),
             work: Vec::new(),
         }
     }

@@ -216,3 +216,20 @@ fn a_listener_on_a_boot_network_is_refused_unless_it_is_said_twice() {
     world.start();
     assert!(world.stop().success());
 }
+
+#[test]
+fn certificate_of_an_unknown_issuer_is_refused_with_the_way_to_pin_it() {
+    let office = Office::open();
+    let token = office.token("eyes", "viewer");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
+    command.args(["--server", &format!("https://{ADMIN}:{PORT}"), "--token-file", &token, "node", "list"]);
+    // Any authority but the one that made the certificate.
+    command.arg("--server-ca").arg(office.world.path("state/ca/ca.pem"));
+    let child = office.desk.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("issuer of its certificate is unknown") && told.contains("--server-fingerprint"), "{told}");
+    let status = office.world.json(&["status", "-o", "json"]);
+    assert_eq!(status["https_fingerprint"], office.fingerprint.as_str());
+}

@@ -5,3 +5,4 @@ pub mod https;
 mod operator;
 mod process;
 mod service;
+mod several;

@@ -31,6 +31,7 @@ pub enum Verb {
     Reject,
     AssignProfile,
     Vars,
+    Label,
     BootOnce,
     Pin,
     Release,

@@ -86,6 +86,10 @@ pub enum EventKind {
     AddressDeclined,
     /// An operator set or removed variables of a node.
     VarsChanged,
+    /// An operator set or removed labels of a node.
+    LabelsChanged,
+    /// An operator renamed a node.
+    Renamed,
     /// An operator set or cleared a one-time boot, or a boot used it.
     BootOnce,
     /// An operator pinned or unpinned a node.
@@ -141,7 +145,7 @@ pub enum EventKind {
 }
 
 /// Every word of [`EventKind::word`] except those of conditions.
-const WORDS: [&str; 45] = [
+const WORDS: [&str; 47] = [
     "discovered",
     "boot_started",
     "stage",
@@ -162,6 +166,8 @@ const WORDS: [&str; 45] = [
     "other_dhcp_server",
     "address_declined",
     "vars_changed",
+    "labels_changed",
+    "renamed",
     "boot_once",
     "pinned",
     "profile_rolled_back",
@@ -219,6 +225,8 @@ impl EventKind {
             EventKind::OtherDhcpServer => "other_dhcp_server",
             EventKind::AddressDeclined => "address_declined",
             EventKind::VarsChanged => "vars_changed",
+            EventKind::LabelsChanged => "labels_changed",
+            EventKind::Renamed => "renamed",
             EventKind::BootOnce => "boot_once",
             EventKind::Pinned => "pinned",
             EventKind::ProfileRolledBack => "profile_rolled_back",

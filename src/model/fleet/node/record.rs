@@ -4,6 +4,7 @@ use super::{
     certificate::Certificate,
     condition::{Condition, ConditionKind},
     identity::ConflictingMachine,
+    label::{Labels, label_words},
     phase::Phase,
     readiness::CheckProvenance,
     relay_port::RelayPort,
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::fleet::Generation;
 use meshd_proto::{Check, Facts, Heartbeat};
-use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
+use meshd_types::{Basis, BootSessionId, Digest, MacAddr, NodeId, ProfileName, SystemUuid, Timestamp, Vars};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeSet,
@@ -99,6 +100,9 @@ pub struct Node {
     /// Its own variables: they win over those of its profile and its groups.
     #[serde(default, skip_serializing_if = "Vars::is_empty")]
     pub vars: Vars,
+    /// Where it is and what it is for, in an operator's words; selectors read them.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// What an operator ordered for one boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub once: Option<NextBootOverride>,
@@ -187,6 +191,7 @@ impl Node {
             rivals: Vec::new(),
             released_at: None,
             vars: Vars::new(),
+            labels: Labels::new(),
             once: None,
             pinned: None,
             told: None,
@@ -210,6 +215,20 @@ impl Node {
         self.once = self.once.take().filter(|order| order.is_for(Some(session)));
         let Some(order) = self.once.as_mut().filter(|order| Some(order.set_at) == once) else { return false };
         order.used_by.replace(session).is_none()
+    }
+
+    /// A word that changes with everything that an operator decides by: name, phase, conditions, profile, pin, variables, labels and the
+    /// order for one boot. It does not change with heartbeats.
+    pub fn revision(&self) -> String {
+        let conditions = self.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ");
+        let vars = self.vars.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+        let once = self.once.as_ref().map(|once| format!("{} {}", once.set_at, once.words())).unwrap_or_default();
+        let pinned = self.pinned.map(|generation| generation.to_string()).unwrap_or_default();
+        let profile = self.profile.as_ref().map(ToString::to_string).unwrap_or_default();
+        let labels = label_words(&self.labels);
+        let phase = if self.drains { "drains" } else { self.phase.as_str() };
+        let fields = [&self.name, phase, &conditions, &profile, &pinned, &vars, &labels, &once];
+        Digest::of_fields(fields.map(str::as_bytes)).short()
     }
 
     /// Compares the units that it tells of with those that it was approved with; what is different, if anything is. The first
@@ -256,6 +275,27 @@ mod tests {
     fn node() -> Node {
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
+    }
+
+    #[test]
+    fn revision_changes_with_orders_and_not_with_signs_of_life() {
+        let before = node();
+        let mut alive = before.clone();
+        (alive.last_seen, alive.address) = (Timestamp::from_millis(9), "10.77.0.9".parse().ok());
+        assert_eq!(alive.revision(), before.revision());
+        let changes: [fn(&mut Node); 6] = [
+            |node| node.phase = Phase::Online,
+            |node| node.name = "other".to_owned(),
+            |node| node.profile = "compute".parse().ok(),
+            |node| drop(node.labels.insert("rack".parse().unwrap(), "a".parse().unwrap())),
+            |node| drop(node.vars.insert("slots".parse().unwrap(), "8".parse().unwrap())),
+            |node| assert!(node.raise(ConditionKind::Drift, "", Timestamp::EPOCH)),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut after = before.clone();
+            change(&mut after);
+            assert_ne!(after.revision(), before.revision(), "change {number}");
+        }
     }
 
     #[test]

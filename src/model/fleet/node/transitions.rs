@@ -93,7 +93,7 @@ impl Node {
         std::iter::once(self.id).chain(self.former.iter().copied())
     }
 
-    /// Takes over what an operator said of another node: name, profile, variables, and what the site says of its ID. An order for one
+    /// Takes over what an operator said of another node: name, profile, variables, labels, and what the site says of its ID. An order for one
     /// boot and a pin stay behind: they speak of what the other one booted.
     pub fn take_over(&mut self, old: &Node) {
         if old.name != format!("node-{}", old.id) {
@@ -101,6 +101,7 @@ impl Node {
         }
         self.profile.clone_from(&old.profile);
         self.vars.clone_from(&old.vars);
+        self.labels.clone_from(&old.labels);
         let former: Vec<NodeId> = std::iter::once(old.id).chain(old.former.iter().copied()).collect();
         self.former = former.into_iter().filter(|id| *id != self.id).take(MAX_FORMER).collect();
     }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `audit` | the audit log |
 //! | `backup` | a backup, as a stream |
+//! | `bulk` | one order for several nodes |
 //! | `catalog_view` | profiles, images, overlays |
 //! | `consoles` | consoles of virtual machines |
 //! | `events` | the event log |
@@ -19,6 +20,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
+pub(crate) mod bulk;
 pub(crate) mod catalog_view;
 pub(crate) mod consoles;
 pub(crate) mod events;
@@ -48,7 +50,7 @@ use axum::{
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::{AuditContext, Phase};
+use meshd_model::fleet::{AuditContext, Phase, Selector, SelectorError};
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
@@ -56,7 +58,7 @@ use std::collections::BTreeMap;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;
 
-pub(crate) async fn status(State(Plane { central, .. }): State<Plane>) -> Json<StatusView> {
+pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): State<Plane>) -> Json<StatusView> {
     let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
     let (mut nodes, mut units) = (0, UnitCount::default());
     central.store().read(|model| {
@@ -79,7 +81,19 @@ pub(crate) async fn status(State(Plane { central, .. }): State<Plane>) -> Json<S
     let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
     let (warnings, errors) = (of(Status::Warn), of(Status::Fail));
     let (site, pid, ready) = (central.site().name.clone(), std::process::id(), errors.is_empty());
-    Json(StatusView { site, version, pid, ready, nodes, phases, units, conditions, warnings, errors })
+    Json(StatusView {
+        site,
+        version,
+        pid,
+        https_fingerprint,
+        ready,
+        nodes,
+        phases,
+        units,
+        conditions,
+        warnings,
+        errors,
+    })
 }
 
 /// The nodes to list.
@@ -88,6 +102,8 @@ pub(crate) async fn status(State(Plane { central, .. }): State<Plane>) -> Json<S
 pub(crate) struct WhichNodes {
     /// Also those that were removed.
     removed: bool,
+    /// A selector of labels.
+    label: Option<String>,
 }
 
 pub(crate) async fn nodes(
@@ -95,9 +111,14 @@ pub(crate) async fn nodes(
     which: Result<Query<WhichNodes>, QueryRejection>,
 ) -> Answer<Vec<NodeView>> {
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let selector: Option<Selector> = which.label.as_deref().map(str::parse).transpose().map_err(|error| {
+        let error: SelectorError = error;
+        Refused::bad_request(format!("label: {error}"))
+    })?;
     let site = central.site();
     Ok(Json(central.store().read(|model| {
         let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
+        let nodes = nodes.filter(|node| selector.as_ref().is_none_or(|selector| selector.matches(&node.labels)));
         nodes
             .map(|node| {
                 let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));

@@ -5,7 +5,7 @@ use crate::serve::admin::{
     error::Refused,
     routes::{Answer, detail, shown},
     transport::auth::Caller,
-    view::{AssignProfile, BootOnce, ChangeVars, NodeDetail, NodeView},
+    view::{AssignProfile, BootOnce, ChangeLabels, ChangeVars, NodeDetail, NodeView, Rename},
 };
 use axum::{
     Extension, Json,
@@ -49,6 +49,30 @@ pub(crate) async fn vars(
     let id = central.nodes.resolve(&node)?;
     central.nodes.set_vars(id, set, unset, &by).await?;
     detail(&central, id)
+}
+
+pub(crate) async fn label(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+    order: Body<ChangeLabels>,
+) -> Answer<NodeView> {
+    let ChangeLabels { change } = body(order)?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.label(id, &change, &by).await?;
+    shown(&central, id)
+}
+
+pub(crate) async fn rename(
+    State(Plane { central, .. }): State<Plane>,
+    Path(node): Path<String>,
+    by: AuditContext,
+    order: Body<Rename>,
+) -> Answer<NodeView> {
+    let Rename { name } = body(order)?;
+    let id = central.nodes.resolve(&node)?;
+    central.nodes.rename(id, &name, &by).await?;
+    shown(&central, id)
 }
 
 pub(crate) async fn boot_once(

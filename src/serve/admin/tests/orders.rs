@@ -133,3 +133,49 @@ async fn token_that_has_the_name_of_a_revoked_one_is_another_caller() {
     assert!(!first.still_may(&fixture.central) && second.still_may(&fixture.central), "a stream of the first one ends");
     assert_ne!(first.identity(), second.identity(), "it is not answered what the other one asked");
 }
+
+#[tokio::test]
+async fn bulk_order_changes_nothing_if_a_node_changed_since_it_was_seen() {
+    let fixture = Fixture::start().await;
+    let other = {
+        let mac = meshd_types::MacAddr([2, 0, 0, 0, 0, 9]);
+        let basis = meshd_types::Basis::Mac(mac);
+        let node = meshd_model::fleet::Node::discovered(basis, Default::default(), mac, super::at(1_000));
+        let id = node.id;
+        let stored = fixture.central.store().commit(|tx| {
+            tx.put_node(node);
+            Ok::<_, meshd_store::StoreError>(())
+        });
+        stored.await.expect("stored");
+        id
+    };
+    let seen = async || {
+        let (_, nodes) = fixture.get::<Vec<super::NodeView>>("GET", "/v1/nodes", "").await;
+        nodes.iter().map(|node| serde_json::json!({ "id": node.id, "revision": node.revision })).collect::<Vec<_>>()
+    };
+    let bulk = async |verb: &str, nodes: &[serde_json::Value], order: serde_json::Value| {
+        let body = serde_json::json!({ "nodes": nodes, "order": order }).to_string();
+        fixture.order(&format!("/v1/bulk/nodes/{verb}"), &body, &[]).await
+    };
+    let before = seen().await;
+    assert_eq!(fixture.order(&format!("/v1/nodes/{other}/approve"), "null", &[]).await.0, 200);
+    let (status, _, refused) = bulk("label", &before, serde_json::json!({ "set": { "rack": "a" } })).await;
+    assert_eq!((status, &refused["code"]), (409, &"changed_since".into()), "{refused}");
+    assert!(refused["message"].as_str().is_some_and(|text| text.contains(&other.to_string())), "{refused}");
+    let phases = |id| fixture.central.store().read(|model| model.node(id).map(|node| (node.phase, node.labels.len())));
+    assert_eq!(phases(fixture.node), Some((meshd_model::fleet::Phase::Discovered, 0)), "nothing was changed");
+    let (status, _, done) = bulk("label", &seen().await, serde_json::json!({ "set": { "rack": "a" } })).await;
+    assert_eq!((status, &done["failed"]), (200, &0.into()), "{done}");
+    // One node refuses the order: the other one follows it.
+    let (status, _, done) = bulk("maintenance", &seen().await, serde_json::Value::Null).await;
+    assert_eq!((status, &done["failed"]), (200, &2.into()), "{done}");
+    let now = seen().await;
+    let twice = [now[0].clone(), now[0].clone()];
+    for (nodes, order) in [(&now[..0], "null"), (&twice[..], "null"), (&now[..], "[]")] {
+        let order = serde_json::from_str(order).expect("JSON");
+        let (status, _, refused) = bulk("drain", nodes, order).await;
+        assert_eq!(status, 400, "{refused}");
+    }
+    let (status, _, refused) = fixture.order("/v1/bulk/nodes/fence", "{}", &[]).await;
+    assert_eq!((status, &refused["code"]), (404, &"not_found".into()), "fencing is one node's");
+}

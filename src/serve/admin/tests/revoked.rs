@@ -48,6 +48,7 @@ impl TokenClient {
         let plane = Plane {
             central: fixture.central.clone(),
             told: Ipv4Addr::LOCALHOST,
+            https_fingerprint: None,
             metrics: Metrics::install(),
             shutdown: fixture.stop.clone(),
             failures: auth::Failures::default(),

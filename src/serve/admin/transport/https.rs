@@ -59,6 +59,8 @@ pub enum HttpsError {
 pub struct Https {
     listener: TcpListener,
     acceptor: TlsAcceptor,
+    /// SHA-256 of the certificate.
+    pub(crate) fingerprint: String,
 }
 
 /// Opens the listener of a site that has one. Needs a tokio runtime.
@@ -75,8 +77,9 @@ pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, H
         Some((certificate, key)) => WebIdentity::read(certificate, key)?,
         None => WebIdentity::load_or_create(&own_folder(site), address, now)?,
     };
-    tracing::info!(%address, port, fingerprint = identity.fingerprint(), "the admin plane is served by HTTPS");
-    Ok(Some(Https { listener, acceptor: TlsAcceptor::from(identity.config()) }))
+    let fingerprint = identity.fingerprint().to_owned();
+    tracing::info!(%address, port, fingerprint, "the admin plane is served by HTTPS");
+    Ok(Some(Https { listener, acceptor: TlsAcceptor::from(identity.config()), fingerprint }))
 }
 
 fn own_folder(site: &Site) -> PathBuf {

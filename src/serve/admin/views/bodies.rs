@@ -1,8 +1,13 @@
 //! Requests and responses of boot-setting routes.
 
-use crate::serve::central::DrainPolicy;
+use crate::serve::{
+    admin::view::{ErrorView, NodeView},
+    central::{BulkTarget, DrainPolicy},
+};
 use meshd_config::Fault;
-use meshd_model::fleet::{Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, RevisionSummary};
+use meshd_model::fleet::{
+    Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionSummary,
+};
 use meshd_proto::DoctorReport;
 use meshd_trust::{ApiToken, Role};
 use meshd_types::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
@@ -35,6 +40,57 @@ pub struct ChangeVars {
     /// Variables to remove.
     #[schema(value_type = Vec<String>)]
     pub unset: Vec<VarName>,
+}
+
+/// Body of `label`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct ChangeLabels {
+    /// `set` and `unset`.
+    #[schema(value_type = Object)]
+    pub change: LabelChange,
+}
+
+/// Body of an order for several nodes.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkRequest {
+    /// Each node with its ID and the revision that the caller saw.
+    #[schema(value_type = Vec<Object>)]
+    pub nodes: Vec<BulkTarget>,
+    /// The body of the same order for one node.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub order: serde_json::Value,
+}
+
+/// What came of an order for several nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkDone {
+    /// How many nodes refused it.
+    pub failed: usize,
+    /// Each node, in the order of the request.
+    pub results: Vec<BulkNode>,
+}
+
+/// What came of it for one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkNode {
+    #[schema(value_type = String)]
+    pub id: NodeId,
+    /// The node afterwards; `null` if it refused the order.
+    pub node: Option<NodeView>,
+    /// Why it refused the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorView>,
+}
+
+/// Body of `rename`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rename {
+    /// The new name: a host name.
+    pub name: String,
 }
 
 /// Body of `boot-once`.

@@ -94,26 +94,16 @@ impl NodeOps {
         known(&site, &profile)?;
         self.check_packages(id, &profile).await?;
         let now = self.env.now();
-        self.order(id, |tx, mut node| {
-            spare(tx.before(), id, by)?;
-            let before = boot::effective_profile(&site, &node).name.clone();
-            node.profile = Some(profile.clone());
-            let detail = format!("{before} -> {profile}");
-            use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
-            let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
-            // Else it is found out from what the node runs and would boot.
-            if running && (node.told.is_none() || node.booted.is_none()) && before != profile {
-                node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
-            }
-            tell(tx, &node, EventKind::ProfileAssigned, detail, by, now);
-            Ok(node)
-        })
-        .await
+        self.order(id, |tx, node| profile_assigned(tx, node, &site, &profile, (by, now))).await
     }
 
     /// Refuses a profile whose packages its image does not have: the node would find out at its next boot. Whatever else keeps it from
     /// being rendered is left to be put right before that boot.
-    async fn check_packages(self: &Arc<Self>, id: NodeId, profile: &ProfileName) -> Result<(), OperateError> {
+    pub(super) async fn check_packages(
+        self: &Arc<Self>,
+        id: NodeId,
+        profile: &ProfileName,
+    ) -> Result<(), OperateError> {
         if !fail::defends("assign-checks-packages") {
             return Ok(());
         }
@@ -139,26 +129,16 @@ impl NodeOps {
         by: &AuditContext,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
+        self.declared(id, &set)?;
+        self.order(id, |tx, node| vars_changed(tx, node, (&set, &unset), (by, now))).await
+    }
+
+    /// Refuses a variable that no overlay declares.
+    pub(super) fn declared(&self, id: NodeId, set: &Vars) -> Result<(), OperateError> {
         let live = self.env.live();
-        if let Some(name) = set.keys().find(|name| !live.declared().any(|known| known == *name)) {
-            let hint = meshd_config::suggest(name.as_str(), live.declared().map(VarName::as_str));
-            return Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into());
-        }
-        self.order(id, |tx, mut node| {
-            if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
-                return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
-            }
-            let words = set.iter().map(|(name, value)| format!("{name}={value}"));
-            let words: Vec<String> = words.chain(unset.iter().map(|name| format!("-{name}"))).collect();
-            node.vars.extend(set.clone());
-            node.vars.retain(|name, _| !unset.contains(name));
-            if node.vars.len() > MAX_VARS {
-                return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
-            }
-            tell(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
-            Ok(node)
-        })
-        .await
+        let Some(name) = set.keys().find(|name| !live.declared().any(|known| known == *name)) else { return Ok(()) };
+        let hint = meshd_config::suggest(name.as_str(), live.declared().map(VarName::as_str));
+        Err(OrderError::UnknownVar { node: id, name: name.clone(), hint }.into())
     }
 
     /// Orders something for the next boot of a node only, in place of what was ordered before. `role` decides which kernel arguments.
@@ -288,7 +268,7 @@ impl NodeOps {
     }
 
     /// Changes a node by an operator's word, and finds out what it would boot now.
-    async fn order(
+    pub(super) async fn order(
         self: &Arc<Self>,
         id: NodeId,
         change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
@@ -318,12 +298,56 @@ fn named(history: &History, node: NodeId, text: &str) -> Result<Generation, Orde
     }
 }
 
-fn known(site: &Site, profile: &ProfileName) -> Result<(), OperateError> {
+pub(super) fn known(site: &Site, profile: &ProfileName) -> Result<(), OperateError> {
     if site.profiles.contains_key(profile) {
         return Ok(());
     }
     let known: Vec<&str> = site.profiles.keys().map(ProfileName::as_str).collect();
     Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") })
+}
+
+/// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages nothing.
+pub(super) fn profile_assigned(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    site: &Site,
+    profile: &ProfileName,
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    spare(tx.before(), node.id, by)?;
+    let before = boot::effective_profile(site, &node).name.clone();
+    node.profile = Some(profile.clone());
+    let detail = format!("{before} -> {profile}");
+    use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+    let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
+    // Else it is found out from what the node runs and would boot.
+    if running && (node.told.is_none() || node.booted.is_none()) && before != *profile {
+        node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
+    }
+    tell(tx, &node, EventKind::ProfileAssigned, detail, by, now);
+    Ok(node)
+}
+
+/// Changes the variables of one node, in a transaction; the caller stores the node. A failure stages nothing.
+pub(super) fn vars_changed(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    (set, unset): (&Vars, &[VarName]),
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    let id = node.id;
+    if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
+        return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
+    }
+    let words = set.iter().map(|(name, value)| format!("{name}={value}"));
+    let words: Vec<String> = words.chain(unset.iter().map(|name| format!("-{name}"))).collect();
+    node.vars.extend(set.clone());
+    node.vars.retain(|name, _| !unset.contains(name));
+    if node.vars.len() > MAX_VARS {
+        return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
+    }
+    tell(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
+    Ok(node)
 }
 
 fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {

@@ -10,7 +10,7 @@ use meshd_model::{
     fleet::{Actor, AuditContext, EventKind, Node, Phase, PhaseChange},
     work::{Vm, VmWish},
 };
-use meshd_store::{Model, StoreError};
+use meshd_store::{Model, StoreError, Tx};
 use meshd_types::NodeId;
 
 /// What a drain does with running work.
@@ -71,20 +71,25 @@ impl NodeOps {
         grace_s: Option<u32>,
         by: &AuditContext,
     ) -> Result<Node, OperateError> {
-        let told = self.links.link_state(id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
-        let node = self
-            .serve_otherwise(id, by, |tx, node| {
-                let began = node.drain()?;
-                // Work that was ordered since the last report counts as well.
-                let ended =
-                    if told && work_on(tx.before(), id).is_empty() { node.change(PhaseChange::Drained)? } else { None };
-                Ok(vec![began, ended])
-            })
-            .await?;
+        let node = self.serve_otherwise(id, by, |tx, node| self.drain_begun(tx, node)).await?;
         if workloads == DrainPolicy::Stop {
             self.stop_vms_of(id, grace_s, by).await?;
         }
         Ok(node)
+    }
+
+    /// The changes of a node that takes no new work.
+    pub(super) fn drain_begun(
+        &self,
+        tx: &Tx<'_>,
+        node: &mut Node,
+    ) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
+        let told = self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
+        let began = node.drain()?;
+        // What was ordered since the node's last word counts as well.
+        let ended =
+            if told && work_on(tx.before(), node.id).is_empty() { node.change(PhaseChange::Drained)? } else { None };
+        Ok(vec![began, ended])
     }
 
     /// A node says that nothing runs on it; if it drains, that was all there was to wait for.

@@ -1,6 +1,6 @@
 //! Why an order about a node is refused.
 
-use super::OrderError;
+use super::{NamingError, OrderError};
 use crate::serve::central::{generations::RenderError, links::LinkError, workloads::HeldWork};
 use meshd_model::fleet::UnlawfulTransition;
 use meshd_store::StoreError;
@@ -15,8 +15,15 @@ pub enum OperateError {
     #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
     NoNode { name: String },
     /// Several nodes have this name.
-    #[error("several nodes have the name `{name}`; use the node ID")]
-    Ambiguous { name: String },
+    #[error("`{name}` is ambiguous, {count} nodes match: {candidates}; write more of the name, or use the node ID")]
+    Ambiguous {
+        /// The name, or the beginning of one.
+        name: String,
+        /// How many nodes match.
+        count: usize,
+        /// The first of them.
+        candidates: String,
+    },
     /// A node cannot take its own place.
     #[error("cannot replace node {node} by itself; name two nodes")]
     SameNode { node: NodeId },
@@ -48,6 +55,9 @@ pub enum OperateError {
     /// A refused boot setting.
     #[error(transparent)]
     Order(#[from] OrderError),
+    /// Labels or a name that it cannot have.
+    #[error(transparent)]
+    Naming(#[from] NamingError),
     /// Its next boot cannot be rendered.
     #[error(transparent)]
     Render(#[from] Arc<RenderError>),

@@ -44,7 +44,7 @@ impl NodeOps {
 
     /// Rejects a machine: its next boot is refused, and a pending connection ends.
     pub async fn reject(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        self.end_service(id, by, "an operator rejected this node", |_, node| Ok(node.reject()?)).await
+        self.end_service(id, by, REJECTED, |_, node| Ok(node.reject()?)).await
     }
 
     /// Holds a node in iPXE until an operator releases it. If it runs, it is cut off at once.
@@ -54,34 +54,38 @@ impl NodeOps {
             spare(tx.before(), id, by)?;
             Ok(node.quarantine(because)?)
         };
-        self.end_service(id, by, "an operator holds this node", hold).await
+        self.end_service(id, by, HELD, hold).await
     }
 
     /// Removes a node: its certificates, tokens and address are void, its link is closed, and its settings are deleted.
     /// The machine is discovered anew if it ever boots again.
     pub async fn remove(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        let why = "an operator removed this node";
         let now = self.env.now();
-        let removed = self
-            .env
-            .store
-            .commit(|tx| {
-                let node = known(tx, id)?;
-                spare_all(tx.before(), id, by)?;
-                node.phase.on(PhaseChange::Remove)?;
-                disown(tx, id, &self.links.link_state(id), by, why, now);
-                let freed = leases_of(tx, &node);
-                freed.iter().for_each(|lease| tx.remove_lease(lease.address));
-                forget(tx, id, by, now);
-                let node = retire(tx, id, by, now).unwrap_or(node);
-                Ok::<_, OperateError>((node, freed))
-            })
-            .await;
-        self.cut_off_after(&removed, id, why);
+        let removed = self.env.store.commit(|tx| self.removed_in(tx, id, by, now)).await;
+        self.cut_off_after(&removed, id, REMOVED);
         let (node, freed) = removed?;
         self.orphans.forget(id);
         self.free(freed);
         Ok(node)
+    }
+
+    /// Removes one node, in a transaction, and gives the leases that it had. A failure stages nothing.
+    pub(super) fn removed_in(
+        &self,
+        tx: &mut Tx<'_>,
+        id: NodeId,
+        by: &AuditContext,
+        now: Timestamp,
+    ) -> Result<(Node, Vec<Lease>), OperateError> {
+        let node = known(tx, id)?;
+        spare_all(tx.before(), id, by)?;
+        node.phase.on(PhaseChange::Remove)?;
+        disown(tx, id, &self.links.link_state(id), by, REMOVED, now);
+        let freed = leases_of(tx, &node);
+        freed.iter().for_each(|lease| tx.remove_lease(lease.address));
+        forget(tx, id, by, now);
+        let node = retire(tx, id, by, now).unwrap_or(node);
+        Ok((node, freed))
     }
 
     /// What an operator takes a node's credentials for.
@@ -93,53 +97,55 @@ impl NodeOps {
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
-        let ended = self
-            .env
-            .store
-            .commit(|tx| {
-                let mut node = known(tx, id)?;
-                let changed = change(tx, &mut node)?;
-                if changed.is_some() {
-                    let boot = node.boot;
-                    // Counted by `disown`, so that the event says how many there were.
-                    node.certificates = tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
-                    tx.put_node(node);
-                    disown(tx, id, &self.links.link_state(id), by, why, now);
-                    phase_event(tx, id, boot, changed, by, now);
-                }
-                known(tx, id)
-            })
-            .await;
+        let ended = self.env.store.commit(|tx| self.ended_in(tx, id, (by, why, now), change)).await;
         self.cut_off_after(&ended, id, why);
         ended
     }
 
+    /// Takes the credentials of one node, in a transaction. A failure stages nothing.
+    pub(super) fn ended_in(
+        &self,
+        tx: &mut Tx<'_>,
+        id: NodeId,
+        (by, why, now): (&AuditContext, &str, Timestamp),
+        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
+    ) -> Result<Node, OperateError> {
+        let mut node = known(tx, id)?;
+        let changed = change(tx, &mut node)?;
+        if changed.is_some() {
+            let boot = node.boot;
+            // Counted by `disown`, so that the event says how many there were.
+            node.certificates = tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
+            tx.put_node(node);
+            disown(tx, id, &self.links.link_state(id), by, why, now);
+            phase_event(tx, id, boot, changed, by, now);
+        }
+        known(tx, id)
+    }
+
     /// Takes a node out of service at once, whatever virtual machines run. A task would end: that has to be forced.
     pub async fn maintain(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        let end = |tx: &Tx<'_>, node: &mut Node| {
-            spare_task(tx.before(), id, by)?;
-            Ok(vec![node.change(PhaseChange::Drained)?])
-        };
-        self.serve_otherwise(id, by, end).await
+        self.serve_otherwise(id, by, |tx, node| maintained(tx, node, by)).await
     }
 
     /// Back to service. Its checks decide between online and degraded; without a link it is offline.
     pub async fn resume(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        let linked = self.links.link_state(id).since.is_some();
-        let ready =
-            linked && self.env.store.read(|model| model.node(id).is_some_and(|node| passes(node, model.boot_of(node))));
-        let node = self.serve_otherwise(id, by, |_, node| {
-            let back = node.change(PhaseChange::Resume)?;
-            let then = match (linked, ready) {
-                (false, _) => node.change(PhaseChange::Silent)?,
-                (true, true) => node.change(PhaseChange::ChecksPass)?,
-                (true, false) => None,
-            };
-            Ok(vec![back, then])
-        });
-        let node = node.await?;
+        let node = self.serve_otherwise(id, by, |tx, node| self.resumed(tx, node)).await?;
         self.links.watch_over(id, self.env.monotonic());
         Ok(node)
+    }
+
+    /// The changes of a node that returns to service.
+    pub(super) fn resumed(&self, tx: &Tx<'_>, node: &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
+        let linked = self.links.link_state(node.id).since.is_some();
+        let ready = linked && passes(node, tx.before().boot_of(node));
+        let back = node.change(PhaseChange::Resume)?;
+        let then = match (linked, ready) {
+            (false, _) => node.change(PhaseChange::Silent)?,
+            (true, true) => node.change(PhaseChange::ChecksPass)?,
+            (true, false) => None,
+        };
+        Ok(vec![back, then])
     }
 
     pub(super) async fn serve_otherwise(
@@ -149,18 +155,7 @@ impl NodeOps {
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                let mut node = known(tx, id)?;
-                let changes = change(tx, &mut node)?;
-                tx.put_node(node.clone());
-                for change in changes {
-                    phase_event(tx, id, node.boot, change, by, now);
-                }
-                Ok(node)
-            })
-            .await
+        self.env.store.commit(|tx| served_in(tx, id, by, now, change)).await
     }
 
     /// New hardware is what the old one was: name, profile, variables, groups and reservations. The old node is removed; the new one is
@@ -253,7 +248,7 @@ impl NodeOps {
     }
 
     /// Addresses that their machines need no longer, for the DHCP service to give to others.
-    fn free(&self, leases: Vec<Lease>) {
+    pub(super) fn free(&self, leases: Vec<Lease>) {
         let mut freed = self.freed.lock();
         // Without a DHCP service nobody takes them; they are gone from the store in any case.
         if freed.len() < MAX_FREED {
@@ -265,6 +260,40 @@ impl NodeOps {
     pub fn take_freed(&self) -> Vec<Lease> {
         std::mem::take(&mut self.freed.lock())
     }
+}
+
+/// Why the link of a node ends that an operator rejected.
+pub(super) const REJECTED: &str = "an operator rejected this node";
+/// Why the link of a node ends that an operator quarantined.
+pub(super) const HELD: &str = "an operator holds this node";
+/// Why the link of a node ends that an operator removed.
+pub(super) const REMOVED: &str = "an operator removed this node";
+
+/// Changes the service of one node, in a transaction. A failure stages nothing.
+pub(super) fn served_in(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    by: &AuditContext,
+    now: Timestamp,
+    change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
+) -> Result<Node, OperateError> {
+    let mut node = known(tx, id)?;
+    let changes = change(tx, &mut node)?;
+    tx.put_node(node.clone());
+    for change in changes {
+        phase_event(tx, id, node.boot, change, by, now);
+    }
+    Ok(node)
+}
+
+/// The changes of a node that goes into maintenance at once.
+pub(super) fn maintained(
+    tx: &Tx<'_>,
+    node: &mut Node,
+    by: &AuditContext,
+) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
+    spare_task(tx.before(), node.id, by)?;
+    Ok(vec![node.change(PhaseChange::Drained)?])
 }
 
 /// Freed addresses that wait for the DHCP service, which looks four times a second.
@@ -282,7 +311,7 @@ fn nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
 }
 
 /// A node that is on record.
-fn known(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {
+pub(super) fn known(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {
     tx.node(id).cloned().ok_or_else(|| no_node(id))
 }
 

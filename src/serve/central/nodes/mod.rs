@@ -4,23 +4,29 @@
 //! | --- | --- |
 //! | `boot_args` | which kernel arguments a role may order for one boot |
 //! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
+//! | `bulk` | one order for several nodes |
 //! | `drain` | takes no new work, then maintenance |
 //! | `error` | why an order is refused |
 //! | `fence` | the machine runs no more: its virtual machines may start elsewhere |
 //! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
+//! | `naming` | labels and names |
 //! | `operations` | resolve a name, approve, release, reboot |
 
 mod boot_args;
 mod boot_settings;
+mod bulk;
 mod drain;
 mod error;
 mod fence;
 mod lifecycle;
+mod naming;
 mod operations;
 
 pub use boot_settings::OrderError;
+pub use bulk::{BulkError, BulkOrder, BulkTarget, MAX_BULK};
 pub use drain::DrainPolicy;
 pub use error::OperateError;
+pub use naming::NamingError;
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf,

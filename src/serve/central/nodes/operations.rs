@@ -4,25 +4,32 @@ use super::OperateError;
 use crate::serve::central::{
     environment::records::{clear, phase_event},
     links::LinkError,
-    nodes::{NodeOps, lifecycle::acknowledge},
+    nodes::{
+        NodeOps,
+        lifecycle::{acknowledge, known},
+    },
     workloads::spare,
 };
-use meshd_model::fleet::{AuditContext, ConditionKind, Node, Phase, PhaseChange};
+use meshd_model::fleet::{AuditContext, ConditionKind, NamedNode, Node, Phase, PhaseChange, find_node};
 use meshd_proto::{TaskAction, TaskOutcome};
-use meshd_types::NodeId;
+use meshd_store::Tx;
+use meshd_types::{NodeId, Timestamp};
 
 impl NodeOps {
-    /// The node that an operator means: by ID, else by name.
+    /// The node that an operator means: by ID, else by name, else by the beginning of one of them.
     pub fn resolve(&self, name: &str) -> Result<NodeId, OperateError> {
         self.env.store.read(|model| {
             if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
                 return Ok(node.id);
             }
-            let mut called = model.nodes().filter(|node| node.name == name && node.phase != Phase::Removed);
-            match (called.next(), called.next()) {
-                (Some(node), None) => Ok(node.id),
-                (Some(_), Some(_)) => Err(OperateError::Ambiguous { name: name.to_owned() }),
-                (None, _) => Err(OperateError::NoNode { name: name.to_owned() }),
+            let present = |node: &'_ Node| node.phase != Phase::Removed;
+            let nodes = model.nodes().map(|node| (node.id, node.name.as_str(), present(node)));
+            match find_node(name, nodes) {
+                NamedNode::One(id) => Ok(id),
+                NamedNode::None => Err(OperateError::NoNode { name: name.to_owned() }),
+                NamedNode::Several(candidates, count) => {
+                    Err(OperateError::Ambiguous { name: name.to_owned(), count, candidates: candidates.join(", ") })
+                }
             }
         })
     }
@@ -36,24 +43,7 @@ impl NodeOps {
     /// The same; a node that was `moved` may be plugged in anywhere, and its next enrolment says where it is.
     pub async fn approve_at(&self, id: NodeId, moved: bool, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        let node = self
-            .env
-            .store
-            .commit(|tx| {
-                let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
-                if matches!(node.phase, Phase::Discovered | Phase::Rejected) {
-                    let change = node.change(PhaseChange::Approve)?;
-                    tx.put_node(node.clone());
-                    phase_event(tx, id, node.boot, change, by, now);
-                } else if !node.phase.is_admitted() {
-                    node.change(PhaseChange::Approve)?;
-                } else {
-                    acknowledge(tx, id, moved, by, now);
-                    node = tx.node(id).cloned().unwrap_or(node);
-                }
-                Ok::<_, OperateError>(node)
-            })
-            .await?;
+        let node = self.env.store.commit(|tx| approved(tx, id, moved, by, now)).await?;
         meshd_types::fail::point("order-committed");
         self.enrolment.decided();
         Ok(node)
@@ -63,19 +53,7 @@ impl NodeOps {
     /// goes on by itself.
     pub async fn release(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                let mut node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
-                let change = node.release(now)?;
-                tx.put_node(node);
-                phase_event(tx, id, None, change, by, now);
-                for over in [ConditionKind::BootLoop, ConditionKind::BootStalled] {
-                    clear(tx, id, over, by, now);
-                }
-                tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
-            })
-            .await
+        self.env.store.commit(|tx| released(tx, id, by, now)).await
     }
 
     /// Reboots a node over its link. Returns when the node has confirmed it.
@@ -105,4 +83,38 @@ impl NodeOps {
             })
             .await
     }
+}
+
+/// Admits one node, in a transaction. A failure stages nothing.
+pub(super) fn approved(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    moved: bool,
+    by: &AuditContext,
+    now: Timestamp,
+) -> Result<Node, OperateError> {
+    let mut node = known(tx, id)?;
+    if matches!(node.phase, Phase::Discovered | Phase::Rejected) {
+        let change = node.change(PhaseChange::Approve)?;
+        tx.put_node(node.clone());
+        phase_event(tx, id, node.boot, change, by, now);
+    } else if !node.phase.is_admitted() {
+        node.change(PhaseChange::Approve)?;
+    } else {
+        acknowledge(tx, id, moved, by, now);
+        node = tx.node(id).cloned().unwrap_or(node);
+    }
+    Ok(node)
+}
+
+/// Releases one node, in a transaction. A failure stages nothing.
+pub(super) fn released(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timestamp) -> Result<Node, OperateError> {
+    let mut node = known(tx, id)?;
+    let change = node.release(now)?;
+    tx.put_node(node);
+    phase_event(tx, id, None, change, by, now);
+    for over in [ConditionKind::BootLoop, ConditionKind::BootStalled] {
+        clear(tx, id, over, by, now);
+    }
+    known(tx, id)
 }

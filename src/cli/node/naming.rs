@@ -1,0 +1,83 @@
+//! `meshd node label|rename`: labels and names of nodes.
+
+use super::{
+    path,
+    targets::{Pick, missing, order},
+};
+use crate::cli::{Failure, client::AdminClient};
+use crate::serve::admin::view::{ChangeLabels, NodeView, Rename};
+use clap::Args;
+use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
+
+/// `rack=a` sets a label, `rack-` removes one; all else is a node.
+#[derive(Clone, Debug)]
+pub(crate) enum LabelWord {
+    Node(String),
+    Set(LabelKey, LabelValue),
+    Unset(LabelKey),
+}
+
+impl std::str::FromStr for LabelWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let told = |error: meshd_model::fleet::LabelError| error.to_string();
+        if let Some((key, value)) = text.split_once('=') {
+            return Ok(LabelWord::Set(key.parse().map_err(told)?, value.parse().map_err(told)?));
+        }
+        match text.strip_suffix('-') {
+            Some(key) => Ok(LabelWord::Unset(key.parse().map_err(told)?)),
+            None => Ok(LabelWord::Node(text.to_owned())),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "meshd node label [OPTIONS] <NODE>... <KEY=VALUE|KEY->...")]
+pub(crate) struct LabelArgs {
+    /// Nodes, then KEY=VALUE to set or KEY- to remove
+    #[arg(required = true, value_name = "NODE|LABEL")]
+    words: Vec<LabelWord>,
+    #[command(flatten)]
+    pick: Pick,
+}
+
+impl LabelArgs {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let (mut nodes, mut change) = (Vec::new(), LabelChange::default());
+        for word in self.words {
+            match word {
+                LabelWord::Node(node) => nodes.push(node),
+                LabelWord::Set(key, value) => drop(change.set.insert(key, value)),
+                LabelWord::Unset(key) => change.unset.push(key),
+            }
+        }
+        if change == LabelChange::default() {
+            missing("KEY=VALUE or KEY-");
+        }
+        let picked = self.pick.pick(client, &nodes).await?;
+        let said = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, labelled(node));
+        order(client, picked, "label", &ChangeLabels { change }, said).await.map(drop)
+    }
+}
+
+fn labelled(node: &NodeView) -> String {
+    if node.labels.is_empty() { "no labels".to_owned() } else { format!("labels {}", label_words(&node.labels)) }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RenameArgs {
+    /// Node ID or name
+    node: String,
+    /// New name: a host name that no other node has
+    #[arg(value_name = "NEWNAME")]
+    name: String,
+}
+
+impl RenameArgs {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let node: NodeView = client.post(&path(&self.node, "/rename"), &Rename { name: self.name }).await?;
+        eprintln!("{} is named {}; host name, lease and DNS follow at its next boot", node.id, node.name);
+        Ok(())
+    }
+}
