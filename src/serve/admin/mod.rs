@@ -66,6 +66,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `bulk` | routes that give one order to several nodes |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
 //! | `openapi`, `table` | the list of routes, and the OpenAPI document that is made from it |
@@ -77,6 +78,7 @@
 //! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
 //! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`view::ErrorView`].
 
+mod bulk;
 pub mod doctor;
 mod error;
 mod openapi;

@@ -1,7 +1,7 @@
 //! The routes of the admin API, version 1.
 
 use super::{
-    MAX_BODY, Plane,
+    MAX_BODY, Plane, bulk,
     doctor::Finding,
     error::Refused,
     routes::*,

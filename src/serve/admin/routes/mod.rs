@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `audit` | the audit log |
 //! | `backup` | a backup, as a stream |
-//! | `bulk` | one order for several nodes |
 //! | `catalog_view` | profiles, images, overlays |
 //! | `consoles` | consoles of virtual machines |
 //! | `events` | the event log |
@@ -20,7 +19,6 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
-pub(crate) mod bulk;
 pub(crate) mod catalog_view;
 pub(crate) mod consoles;
 pub(crate) mod events;
