@@ -1,8 +1,9 @@
-//! `meshd completions`: shell completion scripts.
+//! `meshd completions` and `meshd man-pages`: what packages install beside the program.
 
-use super::{Cli, Failure, output::print};
+use super::{Cli, Failure, output::print, shown};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
+use std::path::PathBuf;
 
 /// Such as `meshd completions bash > /etc/bash_completion.d/meshd`.
 #[derive(Debug, Args)]
@@ -16,5 +17,21 @@ impl Completions {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "meshd", &mut script);
         print::write(&String::from_utf8_lossy(&script))
+    }
+}
+
+/// Such as `meshd man-pages target/man`: `meshd.1`, `meshd-node.1`, `meshd-node-list.1` and so on.
+#[derive(Debug, Args)]
+pub(super) struct ManPages {
+    /// Folder, which is created
+    folder: PathBuf,
+}
+
+impl ManPages {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let failed =
+            |error| Failure::new(format!("cannot write to {}: {error}", shown(&self.folder)), "use another folder");
+        std::fs::create_dir_all(&self.folder).map_err(failed)?;
+        clap_mangen::generate_to(Cli::command(), &self.folder).map_err(failed)
     }
 }

@@ -4,11 +4,10 @@
 //! | --- | --- |
 //! | `access` | commands for credentials |
 //! | `client` | HTTP client of the admin API, over the Unix socket or TLS |
-//! | `completions` | `meshd completions`: shell completion scripts |
+//! | `completions` | shell completion scripts and manual pages |
 //! | `id` | `meshd id`: computes the node ID of a machine |
 //! | `image` | `meshd image`: builds, imports, lists and verifies images |
 //! | `lab` | `meshd lab`: a test rack in QEMU on this machine |
-//! | `man_pages` | `meshd man-pages`: manual pages for packages |
 //! | `node` | `meshd node`: lists, shows, approves and configures nodes |
 //! | `output` | output for people and programs |
 //! | `overlay` | `meshd overlay`: creates, checks, renders and compares overlays |
@@ -26,7 +25,6 @@ mod completions;
 mod id;
 mod image;
 pub mod lab;
-mod man_pages;
 mod node;
 mod output;
 mod overlay;
@@ -147,7 +145,7 @@ enum Verb {
     Completions(completions::Completions),
     /// Write the manual pages into a folder
     #[command(hide = true)]
-    ManPages(man_pages::ManPages),
+    ManPages(completions::ManPages),
 }
 
 /// What a verb works with.

@@ -46,7 +46,7 @@ fn fill(rig: &Rig) {
     done(world, &["task", "cancel", &sleeping, "--reason", "enough"]);
     rig.until_state(&sleeping, "cancelled");
 
-    done(world, &["node", "set", node(0), "mpi_slots=8", "--reason", "eight ranks"]);
+    done(world, &["node", "set", node(0), "kvm_nested=true", "--reason", "eight ranks"]);
     done(world, &["node", "assign-profile", node(0), "compute"]);
     world.edit_site("overlays = [\"motd\"]", "overlays = [\"motd\"]\nkernel_args = [\"quiet\"]");
     done(world, &["reload"]);

@@ -237,5 +237,5 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
     assert!(said.contains("[agent].root_tasks = false"), "{said}");
     // Another user gets past that, as far as the missing node.
     let said = run("1000");
-    assert!(said.contains("nodes of pair are wanted"), "{said}");
+    assert!(said.contains("nodes of pair are requested"), "{said}");
 }

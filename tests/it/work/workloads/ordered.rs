@@ -84,7 +84,7 @@ async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
     assert!(code(&twice).contains("is the virtual machine"), "{twice}");
     let mut same_name = ask(2, "");
     same_name.spec.name = "vm-1".parse().unwrap();
-    assert!(code(&create(&rig, same_name, None).await.expect_err("the name")).contains("already"));
+    assert!(code(&create(&rig, same_name, None).await.expect_err("the name")).contains("has this name"));
     assert_eq!(rig.central.store().read(|model| model.vm_count()), 1);
 }
 

@@ -192,7 +192,7 @@ async fn a_slot_shows_what_is_near_takes_it_on_a_word_and_its_fabric_unit_goes_w
         "it was not asked for"
     );
     let none = approve(&rig, "0000:42:00.0", Some("nearest"), None).await.expect_err("its node tells of none");
-    assert!(code(&none).contains("no disk is near slot"), "{none}");
+    assert!(code(&none).contains("has no nearest disk"), "{none}");
     approve(&rig, UNIT, Some("nearest"), Some("nearest")).await.unwrap();
     let picked = rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap();
     assert_eq!(picked.mismatch, "disk eui.sdb is on NUMA node 1, the unit on 0");
