@@ -123,7 +123,7 @@ bench-boot: image ## Measures power-on to online beside stock Alpine netboot fro
 	@.ci/setup bench
 	@$(AS_ROOT) env "PATH=$$PATH" cargo bench --quiet --locked --bench boot
 
-deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb, the same bytes for the same commit
+deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb
 	@.ci/setup deb
 	@.ci/deb
 
