@@ -8,7 +8,7 @@ mod private_net;
 
 use crate::{
     overlays,
-    racks::{BOOT, OrEnd, SOON, until_phase, until_written, up},
+    racks::{BOOT, OrEnd, SOON, retry_dead_emulator, until_phase, until_written, up},
 };
 use guest::{DEADLINE, HELLO, Operator, SEEN};
 use meshd_lab::{Extra, LabError, Rack, Wait};
@@ -97,6 +97,10 @@ fn takes_no_work(rack: &Rack, toml: &Path) {
 
 #[test]
 fn a_netbooted_node_runs_machines_with_its_gpu_disk_and_networks_through_drift_and_the_deaths_of_agent_and_qemu() {
+    retry_dead_emulator(run_machines);
+}
+
+fn run_machines() {
     let mut files = None;
     let mut test = up(|mut options, dir| {
         files = Some((guest::image(dir), dir.join("one.toml"), dir.join("lab/site.toml")));
