@@ -123,6 +123,8 @@ enum Verb {
     /// Manage the certificate authority
     #[command(subcommand)]
     Ca(access::ca::Ca),
+    /// Find nodes, VMs and tasks by a part of a text
+    Search(site::search::Search),
     /// Show and follow events
     Events(site::events::Events),
     /// Create, verify and restore backups
@@ -247,6 +249,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Task(task) => task.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
+        Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Backup(backup) => backup.run(&context),
         Verb::Status(status) => status.run(&context),

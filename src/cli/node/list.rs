@@ -8,8 +8,8 @@ use crate::cli::{
 };
 use crate::serve::admin::view::NodeView;
 use clap::Args;
-use meshd_model::fleet::{Selector, label_words};
-use meshd_types::Timestamp;
+use meshd_model::fleet::{Phase, Selector, label_words};
+use meshd_types::{ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};
 
 /// Time between two questions of `--watch`.
@@ -28,6 +28,18 @@ pub(crate) struct List {
     /// Select nodes by labels, such as rack=a,feed!=2
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<Selector>,
+    /// Show nodes in these phases only, separated by commas
+    #[arg(long, value_name = "PHASE", value_delimiter = ',')]
+    phase: Vec<Phase>,
+    /// Show nodes with these profiles only, separated by commas
+    #[arg(long, value_name = "PROFILE", value_delimiter = ',')]
+    profile: Vec<ProfileName>,
+    /// Show nodes that contain this text in name, ID or address
+    #[arg(long, value_name = "TEXT")]
+    find: Option<String>,
+    /// Sort by id, name, phase, address, ...; -name reverses
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    sort: Option<String>,
     /// Print the list again at each change, until interrupted
     #[arg(long)]
     watch: bool,
@@ -37,7 +49,7 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let path = listing(self.removed, self.selector.as_ref());
+        let path = self.path();
         let mut last: Option<Vec<NodeView>> = None;
         loop {
             let nodes: Vec<NodeView> = client.get(&path).await?;
@@ -58,16 +70,37 @@ impl List {
         }
         match &self.selector {
             Some(selector) if nodes.is_empty() => eprintln!("no node matches the selector `{selector}`"),
+            None if nodes.is_empty() && self.is_filtered() => eprintln!("no node matches"),
             None if nodes.is_empty() => eprintln!("no machine has been seen yet: power one on"),
             _ => {}
         }
         self.output.print(nodes, |nodes| list(nodes, now(), self.labels))
     }
-}
 
-fn listing(removed: bool, selector: Option<&Selector>) -> String {
-    let label = selector.map(|selector| format!("&label={}", segment(&selector.to_string())));
-    format!("/v1/nodes?removed={removed}{}", label.unwrap_or_default())
+    fn is_filtered(&self) -> bool {
+        !self.phase.is_empty() || !self.profile.is_empty() || self.find.is_some()
+    }
+
+    /// The server filters and sorts: a large site sends only what is shown.
+    fn path(&self) -> String {
+        let mut path = format!("/v1/nodes?removed={}", self.removed);
+        let phases: Vec<&str> = self.phase.iter().map(|phase| phase.as_str()).collect();
+        let profiles: Vec<&str> = self.profile.iter().map(ProfileName::as_str).collect();
+        let several = |words: Vec<&str>| (!words.is_empty()).then(|| words.join(","));
+        let parameters = [
+            ("label", self.selector.as_ref().map(ToString::to_string)),
+            ("phase", several(phases)),
+            ("profile", several(profiles)),
+            ("q", self.find.clone()),
+            ("sort", self.sort.clone()),
+        ];
+        for (name, value) in parameters {
+            if let Some(value) = value {
+                path += &format!("&{name}={}", segment(&value));
+            }
+        }
+        path
+    }
 }
 
 fn conditions(node: &NodeView) -> String {

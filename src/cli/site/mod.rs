@@ -11,6 +11,7 @@
 //! | `events` | `meshd events` |
 //! | `audit` | `meshd audit` |
 //! | `backup` | `meshd backup` |
+//! | `search` | `meshd search` |
 
 pub(crate) mod audit;
 pub(crate) mod backup;
@@ -19,5 +20,6 @@ pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod init;
 pub(crate) mod reload;
+pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod status;

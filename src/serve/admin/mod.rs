@@ -21,6 +21,7 @@
 //! | `order` | middleware: correlation IDs, authorisation, idempotency and the audit log for each order |
 //! | `orders` | routes of boot settings |
 //! | `profile_view` | A profile in JSON |
+//! | `query` | queries of lists: filters, order, pages, fields, entity tags; the search |
 //! | `routes` | the routes of the admin API, version 1 |
 //! | `slots` | routes of slots |
 //! | `socket` | the admin socket: created with its mode, never taken from a running meshd |
@@ -38,7 +39,8 @@
 //! | --- | --- |
 //! | `GET status` | the central node at a glance |
 //! | `POST bulk/nodes/{verb}` | several nodes as the caller saw them: what came of it for each |
-//! | `GET nodes?removed&label`, `GET nodes/{node}` | nodes; a node is named by ID or name |
+//! | `GET nodes?removed&label&phase&profile&q&sort&fields&limit&after`, `GET nodes/{node}` | nodes; a node is named by ID or name |
+//! | `GET search?q` | nodes, virtual machines and tasks whose ID, name, address, serial number or program has a text in it |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release`, `label`, `rename` | the node afterwards |
 //! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `fence`, `remove` | the node afterwards |
 //! | `POST nodes/{node}/doctor` | its readiness checks, run just now |
@@ -58,18 +60,20 @@
 //! | `GET tasks`, `GET tasks/{task}`, `POST tasks`, `POST tasks/{task}/cancel` | programs on the metal of nodes |
 //! | `GET tasks/{task}/output?follow&from` | what a task wrote, one JSON object a line |
 //! | `POST backup` | a sealed backup, as a stream |
-//! | `GET audit?node&actor&after&limit` | who ordered what, and what came of it |
+//! | `GET audit?node&actor&after&q&sort&fields&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
 //! | `GET volumes`, `POST volumes/{volume}/remove` | files of virtual machines |
 //! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow` only shows |
-//! | `GET events?follow&after&node&kind&limit` | one JSON object a line |
+//! | `GET events?follow&after&node&kind&q&sort&fields&limit` | one JSON object a line |
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `bulk` | routes that give one order to several nodes |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
+//! | `lists` | the routes of the node list and of the search |
 //! | `openapi`, `table` | the list of routes, and the OpenAPI document that is made from it |
+//! | `query` | queries of lists, and the search |
 //! | `router` | path, role and handler of each route |
 //! | `routes` | the handlers |
 //! | `transport` | listeners, callers, correlation IDs, idempotency keys |
@@ -81,7 +85,9 @@
 mod bulk;
 pub mod doctor;
 mod error;
+mod lists;
 mod openapi;
+mod query;
 mod router;
 mod routes;
 mod table;

@@ -1,6 +1,10 @@
 //! Generates the OpenAPI document from the route table and its types.
 
 use crate::serve::admin::{
+    query::{
+        answer::{CURSOR_HEADER, TOTAL_HEADER},
+        parameters::description,
+    },
     table::{Listed, Schemas},
     transport::{
         idempotency::KEY_HEADER,
@@ -53,7 +57,11 @@ fn operation(route: &Listed) -> Value {
     let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> =
         named.map(|name| parameter("path", name, format!("ID or name of the {name}"))).collect();
-    parameters.extend(route.query.iter().map(|name| parameter("query", name, String::new())));
+    parameters.extend(route.query.iter().map(|name| parameter("query", name, description(name).to_owned())));
+    if route.query.contains(&"fields") {
+        let what = "the `etag` of an earlier answer: 304 if nothing changed since".to_owned();
+        parameters.push(parameter("header", "if-none-match", what));
+    }
     if route.verb.is_some() {
         let reason = format!("why, for the audit log: one line of at most {MAX_REASON} characters");
         let key = "a random text; the same order with the same key is followed once within a day".to_owned();
@@ -76,6 +84,15 @@ fn operation(route: &Listed) -> Value {
             "default": { "$ref": "#/components/responses/Error" },
         },
     });
+    if route.query.contains(&"fields") {
+        let header = |what: &str| json!({ "description": what, "schema": { "type": "string" } });
+        operation["responses"]["200"]["headers"] = json!({
+            CURSOR_HEADER: header("the value of `after` for the next page; absent on the last page"),
+            TOTAL_HEADER: header("rows of all pages, where they are counted"),
+            "etag": header("the value of `if-none-match` for the next request"),
+        });
+        operation["responses"]["304"] = json!({ "description": "nothing changed since the answer of this entity tag" });
+    }
     if let Some(schema) = &route.body {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }

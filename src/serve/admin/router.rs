@@ -4,6 +4,8 @@ use super::{
     MAX_BODY, Plane, bulk,
     doctor::Finding,
     error::Refused,
+    lists,
+    query::{logs, nodes::NODES, search},
     routes::*,
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
     transport::{auth::admitted, order::named},
@@ -42,7 +44,14 @@ pub(crate) fn router(plane: Plane) -> Router {
 
 fn nodes_routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<NodeView>, _, _>("/nodes", &["removed", "label"], Role::Viewer, "all nodes", nodes)
+        .see::<Many<NodeView>, _, _>("/nodes", NODES.parameters, Role::Viewer, "all nodes", lists::nodes)
+        .see::<One<SearchView>, _, _>(
+            "/search",
+            search::PARAMETERS,
+            Role::Viewer,
+            "nodes, virtual machines and tasks that have a text in their ID, name, address, serial number or program",
+            lists::search,
+        )
         .see::<One<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "everything of a node", node)
         .see::<One<TimelineView>, _, _>(
             "/nodes/{node}/timeline",
@@ -155,14 +164,14 @@ fn site_routes(routes: Routes) -> Routes {
         )
         .see::<Lines<EventView>, _, _>(
             "/events",
-            &["follow", "after", "node", "kind", "limit"],
+            logs::EVENTS.parameters,
             Role::Viewer,
             "what happened, and what happens from now on",
             events::events,
         )
         .see::<Many<AuditView>, _, _>(
             "/audit",
-            &["node", "actor", "after", "limit"],
+            logs::AUDIT.parameters,
             Role::Viewer,
             "who ordered what, and what came of it",
             audit::audit,

@@ -1,5 +1,6 @@
 //! Response types of the admin API; the CLI prints the same values.
 
+pub use super::query::search::{SearchHit, SearchView};
 pub use super::routes::catalog_view::{ImageView, OverlayView};
 pub use super::routes::slots::{ApproveSlot, SlotView};
 pub use super::routes::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};

@@ -43,8 +43,7 @@ pub(super) fn count_new(central: &Shared, last: &mut Option<EventSeq>, seq: Even
 /// Reads from the disk what the channel has dropped.
 async fn catch_up(central: &Shared, receiver: &mut Receiver<(EventSeq, Event)>, last: &mut Option<EventSeq>) {
     *receiver = receiver.resubscribe();
-    let (reader, filter) =
-        (central.clone(), EventFilter { after: *last, node: None, limit: CATCH_UP, kinds: Vec::new() });
+    let (reader, filter) = (central.clone(), EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() });
     let missed = tokio::task::spawn_blocking(move || reader.store().events(filter)).await;
     match missed {
         Ok(Ok(missed)) => missed.iter().for_each(|(seq, event)| count_new(central, last, *seq, event)),

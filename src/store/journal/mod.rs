@@ -34,7 +34,7 @@ mod open;
 #[cfg(test)]
 mod tests;
 
-pub use numbered::{AUDIT, EVENTS, Log, Newest};
+pub use numbered::{AUDIT, EVENTS, Log, Newest, Oldest};
 
 use super::VERSION;
 use commit_marker::CommitMarker;
@@ -163,9 +163,14 @@ impl Journal {
         self.index.next(log)
     }
 
-    /// Numbered records from `first` on, the newest first: those that are on the disk.
-    pub fn newest(&self, log: Log, first: u64) -> Newest<'_> {
-        self.index.newest(log, first)
+    /// Numbered records from `first` on and before `end`, the newest first: those that are on the disk.
+    pub fn newest(&self, log: Log, first: u64, end: u64) -> Newest<'_> {
+        self.index.newest(log, first, end)
+    }
+
+    /// Numbered records from `first` on, the oldest first: those that are on the disk.
+    pub fn oldest(&self, log: Log, first: u64) -> Oldest<'_> {
+        self.index.oldest(log, first)
     }
 
     /// Every numbered record of a kind, the oldest first.

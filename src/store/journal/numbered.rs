@@ -170,9 +170,15 @@ impl Index {
         places.into_iter().map(|(number, place)| Ok((number, place.read()?)))
     }
 
-    /// Records from `first` on, the newest first.
-    pub(super) fn newest(&self, log: Log, first: u64) -> Newest<'_> {
-        Newest { index: self, log, first, end: self.next(log), chunk: Vec::new() }
+    /// Records from `first` on and before `end`, the newest first.
+    pub(super) fn newest(&self, log: Log, first: u64, end: u64) -> Newest<'_> {
+        let end = end.min(self.next(log));
+        Newest { index: self, log, first, end, chunk: Vec::new() }
+    }
+
+    /// Records from `first` on, the oldest first.
+    pub(super) fn oldest(&self, log: Log, first: u64) -> Oldest<'_> {
+        Oldest { index: self, log, next: Some(first), chunk: Vec::new() }
     }
 }
 
@@ -199,6 +205,35 @@ impl Iterator for Newest<'_> {
                 chunk
             });
             self.end = self.chunk.first()?.0;
+        }
+        let (number, place) = self.chunk.pop()?;
+        Some(place.read().map(|value| (number, value)))
+    }
+}
+
+/// Reads numbered records forwards. What comes or goes meanwhile may be left out.
+pub struct Oldest<'a> {
+    index: &'a Index,
+    log: Log,
+    /// All before this one were looked up; `None` after the last number that there can be.
+    next: Option<u64>,
+    /// The next record is the last one.
+    chunk: Vec<(u64, ValueLocation)>,
+}
+
+impl Iterator for Oldest<'_> {
+    type Item = io::Result<(u64, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.chunk.is_empty() {
+            let first = self.next?;
+            self.chunk = self.index.row(self.log, |row| {
+                let oldest = row.places.range(first..).take(CHUNK);
+                let mut chunk: Vec<_> = oldest.map(|(number, place)| (*number, place.clone())).collect();
+                chunk.reverse();
+                chunk
+            });
+            self.next = self.chunk.first()?.0.checked_add(1);
         }
         let (number, place) = self.chunk.pop()?;
         Some(place.read().map(|value| (number, value)))

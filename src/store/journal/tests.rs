@@ -21,7 +21,7 @@ fn change(journal: &Journal, key: &str, value: &str) {
 
 /// Everything that can be read: records, and events with their numbers.
 fn content(journal: &Journal, records: &Records) -> (Records, Vec<(u64, Vec<u8>)>) {
-    let events = journal.newest(EVENTS, 0).map(|event| event.expect("read"));
+    let events = journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read"));
     (records.clone(), events.collect())
 }
 
@@ -82,12 +82,15 @@ fn events_are_read_while_the_journal_is_written_anew_and_numbers_go_on() {
     for n in 0..600 {
         change(&journal, "k", &n.to_string());
     }
-    let mut reading = journal.newest(EVENTS, 10);
+    let mut reading = journal.newest(EVENTS, 10, u64::MAX);
     assert_eq!(reading.next().expect("one").expect("read").0, 599);
     journal.renew().expect("renewed");
     change(&journal, "k", "after");
     assert_eq!(reading.map(|event| event.expect("read").0).collect::<Vec<_>>(), (10..599).rev().collect::<Vec<_>>());
-    assert_eq!(journal.newest(EVENTS, 600).next().expect("one").expect("read"), (600, b"k is after".to_vec()));
+    assert_eq!(
+        journal.newest(EVENTS, 600, u64::MAX).next().expect("one").expect("read"),
+        (600, b"k is after".to_vec())
+    );
 }
 
 #[test]
@@ -298,7 +301,7 @@ proptest! {
                     (journal, records) = open(dir.path());
                     prop_assert_eq!(&records, &known);
                     prop_assert_eq!(journal.next(EVENTS), events);
-                    prop_assert_eq!(journal.newest(EVENTS, 0).count() as u64, events);
+                    prop_assert_eq!(journal.newest(EVENTS, 0, u64::MAX).count() as u64, events);
                 }
             }
         }

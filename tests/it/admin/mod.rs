@@ -4,5 +4,6 @@ mod fencing;
 pub mod https;
 mod operator;
 mod process;
+mod queries;
 mod service;
 mod several;

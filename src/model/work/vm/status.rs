@@ -37,6 +37,23 @@ pub enum VmStatus {
 }
 
 impl VmStatus {
+    /// All states.
+    pub const ALL: [VmStatus; 13] = [
+        VmStatus::Unplaced,
+        VmStatus::Ordered,
+        VmStatus::Starting,
+        VmStatus::Running,
+        VmStatus::Paused,
+        VmStatus::Stopping,
+        VmStatus::Waiting,
+        VmStatus::Stopped,
+        VmStatus::Failed,
+        VmStatus::Unreachable,
+        VmStatus::Unconfirmed,
+        VmStatus::Releasing,
+        VmStatus::ReleaseBlocked,
+    ];
+
     /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
         match self {

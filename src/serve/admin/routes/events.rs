@@ -1,66 +1,87 @@
 //! `/v1/events`: recorded and new events, one JSON object a line.
 
 use crate::serve::{
-    admin::{Plane, error::Refused, transport::auth::Caller, view::EventView},
+    admin::{
+        Plane,
+        error::Refused,
+        query::{
+            answer::{Asked, Encoding, Listing, parameters, selected},
+            logs::{Direction, EVENTS, LogRequest, MAX_RECORDS},
+            parameters::ParameterError,
+        },
+        transport::auth::Caller,
+        view::EventView,
+    },
     central::Shared,
 };
 use axum::{
     Extension,
     body::Body,
-    extract::{Query, State, rejection::QueryRejection},
-    http::header::CONTENT_TYPE,
+    extract::State,
+    http::{HeaderMap, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
 use meshd_config::suggest;
 use meshd_model::fleet::{Event, EventKind, EventSeq};
 use meshd_store::EventFilter;
-use serde::Deserialize;
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
-/// Events that are answered when nobody says how many.
-const DEFAULT_LIMIT: usize = 100;
-/// Most events of one answer.
-const MAX_LIMIT: usize = 10_000;
 /// An empty line after so much silence tells whether the reader is still there.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
-    #[serde(default)]
-    follow: bool,
-    after: Option<u64>,
-    node: Option<String>,
-    /// Words with commas between them.
-    kind: Option<String>,
-    limit: Option<usize>,
-}
 
 pub(crate) async fn events(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    headers: HeaderMap,
+    asked: Asked,
 ) -> Result<Response, Refused> {
-    let Query(wanted) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let asked = parameters(asked, EVENTS.parameters)?;
+    let (log, fields, text) = (LogRequest::read(&asked, &EVENTS)?, asked.fields(&EVENTS)?, asked.needle()?);
+    let follow = asked.flag("follow")?;
+    if follow && log.direction != Direction::Newest {
+        let cause = "it does not go with `follow`; leave one of them out";
+        return Err(ParameterError::invalid("sort", cause).into());
+    }
     let central = plane.central;
-    let node = wanted.node.as_deref().map(|node| central.nodes.resolve(node)).transpose()?;
-    let kinds = kinds(wanted.kind.as_deref().unwrap_or_default())?;
-    let limit = wanted.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let after = wanted.after.map(EventSeq);
+    let node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let kinds = kinds(asked.get("kind").unwrap_or_default())?;
+    let text = text.map(|text| text.as_str().to_owned());
+    let wanted = EventFilter { node, kinds, text, limit: MAX_RECORDS, ..EventFilter::default() };
+    if !follow {
+        return past(&central, log, wanted, fields, &headers).await;
+    }
     // Subscribed before the record is read: no event falls between the two.
-    let receiver = wanted.follow.then(|| central.store().subscribe());
-    let past = read(&central, EventFilter { after, node, kinds: kinds.clone(), limit }).await?;
+    let receiver = central.store().subscribe();
+    let after = log.after.map(EventSeq);
+    let past = read(&central, EventFilter { after, limit: log.limit, ..wanted.clone() }).await?;
     let last = past.last().map(|(seq, _)| *seq).or(after);
-    let queue: VecDeque<Bytes> = past.iter().map(|(seq, event)| line(*seq, event)).collect();
-    let wanted = EventFilter { after: None, node, kinds, limit: MAX_LIMIT };
-    let tail = Tail { central, caller, receiver, wanted, last, queue, shutdown: plane.shutdown };
+    let queue: VecDeque<Bytes> = past.iter().map(|(seq, event)| line(*seq, event, fields.as_deref())).collect();
+    let tail = Tail { central, caller, receiver, wanted, fields, last, queue, shutdown: plane.shutdown };
     let body = Body::from_stream(futures_util::stream::unfold(tail, |mut tail| async move {
         tail.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), tail))
     }));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// Recorded events only.
+async fn past(
+    central: &Shared,
+    log: LogRequest,
+    wanted: EventFilter,
+    fields: Option<Vec<&'static str>>,
+    headers: &HeaderMap,
+) -> Result<Response, Refused> {
+    let (first, before) = log.range();
+    let after = first.checked_sub(1).map(EventSeq);
+    let (before, oldest) = (before.map(EventSeq), log.direction == Direction::Forward);
+    let found = read(central, EventFilter { after, before, oldest, limit: log.records(), ..wanted }).await?;
+    let (found, next) = log.cut(found.into_iter().map(|(seq, event)| (seq.0, event)).collect());
+    let rows = found.iter().map(|(seq, event)| EventView::new(EventSeq(*seq), event)).collect();
+    let next = next.map(|next| next.to_string());
+    Listing { rows, fields, next, total: None, encoding: Encoding::Lines }.answer(headers)
 }
 
 /// Kinds of events by their words; a word that no event has is refused, because its stream would be empty for ever.
@@ -71,7 +92,8 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
         None => Ok(words),
         Some(word) => {
             let shown = meshd_config::reader::brief(word);
-            Err(Refused::bad_request(format!("`{shown}` is no kind of event; {}", suggest(word, EventKind::words()))))
+            let cause = format!("`{shown}` is no kind of event; {}", suggest(word, EventKind::words()));
+            Err(ParameterError::invalid("kind", cause).into())
         }
     }
 }
@@ -82,8 +104,13 @@ async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Ev
     Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted; try again"))??)
 }
 
-fn line(seq: EventSeq, event: &Event) -> Bytes {
-    let mut line = serde_json::to_vec(&EventView::new(seq, event)).expect("an event is plain data");
+fn line(seq: EventSeq, event: &Event, fields: Option<&[&'static str]>) -> Bytes {
+    let view = EventView::new(seq, event);
+    let line = match fields {
+        None => serde_json::to_vec(&view),
+        Some(fields) => selected(&[view], fields).and_then(|rows| serde_json::to_vec(&rows[0])),
+    };
+    let mut line = line.expect("an event is plain data");
     line.push(b'\n');
     line.into()
 }
@@ -92,10 +119,11 @@ fn line(seq: EventSeq, event: &Event) -> Bytes {
 struct Tail {
     central: Shared,
     caller: Caller,
-    /// `None` when the reader wants the past alone.
-    receiver: Option<Receiver<(EventSeq, Event)>>,
+    receiver: Receiver<(EventSeq, Event)>,
     /// Which events are written.
     wanted: EventFilter,
+    /// Fields of each event; `None` for all.
+    fields: Option<Vec<&'static str>>,
     /// The newest event that was written.
     last: Option<EventSeq>,
     queue: VecDeque<Bytes>,
@@ -112,10 +140,9 @@ impl Tail {
             if let Some(line) = self.queue.pop_front() {
                 return Some(line);
             }
-            let receiver = self.receiver.as_mut()?;
             let received = tokio::select! {
                 () = self.shutdown.cancelled() => return None,
-                received = tokio::time::timeout(KEEPALIVE, receiver.recv()) => received,
+                received = tokio::time::timeout(KEEPALIVE, self.receiver.recv()) => received,
             };
             match received {
                 Err(_) => return Some(Bytes::from_static(b"\n")),
@@ -123,7 +150,7 @@ impl Tail {
                     let new = self.last.is_none_or(|last| seq > last);
                     if new && self.wanted.takes(&event) {
                         self.last = Some(seq);
-                        return Some(line(seq, &event));
+                        return Some(line(seq, &event, self.fields.as_deref()));
                     }
                 }
                 // A reader that is too slow for the memory of the channel catches up from the disk.
@@ -131,7 +158,8 @@ impl Tail {
                     let filter = EventFilter { after: self.last, ..self.wanted.clone() };
                     let missed = read(&self.central, filter).await.ok()?;
                     self.last = missed.last().map(|(seq, _)| *seq).or(self.last);
-                    self.queue.extend(missed.iter().map(|(seq, event)| line(*seq, event)));
+                    let fields = self.fields.as_deref();
+                    self.queue.extend(missed.iter().map(|(seq, event)| line(*seq, event, fields)));
                 }
                 Ok(Err(RecvError::Closed)) => return None,
             }

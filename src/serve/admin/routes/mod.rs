@@ -48,7 +48,7 @@ use axum::{
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
 };
-use meshd_model::fleet::{AuditContext, Phase, Selector, SelectorError};
+use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};
 use serde::Deserialize;
@@ -92,38 +92,6 @@ pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): Stat
         warnings,
         errors,
     })
-}
-
-/// The nodes to list.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct WhichNodes {
-    /// Also those that were removed.
-    removed: bool,
-    /// A selector of labels.
-    label: Option<String>,
-}
-
-pub(crate) async fn nodes(
-    State(Plane { central, .. }): State<Plane>,
-    which: Result<Query<WhichNodes>, QueryRejection>,
-) -> Answer<Vec<NodeView>> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let selector: Option<Selector> = which.label.as_deref().map(str::parse).transpose().map_err(|error| {
-        let error: SelectorError = error;
-        Refused::bad_request(format!("label: {error}"))
-    })?;
-    let site = central.site();
-    Ok(Json(central.store().read(|model| {
-        let nodes = model.nodes().filter(|node| which.removed || node.phase != Phase::Removed);
-        let nodes = nodes.filter(|node| selector.as_ref().is_none_or(|selector| selector.matches(&node.labels)));
-        nodes
-            .map(|node| {
-                let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));
-                view.rolled_back(|profile| central.generations.rolled_back(profile))
-            })
-            .collect()
-    })))
 }
 
 pub(crate) async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {

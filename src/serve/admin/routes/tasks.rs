@@ -4,6 +4,11 @@ use crate::serve::{
     admin::{
         Plane,
         error::Refused,
+        query::{
+            answer::{Asked, Encoding, Listing, parameters},
+            page::{ResultPage, cut},
+            work::{TASKS, TaskFilter, task_key},
+        },
         routes::{
             Answer,
             orders::{Body, body},
@@ -18,7 +23,7 @@ use axum::{
     Extension, Json,
     body::Body as Stream,
     extract::{Path, Query, State, rejection::QueryRejection},
-    http::header::CONTENT_TYPE,
+    http::{HeaderMap, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
@@ -37,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<TaskView>, _, _>("/tasks", &[], Role::Viewer, "tasks, the newest last", list)
+        .see::<Many<TaskView>, _, _>("/tasks", TASKS.parameters, Role::Viewer, "tasks, the newest last", list)
         .see::<One<TaskView>, _, _>("/tasks/{task}", &[], Role::Viewer, "one task and its nodes", show)
         .order::<One<RunTask>, One<TaskView>, _, _>("/tasks", Verb::TaskRun, "run a program on nodes of a group", run)
         .order::<Nothing, One<TaskView>, _, _>(
@@ -59,10 +64,24 @@ fn id(text: &str) -> Result<JobId, Refused> {
     text.parse().map_err(|error| Refused::not_found(format!("{error}")))
 }
 
-async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TaskView>> {
-    let mut all: Vec<TaskView> = central.store().read(|model| model.jobs().map(TaskView::new).collect());
-    all.sort_by_key(|task| (task.created_at, task.id));
-    Json(all)
+async fn list(
+    State(Plane { central, .. }): State<Plane>,
+    headers: HeaderMap,
+    asked: Asked,
+) -> Result<Response, Refused> {
+    let asked = parameters(asked, TASKS.parameters)?;
+    let (mut filter, page, fields) = (TaskFilter::read(&asked)?, asked.page(&TASKS)?, asked.fields(&TASKS)?);
+    filter.node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let taken = all(&central).into_iter().filter(|task| filter.takes(task));
+    let rows = taken.map(|task| (task_key(&task, page.sort.key), task)).collect();
+    let ResultPage { rows, next, total } = cut(rows, &page);
+    let (next, total) = (next.map(|next| next.to_string()), Some(total));
+    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+}
+
+/// All tasks.
+pub(crate) fn all(central: &Shared) -> Vec<TaskView> {
+    central.store().read(|model| model.jobs().map(TaskView::new).collect())
 }
 
 async fn show(State(Plane { central, .. }): State<Plane>, Path(task): Path<String>) -> Answer<TaskView> {

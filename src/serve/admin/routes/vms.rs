@@ -4,6 +4,11 @@ use crate::serve::{
     admin::{
         Plane,
         error::Refused,
+        query::{
+            answer::{Asked, Encoding, Listing, parameters},
+            page::{ResultPage, cut},
+            work::{VMS, VmFilter, vm_key},
+        },
         routes::{
             Answer,
             orders::{Body, body},
@@ -15,6 +20,8 @@ use crate::serve::{
 use axum::{
     Json,
     extract::{Path, State},
+    http::HeaderMap,
+    response::Response,
 };
 use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
 use meshd_model::{
@@ -178,7 +185,7 @@ impl VmView {
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<VmView>, _, _>("/vms", &[], Role::Viewer, "all virtual machines", list)
+        .see::<Many<VmView>, _, _>("/vms", VMS.parameters, Role::Viewer, "all virtual machines", list)
         .see::<One<VmView>, _, _>("/vms/{vm}", &[], Role::Viewer, "one virtual machine", show)
         .see::<Many<TemplateView>, _, _>("/vm-templates", &[], Role::Viewer, "what vm.tomls need not say", templates)
         .order::<One<CreateVm>, One<VmView>, _, _>(
@@ -203,15 +210,29 @@ pub(crate) fn routes(routes: Routes) -> Routes {
         )
 }
 
-async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<VmView>> {
+async fn list(
+    State(Plane { central, .. }): State<Plane>,
+    headers: HeaderMap,
+    asked: Asked,
+) -> Result<Response, Refused> {
+    let asked = parameters(asked, VMS.parameters)?;
+    let (mut filter, page, fields) = (VmFilter::read(&asked)?, asked.page(&VMS)?, asked.fields(&VMS)?);
+    filter.node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let taken = all(&central).into_iter().filter(|vm| filter.takes(vm));
+    let ResultPage { rows, next, total } = cut(taken.map(|vm| (vm_key(&vm, page.sort.key), vm)).collect(), &page);
+    let (next, total) = (next.map(|next| next.to_string()), Some(total));
+    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+}
+
+/// All virtual machines, those that are not on record included.
+pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     let mut all: Vec<VmView> =
-        central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(&central, vm))).collect());
+        central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(central, vm))).collect());
     for vm in &mut all {
         central.workloads.show_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
     all.extend(central.workloads.orphan_vms().into_iter().map(|(node, report)| VmView::stranger(node, report)));
-    all.sort_by(|one, other| (&one.name, one.uuid).cmp(&(&other.name, other.uuid)));
-    Json(all)
+    all
 }
 
 async fn templates(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TemplateView>> {

@@ -1,0 +1,41 @@
+//! `meshd search`: finds nodes, virtual machines and tasks by a part of a text.
+
+use crate::cli::{
+    Context, Failure,
+    client::segment,
+    output::print::{Output, table},
+    wait,
+};
+use crate::serve::admin::view::SearchView;
+use clap::Args;
+
+/// IDs, names, MAC and IP addresses, serial numbers, UUIDs and programs are searched, in upper or lower case.
+#[derive(Debug, Args)]
+pub(crate) struct Search {
+    /// Text of 2 to 100 characters
+    text: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Search {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let path = format!("/v1/search?q={}", segment(&self.text));
+        let found: SearchView = wait(context.client()?.get(&path))?;
+        self.output.print(&found, rows)?;
+        match found.total.saturating_sub(found.hits.len()) {
+            0 if found.total == 0 => eprintln!("nothing contains `{}`", self.text),
+            0 => {}
+            more => eprintln!("{more} more; write more of the text"),
+        }
+        Ok(())
+    }
+}
+
+fn rows(found: &SearchView) -> String {
+    let rows = found
+        .hits
+        .iter()
+        .map(|hit| [&hit.kind, &hit.id, &hit.name, &hit.state, &hit.field, &hit.value].map(Clone::clone));
+    table(["kind", "id", "name", "state", "field", "value"], rows)
+}

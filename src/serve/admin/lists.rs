@@ -1,0 +1,60 @@
+//! The routes of the node list and of the search.
+
+use super::{
+    Plane,
+    error::Refused,
+    query::{
+        answer::{Asked, Encoding, Listing, parameters},
+        nodes::{NODES, NodeFilter, order_key},
+        page::{ResultPage, cut},
+        parameters::ParameterError,
+        search::{self, SearchRun, SearchView},
+        text::{MAX_TEXT, MIN_TEXT},
+    },
+    routes::{Answer, tasks, vms},
+    view::NodeView,
+};
+use axum::{Json, extract::State, http::HeaderMap, response::Response};
+use meshd_model::fleet::Node;
+
+/// `GET /v1/nodes`. Only nodes of the page are made into views.
+pub(crate) async fn nodes(
+    State(Plane { central, .. }): State<Plane>,
+    headers: HeaderMap,
+    asked: Asked,
+) -> Result<Response, Refused> {
+    let asked = parameters(asked, NODES.parameters)?;
+    let (filter, page, fields) = (NodeFilter::read(&asked)?, asked.page(&NODES)?, asked.fields(&NODES)?);
+    let site = central.site();
+    let ResultPage { rows, next, total } = central.store().read(|model| {
+        let default = &site.default_profile;
+        let seen = |node: &Node| {
+            let heard = central.links.link_state(node.id).heard;
+            heard.map_or(node.last_seen, |heard| heard.max(node.last_seen))
+        };
+        let taken = model.nodes().filter(|node| filter.takes(node, default));
+        let rows = taken.map(|node| (order_key(node, page.sort.key, default, seen), node)).collect();
+        let ResultPage { rows, next, total } = cut(rows, &page);
+        let view = |node: &Node| {
+            let view = NodeView::new(node, model.boot_of(node), &site, &central.links.link_state(node.id));
+            view.rolled_back(|profile| central.generations.rolled_back(profile))
+        };
+        ResultPage { rows: rows.into_iter().map(view).collect::<Vec<_>>(), next, total }
+    });
+    let (next, total) = (next.map(|next| next.to_string()), Some(total));
+    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+}
+
+/// `GET /v1/search`.
+pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, asked: Asked) -> Answer<SearchView> {
+    let asked = parameters(asked, search::PARAMETERS)?;
+    let needle = asked.needle()?.ok_or_else(|| {
+        let cause = format!("it is missing; give the text to look for, {MIN_TEXT} to {MAX_TEXT} characters");
+        ParameterError::invalid("q", cause)
+    })?;
+    let mut run = SearchRun::new(needle);
+    central.store().read(|model| model.nodes().for_each(|node| run.node(node)));
+    vms::all(&central).iter().for_each(|vm| run.vm(vm));
+    tasks::all(&central).iter().for_each(|task| run.task(task));
+    Ok(Json(run.finish()))
+}

@@ -1,0 +1,137 @@
+//! A list as an HTTP answer: selected fields, cursor, number of rows, entity tag.
+
+use super::parameters::{ParameterError, Parameters};
+use crate::serve::admin::error::Refused;
+use axum::{
+    body::Body,
+    extract::{Query, rejection::QueryRejection},
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH},
+    },
+    response::{IntoResponse as _, Response},
+};
+use meshd_types::{Digest, hex};
+use serde::Serialize;
+use serde_json::Value;
+
+/// Header of an answer: the value of `after` for the next page. Absent on the last page.
+pub(crate) const CURSOR_HEADER: &str = "x-next-cursor";
+/// Header of an answer: rows of all pages.
+pub(crate) const TOTAL_HEADER: &str = "x-total-count";
+/// Bytes of the digest in an entity tag.
+const TAG_BYTES: usize = 16;
+
+/// The query of a request, before it is checked.
+pub(crate) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// Parameters of a request, checked by name.
+pub(crate) fn parameters(asked: Asked, known: &[&'static str]) -> Result<Parameters, Refused> {
+    let Query(pairs) = asked.map_err(|error| Refused::bad_request(error.body_text()))?;
+    Ok(Parameters::read(pairs, known)?)
+}
+
+impl From<ParameterError> for Refused {
+    fn from(error: ParameterError) -> Self {
+        Refused::bad_request(error.to_string())
+    }
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// A JSON array.
+    Array,
+    /// One JSON object a line.
+    Lines,
+}
+
+impl Encoding {
+    fn media(self) -> &'static str {
+        match self {
+            Encoding::Array => "application/json",
+            Encoding::Lines => "application/x-ndjson",
+        }
+    }
+
+    fn bytes<T: Serialize>(self, rows: &[T]) -> Result<Vec<u8>, serde_json::Error> {
+        if self == Encoding::Array {
+            return serde_json::to_vec(rows);
+        }
+        let mut out = Vec::new();
+        for row in rows {
+            serde_json::to_writer(&mut out, row)?;
+            out.push(b'\n');
+        }
+        Ok(out)
+    }
+}
+
+/// One answer of a list.
+#[derive(Debug)]
+pub(crate) struct Listing<T> {
+    pub(crate) rows: Vec<T>,
+    /// Fields of each row; `None` for all.
+    pub(crate) fields: Option<Vec<&'static str>>,
+    /// The cursor of the next page.
+    pub(crate) next: Option<String>,
+    /// Rows of all pages, where they are counted.
+    pub(crate) total: Option<usize>,
+    pub(crate) encoding: Encoding,
+}
+
+impl<T: Serialize> Listing<T> {
+    /// The answer, or 304 if the caller has it.
+    pub(crate) fn answer(self, request: &HeaderMap) -> Result<Response, Refused> {
+        let bytes = match &self.fields {
+            None => self.encoding.bytes(&self.rows),
+            Some(fields) => selected(&self.rows, fields).and_then(|rows| self.encoding.bytes(&rows)),
+        };
+        let bytes = bytes.map_err(|error| Refused::internal(format!("a list cannot be written: {error}")))?;
+        let total = self.total.map(|total| total.to_string());
+        let tag = tag(&bytes, self.next.as_deref(), total.as_deref());
+        let mut response = if is_known(request, &tag) {
+            StatusCode::NOT_MODIFIED.into_response()
+        } else {
+            ([(CONTENT_TYPE, self.encoding.media())], Body::from(bytes)).into_response()
+        };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, plain(&tag)?);
+        if let Some(next) = &self.next {
+            headers.insert(CURSOR_HEADER, plain(next)?);
+        }
+        if let Some(total) = &total {
+            headers.insert(TOTAL_HEADER, plain(total)?);
+        }
+        Ok(response)
+    }
+}
+
+fn plain(text: &str) -> Result<HeaderValue, Refused> {
+    HeaderValue::from_str(text).map_err(|_| Refused::internal("a header of a list is not plain text"))
+}
+
+/// Rows with these fields only. A field that a row does not have is left out, as in a whole row.
+pub(crate) fn selected<T: Serialize>(rows: &[T], fields: &[&str]) -> Result<Vec<Value>, serde_json::Error> {
+    let select = |row: &T| {
+        let mut row = serde_json::to_value(row)?;
+        if let Some(object) = row.as_object_mut() {
+            object.retain(|name, _| fields.contains(&name.as_str()));
+        }
+        Ok(row)
+    };
+    rows.iter().map(select).collect()
+}
+
+/// The entity tag of an answer: it changes with the rows, with the cursor and with the number of rows.
+pub(crate) fn tag(body: &[u8], next: Option<&str>, total: Option<&str>) -> String {
+    let fields = [body, next.unwrap_or_default().as_bytes(), total.unwrap_or_default().as_bytes()];
+    format!("\"{}\"", hex(&Digest::of_fields(fields).0[..TAG_BYTES]))
+}
+
+/// True if the caller named this entity tag (RFC 9110, 13.1.2).
+pub(crate) fn is_known(request: &HeaderMap, tag: &str) -> bool {
+    let values = request.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    let mut tags = values.flat_map(|value| value.split(',')).map(str::trim);
+    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
+}

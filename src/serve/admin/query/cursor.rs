@@ -1,0 +1,55 @@
+//! The place in a list where the next page begins, as an opaque text.
+
+use meshd_types::hex;
+use std::{fmt, str::FromStr};
+
+/// Longest cursor that is read, in bytes.
+pub(crate) const MAX_CURSOR: usize = 4096;
+
+/// The last row of a page: the order, the row's value in that order, and its ID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The value of `sort` that the page was asked with.
+    pub(crate) sort: String,
+    /// The row's value in this order.
+    pub(crate) key: String,
+    /// The row's ID, which no other row has.
+    pub(crate) id: String,
+}
+
+/// The text was not made by [`Cursor`]'s `Display`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a cursor of this list; use the value of the header x-next-cursor")]
+pub(crate) struct CursorError;
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = serde_json::to_vec(&[&self.sort, &self.key, &self.id]).map_err(|_| fmt::Error)?;
+        f.write_str(&hex(&parts))
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = CursorError;
+
+    fn from_str(text: &str) -> Result<Self, CursorError> {
+        if text.len() > MAX_CURSOR {
+            return Err(CursorError);
+        }
+        let bytes = unhex(text).ok_or(CursorError)?;
+        let [sort, key, id] = serde_json::from_slice(&bytes).map_err(|_| CursorError)?;
+        Ok(Cursor { sort, key, id })
+    }
+}
+
+/// Bytes of hexadecimal digits, of any number.
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let pairs = text.as_bytes().chunks(2);
+    pairs
+        .map(|pair| match pair {
+            [high, low] => Some(digit(high)? << 4 | digit(low)?),
+            _ => None,
+        })
+        .collect()
+}

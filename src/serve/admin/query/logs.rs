@@ -1,0 +1,116 @@
+//! Parameters of the event log and the audit log.
+
+use super::parameters::{ListSpec, ParameterError, Parameters};
+
+/// Records that are answered when nobody says how many.
+const DEFAULT_RECORDS: usize = 100;
+/// Most records of one answer.
+pub(crate) const MAX_RECORDS: usize = 10_000;
+
+/// What can be asked of `GET /v1/events`.
+pub(crate) const EVENTS: ListSpec = ListSpec {
+    parameters: &["follow", "after", "node", "kind", "q", "sort", "fields", "limit"],
+    fields: &[
+        "seq",
+        "at",
+        "kind",
+        "node",
+        "session",
+        "actor",
+        "detail",
+        "by",
+        "stage",
+        "from",
+        "to",
+        "condition",
+        "count",
+        "first_at",
+    ],
+    sorts: &["seq"],
+};
+
+/// What can be asked of `GET /v1/audit`.
+pub(crate) const AUDIT: ListSpec = ListSpec {
+    parameters: &["node", "actor", "after", "q", "sort", "fields", "limit"],
+    fields: &[
+        "seq",
+        "at",
+        "actor",
+        "verb",
+        "reason",
+        "forced",
+        "correlation_id",
+        "target",
+        "node",
+        "outcome",
+        "detail",
+        "count",
+        "first_at",
+    ],
+    sorts: &["seq"],
+};
+
+/// Which way a log is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// The newest records, in the order in which they were written. No pages.
+    Newest,
+    /// From the oldest record on; a page continues after a number.
+    Forward,
+    /// From the newest record back; a page continues before a number.
+    Backward,
+}
+
+/// Which part of a log is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogRequest {
+    pub(crate) direction: Direction,
+    /// The number that the answer continues at.
+    pub(crate) after: Option<u64>,
+    pub(crate) limit: usize,
+}
+
+impl LogRequest {
+    /// Limits beyond the bound are lowered: earlier releases did so.
+    pub(crate) fn read(parameters: &Parameters, spec: &ListSpec) -> Result<Self, ParameterError> {
+        let direction = match parameters.sort(spec)? {
+            None => Direction::Newest,
+            Some(sort) if sort.descending => Direction::Backward,
+            Some(_) => Direction::Forward,
+        };
+        let limit = parameters.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(MAX_RECORDS));
+        let limit = limit.unwrap_or(DEFAULT_RECORDS).min(MAX_RECORDS);
+        if direction != Direction::Newest && limit == 0 {
+            let cause = format!("0 is out of range; use 1 to {MAX_RECORDS}");
+            return Err(ParameterError::invalid("limit", cause));
+        }
+        Ok(LogRequest { direction, after: parameters.number("after")?, limit })
+    }
+
+    /// Records to read: one more than a page has tells whether another page follows.
+    pub(crate) fn records(&self) -> usize {
+        if self.direction == Direction::Newest { self.limit } else { self.limit + 1 }
+    }
+
+    /// The first number that is read, and the number before which reading ends.
+    pub(crate) fn range(&self) -> (u64, Option<u64>) {
+        match self.direction {
+            Direction::Backward => (0, self.after),
+            Direction::Newest | Direction::Forward => (self.after.map_or(0, |after| after.saturating_add(1)), None),
+        }
+    }
+
+    /// Cuts the page out of records in ascending order; gives the number that the next page continues at, too.
+    pub(crate) fn cut<T>(&self, mut records: Vec<(u64, T)>) -> (Vec<(u64, T)>, Option<u64>) {
+        if self.direction == Direction::Newest {
+            return (records, None);
+        }
+        if self.direction == Direction::Backward {
+            records.reverse();
+        }
+        let more = records.len() > self.limit;
+        records.truncate(self.limit);
+        let next = records.last().filter(|_| more).map(|(number, _)| *number);
+        (records, next)
+    }
+}

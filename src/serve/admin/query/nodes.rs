@@ -1,0 +1,117 @@
+//! Filters and order of the node list.
+
+use super::{
+    page::{OrderKey, time_key},
+    parameters::{ListSpec, ParameterError, Parameters},
+    text::Needle,
+};
+use meshd_model::fleet::{Node, Phase, Selector};
+use meshd_types::{MacAddr, ProfileName, Timestamp};
+use std::{borrow::Cow, net::IpAddr};
+
+/// What can be asked of `GET /v1/nodes`.
+pub(crate) const NODES: ListSpec = ListSpec {
+    parameters: &["removed", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"],
+    fields: &[
+        "id",
+        "name",
+        "profile",
+        "assigned",
+        "phase",
+        "conditions",
+        "address",
+        "mac",
+        "generation",
+        "next_generation",
+        "pinned",
+        "rolled_back",
+        "last_seen",
+        "boot",
+        "labels",
+        "revision",
+        "work",
+    ],
+    sorts: &["id", "name", "phase", "profile", "address", "mac", "last_seen", "discovered_at"],
+};
+
+/// Which nodes are listed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodeFilter {
+    /// Removed nodes too.
+    removed: bool,
+    phases: Option<Vec<Phase>>,
+    profiles: Option<Vec<ProfileName>>,
+    label: Option<Selector>,
+    text: Option<Needle>,
+}
+
+impl NodeFilter {
+    pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
+        let known = Phase::ALL.map(Phase::as_str);
+        let phases = parameters.words("phase", &known)?.map(|words| {
+            let is_named = |phase: &Phase| words.contains(&phase.as_str());
+            Phase::ALL.into_iter().filter(is_named).collect::<Vec<_>>()
+        });
+        Ok(NodeFilter {
+            // A phase that is asked for is answered, also this one.
+            removed: parameters.flag("removed")?
+                || phases.as_ref().is_some_and(|phases| phases.contains(&Phase::Removed)),
+            phases,
+            profiles: parameters.several("profile")?,
+            label: parameters.parsed("label")?,
+            text: parameters.needle()?,
+        })
+    }
+
+    /// True if a node is listed. `default` is the profile of a node that none was assigned to.
+    pub(crate) fn takes(&self, node: &Node, default: &ProfileName) -> bool {
+        (self.removed || node.phase != Phase::Removed)
+            && self.phases.as_ref().is_none_or(|phases| phases.contains(&node.phase))
+            && self.profiles.as_ref().is_none_or(|all| all.contains(node.profile.as_ref().unwrap_or(default)))
+            && self.label.as_ref().is_none_or(|label| label.matches(&node.labels))
+            && self.text.as_ref().is_none_or(|text| texts(node).any(|(_, found)| text.is_in(&found)))
+    }
+}
+
+/// What a node is found by: the name of the field, and the text.
+pub(crate) fn texts(node: &Node) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
+    let print = &node.fingerprint;
+    let plain = [("name", node.name.as_str()), ("serial", &print.serial), ("board_serial", &print.board_serial)];
+    let plain = plain.into_iter().map(|(field, text)| (field, Cow::Borrowed(text)));
+    let ids = std::iter::once(node.id).chain(node.former.iter().copied());
+    let ids = ids.map(|id| ("id", Cow::Owned(id.to_string())));
+    let others = print.macs.iter().copied().filter(|mac| *mac != node.mac);
+    let macs = std::iter::once(node.mac).chain(others).map(|mac: MacAddr| ("mac", Cow::Owned(mac.to_string())));
+    let uuid = print.uuid.map(|uuid| ("uuid", Cow::Owned(uuid.to_string())));
+    let address = node.address.map(|address: IpAddr| ("address", Cow::Owned(address.to_string())));
+    plain.chain(ids).chain(macs).chain(uuid).chain(address)
+}
+
+/// A node's place in an order of [`NODES`]. Only the order by time asks when the node was seen.
+pub(crate) fn order_key(
+    node: &Node,
+    sort: &str,
+    default: &ProfileName,
+    seen: impl FnOnce(&Node) -> Timestamp,
+) -> OrderKey {
+    let key = match sort {
+        "name" => node.name.clone(),
+        "phase" => node.phase.as_str().to_owned(),
+        "profile" => node.profile.as_ref().unwrap_or(default).to_string(),
+        "address" => address_key(node.address),
+        "mac" => node.mac.to_string(),
+        "last_seen" => time_key(seen(node)),
+        "discovered_at" => time_key(node.discovered_at),
+        _ => String::new(),
+    };
+    (key, node.id.to_string())
+}
+
+/// An address as a text that sorts by its bytes; nodes without an address come first.
+fn address_key(address: Option<IpAddr>) -> String {
+    match address {
+        None => String::new(),
+        Some(IpAddr::V4(address)) => format!("4{:08x}", address.to_bits()),
+        Some(IpAddr::V6(address)) => format!("6{:032x}", address.to_bits()),
+    }
+}

@@ -1,0 +1,211 @@
+//! Reads and checks query parameters; every error names its parameter.
+
+use super::{
+    cursor::Cursor,
+    page::{PageRequest, SortBy},
+    text::Needle,
+};
+use meshd_config::{reader::brief, suggest};
+use std::{collections::BTreeMap, fmt::Display, str::FromStr};
+
+/// Most rows of one page.
+pub(crate) const MAX_PAGE: usize = 1000;
+/// Longest value of a parameter, in bytes.
+pub(crate) const MAX_VALUE: usize = 4096;
+/// Most words of a parameter that takes several.
+pub(crate) const MAX_WORDS: usize = 64;
+
+/// Why a query is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ParameterError {
+    #[error("unknown parameter `{name}`; {hint}")]
+    Unknown { name: String, hint: String },
+    #[error("parameter `{name}` is given more than once; give it once")]
+    Twice { name: String },
+    /// The cause ends with a hint: `cause; hint`.
+    #[error("invalid parameter `{name}`: {cause}")]
+    Invalid { name: &'static str, cause: String },
+}
+
+impl ParameterError {
+    pub(crate) fn invalid(name: &'static str, cause: impl Display) -> Self {
+        ParameterError::Invalid { name, cause: cause.to_string() }
+    }
+}
+
+/// What can be asked of a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListSpec {
+    /// Every parameter of the route.
+    pub(crate) parameters: &'static [&'static str],
+    /// Fields of a row that can be selected.
+    pub(crate) fields: &'static [&'static str],
+    /// Orders; the first one is the order of a list whose `sort` is not given.
+    pub(crate) sorts: &'static [&'static str],
+}
+
+/// Parameters of one request by name; each is known and given once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parameters(BTreeMap<String, String>);
+
+impl Parameters {
+    /// Checks names and lengths.
+    pub(crate) fn read(pairs: Vec<(String, String)>, known: &[&'static str]) -> Result<Self, ParameterError> {
+        let mut all = BTreeMap::new();
+        for (name, value) in pairs {
+            let Some(name) = known.iter().copied().find(|known| *known == name) else {
+                let hint = suggest(&name, known.iter().copied());
+                return Err(ParameterError::Unknown { name: brief(&name), hint });
+            };
+            if value.len() > MAX_VALUE {
+                let cause = format!("{} bytes are too long; use at most {MAX_VALUE}", value.len());
+                return Err(ParameterError::invalid(name, cause));
+            }
+            if all.insert(name.to_owned(), value).is_some() {
+                return Err(ParameterError::Twice { name: name.to_owned() });
+            }
+        }
+        Ok(Parameters(all))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// A value of a type that says in its error what is expected.
+    pub(crate) fn parsed<T>(&self, name: &'static str) -> Result<Option<T>, ParameterError>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let parsed = self.get(name).map(str::parse).transpose();
+        parsed.map_err(|error: T::Err| ParameterError::invalid(name, error))
+    }
+
+    /// `true` or `false`; `false` if it is not given.
+    pub(crate) fn flag(&self, name: &'static str) -> Result<bool, ParameterError> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(other) => {
+                Err(ParameterError::invalid(name, format!("`{}` is no truth value; use true or false", brief(other))))
+            }
+        }
+    }
+
+    /// A whole number.
+    pub(crate) fn number(&self, name: &'static str) -> Result<Option<u64>, ParameterError> {
+        let odd = |text: &str| format!("`{}` is not a number; use a whole number from 0 on", brief(text));
+        let number = |text: &str| text.parse().map_err(|_| ParameterError::invalid(name, odd(text)));
+        self.get(name).map(number).transpose()
+    }
+
+    /// Words of a list with commas between them; `None` if it is not given. At least one, each once.
+    pub(crate) fn words(
+        &self,
+        name: &'static str,
+        known: &[&'static str],
+    ) -> Result<Option<Vec<&'static str>>, ParameterError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let mut words: Vec<&'static str> = Vec::new();
+        for word in pieces(name, text)? {
+            let Some(known) = known.iter().copied().find(|known| *known == word) else {
+                let hint = suggest(word, known.iter().copied());
+                return Err(ParameterError::invalid(name, format!("`{}` is unknown; {hint}", brief(word))));
+            };
+            if !words.contains(&known) {
+                words.push(known);
+            }
+        }
+        Ok(Some(words))
+    }
+
+    /// Values of a list with commas between them.
+    pub(crate) fn several<T>(&self, name: &'static str) -> Result<Option<Vec<T>>, ParameterError>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let parsed = |word: &str| word.parse().map_err(|error: T::Err| ParameterError::invalid(name, error));
+        pieces(name, text)?.into_iter().map(parsed).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The text that is looked for.
+    pub(crate) fn needle(&self) -> Result<Option<Needle>, ParameterError> {
+        self.parsed("q")
+    }
+
+    /// Order, cursor and size of one page.
+    pub(crate) fn page(&self, spec: &ListSpec) -> Result<PageRequest, ParameterError> {
+        let sort = self.sort(spec)?;
+        let after: Option<Cursor> = self.parsed("after")?;
+        let sort = sort.unwrap_or(SortBy { key: spec.sorts[0], descending: false });
+        if after.as_ref().is_some_and(|cursor| cursor.sort != sort.to_string()) {
+            let cause = format!("the cursor belongs to another order than `{sort}`; repeat `sort` on every page");
+            return Err(ParameterError::invalid("after", cause));
+        }
+        let limit = self.number("limit")?.map(|limit| match usize::try_from(limit) {
+            Ok(limit @ 1..=MAX_PAGE) => Ok(limit),
+            _ => Err(ParameterError::invalid("limit", format!("{limit} is out of range; use 1 to {MAX_PAGE}"))),
+        });
+        let mut limit = limit.transpose()?;
+        if after.is_some() {
+            // Whoever walks through pages gets pages.
+            limit = limit.or(Some(MAX_PAGE));
+        }
+        Ok(PageRequest { limit, after, sort })
+    }
+
+    /// The order; a minus sign reverses it.
+    pub(crate) fn sort(&self, spec: &ListSpec) -> Result<Option<SortBy>, ParameterError> {
+        let Some(text) = self.get("sort") else { return Ok(None) };
+        let (word, descending) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
+        match spec.sorts.iter().copied().find(|known| *known == word) {
+            Some(key) => Ok(Some(SortBy { key, descending })),
+            None => {
+                let hint = suggest(word, spec.sorts.iter().copied());
+                Err(ParameterError::invalid("sort", format!("`{}` is unknown; {hint}", brief(word))))
+            }
+        }
+    }
+
+    /// The fields of each row that are answered; `None` for all.
+    pub(crate) fn fields(&self, spec: &ListSpec) -> Result<Option<Vec<&'static str>>, ParameterError> {
+        self.words("fields", spec.fields)
+    }
+}
+
+/// The words of a list with commas between them.
+fn pieces<'t>(name: &'static str, text: &'t str) -> Result<Vec<&'t str>, ParameterError> {
+    let words: Vec<&str> = text.split(',').map(str::trim).filter(|word| !word.is_empty()).take(MAX_WORDS + 1).collect();
+    match words.len() {
+        0 => Err(ParameterError::invalid(name, "no word; write words with commas between them")),
+        count if count > MAX_WORDS => {
+            Err(ParameterError::invalid(name, format!("too many words; write at most {MAX_WORDS}")))
+        }
+        _ => Ok(words),
+    }
+}
+
+/// What a parameter does, for the OpenAPI document.
+pub(crate) fn description(name: &str) -> &'static str {
+    match name {
+        "after" => "the cursor of the answer before (header x-next-cursor); for logs a number of a record",
+        "limit" => "at most so many rows; 1 to 1000, for logs up to 10000",
+        "sort" => "the order; a minus sign in front reverses it",
+        "fields" => "only these fields of each row, with commas between them",
+        "q" => "only rows that contain this text, in upper or lower case; 2 to 100 characters",
+        "phase" => "only nodes in one of these phases, with commas between them",
+        "profile" => "only nodes that boot one of these profiles, with commas between them",
+        "label" => "a selector of labels, such as rack=a,feed!=2",
+        "removed" => "true: also removed nodes",
+        "state" => "only rows in one of these states, with commas between them",
+        "group" => "only tasks of this group",
+        "node" => "only what concerns this node: ID or name",
+        "actor" => "only orders of this actor",
+        "kind" => "only events of these kinds, with commas between them",
+        "follow" => "true: also what happens from now on",
+        _ => "",
+    }
+}

@@ -1,0 +1,98 @@
+//! Finds nodes, virtual machines and tasks by a part of an ID, name, address, serial number or program.
+
+use super::{
+    nodes,
+    text::{Fit, Needle},
+    work::{task_texts, vm_texts},
+};
+use crate::serve::admin::view::{TaskView, VmView};
+use meshd_model::fleet::Node;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use utoipa::ToSchema;
+
+/// Most hits of one answer.
+pub(crate) const MAX_HITS: usize = 50;
+/// Most characters of a text in a hit.
+const MAX_SHOWN: usize = 200;
+/// Every parameter of the route.
+pub(crate) const PARAMETERS: &[&str] = &["q"];
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SearchView {
+    /// At most 50, the best first.
+    pub hits: Vec<SearchHit>,
+    /// Everything that was found, including hits that are left out.
+    pub total: usize,
+}
+
+/// One node, virtual machine or task that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SearchHit {
+    /// `node`, `vm` or `task`.
+    pub kind: String,
+    /// ID of the node or task, UUID of the virtual machine.
+    pub id: String,
+    /// Name of the node or virtual machine, program of the task.
+    pub name: String,
+    /// Phase of the node, state of the virtual machine or task.
+    pub state: String,
+    /// The field that contains the text: `id`, `name`, `mac`, `address`, `serial`, `board_serial`, `uuid`, `group` or `argv`.
+    pub field: String,
+    /// The value of that field.
+    pub value: String,
+}
+
+/// Hits of a search under way.
+#[derive(Debug)]
+pub(crate) struct SearchRun {
+    needle: Needle,
+    found: Vec<(Fit, SearchHit)>,
+}
+
+impl SearchRun {
+    pub(crate) fn new(needle: Needle) -> Self {
+        SearchRun { needle, found: Vec::new() }
+    }
+
+    pub(crate) fn node(&mut self, node: &Node) {
+        let Some((fit, field, value)) = self.best(nodes::texts(node)) else { return };
+        let (id, name, state) = (node.id.to_string(), node.name.clone(), node.phase.to_string());
+        self.found.push((fit, SearchHit { kind: "node".to_owned(), id, name, state, field, value }));
+    }
+
+    pub(crate) fn vm(&mut self, vm: &VmView) {
+        let Some((fit, field, value)) = self.best(vm_texts(vm)) else { return };
+        let (id, name, state) = (vm.uuid.to_string(), vm.name.to_string(), vm.state.as_str().to_owned());
+        self.found.push((fit, SearchHit { kind: "vm".to_owned(), id, name, state, field, value }));
+    }
+
+    pub(crate) fn task(&mut self, task: &TaskView) {
+        let Some((fit, field, value)) = self.best(task_texts(task)) else { return };
+        let (id, name, state) = (task.id.to_string(), short(&task.argv.join(" ")), task.state.as_str().to_owned());
+        self.found.push((fit, SearchHit { kind: "task".to_owned(), id, name, state, field, value }));
+    }
+
+    /// The field that fits best; of several the first.
+    fn best<'t>(&self, texts: impl Iterator<Item = (&'static str, Cow<'t, str>)>) -> Option<(Fit, String, String)> {
+        let fits = texts.filter_map(|(field, text)| Some((self.needle.fit(&text)?, field, text)));
+        let (fit, field, text) = fits.min_by_key(|(fit, ..)| *fit)?;
+        Some((fit, field.to_owned(), short(&text)))
+    }
+
+    /// The best hits: equal texts before beginnings before parts, then by kind, name and ID.
+    pub(crate) fn finish(mut self) -> SearchView {
+        let total = self.found.len();
+        self.found.sort_by(|(one_fit, one), (other_fit, other)| {
+            let key = |hit: &SearchHit| (hit.kind.clone(), hit.name.clone(), hit.id.clone());
+            one_fit.cmp(other_fit).then_with(|| key(one).cmp(&key(other)))
+        });
+        SearchView { hits: self.found.into_iter().take(MAX_HITS).map(|(_, hit)| hit).collect(), total }
+    }
+}
+
+/// A text that fits an answer.
+fn short(text: &str) -> String {
+    text.chars().take(MAX_SHOWN).collect()
+}
