@@ -35,8 +35,8 @@ mod vm;
 
 pub use output::failure::Failure;
 
-use crate::serve::admin::doctor::Finding;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use meshd_api::Finding;
 use meshd_config::Site;
 use std::{
     cell::Cell,

@@ -8,8 +8,8 @@ use super::{
     overlay::render::{Renderer, overlays},
     wait,
 };
-use crate::serve::admin::view::ProfileView;
 use clap::Subcommand;
+use meshd_api::ProfileView;
 use meshd_config::{Setting, Site, suggest};
 use meshd_model::fleet::GenerationDiff;
 use meshd_proto::CheckPolicy;

@@ -6,8 +6,8 @@ use super::{
     output::print::{self, Output, ago, clean, fields, now, table},
     wait,
 };
-use crate::serve::admin::view::{RunTask, TaskOutput, TaskView};
 use clap::{Args, Subcommand, ValueEnum};
+use meshd_api::{RunTask, TaskOutput, TaskView};
 use meshd_config::reader::parse_duration;
 use meshd_model::work::job::{JobCause, JobState, Launcher};
 use meshd_proto::job::{JobUser, Stream};

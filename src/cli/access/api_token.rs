@@ -6,8 +6,8 @@ use crate::cli::{
     output::print::{self, Output, ago, confirm, now, table},
     wait,
 };
-use crate::serve::admin::view::{ApiTokenView, CreateApiToken, CreatedApiToken};
 use clap::Subcommand;
+use meshd_api::{ApiTokenView, CreateApiToken, CreatedApiToken};
 use meshd_config::reader::parse_duration;
 use meshd_trust::Role;
 use meshd_types::{ApiTokenName, Timestamp};

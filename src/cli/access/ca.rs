@@ -6,8 +6,8 @@ use crate::cli::{
     output::print::{Output, confirm, table},
     wait,
 };
-use crate::serve::admin::view::{NodeDetail, RootView, RotateCa};
 use clap::Subcommand;
+use meshd_api::{NodeDetail, RootView, RotateCa};
 use meshd_config::parse_duration;
 use std::time::Duration;
 

@@ -8,8 +8,8 @@ use crate::cli::{
     output::print::{self, Output, ago, now, table},
     shown, wait,
 };
-use crate::serve::admin::view::{CreateToken, CreatedToken, TokenView};
 use clap::Subcommand;
+use meshd_api::{CreateToken, CreatedToken, TokenView};
 use std::{
     fs::OpenOptions,
     io::Write as _,

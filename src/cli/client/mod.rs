@@ -7,7 +7,6 @@
 pub(crate) mod remote;
 
 use super::{Failure, shown};
-use crate::serve::admin::{FORCE_HEADER, REASON_HEADER, view::ErrorView};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
@@ -16,6 +15,7 @@ use hyper::{
     header::{self, HeaderMap, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
+use meshd_api::{ErrorView, FORCE_HEADER, REASON_HEADER};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use remote::Server;
 use serde::{Serialize, de::DeserializeOwned};

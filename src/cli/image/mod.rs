@@ -17,8 +17,8 @@ use super::{
     },
     wait,
 };
-use crate::serve::admin::view::ImageView;
 use clap::Subcommand;
+use meshd_api::ImageView;
 use meshd_config::{Site, suggest};
 use meshd_image::{
     builder::{

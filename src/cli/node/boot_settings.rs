@@ -5,8 +5,8 @@ use super::{
     targets::{Pick, Picked, missing, order},
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
-use crate::serve::admin::view::{BootOnce, ChangeVars, NodeDetail, NodeView};
 use clap::Args;
+use meshd_api::{BootOnce, ChangeVars, NodeDetail, NodeView};
 use meshd_types::{VarName, VarValue, Vars};
 
 /// `slots=8`: true, false, whole numbers and [a,b] are what they look like, everything else is text.

@@ -6,8 +6,8 @@ use crate::cli::{
     client::AdminClient,
     output::print::{ago, now, write},
 };
-use crate::serve::admin::view::{DoctorView, NodeDetail};
 use clap::{Args, ValueEnum};
+use meshd_api::{DoctorView, NodeDetail};
 use meshd_proto::DoctorReport;
 
 #[derive(Debug, Args)]

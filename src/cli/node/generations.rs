@@ -6,8 +6,8 @@ use crate::cli::{
     client::{AdminClient, segment},
     output::print::{Output, ago, fields, now, table},
 };
-use crate::serve::admin::view::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
 use clap::Args;
+use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
 use meshd_model::fleet::{Generation, GenerationDiff};
 use meshd_types::Timestamp;
 

@@ -9,11 +9,10 @@ use crate::cli::{
     client::AdminClient,
     output::print::{confirm, typed},
 };
-use crate::serve::{
-    admin::view::{Approve, Drain as Body, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced},
-    central::DrainPolicy,
-};
 use clap::{Args, ValueEnum};
+use meshd_api::{
+    Approve, Drain as Body, DrainPolicy, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced,
+};
 use meshd_config::{parse_duration, vm::MAX_GRACE_S};
 use std::time::Duration;
 

@@ -6,8 +6,8 @@ use crate::cli::{
     client::{AdminClient, segment},
     output::print::{Format, Output, ago, now, table, write},
 };
-use crate::serve::admin::view::NodeView;
 use clap::Args;
+use meshd_api::NodeView;
 use meshd_model::fleet::{Phase, Selector, label_words};
 use meshd_types::{ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};

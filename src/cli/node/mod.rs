@@ -29,9 +29,9 @@ use super::{
     profile::vars,
     wait,
 };
-use crate::serve::admin::view::{AcceptNic, AssignProfile, NodeDetail, NodeView, TimelineView};
 use clap::Subcommand;
 use doctor::NodeDoctor;
+use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, TimelineView};
 use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};

@@ -5,8 +5,8 @@ use super::{
     targets::{Pick, missing, order},
 };
 use crate::cli::{Failure, client::AdminClient};
-use crate::serve::admin::view::{ChangeLabels, NodeView, Rename};
 use clap::Args;
+use meshd_api::{ChangeLabels, NodeView, Rename};
 use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
 
 /// `rack=a` sets a label, `rack-` removes one; all else is a node.

@@ -6,11 +6,8 @@ use crate::cli::{
     client::{AdminClient, segment},
     output::print::confirm,
 };
-use crate::serve::{
-    admin::view::{BulkDone, BulkRequest, NodeView},
-    central::BulkTarget,
-};
 use clap::{Args, CommandFactory as _, error::ErrorKind};
+use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
 use serde::Serialize;
 
@@ -123,7 +120,7 @@ fn count(nodes: usize) -> String {
 pub(crate) async fn ask(client: &AdminClient, picked: &Picked, what: &str) -> Result<(), Failure> {
     match picked {
         Picked::One(name) => {
-            let detail = client.get::<crate::serve::admin::view::NodeDetail>(&path(name, "")).await?;
+            let detail = client.get::<meshd_api::NodeDetail>(&path(name, "")).await?;
             confirm(&format!("{} {what}", of(&detail.node)))
         }
         Picked::Several(nodes) => {

@@ -1,7 +1,7 @@
 //! `meshd node timeline`: the stages of one boot, and a summary of earlier boots.
 
 use crate::cli::output::print::{fields, span, table, wrapped};
-use crate::serve::admin::view::TimelineView;
+use meshd_api::TimelineView;
 use meshd_model::fleet::Wait;
 use meshd_types::Timestamp;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The VFIO units of a node, printed by `meshd node show`.
 
 use crate::cli::output::print::table;
-use crate::serve::admin::view::NodeDetail;
+use meshd_api::NodeDetail;
 use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
 
 /// A line for each unit, and `N/M GPU unit(s) ready` last; nothing for a node whose profile gives no devices away.

@@ -32,8 +32,8 @@ use super::{
     output::print::{Output, table},
     profile, wait,
 };
-use crate::serve::admin::view::{GENERATION_HEADER, OverlayView};
 use clap::{Args, Subcommand};
+use meshd_api::{GENERATION_HEADER, OverlayView};
 use meshd_config::Site;
 use meshd_image::catalog;
 use meshd_types::{Basis, OverlayName, ProfileName, SystemUuid};

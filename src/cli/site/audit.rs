@@ -7,8 +7,8 @@ use crate::cli::{
     output::print::{Output, table},
     wait,
 };
-use crate::serve::admin::view::AuditView;
 use clap::Args;
+use meshd_api::AuditView;
 use meshd_model::fleet::Principal;
 
 /// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.

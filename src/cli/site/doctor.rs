@@ -8,15 +8,9 @@ use crate::cli::{
     output::print::{Output, bytes, now, wrapped},
     overlay, wait,
 };
-use crate::{
-    backup,
-    daemon::REQUIRED_LOADERS,
-    serve::admin::{
-        doctor::{Finding, Status, interfaces},
-        view::StatusView,
-    },
-};
+use crate::{backup, daemon::REQUIRED_LOADERS, serve::admin::doctor::interfaces};
 use clap::Args;
+use meshd_api::{Finding, Status, StatusView};
 use meshd_config::Site;
 use meshd_image::catalog::{image, load_agent};
 use meshd_types::{ImageName, Timestamp};

@@ -6,8 +6,8 @@ use crate::cli::{
     output::print::{Output, clean, wrapped},
     wait,
 };
-use crate::serve::admin::view::EventView;
 use clap::Args;
+use meshd_api::EventView;
 use meshd_types::Timestamp;
 
 /// JSON is one object a line, with `kind`, `node` and `at`.

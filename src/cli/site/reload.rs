@@ -1,8 +1,8 @@
 //! `meshd reload`: reloads site, overlays and images, all or nothing.
 
 use crate::cli::{Context, Failure, wait};
-use crate::serve::admin::view::ReloadView;
 use clap::Args;
+use meshd_api::ReloadView;
 use meshd_config::Faults;
 
 #[derive(Debug, Args)]

@@ -6,8 +6,8 @@ use crate::cli::{
     output::print::{Output, table},
     wait,
 };
-use crate::serve::admin::view::SearchView;
 use clap::Args;
+use meshd_api::SearchView;
 
 /// IDs, names, MAC and IP addresses, serial numbers, UUIDs and programs are searched, in upper or lower case.
 #[derive(Debug, Args)]

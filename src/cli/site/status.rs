@@ -5,8 +5,8 @@ use crate::cli::{
     output::print::{Output, clean, fields, wrapped},
     wait,
 };
-use crate::serve::admin::{doctor::Finding, view::StatusView};
 use clap::Args;
+use meshd_api::{Finding, StatusView};
 use std::collections::BTreeMap;
 
 /// Exit code 1 when machines cannot boot; warnings are no failure.

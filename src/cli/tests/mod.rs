@@ -11,8 +11,8 @@ use super::{
     output::print,
     *,
 };
-use crate::serve::admin::view::{NodeDetail, NodeView, TimelineView};
 use clap::{CommandFactory as _, error::ErrorKind};
+use meshd_api::{NodeDetail, NodeView, TimelineView};
 use meshd_model::fleet::{BootSession, Condition, ConditionKind, Fingerprint, LinkState, Node, Stage, Stall};
 use meshd_types::{Basis, BootSessionId, MacAddr, Timestamp};
 

@@ -19,8 +19,8 @@ use super::{
     output::print::{self, Output, ago, confirm, fields, now, table},
     wait,
 };
-use crate::serve::admin::view::{CreateVm, DeleteVm, TemplateView, VmView};
 use clap::Subcommand;
+use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView};
 use meshd_config::vm::VmAsk;
 use meshd_proto::vm::{VmFetching, Volume};
 use meshd_types::SystemUuid;

@@ -6,8 +6,8 @@ use crate::cli::{
     output::print::{self, Output, fields, table},
     wait,
 };
-use crate::serve::admin::view::{ApproveSlot, SlotView};
 use clap::Subcommand;
+use meshd_api::{ApproveSlot, SlotView};
 use meshd_model::work::Pick;
 use meshd_proto::vm::DiskIdentity;
 use meshd_types::MacAddr;

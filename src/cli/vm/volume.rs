@@ -6,8 +6,8 @@ use crate::cli::{
     output::print::{Output, bytes, confirm, now, table},
     wait,
 };
-use crate::serve::admin::view::VolumeView;
 use clap::Subcommand;
+use meshd_api::VolumeView;
 use meshd_image::builder::Volumes;
 use meshd_types::VolumeFileName;
 use std::{

@@ -6,8 +6,8 @@ use crate::cli::{
     node::word,
     output::print::{bytes, span},
 };
-use crate::serve::admin::view::VmView;
 use clap::Args;
+use meshd_api::VmView;
 use meshd_config::parse_duration;
 use meshd_model::work::VmStatus;
 use meshd_proto::vm::VmFetching;

@@ -10,11 +10,13 @@ use crate::serve::{
             shown,
         },
         table::{One, Routes},
-        view::{Approve, AssignProfile, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain},
     },
-    central::{BulkOrder, DrainPolicy, Shared},
+    central::{BulkOrder, Shared},
 };
 use axum::{Json, extract::State};
+use meshd_api::{
+    Approve, AssignProfile, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, DrainPolicy,
+};
 use meshd_config::vm::MAX_GRACE_S;
 use meshd_model::fleet::{Audit, AuditContext, Verb};
 use meshd_store::StoreError;

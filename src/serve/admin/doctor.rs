@@ -6,13 +6,12 @@ use crate::serve::{
     bind::{self, BindError},
     central::{Central, OtherServer, Reload, SegmentHealth},
 };
+use meshd_api::Finding;
 use meshd_config::{DhcpMode, Segment, Site};
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
 use meshd_store::{MAX_UNKNOWN_NODES, Model};
 use meshd_types::Timestamp;
-use serde::{Deserialize, Serialize};
 use std::{net::UdpSocket, time::Duration};
-use utoipa::ToSchema;
 
 /// A pool of which this much is taken will be full soon, in per cent.
 const POOL_WARNING: u32 = 80;
@@ -20,54 +19,6 @@ const POOL_WARNING: u32 = 80;
 const OTHERS_REMEMBERED: Duration = Duration::from_secs(60 * 60);
 /// Machines that one finding names; it counts the rest.
 const NAMED: usize = 8;
-
-/// How grave a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// As it should be.
-    Ok,
-    /// Machines boot, and somebody should look.
-    Warn,
-    /// Machines do not boot, or soon will not.
-    Fail,
-}
-
-/// One check and what it found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Finding {
-    /// What was looked at, in a word or two.
-    pub check: String,
-    pub status: Status,
-    pub found: String,
-    /// What to do next; empty when nothing is to be done.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub next: String,
-}
-
-impl Finding {
-    /// All is well.
-    pub fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
-        Finding { check: check.into(), status: Status::Ok, found: found.into(), next: String::new() }
-    }
-
-    /// Somebody should look.
-    pub fn warn(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
-        Finding { check: check.into(), status: Status::Warn, found: found.into(), next: next.into() }
-    }
-
-    /// Machines do not boot.
-    pub fn fail(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
-        Finding { check: check.into(), status: Status::Fail, found: found.into(), next: next.into() }
-    }
-
-    /// A sentence of this program reads "what is wrong; what to do".
-    pub fn fail_of(check: impl Into<String>, error: &dyn std::error::Error) -> Self {
-        let text = error.to_string();
-        let (found, next) = text.split_once("; ").unwrap_or((&text, "see the log of meshd"));
-        Finding::fail(check, found, next)
-    }
-}
 
 /// Everything that the central node can say of itself.
 pub(crate) fn findings(central: &Central) -> Vec<Finding> {
@@ -256,6 +207,7 @@ fn stopped(model: &Model, boot: &BootSession) -> String {
 mod tests {
     use super::*;
     use crate::serve::central::PoolUse;
+    use meshd_api::Status;
     use std::net::Ipv4Addr;
 
     fn segment(mode: DhcpMode, leased: u32, others: &[(u8, bool)]) -> SegmentHealth {

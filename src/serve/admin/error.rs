@@ -1,6 +1,5 @@
 //! Error responses: status, code, message, hint and correlation ID.
 
-use crate::serve::admin::view::ErrorView;
 use crate::serve::central::{
     ApiTokenError, BulkError, HeldWork, JobError, LinkError, NamingError, OperateError, OrderError, RenderError,
     RollbackError, SlotError, VmError,
@@ -10,6 +9,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header::WWW_AUTHENTICATE},
     response::{IntoResponse, Response},
 };
+use meshd_api::ErrorView;
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
 use meshd_trust::Role;

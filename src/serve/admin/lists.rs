@@ -8,13 +8,13 @@ use super::{
         nodes::{NODES, NodeFilter, order_key},
         page::{ResultPage, cut},
         parameters::ParameterError,
-        search::{self, SearchRun, SearchView},
+        search::{self, SearchRun},
         text::{MAX_TEXT, MIN_TEXT},
     },
     routes::{Answer, tasks, vms},
-    view::NodeView,
 };
 use axum::{Json, extract::State, http::HeaderMap, response::Response};
+use meshd_api::{NodeView, SearchView};
 use meshd_model::fleet::Node;
 
 /// `GET /v1/nodes`. Only nodes of the page are made into views.

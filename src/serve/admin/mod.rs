@@ -7,8 +7,7 @@
 //! | `auth` | authentication and roles |
 //! | `backup` | `POST /v1/backup`: streams an encrypted backup |
 //! | `bulk` | routes that give one order to several nodes |
-//! | `bodies` | requests and responses of boot-setting routes |
-//! | `catalog_view` | images and overlays in JSON, also printed by `meshd image list` and `meshd overlay list` |
+//! | `catalog` | routes of images and overlays |
 //! | `connection` | one connection of the admin API |
 //! | `consoles` | VM consoles: `console`, an interactive WebSocket, and `logs`, read-only |
 //! | `doctor` | health findings of the running central node, with hints |
@@ -20,19 +19,15 @@
 //! | `life` | routes of the node life cycle |
 //! | `order` | middleware: correlation IDs, authorisation, idempotency and the audit log for each order |
 //! | `orders` | routes of boot settings |
-//! | `profile_view` | A profile in JSON |
 //! | `query` | queries of lists: filters, order, pages, fields, entity tags; the search |
 //! | `routes` | the routes of the admin API, version 1 |
 //! | `slots` | routes of slots |
 //! | `socket` | the admin socket: created with its mode, never taken from a running meshd |
 //! | `table` | the route table: path, role, request and response of each route |
-//! | `task_view` | requests and responses of tasks |
 //! | `tasks` | routes of tasks: run, show, cancel, output |
-//! | `timeline` | boot timelines of a node in JSON |
 //! | `tokens` | routes of API tokens |
 //! | `trust` | routes of enrolment tokens, the certificate authority and node certificates |
 //! | `volumes` | routes of volumes |
-//! | `view` | response types of the admin API |
 //! | `vms` | routes of virtual machines |
 //!
 //! | route under `/v1` | answer |
@@ -77,10 +72,9 @@
 //! | `router` | path, role and handler of each route |
 //! | `routes` | the handlers |
 //! | `transport` | listeners, callers, correlation IDs, idempotency keys |
-//! | `view`, `views` | bodies of requests and answers |
 //!
 //! Routes are made by [`table`], which makes `GET /v1/openapi.json` too. `GET /metrics`, beside `/v1`, is for Prometheus.
-//! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`view::ErrorView`].
+//! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`meshd_api::ErrorView`].
 
 mod bulk;
 pub mod doctor;
@@ -92,13 +86,10 @@ mod router;
 mod routes;
 mod table;
 mod transport;
-pub mod view;
-mod views;
 
 pub use routes::backup::MakeBackup;
 pub use transport::https::{Https, HttpsError, bind as bind_https};
 pub use transport::idempotency::{KEY_HEADER, REPLAYED_HEADER};
-pub use transport::order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 pub use transport::socket::{Socket, SocketError, bind};
 
 use crate::serve::{

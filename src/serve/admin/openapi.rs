@@ -1,17 +1,11 @@
 //! Generates the OpenAPI document from the route table and its types.
 
 use crate::serve::admin::{
-    query::{
-        answer::{CURSOR_HEADER, TOTAL_HEADER},
-        parameters::description,
-    },
+    query::parameters::description,
     table::{Listed, Schemas},
-    transport::{
-        idempotency::KEY_HEADER,
-        order::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER},
-    },
-    view::ErrorView,
+    transport::idempotency::KEY_HEADER,
 };
+use meshd_api::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, REASON_HEADER, TOTAL_HEADER};
 use meshd_model::fleet::MAX_REASON;
 use serde_json::{Map, Value, json};
 

@@ -2,14 +2,12 @@
 
 use super::{
     MAX_BODY, Plane, bulk,
-    doctor::Finding,
     error::Refused,
     lists,
     query::{logs, nodes::NODES, search},
     routes::*,
     table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
     transport::{auth::admitted, order::named},
-    view::*,
 };
 use axum::{
     Router,
@@ -18,6 +16,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
+use meshd_api::*;
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
 use std::time::Duration;
@@ -132,7 +131,7 @@ fn boots(routes: Routes) -> Routes {
             &["profile"],
             Role::Operator,
             "the public part of what a node would boot now, or would boot with another profile",
-            catalog_view::overlay,
+            catalog::overlay,
         )
 }
 
@@ -141,8 +140,8 @@ fn site_routes(routes: Routes) -> Routes {
     routes
         .see::<One<StatusView>, _, _>("/status", &[], Role::Viewer, "the central node at a glance", status)
         .see::<Many<ProfileView>, _, _>("/profiles", &[], Role::Viewer, "profiles with all that they inherit", profiles)
-        .see::<Many<ImageView>, _, _>("/images", &[], Role::Viewer, "images and their versions", catalog_view::images)
-        .see::<Many<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "overlays of the site", catalog_view::overlays)
+        .see::<Many<ImageView>, _, _>("/images", &[], Role::Viewer, "images and their versions", catalog::images)
+        .see::<Many<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "overlays of the site", catalog::overlays)
         .see::<Many<RevisionView>, _, _>(
             "/profiles/{name}/history",
             &[],

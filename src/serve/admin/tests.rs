@@ -4,12 +4,7 @@ mod document;
 mod orders;
 mod revoked;
 
-use super::{
-    Listening, Socket, bind,
-    doctor::Finding,
-    run,
-    view::{ErrorView, EventView, NodeView, TimelineView},
-};
+use super::{Listening, Socket, bind, run};
 use crate::serve::{
     central::{Central, Parts, Shared, SystemClock, SystemEntropy},
     metrics::Metrics,
@@ -18,6 +13,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
+use meshd_api::{CORRELATION_HEADER, ErrorView, EventView, Finding, NodeView, TimelineView};
 use meshd_image::catalog::{Catalog, read_overlays};
 use meshd_model::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
 use meshd_store::{Store, StoreError};
@@ -106,7 +102,7 @@ impl Fixture {
         }
         let response = sender.send_request(request.body(Full::new(body.to_owned().into())).expect("a request")).await;
         let response = response.expect("an answer");
-        let correlation = response.headers().get(super::CORRELATION_HEADER).expect("each answer is named").clone();
+        let correlation = response.headers().get(CORRELATION_HEADER).expect("each answer is named").clone();
         let (status, again) = (response.status().as_u16(), response.headers().contains_key(super::REPLAYED_HEADER));
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let value: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");

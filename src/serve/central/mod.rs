@@ -61,7 +61,7 @@ pub use environment::{
 };
 pub use generations::{Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
-pub use nodes::{BulkError, BulkOrder, BulkTarget, DrainPolicy, MAX_BULK, NamingError, OperateError, OrderError};
+pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
 pub use tasks::{JobError, RunJob};
 pub use workloads::{
     ConsoleError, ConsoleFrame, ConsoleSession, HeldWork, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,

@@ -15,7 +15,7 @@ const HOMES: [(&str, &[&str]); 12] = [
     ("rcgen", &["meshd-agent", "meshd-trust"]),
     ("tar", &["meshd-image"]),
     ("toml_edit", &["meshd", "meshd-config", "meshd-lab"]),
-    ("utoipa", &["meshd"]),
+    ("utoipa", &["meshd", "meshd-api"]),
     ("vfio-ioctls", &["meshd-agent"]),
 ];
 /// Crates without I/O, and packages that none of them may depend on.

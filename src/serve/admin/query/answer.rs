@@ -11,14 +11,11 @@ use axum::{
     },
     response::{IntoResponse as _, Response},
 };
+use meshd_api::{CURSOR_HEADER, TOTAL_HEADER};
 use meshd_types::{Digest, hex};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Header of an answer: the value of `after` for the next page. Absent on the last page.
-pub(crate) const CURSOR_HEADER: &str = "x-next-cursor";
-/// Header of an answer: rows of all pages.
-pub(crate) const TOTAL_HEADER: &str = "x-total-count";
 /// Bytes of the digest in an entity tag.
 const TAG_BYTES: usize = 16;
 

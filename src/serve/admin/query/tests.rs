@@ -11,8 +11,8 @@ use super::{
     text::{Fit, Needle},
     work::{TASKS, VMS},
 };
-use crate::serve::admin::view::{EventView, NodeView, TaskView, VmView};
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
+use meshd_api::{EventView, NodeView, TaskView, VmView};
 use meshd_model::fleet::{Fingerprint, Node, Phase};
 use meshd_types::{Basis, MacAddr, ProfileName, Timestamp};
 use proptest::{collection::vec, prelude::*};

@@ -5,7 +5,7 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use crate::serve::admin::view::{TaskView, VmView};
+use meshd_api::{TaskView, VmView};
 use meshd_model::work::{VmStatus, job::JobState};
 use meshd_types::NodeId;
 use std::borrow::Cow;

@@ -7,9 +7,9 @@ use crate::serve::admin::{
         answer::{Asked, Encoding, Listing, parameters},
         logs::{AUDIT, Direction, LogRequest},
     },
-    view::AuditView,
 };
 use axum::{extract::State, http::HeaderMap, response::Response};
+use meshd_api::AuditView;
 use meshd_model::fleet::{AuditSeq, Principal};
 use meshd_store::AuditFilter;
 

@@ -10,7 +10,6 @@ use crate::serve::{
             parameters::ParameterError,
         },
         transport::auth::Caller,
-        view::EventView,
     },
     central::Shared,
 };
@@ -22,6 +21,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use meshd_api::EventView;
 use meshd_config::suggest;
 use meshd_model::fleet::{Event, EventKind, EventSeq};
 use meshd_store::EventFilter;

@@ -6,12 +6,12 @@ use crate::serve::admin::{
         Answer, detail,
         orders::{Body, body, profile},
     },
-    view::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
+use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback};
 use meshd_model::fleet::AuditContext;
 
 pub(crate) async fn history(

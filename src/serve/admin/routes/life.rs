@@ -10,14 +10,14 @@ use crate::serve::{
             shown,
         },
         table::{Nothing, One, Routes},
-        view::{AcceptNic, DoctorView, Drain, Fence, NodeView, Replace, Replaced},
     },
-    central::{DrainPolicy, Shared},
+    central::Shared,
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
+use meshd_api::{AcceptNic, DoctorView, Drain, DrainPolicy, Fence, NodeView, Replace, Replaced};
 use meshd_config::{Owner, vm::MAX_GRACE_S};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_types::fail;

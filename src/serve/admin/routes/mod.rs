@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `audit` | the audit log |
 //! | `backup` | a backup, as a stream |
-//! | `catalog_view` | profiles, images, overlays |
+//! | `catalog` | profiles, images, overlays |
 //! | `consoles` | consoles of virtual machines |
 //! | `events` | the event log |
 //! | `generations` | history, diff, pin, rollback, reload |
@@ -19,7 +19,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod backup;
-pub(crate) mod catalog_view;
+pub(crate) mod catalog;
 pub(crate) mod consoles;
 pub(crate) mod events;
 pub(crate) mod generations;
@@ -33,12 +33,7 @@ pub(crate) mod vms;
 pub(crate) mod volumes;
 
 use crate::serve::{
-    admin::{
-        Plane,
-        doctor::{self, Finding, Status},
-        error::Refused,
-        view::*,
-    },
+    admin::{Plane, doctor, error::Refused},
     central::{Shared, work_on},
     metrics,
 };
@@ -48,6 +43,7 @@ use axum::{
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
 };
+use meshd_api::*;
 use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};
@@ -74,7 +70,7 @@ pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): Stat
     let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
     let mut found = doctor::findings(&central);
     if let Err(error) = central.store().ready().await {
-        found.push(doctor::Finding::fail_of("store", &error));
+        found.push(Finding::fail_of("store", &error));
     }
     let of = |status| found.iter().filter(|finding| finding.status == status).cloned().collect::<Vec<_>>();
     let (warnings, errors) = (of(Status::Warn), of(Status::Fail));

@@ -5,12 +5,12 @@ use crate::serve::admin::{
     error::Refused,
     routes::{Answer, detail, shown},
     transport::auth::Caller,
-    view::{AssignProfile, BootOnce, ChangeLabels, ChangeVars, NodeDetail, NodeView, Rename},
 };
 use axum::{
     Extension, Json,
     extract::{Path, State, rejection::JsonRejection},
 };
+use meshd_api::{AssignProfile, BootOnce, ChangeLabels, ChangeVars, NodeDetail, NodeView, Rename};
 use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 

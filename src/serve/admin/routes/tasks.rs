@@ -15,7 +15,6 @@ use crate::serve::{
         },
         table::{Lines, Many, Nothing, One, Routes},
         transport::auth::Caller,
-        view::{RunTask, TaskOutput, TaskView},
     },
     central::{RunJob, Shared},
 };
@@ -27,6 +26,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use meshd_api::{RunTask, TaskOutput, TaskView};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::job::JobUser;
 use meshd_trust::Role;

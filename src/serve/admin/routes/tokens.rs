@@ -7,7 +7,6 @@ use crate::serve::admin::{
         Answer,
         orders::{Body, body},
     },
-    view::{ApiTokenView, CreateApiToken, CreatedApiToken},
 };
 use axum::{
     Json,
@@ -15,6 +14,7 @@ use axum::{
     http::header::CACHE_CONTROL,
     response::{IntoResponse as _, Response},
 };
+use meshd_api::{ApiTokenView, CreateApiToken, CreatedApiToken};
 use meshd_model::fleet::AuditContext;
 use meshd_types::ApiTokenName;
 use std::time::Duration;

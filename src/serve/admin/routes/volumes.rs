@@ -14,42 +14,10 @@ use axum::{
     extract::{Path, State},
     http::StatusCode,
 };
-use meshd_image::builder::{VolumeError, VolumeInfo, VolumeKind};
+use meshd_api::VolumeView;
+use meshd_image::builder::VolumeError;
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_trust::Role;
-use meshd_types::{Digest, Timestamp, VmName, VolumeFileName};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct VolumeView {
-    /// What people call it.
-    #[schema(value_type = String)]
-    pub name: VolumeFileName,
-    /// What a vm.toml calls it.
-    #[schema(value_type = String)]
-    pub digest: Digest,
-    #[schema(value_type = String)]
-    pub kind: VolumeKind,
-    /// Bytes of the file.
-    pub size: u64,
-    /// Bytes that a guest sees.
-    pub virtual_size: u64,
-    /// When it was added.
-    #[schema(value_type = String)]
-    pub added_at: Timestamp,
-    /// The virtual machines that name it.
-    #[schema(value_type = Vec<String>)]
-    pub vms: Vec<VmName>,
-}
-
-impl VolumeView {
-    /// Of a volume and those that name it.
-    pub fn new(info: VolumeInfo, vms: Vec<VmName>) -> Self {
-        let VolumeInfo { name, digest, kind, size, virtual_size, added_at } = info;
-        VolumeView { name, digest, kind, size, virtual_size, added_at, vms }
-    }
-}
 
 /// The routes of volumes.
 pub(crate) fn routes(routes: Routes) -> Routes {

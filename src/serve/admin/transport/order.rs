@@ -14,18 +14,13 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, post},
 };
+use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_trust::Role;
 use meshd_types::CorrelationId;
 use tracing::Instrument as _;
 
-/// Header of a request: why it is made, in UTF-8.
-pub const REASON_HEADER: &str = "x-reason";
-/// Header of a request: `true` if virtual machines may be lost by it.
-pub const FORCE_HEADER: &str = "x-force";
-/// Header of every answer: what finds the request in log, events and audit log.
-pub const CORRELATION_HEADER: &str = "x-correlation-id";
 /// Most characters of what an order is about that the audit log keeps.
 const MAX_TARGET: usize = 80;
 /// Why an order is not followed whose token was honoured when it came.

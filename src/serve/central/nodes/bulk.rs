@@ -1,13 +1,14 @@
 //! One order for several nodes: all of them are as the operator saw them, or nothing is changed.
 
 use super::{
-    DrainPolicy, NodeOps, OperateError,
+    NodeOps, OperateError,
     boot_settings::{known as known_profile, profile_assigned, vars_changed},
     lifecycle::{HELD, REJECTED, REMOVED, known, maintained, served_in},
     naming::labelled,
     operations::{approved, released},
 };
 use crate::serve::central::{enrolment::revoke::is_let_in, workloads::spare};
+use meshd_api::{BulkTarget, DrainPolicy};
 use meshd_model::fleet::{AuditContext, LabelChange, Lease, Node, Phase};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
@@ -18,14 +19,6 @@ use std::{
 
 /// Most nodes of one order.
 pub const MAX_BULK: usize = 1000;
-
-/// A node as an operator saw it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BulkTarget {
-    pub id: NodeId,
-    pub revision: String,
-}
 
 /// An order for each of several nodes.
 #[derive(Clone, Debug)]

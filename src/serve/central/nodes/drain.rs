@@ -6,23 +6,13 @@ use crate::serve::central::{
     tasks::edit_job,
     workloads::{story, work_on},
 };
+use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{Actor, AuditContext, EventKind, Node, Phase, PhaseChange},
     work::{Vm, VmWish},
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::NodeId;
-
-/// What a drain does with running work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DrainPolicy {
-    /// It ends by itself.
-    #[default]
-    Wait,
-    /// It is stopped.
-    Stop,
-}
 
 impl NodeOps {
     /// Stops the virtual machines and the task of a node that drains. A grace time also shortens shutdowns that have begun.

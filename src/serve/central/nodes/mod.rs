@@ -23,8 +23,7 @@ mod naming;
 mod operations;
 
 pub use boot_settings::OrderError;
-pub use bulk::{BulkError, BulkOrder, BulkTarget, MAX_BULK};
-pub use drain::DrainPolicy;
+pub use bulk::{BulkError, BulkOrder, MAX_BULK};
 pub use error::OperateError;
 pub use naming::NamingError;
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{DrainPolicy, JobError, RunJob, work_on};
+use meshd::serve::central::{JobError, RunJob, work_on};
+use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::job::{Job, JobState, Launcher},

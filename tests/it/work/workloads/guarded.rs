@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::DrainPolicy;
+use meshd_api::DrainPolicy;
 use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
 

@@ -1,91 +1,15 @@
-//! Response types of the admin API; the CLI prints the same values.
+//! A node in a listing, and everything that is known of one.
 
-pub use super::query::search::{SearchHit, SearchView};
-pub use super::routes::catalog_view::{ImageView, OverlayView};
-pub use super::routes::slots::{ApproveSlot, SlotView};
-pub use super::routes::trust::{CreateToken, CreatedToken, RootView, RotateCa, TokenView};
-pub use super::routes::vms::{CreateVm, DeleteVm, TemplateView, VmView};
-pub use super::routes::volumes::VolumeView;
-pub use super::views::bodies::{
-    AcceptNic, ApiTokenView, Approve, AssignProfile, AuditView, BootOnce, BulkDone, BulkNode, BulkRequest,
-    ChangeLabels, ChangeVars, CreateApiToken, CreatedApiToken, DiffView, DoctorView, Drain, Fence, GenerationView, Pin,
-    ReloadView, Rename, Replace, Replaced, RevisionView, Rollback,
-};
-pub use super::views::profile_view::ProfileView;
-pub use super::views::task_view::{RunTask, TaskNode, TaskOutput, TaskView};
-pub use super::views::timeline::{BootSummary, StageView, TimelineView};
-use crate::serve::admin::doctor::Finding;
 use meshd_config::Site;
 use meshd_model::fleet::{
-    AuditContext, BootSession, CheckProvenance, Condition, ConditionKind, ConflictingMachine, Event, EventKind,
-    EventSeq, Fingerprint, Generation, Labels, LinkState, NextBootOverride, Node, Phase, Stage, StageMark,
+    BootSession, CheckProvenance, Condition, ConflictingMachine, Fingerprint, Generation, Labels, LinkState,
+    NextBootOverride, Node, Phase, Stage, StageMark,
 };
 use meshd_proto::{Check, Facts, Heartbeat};
 use meshd_types::{Basis, BootSessionId, GroupName, MacAddr, NodeId, ProfileName, Timestamp, Vars};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 use utoipa::ToSchema;
-
-/// Header of a rendered overlay: the generation that it belongs to.
-pub const GENERATION_HEADER: &str = "x-meshd-generation";
-/// Header of a rendered overlay: the profile that it was rendered for.
-pub const PROFILE_HEADER: &str = "x-meshd-profile";
-
-/// Why a request was not done. The body of every answer that is no success.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ErrorView {
-    /// One word for programs.
-    pub code: String,
-    /// What went wrong, for people.
-    pub message: String,
-    /// What to do next; empty when the message says it.
-    #[serde(default)]
-    pub hint: String,
-    /// Finds this answer in the log of the central node.
-    pub correlation_id: String,
-}
-
-/// The central node at a glance.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct StatusView {
-    /// The site's name.
-    pub site: String,
-    /// Version and commit of the meshd that answers.
-    pub version: String,
-    pub pid: u32,
-    /// SHA-256 of the certificate of `[admin.https]`, for `--server-fingerprint`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub https_fingerprint: Option<String>,
-    /// Machines boot: nothing is wrong that keeps them from it.
-    #[serde(default)]
-    pub ready: bool,
-    /// How many nodes there are.
-    #[serde(default)]
-    pub nodes: usize,
-    /// How many nodes are in each phase; phases without a node are left out.
-    pub phases: BTreeMap<String, usize>,
-    /// What nodes can give to virtual machines.
-    #[serde(default)]
-    pub units: UnitCount,
-    /// How many nodes have each condition; those that none has are left out.
-    #[serde(default)]
-    pub conditions: BTreeMap<String, usize>,
-    /// What somebody should look at.
-    #[serde(default)]
-    pub warnings: Vec<Finding>,
-    /// What keeps machines from booting.
-    #[serde(default)]
-    pub errors: Vec<Finding>,
-}
-
-/// Units of all nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct UnitCount {
-    /// Those that can be given: of nodes that are online.
-    pub ready: usize,
-    /// All that nodes tell of.
-    pub total: usize,
-}
 
 /// One node in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -225,55 +149,6 @@ pub struct NodeDetail {
     pub facts: Option<Facts>,
 }
 
-/// One event: one line of `meshd events -o json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EventView {
-    /// Its place in the record.
-    #[schema(value_type = u64)]
-    pub seq: EventSeq,
-    #[schema(value_type = String)]
-    pub at: Timestamp,
-    /// One word: what happened. A raised condition goes by its own word.
-    pub kind: String,
-    /// Which node, where one is known.
-    #[schema(value_type = Option<String>)]
-    pub node: Option<NodeId>,
-    /// Which boot, where one is known.
-    #[schema(value_type = Option<String>)]
-    pub session: Option<BootSessionId>,
-    #[schema(value_type = String)]
-    pub actor: meshd_model::fleet::Actor,
-    /// For people.
-    pub detail: String,
-    /// The order that it came of: who gave it, which, why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
-    pub by: Option<AuditContext>,
-    /// The stage that was reached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub stage: Option<Stage>,
-    /// The phase before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub from: Option<Phase>,
-    /// The phase now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub to: Option<Phase>,
-    /// The condition that was raised or cleared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub condition: Option<ConditionKind>,
-    /// How often it happened; 1 is left out. Repeats of a source that is over its budget are folded into one record.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub count: Option<u32>,
-    /// The first of these times; `at` is the last one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub first_at: Option<Timestamp>,
-}
-
 impl NodeView {
     /// A node with its newest boot and its link.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
@@ -356,34 +231,5 @@ impl NodeDetail {
     pub fn working(mut self, work: Vec<String>) -> Self {
         self.node.work = work;
         self
-    }
-}
-
-impl EventView {
-    /// One event with its place in the record.
-    pub fn new(seq: EventSeq, event: &Event) -> Self {
-        let mut view = EventView {
-            seq,
-            at: event.at,
-            kind: event.kind.word().to_owned(),
-            node: event.node,
-            session: event.session,
-            actor: event.actor,
-            detail: event.detail.clone(),
-            by: event.by.clone(),
-            stage: None,
-            from: None,
-            to: None,
-            condition: None,
-            count: (event.count > 1).then_some(event.count),
-            first_at: event.first_at,
-        };
-        match event.kind {
-            EventKind::Stage { stage } => view.stage = Some(stage),
-            EventKind::Phase { from, to } => (view.from, view.to) = (Some(from), Some(to)),
-            EventKind::Raised { condition } | EventKind::Cleared { condition } => view.condition = Some(condition),
-            _ => {}
-        }
-        view
     }
 }

@@ -1,16 +1,10 @@
-//! Requests and responses of boot-setting routes.
+//! Orders about nodes and profiles, and their short answers.
 
-use crate::serve::{
-    admin::view::{ErrorView, NodeView},
-    central::{BulkTarget, DrainPolicy},
-};
+use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
-use meshd_model::fleet::{
-    Audit, AuditSeq, DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionSummary,
-};
+use meshd_model::fleet::{DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionSummary};
 use meshd_proto::DoctorReport;
-use meshd_trust::{ApiToken, Role};
-use meshd_types::{ApiTokenName, MacAddr, NodeId, Timestamp, VarName, Vars};
+use meshd_types::{MacAddr, NodeId, VarName, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -166,7 +160,7 @@ pub struct AcceptNic {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replaced {
     /// The new node.
-    pub node: crate::serve::admin::view::NodeView,
+    pub node: NodeView,
     /// What the site file says of the old hardware and nothing has taken over, for people.
     pub left: Vec<String>,
 }
@@ -245,61 +239,21 @@ pub struct ReloadView {
     pub restart: Vec<String>,
 }
 
-/// Body of `api-tokens/create`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// What a drain does with running work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DrainPolicy {
+    /// It ends by itself.
+    #[default]
+    Wait,
+    /// It is stopped.
+    Stop,
+}
+
+/// A node as an operator saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CreateApiToken {
-    /// What it shall be called.
-    #[schema(value_type = String)]
-    pub name: ApiTokenName,
-    #[schema(value_type = String)]
-    pub role: Role,
-    /// How long it lives, in seconds; until it is revoked unless this is said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_in: Option<u64>,
-}
-
-/// A token that was made; the only place where its text ever stands.
-#[derive(Clone, Deserialize, Serialize, ToSchema)]
-pub struct CreatedApiToken {
-    /// What is kept of it.
-    pub token: ApiTokenView,
-    pub secret: String,
-}
-
-/// What is kept of a token, but for its hash.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ApiTokenView {
-    /// What it is called.
-    #[schema(value_type = String)]
-    pub name: ApiTokenName,
-    #[schema(value_type = String)]
-    pub role: Role,
-    /// When it was made.
-    #[schema(value_type = String)]
-    pub created_at: Timestamp,
-    /// Not honoured after this time.
-    #[schema(value_type = Option<String>)]
-    pub expires_at: Option<Timestamp>,
-    /// Its time is over.
-    pub expired: bool,
-}
-
-impl ApiTokenView {
-    pub(crate) fn new(token: &ApiToken, now: Timestamp) -> Self {
-        let ApiToken { name, role, created_at, expires_at, .. } = token.clone();
-        ApiTokenView { name, role, created_at, expires_at, expired: token.is_over(now) }
-    }
-}
-
-/// One line of the audit log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AuditView {
-    /// Its place in the log.
-    #[schema(value_type = u64)]
-    pub seq: AuditSeq,
-    /// Who, what, why, of what, and what came of it.
-    #[serde(flatten)]
-    #[schema(value_type = Object)]
-    pub audit: Audit,
+pub struct BulkTarget {
+    pub id: NodeId,
+    pub revision: String,
 }

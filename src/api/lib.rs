@@ -1,0 +1,66 @@
+//! Bodies of requests and answers of the admin API, shared by the server, the command line and the web UI.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
+//! | `catalog` | images, overlays, volumes |
+//! | `event` | events, lines of the audit log |
+//! | `node` | a node in a listing, and everything of one |
+//! | `order` | orders about nodes and profiles, and short answers |
+//! | `profile` | a profile with everything that it inherits |
+//! | `search` | what a search found |
+//! | `slot` | slots |
+//! | `status` | the central node at a glance, health findings, the body of a refusal |
+//! | `task` | tasks and their output |
+//! | `timeline` | one boot, stage by stage |
+//! | `vm` | virtual machines |
+//!
+//! The routes are in the table of `serve/admin`; `GET /v1/openapi.json` describes them. Values are JSON; times are RFC 3339
+//! in UTC, sizes are bytes unless a field says otherwise.
+
+mod access;
+mod catalog;
+mod event;
+mod node;
+mod order;
+mod profile;
+mod search;
+mod slot;
+mod status;
+mod task;
+mod timeline;
+mod vm;
+
+pub use access::{
+    ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView,
+};
+pub use catalog::{ImageView, OverlayView, VolumeView};
+pub use event::{AuditView, EventView};
+pub use node::{BootView, NodeDetail, NodeView};
+pub use order::{
+    AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels, ChangeVars,
+    DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, Pin, ReloadView, Rename, Replace, Replaced,
+    RevisionView, Rollback,
+};
+pub use profile::ProfileView;
+pub use search::{SearchHit, SearchView};
+pub use slot::{ApproveSlot, SlotView};
+pub use status::{ErrorView, Finding, Status, StatusView, UnitCount};
+pub use task::{RunTask, TaskNode, TaskOutput, TaskView};
+pub use timeline::{BootSummary, StageView, TimelineView};
+pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
+
+/// Header of a request: why it is made, in UTF-8.
+pub const REASON_HEADER: &str = "x-reason";
+/// Header of a request: `true` if virtual machines may be lost by it.
+pub const FORCE_HEADER: &str = "x-force";
+/// Header of every answer: what finds the request in log, events and audit log.
+pub const CORRELATION_HEADER: &str = "x-correlation-id";
+/// Header of a rendered overlay: the generation that it belongs to.
+pub const GENERATION_HEADER: &str = "x-meshd-generation";
+/// Header of a rendered overlay: the profile that it was rendered for.
+pub const PROFILE_HEADER: &str = "x-meshd-profile";
+/// Header of a page of a list: the value of `after` for the next page. Absent on the last page.
+pub const CURSOR_HEADER: &str = "x-next-cursor";
+/// Header of a page of a list: rows of all pages.
+pub const TOTAL_HEADER: &str = "x-total-count";
