@@ -45,15 +45,21 @@ pub use order::{
 pub use profile::ProfileView;
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
-pub use status::{ErrorView, Finding, Status, StatusView, UnitCount};
+pub use status::{CallerView, ErrorView, Finding, Status, StatusView, UnitCount};
 pub use task::{RunTask, TaskNode, TaskOutput, TaskView};
 pub use timeline::{BootSummary, StageView, TimelineView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// Header of a request: why it is made, in UTF-8.
 pub const REASON_HEADER: &str = "x-reason";
 /// Header of a request: `true` if virtual machines may be lost by it.
 pub const FORCE_HEADER: &str = "x-force";
+/// Header of a request: an order with a key that was used before is answered again, not done again.
+pub const KEY_HEADER: &str = "idempotency-key";
+/// Header of an answer that was given before.
+pub const REPLAYED_HEADER: &str = "idempotency-replayed";
 /// Header of every answer: what finds the request in log, events and audit log.
 pub const CORRELATION_HEADER: &str = "x-correlation-id";
 /// Header of a rendered overlay: the generation that it belongs to.
@@ -64,3 +70,13 @@ pub const PROFILE_HEADER: &str = "x-meshd-profile";
 pub const CURSOR_HEADER: &str = "x-next-cursor";
 /// Header of a page of a list: rows of all pages.
 pub const TOTAL_HEADER: &str = "x-total-count";
+
+/// Characters that stand for themselves (RFC 3986, 2.3).
+const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// A text as a segment of a path or as a value of a query: names may hold anything that an operator types.
+pub fn segment(text: &str) -> String {
+    let out = utf8_percent_encode(text, &UNRESERVED).to_string();
+    // A path of dots would name another route.
+    if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
+}

@@ -1,5 +1,6 @@
 //! The central node at a glance: health findings, counts, and the body of a refusal.
 
+use meshd_trust::Role;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -16,6 +17,15 @@ pub struct ErrorView {
     pub hint: String,
     /// Finds this answer in the log of the central node.
     pub correlation_id: String,
+}
+
+/// Who asks: the answer of `whoami`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CallerView {
+    /// `token:NAME`, or `uid:N` for a process at the admin socket.
+    pub name: String,
+    #[schema(value_type = String)]
+    pub role: Role,
 }
 
 /// The central node at a glance.

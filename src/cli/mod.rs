@@ -139,6 +139,8 @@ enum Verb {
     ApiToken(access::api_token::ApiToken),
     /// Find problems that keep machines from booting
     Doctor(site::doctor::Doctor),
+    /// Serve the web UI on this machine, and print a link
+    Ui(site::ui::Ui),
     /// Compute the node ID of a machine
     Id(id::Id),
     /// Run a test rack in QEMU on this machine
@@ -256,6 +258,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Audit(audit) => audit.run(&context),
         Verb::ApiToken(token) => token.run(&context),
         Verb::Doctor(doctor) => doctor.run(&context),
+        Verb::Ui(ui) => ui.run(&context),
         Verb::Id(id) => id.run(&context),
         Verb::Lab(lab) => lab.run(&context),
         Verb::Completions(completions) => completions.run(),

@@ -2,11 +2,11 @@
 
 use crate::cli::{
     Context, Failure,
-    client::segment,
     output::print::{self, Output, ago, confirm, now, table},
     wait,
 };
 use clap::Subcommand;
+use meshd_api::segment;
 use meshd_api::{ApiTokenView, CreateApiToken, CreatedApiToken};
 use meshd_config::reader::parse_duration;
 use meshd_trust::Role;

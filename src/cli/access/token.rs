@@ -3,12 +3,12 @@
 use super::ca::duration;
 use crate::cli::{
     Context, Failure,
-    client::segment,
     id::Machine,
     output::print::{self, Output, ago, now, table},
     shown, wait,
 };
 use clap::Subcommand;
+use meshd_api::segment;
 use meshd_api::{CreateToken, CreatedToken, TokenView};
 use std::{
     fs::OpenOptions,

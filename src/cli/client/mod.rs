@@ -7,6 +7,7 @@
 pub(crate) mod remote;
 
 use super::{Failure, shown};
+use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
@@ -16,7 +17,6 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use meshd_api::{ErrorView, FORCE_HEADER, REASON_HEADER};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use remote::Server;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -194,6 +194,18 @@ impl AdminClient {
         })
     }
 
+    /// Hands a request on, and the answer back as it comes.
+    pub(super) async fn forward(&self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+        let (mut parts, body) = request.into_parts();
+        self.sign(&mut parts.headers)?;
+        parts.headers.insert(header::HOST, HeaderValue::from_static("meshd"));
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(self.connect().await?)).await;
+        let (mut sender, connection) = handshake.map_err(|error| self.broken(&error))?;
+        tokio::spawn(async move { drop(connection.await) });
+        let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(Request::from_parts(parts, body))).await;
+        answer.map_err(|_| late())?.map_err(|error| self.broken(&error))
+    }
+
     async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Incoming>, Failure> {
         let stream = self.connect().await?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
@@ -281,14 +293,4 @@ fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Fa
         ),
         _ => Failure::new(format!("cannot connect to {socket}: {error}"), "check [admin].socket of the site"),
     }
-}
-
-/// What a part of a path has as it is: RFC 3986, 2.3.
-const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
-/// A part of a path as a URL carries it: names may hold anything that an operator types.
-pub(super) fn segment(text: &str) -> String {
-    let out = utf8_percent_encode(text, &UNRESERVED).to_string();
-    // A path of dots would name another route.
-    if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
 }

@@ -3,10 +3,11 @@
 use super::path;
 use crate::cli::{
     Failure,
-    client::{AdminClient, segment},
+    client::AdminClient,
     output::print::{Output, ago, fields, now, table},
 };
 use clap::Args;
+use meshd_api::segment;
 use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
 use meshd_model::fleet::{Generation, GenerationDiff};
 use meshd_types::Timestamp;

@@ -3,11 +3,12 @@
 use super::{generations, stage, text};
 use crate::cli::{
     Failure,
-    client::{AdminClient, segment},
+    client::AdminClient,
     output::print::{Format, Output, ago, now, table, write},
 };
 use clap::Args;
 use meshd_api::NodeView;
+use meshd_api::segment;
 use meshd_model::fleet::{Phase, Selector, label_words};
 use meshd_types::{ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};

@@ -24,13 +24,14 @@ pub(crate) mod units;
 
 use super::{
     Context, Failure,
-    client::{AdminClient, segment},
+    client::AdminClient,
     output::print::{Output, ago, bytes, fields, now, table, wrapped},
     profile::vars,
     wait,
 };
 use clap::Subcommand;
 use doctor::NodeDoctor;
+use meshd_api::segment;
 use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, TimelineView};
 use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};

@@ -1,12 +1,9 @@
 //! The nodes of a command: names and beginnings of names, several of them, or a selector.
 
 use super::path;
-use crate::cli::{
-    Failure,
-    client::{AdminClient, segment},
-    output::print::confirm,
-};
+use crate::cli::{Failure, client::AdminClient, output::print::confirm};
 use clap::{Args, CommandFactory as _, error::ErrorKind};
+use meshd_api::segment;
 use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
 use serde::Serialize;

@@ -63,6 +63,11 @@ impl Failure {
         &self.message
     }
 
+    /// The sentence, and what to do next.
+    pub(crate) fn parts(&self) -> (&str, &str) {
+        (&self.message, &self.hint)
+    }
+
     pub(crate) fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
     }

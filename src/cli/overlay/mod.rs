@@ -24,11 +24,11 @@ mod side;
 mod unused;
 
 pub(super) use check::{faults, fits_profiles};
+use meshd_api::segment;
 pub(super) use unused::warnings;
 
 use super::{
     Context, Failure,
-    client::segment,
     output::print::{Output, table},
     profile, wait,
 };

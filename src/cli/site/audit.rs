@@ -3,12 +3,12 @@
 use super::events::times;
 use crate::cli::{
     Context, Failure,
-    client::segment,
     output::print::{Output, table},
     wait,
 };
 use clap::Args;
 use meshd_api::AuditView;
+use meshd_api::segment;
 use meshd_model::fleet::Principal;
 
 /// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.

@@ -2,12 +2,12 @@
 
 use crate::cli::{
     Context, Failure,
-    client::segment,
     output::print::{Output, clean, wrapped},
     wait,
 };
 use clap::Args;
 use meshd_api::EventView;
+use meshd_api::segment;
 use meshd_types::Timestamp;
 
 /// JSON is one object a line, with `kind`, `node` and `at`.

@@ -12,6 +12,7 @@
 //! | `audit` | `meshd audit` |
 //! | `backup` | `meshd backup` |
 //! | `search` | `meshd search` |
+//! | `ui` | `meshd ui` |
 
 pub(crate) mod audit;
 pub(crate) mod backup;
@@ -23,3 +24,4 @@ pub(crate) mod reload;
 pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod ui;

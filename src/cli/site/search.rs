@@ -2,12 +2,12 @@
 
 use crate::cli::{
     Context, Failure,
-    client::segment,
     output::print::{Output, table},
     wait,
 };
 use clap::Args;
 use meshd_api::SearchView;
+use meshd_api::segment;
 
 /// IDs, names, MAC and IP addresses, serial numbers, UUIDs and programs are searched, in upper or lower case.
 #[derive(Debug, Args)]

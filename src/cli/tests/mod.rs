@@ -260,7 +260,7 @@ fn name_cannot_leave_its_place_in_a_path() {
     for (name, carried) in
         [("n1", "n1"), ("a/../b", "a%2F..%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
     {
-        assert_eq!(client::segment(name), carried);
+        assert_eq!(meshd_api::segment(name), carried);
     }
 }
 

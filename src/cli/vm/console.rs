@@ -1,10 +1,8 @@
 //! `meshd vm console` and `meshd vm logs`: the serial console of a virtual machine.
 
-use crate::cli::{
-    Failure,
-    client::{AdminClient, segment},
-};
+use crate::cli::{Failure, client::AdminClient};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
+use meshd_api::segment;
 use meshd_lab::Raw;
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use std::{

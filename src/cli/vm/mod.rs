@@ -14,12 +14,13 @@ pub(crate) mod wait;
 
 use super::{
     Context, Failure,
-    client::{AdminClient, segment},
+    client::AdminClient,
     node::word,
     output::print::{self, Output, ago, confirm, fields, now, table},
     wait,
 };
 use clap::Subcommand;
+use meshd_api::segment;
 use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView};
 use meshd_config::vm::VmAsk;
 use meshd_proto::vm::{VmFetching, Volume};

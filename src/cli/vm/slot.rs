@@ -2,11 +2,12 @@
 
 use crate::cli::{
     Context, Failure,
-    client::{AdminClient, segment},
+    client::AdminClient,
     output::print::{self, Output, fields, table},
     wait,
 };
 use clap::Subcommand;
+use meshd_api::segment;
 use meshd_api::{ApproveSlot, SlotView};
 use meshd_model::work::Pick;
 use meshd_proto::vm::DiskIdentity;

@@ -2,12 +2,12 @@
 
 use crate::cli::{
     Context, Failure,
-    client::segment,
     output::print::{Output, bytes, confirm, now, table},
     wait,
 };
 use clap::Subcommand;
 use meshd_api::VolumeView;
+use meshd_api::segment;
 use meshd_image::builder::Volumes;
 use meshd_types::VolumeFileName;
 use std::{

@@ -32,6 +32,7 @@
 //!
 //! | route under `/v1` | answer |
 //! | --- | --- |
+//! | `GET whoami` | who asks, and with which role |
 //! | `GET status` | the central node at a glance |
 //! | `POST bulk/nodes/{verb}` | several nodes as the caller saw them: what came of it for each |
 //! | `GET nodes?removed&label&phase&profile&q&sort&fields&limit&after`, `GET nodes/{node}` | nodes; a node is named by ID or name |
@@ -89,16 +90,18 @@ mod transport;
 
 pub use routes::backup::MakeBackup;
 pub use transport::https::{Https, HttpsError, bind as bind_https};
-pub use transport::idempotency::{KEY_HEADER, REPLAYED_HEADER};
 pub use transport::socket::{Socket, SocketError, bind};
 
 use crate::serve::{
-    central::Shared,
+    central::{Entropy as _, Shared, SystemEntropy},
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
     metrics::Metrics,
 };
 use axum::{Router, http::Extensions};
-use std::{net::Ipv4Addr, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 use tokio::{net::UnixStream, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -150,10 +153,11 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
         tasks: tasks.clone(),
     };
     let serving = Serving { central: plane.central.clone(), router: router::router(plane), shutdown };
+    let with_pages = Serving { router: pages(serving.router.clone()), ..serving.clone() };
     let Listening { socket, https, connections } = listening;
     let by_https = async {
         if let Some(https) = https {
-            transport::https::run(https, connections, serving.clone(), DRAIN_TIME).await;
+            transport::https::run(https, connections, with_pages, DRAIN_TIME).await;
         }
     };
     tokio::join!(at_socket(socket, connections, serving.clone()), by_https);
@@ -164,6 +168,16 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
             "meshd ends while orders are being followed; the audit log does not have them"
         );
     }
+}
+
+/// The web UI beside the API.
+fn pages(api: Router) -> Router {
+    let random = || {
+        let mut bytes = [0; 32];
+        SystemEntropy.fill(&mut bytes);
+        bytes
+    };
+    meshd_ui::router(meshd_ui::Environment { api, sign_in: meshd_ui::SignIn::Token, random, now: Instant::now })
 }
 
 /// What every connection is given.

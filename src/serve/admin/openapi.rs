@@ -3,9 +3,8 @@
 use crate::serve::admin::{
     query::parameters::description,
     table::{Listed, Schemas},
-    transport::idempotency::KEY_HEADER,
 };
-use meshd_api::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, REASON_HEADER, TOTAL_HEADER};
+use meshd_api::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
 use meshd_model::fleet::MAX_REASON;
 use serde_json::{Map, Value, json};
 

@@ -138,6 +138,7 @@ fn boots(routes: Routes) -> Routes {
 /// The site, its profiles, what happened in it, and who may.
 fn site_routes(routes: Routes) -> Routes {
     routes
+        .see::<One<CallerView>, _, _>("/whoami", &[], Role::Viewer, "who asks, and with which role", whoami)
         .see::<One<StatusView>, _, _>("/status", &[], Role::Viewer, "the central node at a glance", status)
         .see::<Many<ProfileView>, _, _>("/profiles", &[], Role::Viewer, "profiles with all that they inherit", profiles)
         .see::<Many<ImageView>, _, _>("/images", &[], Role::Viewer, "images and their versions", catalog::images)

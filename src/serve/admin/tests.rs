@@ -13,7 +13,9 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, StatusCode, body::Incoming};
 use hyper_util::rt::TokioIo;
-use meshd_api::{CORRELATION_HEADER, ErrorView, EventView, Finding, NodeView, TimelineView};
+use meshd_api::{
+    CORRELATION_HEADER, ErrorView, EventView, Finding, KEY_HEADER, NodeView, REPLAYED_HEADER, TimelineView,
+};
 use meshd_image::catalog::{Catalog, read_overlays};
 use meshd_model::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
 use meshd_store::{Store, StoreError};
@@ -103,7 +105,7 @@ impl Fixture {
         let response = sender.send_request(request.body(Full::new(body.to_owned().into())).expect("a request")).await;
         let response = response.expect("an answer");
         let correlation = response.headers().get(CORRELATION_HEADER).expect("each answer is named").clone();
-        let (status, again) = (response.status().as_u16(), response.headers().contains_key(super::REPLAYED_HEADER));
+        let (status, again) = (response.status().as_u16(), response.headers().contains_key(REPLAYED_HEADER));
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let value: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         if let Some(own) = value.get("correlation_id").filter(|_| !again) {

@@ -4,12 +4,13 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use std::collections::BTreeSet;
 
 /// Packages with one home: the crates that may depend on them.
-const HOMES: [(&str, &[&str]); 12] = [
+const HOMES: [(&str, &[&str]); 13] = [
     ("age", &["meshd"]),
-    ("axum", &["meshd"]),
+    ("axum", &["meshd", "meshd-ui"]),
     ("clap", &["meshd", "meshd-agent"]),
     ("dhcproto", &["meshd-dhcp"]),
     ("flate2", &["meshd-image"]),
+    ("maud", &["meshd-ui"]),
     ("minijinja", &["meshd-image"]),
     ("rangemap", &["meshd-store"]),
     ("rcgen", &["meshd-agent", "meshd-trust"]),

@@ -32,13 +32,14 @@ pub(crate) mod trust;
 pub(crate) mod vms;
 pub(crate) mod volumes;
 
+use crate::serve::admin::transport::auth::Caller;
 use crate::serve::{
     admin::{Plane, doctor, error::Refused},
     central::{Shared, work_on},
     metrics,
 };
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, Query, State, rejection::QueryRejection},
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
@@ -51,6 +52,10 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;
+
+pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerView> {
+    Json(CallerView { name: caller.who.to_string(), role: caller.role })
+}
 
 pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): State<Plane>) -> Json<StatusView> {
     let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());

@@ -13,6 +13,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use meshd_api::{KEY_HEADER, REPLAYED_HEADER};
 use meshd_model::fleet::{Answered, AuditContext, IdempotencyRecord};
 use meshd_store::{ASKED_LIFE, StoreError};
 use meshd_types::{CorrelationId, Digest};
@@ -21,10 +22,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Header of a request: the key of this order.
-pub const KEY_HEADER: &str = "idempotency-key";
-/// Header of an answer that was given before.
-pub const REPLAYED_HEADER: &str = "idempotency-replayed";
 /// Longest key, in bytes.
 const MAX_KEY: usize = 128;
 /// Longest answer that is kept, in bytes.

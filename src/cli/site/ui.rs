@@ -1,0 +1,72 @@
+//! `meshd ui`: serves the web UI at a loopback address, and prints a link that signs in once.
+
+use crate::cli::{Context, Failure, client::AdminClient, wait};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::Request,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use clap::Args;
+use meshd_api::ErrorView;
+use meshd_ui::{Environment, LinkCode, PREFIX, SignIn};
+use std::{net::Ipv4Addr, sync::Arc, time::Instant};
+use tokio::net::TcpListener;
+
+/// The browser acts with the rights of this command. It ends with Ctrl-C, and so do its sessions.
+#[derive(Debug, Args)]
+pub(crate) struct Ui {
+    /// Port on 127.0.0.1; 0 takes a free one
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    port: u16,
+}
+
+impl Ui {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = Arc::new(context.client()?);
+        wait(async {
+            // Before the link is printed: whoever may not use the socket is told here.
+            client.get::<meshd_api::CallerView>("/v1/whoami").await?;
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
+            let busy =
+                |error| Failure::new(format!("cannot listen on port {}: {error}", self.port), "use another --port");
+            let listener = listener.map_err(busy)?;
+            let address = listener.local_addr()?;
+            let (code, text) = LinkCode::new(random());
+            println!("http://{address}{PREFIX}/enter?code={}", text.expose());
+            eprintln!("the link works once; the web UI ends with Ctrl-C");
+            let router = meshd_ui::router(Environment {
+                api: forward(client),
+                sign_in: SignIn::Link(code),
+                random,
+                now: Instant::now,
+            });
+            tokio::select! {
+                served = axum::serve(listener, router).into_future() => served.map_err(Failure::from),
+                stopped = tokio::signal::ctrl_c() => stopped.map_err(Failure::from),
+            }
+        })
+    }
+}
+
+fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).expect("getrandom(2) works on every Linux that meshd runs on");
+    bytes
+}
+
+/// The API of the central node, wherever it is.
+fn forward(client: Arc<AdminClient>) -> Router {
+    Router::new().fallback(async move |request: Request| match client.forward(request).await {
+        Ok(response) => response.map(Body::new),
+        Err(failure) => unreachable(&failure),
+    })
+}
+
+fn unreachable(failure: &Failure) -> Response {
+    let (message, hint) = failure.parts();
+    let (code, correlation_id) = ("unreachable".to_owned(), String::new());
+    let view = ErrorView { code, message: message.to_owned(), hint: hint.to_owned(), correlation_id };
+    (StatusCode::BAD_GATEWAY, Json(view)).into_response()
+}

@@ -1,0 +1,167 @@
+//! Calls the admin API in the name of whoever is signed in.
+
+use axum::{
+    Router,
+    body::Body,
+    http::{
+        Extensions, HeaderMap, HeaderValue, Method, Request, StatusCode,
+        header::{AUTHORIZATION, CONTENT_TYPE},
+    },
+    response::Response,
+};
+use http_body_util::{BodyExt as _, Limited};
+pub(crate) use meshd_api::segment as encoded;
+use meshd_api::{CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
+use meshd_types::Secret;
+use serde::{Serialize, de::DeserializeOwned};
+use tower::ServiceExt as _;
+
+/// Largest answer of the API that is read, in bytes.
+const MAX_ANSWER: usize = 64 << 20;
+/// One user's way to the API.
+#[derive(Clone)]
+pub(crate) struct ApiClient {
+    pub(crate) api: Router,
+    /// Where the browser's request came from, as the API wants to know it.
+    pub(crate) origin: Extensions,
+    pub(crate) token: Option<Secret<String>>,
+    pub(crate) caller: CallerView,
+    /// 32 random bytes.
+    pub(crate) random: fn() -> [u8; 32],
+}
+
+/// Why the API did not do what it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) view: ErrorView,
+}
+
+/// One page of a list.
+#[derive(Debug)]
+pub(crate) struct ListPage<T> {
+    pub(crate) rows: Vec<T>,
+    /// The cursor of the next page.
+    pub(crate) next: Option<String>,
+    /// Rows of all pages.
+    pub(crate) total: Option<usize>,
+}
+
+/// What is said of an order beside its body.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OrderNotes {
+    pub(crate) reason: String,
+    pub(crate) force: bool,
+    /// The same key orders once, however often the form is sent.
+    pub(crate) key: String,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>, hint: &str) -> Self {
+        let (code, hint) = (code.to_owned(), hint.to_owned());
+        ApiError { status, view: ErrorView { code, message: message.into(), hint, correlation_id: String::new() } }
+    }
+
+    fn not_understood(error: &dyn std::error::Error) -> Self {
+        let message = format!("the answer of the API is not understood: {error}");
+        ApiError::new(StatusCode::BAD_GATEWAY, "bad_answer", message, "is meshd of the same version?")
+    }
+}
+
+impl ApiClient {
+    async fn call(&self, method: Method, path: &str, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
+        let request = Request::builder().method(method).uri(path).body(body);
+        let mut request = request.map_err(|error| {
+            ApiError::new(StatusCode::BAD_REQUEST, "bad_request", format!("invalid address: {error}"), "")
+        })?;
+        request.extensions_mut().extend(self.origin.clone());
+        request.headers_mut().extend(headers);
+        if let Some(token) = &self.token {
+            // The API checks the token with each request, so a revoked one ends here.
+            let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
+            let mut value = value.map_err(|error| ApiError::not_understood(&error))?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let body = collect(response.into_body()).await?;
+        let view = serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
+        Err(ApiError { status, view })
+    }
+
+    /// Asks for one value.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        self.page_of(path).await.map(|(value, _)| value)
+    }
+
+    async fn page_of<T: DeserializeOwned>(&self, path: &str) -> Result<(T, HeaderMap), ApiError> {
+        let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
+        let (parts, body) = response.into_parts();
+        let body = collect(body).await?;
+        let value = serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
+        Ok((value, parts.headers))
+    }
+
+    /// Asks for one page of a list.
+    pub(crate) async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<ListPage<T>, ApiError> {
+        let (rows, headers) = self.page_of(path).await?;
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let total = text(TOTAL_HEADER).and_then(|total| total.parse().ok());
+        Ok(ListPage { rows, next: text(CURSOR_HEADER).map(str::to_owned), total })
+    }
+
+    /// Asks for values of which each is on a line of its own.
+    pub(crate) async fn lines<T: DeserializeOwned>(&self, path: &str) -> Result<ListPage<T>, ApiError> {
+        let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
+        let next = response.headers().get(CURSOR_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let body = collect(response.into_body()).await?;
+        let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let rows = lines.map(|line| serde_json::from_slice(line).map_err(|error| ApiError::not_understood(&error)));
+        Ok(ListPage { rows: rows.collect::<Result<_, _>>()?, next, total: None })
+    }
+
+    /// Asks for bytes.
+    pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, ApiError> {
+        let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
+        collect(response.into_body()).await
+    }
+
+    /// Gives an order.
+    pub(crate) async fn order<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        notes: &OrderNotes,
+    ) -> Result<T, ApiError> {
+        let body = serde_json::to_vec(body).map_err(|error| ApiError::not_understood(&error))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let plain = |name: &str, value: &str| {
+            HeaderValue::from_bytes(value.as_bytes()).map_err(|_| {
+                let message = format!("the {name} is more than one line");
+                ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, "write it in one line")
+            })
+        };
+        if !notes.reason.is_empty() {
+            headers.insert(REASON_HEADER, plain("reason", &notes.reason)?);
+        }
+        if notes.force {
+            headers.insert(FORCE_HEADER, HeaderValue::from_static("true"));
+        }
+        if !notes.key.is_empty() {
+            headers.insert(KEY_HEADER, plain("key", &notes.key)?);
+        }
+        let response = self.call(Method::POST, path, headers, Body::from(body)).await?;
+        let body = collect(response.into_body()).await?;
+        serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))
+    }
+}
+
+async fn collect(body: Body) -> Result<Vec<u8>, ApiError> {
+    let collected = Limited::new(body, MAX_ANSWER).collect().await;
+    collected.map(|body| body.to_bytes().to_vec()).map_err(|error| ApiError::not_understood(error.as_ref()))
+}

@@ -1,0 +1,239 @@
+//! What comes before every page: origin of unsafe requests, session, security headers.
+
+use crate::{
+    Environment, PREFIX, assets,
+    client::{ApiClient, ApiError},
+    form::Fields,
+    html,
+    screens::{self, sign_in},
+    session::{Session, Sessions, SignIn},
+};
+use axum::{
+    Router,
+    body::Body,
+    extract::{DefaultBodyLimit, Form, FromRequest as _, Query, State},
+    http::{
+        HeaderMap, HeaderValue, Method, Request, StatusCode, Uri,
+        header::{
+            CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE,
+            X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+        },
+    },
+    response::{IntoResponse as _, Response},
+};
+use http_body_util::BodyExt as _;
+use meshd_api::CallerView;
+use meshd_types::Secret;
+use tower::ServiceExt as _;
+
+/// Largest form, in bytes: an action on as many nodes as one order may name.
+const MAX_FORM: usize = 256 * 1024;
+/// Longest API token that is looked at, in bytes.
+const MAX_TOKEN: usize = 256;
+/// Nothing but our own style sheet and script; no code and no style in the page.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
+                      base-uri 'none'; frame-ancestors 'none'";
+
+#[derive(Clone)]
+struct Gate {
+    environment: Environment,
+    pages: Router,
+    sessions: Sessions,
+}
+
+pub(crate) fn router(environment: Environment) -> Router {
+    let gate = Gate { environment, pages: screens::router(), sessions: Sessions::default() };
+    // One handler for all: a route of this router would leave its path parameters in the request, and the API counts its own.
+    Router::new().fallback(enter).layer(DefaultBodyLimit::disable()).with_state(gate)
+}
+
+async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
+    let path = request.uri().path();
+    if path == "/" {
+        return redirect(&format!("{PREFIX}/"));
+    }
+    if path != PREFIX && !path.starts_with(&format!("{PREFIX}/")) {
+        if let SignIn::Link(_) = gate.environment.sign_in {
+            // The API is asked with the rights of whoever runs `meshd ui`: never without a session.
+            return redirect(&format!("{PREFIX}/"));
+        }
+        return gate.environment.api.oneshot(request).await.unwrap_or_else(|never| match never {});
+    }
+    if let Some(asset) = assets::find(path) {
+        return asset;
+    }
+    let mut response = match gate.page(request).await {
+        Ok(response) | Err(response) => response,
+    };
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+        // With `no-referrer`, browsers send `Origin: null` with our own forms (Fetch, 3.1).
+        (REFERRER_POLICY, "same-origin"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+impl Gate {
+    /// Answers with a page; an `Err` is an answer, too, that ends the way early.
+    async fn page(self, request: Request<Body>) -> Result<Response, Response> {
+        if request.method() == Method::POST && !is_from_here(request.headers()) {
+            let hint = "open the page anew and send the form from there";
+            let message = "the form was sent by another site, or the browser does not say by which";
+            return Err(html::failure(None, &ApiError::new(StatusCode::FORBIDDEN, "bad_origin", message, hint)));
+        }
+        match (request.method().as_str(), request.uri().path().strip_prefix(PREFIX).unwrap_or_default()) {
+            ("GET", "/sign-in") => return Ok(sign_in::page(&self.environment.sign_in, None)),
+            ("POST", "/sign-in") => return self.sign_in(request).await,
+            ("GET", "/enter") => return self.by_link(request).await,
+            ("POST", "/sign-out") => return Ok(self.sign_out(request.headers())),
+            _ => {}
+        }
+        let session = self.session(request.headers()).ok_or_else(|| redirect(&format!("{PREFIX}/sign-in")))?;
+        let client = self.client(&request, session.token, session.caller);
+        let headers = request.headers().clone();
+        let mut request = request;
+        request.extensions_mut().insert(client);
+        let response = self.pages.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        if response.status() == StatusCode::UNAUTHORIZED {
+            // The token was revoked or is over.
+            return Ok(self.sign_out(&headers));
+        }
+        Ok(response)
+    }
+
+    fn client(&self, request: &Request<Body>, token: Option<Secret<String>>, caller: CallerView) -> ApiClient {
+        let (api, random) = (self.environment.api.clone(), self.environment.random);
+        ApiClient { api, origin: request.extensions().clone(), token, caller, random }
+    }
+
+    /// Name and attributes of the cookie. Browsers take a `__Host-` cookie by TLS alone.
+    fn cookie(&self) -> (&'static str, &'static str) {
+        match self.environment.sign_in {
+            SignIn::Token => ("__Host-meshd", "Path=/; Secure; HttpOnly; SameSite=Strict"),
+            SignIn::Link(_) => ("meshd", "Path=/; HttpOnly; SameSite=Strict"),
+        }
+    }
+
+    fn session_id<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
+        let (name, _) = self.cookie();
+        let cookies = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+        let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Option<Session> {
+        self.sessions.find(self.session_id(headers)?, (self.environment.now)())
+    }
+
+    async fn sign_in(self, request: Request<Body>) -> Result<Response, Response> {
+        if !matches!(self.environment.sign_in, SignIn::Token) {
+            return Err(sign_in::page(&self.environment.sign_in, None));
+        }
+        let client = self.client(&request, None, nobody());
+        let fields = fields(request).await?;
+        let text = fields.text("token");
+        if text.is_empty() || text.len() > MAX_TOKEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let error = ApiError::new(StatusCode::BAD_REQUEST, "bad_request", "this is no API token", "");
+            return Err(sign_in::page(&self.environment.sign_in, Some(&error)));
+        }
+        let token = Some(Secret::new(text.to_owned()));
+        self.begin(ApiClient { token, ..client }).await
+    }
+
+    async fn by_link(self, request: Request<Body>) -> Result<Response, Response> {
+        let SignIn::Link(code) = &self.environment.sign_in else {
+            return Err(redirect(&format!("{PREFIX}/sign-in")));
+        };
+        let query = Query::<Vec<(String, String)>>::try_from_uri(request.uri());
+        let given = query.map(|Query(pairs)| Fields(pairs)).unwrap_or_default();
+        if !code.redeem(given.text("code")) {
+            let error = ApiError::new(
+                StatusCode::FORBIDDEN,
+                "bad_link",
+                "this link was used, or is not of this meshd ui",
+                "run `meshd ui` again",
+            );
+            return Err(sign_in::page(&self.environment.sign_in, Some(&error)));
+        }
+        let client = self.client(&request, None, nobody());
+        self.begin(client).await
+    }
+
+    /// Signs in whoever the API knows.
+    async fn begin(self, client: ApiClient) -> Result<Response, Response> {
+        let caller: CallerView =
+            client.get("/v1/whoami").await.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
+        tracing::info!(actor = caller.name, role = %caller.role, "signed in to the web UI");
+        let (random, now) = ((self.environment.random)(), (self.environment.now)());
+        let id = self.sessions.begin(random, client.token, caller, now);
+        let (name, attributes) = self.cookie();
+        let mut response = redirect(&format!("{PREFIX}/"));
+        let cookie = HeaderValue::try_from(format!("{name}={}; {attributes}", id.expose()));
+        let mut cookie = cookie.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())?;
+        cookie.set_sensitive(true);
+        response.headers_mut().insert(SET_COOKIE, cookie);
+        Ok(response)
+    }
+
+    fn sign_out(&self, headers: &HeaderMap) -> Response {
+        if let Some(id) = self.session_id(headers) {
+            self.sessions.end(id);
+        }
+        let mut response = redirect(&format!("{PREFIX}/sign-in"));
+        self.forget(response.headers_mut());
+        response
+    }
+
+    /// The browser throws its cookie away.
+    fn forget(&self, headers: &mut HeaderMap) {
+        let (name, attributes) = self.cookie();
+        if let Ok(value) = HeaderValue::try_from(format!("{name}=; {attributes}; Max-Age=0")) {
+            headers.insert(SET_COOKIE, value);
+        }
+    }
+}
+
+/// Before the API said who it is.
+fn nobody() -> CallerView {
+    CallerView { name: String::new(), role: meshd_trust::Role::Viewer }
+}
+
+/// The fields of a form.
+pub(crate) async fn fields(request: Request<Body>) -> Result<Fields, Response> {
+    let (parts, body) = request.into_parts();
+    let too_long = |_| {
+        let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_long", "the form is too long", "choose less");
+        html::failure(None, &error)
+    };
+    let bytes = http_body_util::Limited::new(body, MAX_FORM).collect().await.map_err(too_long)?.to_bytes();
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let form = Form::<Vec<(String, String)>>::from_request(request, &()).await;
+    form.map(|Form(fields)| Fields(fields)).map_err(|rejection| {
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "bad_request", rejection.body_text(), "");
+        html::failure(None, &error)
+    })
+}
+
+/// True if a browser says that a page of this server sent the form. Without a word of it, nothing is done.
+fn is_from_here(headers: &HeaderMap) -> bool {
+    let text = |name: &axum::http::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let authority = |origin: &str| origin.parse::<Uri>().ok().and_then(|uri| uri.authority().map(ToString::to_string));
+    match (text(&ORIGIN), text(&HOST)) {
+        (Some(origin), Some(host)) => authority(origin).is_some_and(|origin| origin.eq_ignore_ascii_case(host)),
+        _ => false,
+    }
+}
+
+pub(crate) fn redirect(to: &str) -> Response {
+    let mut response = StatusCode::SEE_OTHER.into_response();
+    if let Ok(value) = HeaderValue::try_from(to) {
+        response.headers_mut().insert(LOCATION, value);
+    }
+    response
+}

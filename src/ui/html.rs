@@ -1,0 +1,238 @@
+//! The frame of a page and its parts: tables, badges, times.
+
+use crate::{PREFIX, client::ApiClient, client::ApiError};
+use axum::{
+    body::Body,
+    http::{
+        HeaderMap, HeaderValue, StatusCode,
+        header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH},
+    },
+    response::{IntoResponse as _, Response},
+};
+use maud::{DOCTYPE, Markup, html};
+use meshd_api::{CallerView, Finding, Status};
+use meshd_model::fleet::Phase;
+use meshd_types::{Digest, Timestamp};
+
+/// Most characters of a text that comes from a node or a guest. The rest is left out.
+const MAX_SHOWN: usize = 4000;
+
+/// Pages of the navigation: path below `/ui`, title.
+const PAGES: [(&str, &str); 12] = [
+    ("/", "Overview"),
+    ("/nodes", "Nodes"),
+    ("/inbox", "Inbox"),
+    ("/vms", "VMs"),
+    ("/tasks", "Tasks"),
+    ("/slots", "Slots"),
+    ("/profiles", "Profiles"),
+    ("/images", "Images"),
+    ("/overlays", "Overlays"),
+    ("/events", "Events"),
+    ("/audit", "Audit log"),
+    ("/access", "Access"),
+];
+
+/// A page of somebody who is signed in.
+pub(crate) struct Page<'c> {
+    pub(crate) client: &'c ApiClient,
+    pub(crate) title: String,
+    /// Path of the page of the navigation that it belongs to.
+    pub(crate) place: &'static str,
+    pub(crate) content: Markup,
+}
+
+impl Page<'_> {
+    /// The page, or 304 if the browser's script has it.
+    pub(crate) fn answer(self, request: &HeaderMap) -> Response {
+        let caller = &self.client.caller;
+        let page = frame(&self.title, Some((caller, self.place)), &self.content);
+        let text = page.into_string();
+        let tag = format!("\"{}\"", Digest::of(text.as_bytes()));
+        let is_known = request.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+        let mut response =
+            if is_known { StatusCode::NOT_MODIFIED.into_response() } else { document(StatusCode::OK, text) };
+        if let Ok(tag) = HeaderValue::try_from(tag) {
+            response.headers_mut().insert(ETAG, tag);
+        }
+        response
+    }
+}
+
+fn document(status: StatusCode, text: String) -> Response {
+    (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], Body::from(text)).into_response()
+}
+
+/// A page for whoever is not signed in.
+pub(crate) fn bare(status: StatusCode, title: &str, content: &Markup) -> Response {
+    document(status, frame(title, None, content).into_string())
+}
+
+/// A page that says why something was not done.
+pub(crate) fn failure(client: Option<&ApiClient>, error: &ApiError) -> Response {
+    let content = html! { h1 { "Not done" } (refusal(error)) p { a href=(format!("{PREFIX}/")) { "Overview" } } };
+    let signed_in = client.map(|client| (&client.caller, ""));
+    document(error.status, frame("Not done", signed_in, &content).into_string())
+}
+
+/// Why something was not done, and what to do.
+pub(crate) fn refusal(error: &ApiError) -> Markup {
+    let view = &error.view;
+    html! {
+        div.alert.bad role="alert" {
+            strong { (shown(&view.message)) }
+            @if !view.hint.is_empty() { p { (shown(&view.hint)) } }
+            @if !view.correlation_id.is_empty() { p.quiet { "In the log of meshd: " code { (view.correlation_id) } } }
+        }
+    }
+}
+
+fn frame(title: &str, signed_in: Option<(&CallerView, &str)>, content: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " · meshd" }
+                link rel="stylesheet" href=(format!("{PREFIX}/assets/style.css"));
+                link rel="icon" href=(format!("{PREFIX}/assets/icon.svg"));
+                script src=(format!("{PREFIX}/assets/script.js")) defer {}
+            }
+            body {
+                a.skip href="#content" { "Skip to content" }
+                @if let Some((caller, place)) = signed_in { (banner(caller, place)) }
+                main id="content" tabindex="-1" { (content) }
+            }
+        }
+    }
+}
+
+fn banner(caller: &CallerView, place: &str) -> Markup {
+    html! {
+        header {
+            a.brand href=(format!("{PREFIX}/")) { "meshd" }
+            form.search action=(format!("{PREFIX}/search")) role="search" {
+                label.hidden for="q" { "Search" }
+                input id="q" name="q" type="search" placeholder="ID, name, MAC, address, serial" minlength="2" maxlength="100";
+                button { "Search" }
+            }
+            form.who method="post" action=(format!("{PREFIX}/sign-out")) {
+                span { (caller.name) " (" (caller.role) ")" }
+                button { "Sign out" }
+            }
+            nav aria-label="Pages" {
+                @for (path, title) in PAGES {
+                    @if path == place {
+                        a href=(format!("{PREFIX}{path}")) aria-current="page" { (title) }
+                    } @else {
+                        a href=(format!("{PREFIX}{path}")) { (title) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A text of a node, a guest or a file, cut to a length that a page can show.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| !c.is_control() || *c == '\n').collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A time; the script shows it in the browser's time zone.
+pub(crate) fn time(at: Timestamp) -> Markup {
+    let text = at.to_string();
+    html! { time datetime=(text) { (text) } }
+}
+
+/// Milliseconds for people.
+pub(crate) fn duration(millis: u64) -> String {
+    match millis {
+        0..=999 => format!("{millis} ms"),
+        1_000..=59_999 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
+        _ => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1000),
+    }
+}
+
+/// Colours of a phase: what is well, under way, to be looked at, out of service.
+pub(crate) fn phase_class(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Online => "good",
+        Phase::Approved | Phase::Booting | Phase::Enrolling | Phase::Rebuilding => "busy",
+        Phase::Degraded | Phase::Discovered | Phase::Draining => "warn",
+        Phase::Quarantined | Phase::Offline => "bad",
+        Phase::Rejected | Phase::Maintenance | Phase::Removed => "idle",
+    }
+}
+
+pub(crate) fn badge(class: &str, text: &str) -> Markup {
+    html! { span class=(format!("badge {class}")) { (text) } }
+}
+
+pub(crate) fn phase(phase: Phase) -> Markup {
+    badge(phase_class(phase), &phase.to_string())
+}
+
+/// Findings: what is wrong, and what to do.
+pub(crate) fn findings(findings: &[Finding]) -> Markup {
+    html! {
+        @for finding in findings {
+            @let class = match finding.status { Status::Ok => "good", Status::Warn => "warn", Status::Fail => "bad" };
+            div class=(format!("alert {class}")) {
+                strong { (finding.check) ": " (shown(&finding.found)) }
+                @if !finding.next.is_empty() { p { (shown(&finding.next)) } }
+            }
+        }
+    }
+}
+
+/// A table that scrolls by itself on a narrow screen.
+pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup {
+    html! {
+        @if rows.is_empty() {
+            p.quiet { (empty) }
+        } @else {
+            div.scroll tabindex="0" role="region" aria-label="Table" {
+                table {
+                    thead { tr { @for head in heads { th scope="col" { (head) } } } }
+                    tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
+                }
+            }
+        }
+    }
+}
+
+/// Names and values; a name without a value is left out.
+pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
+    html! {
+        dl { @for (name, value) in facts { @if !value.0.is_empty() { dt { (name) } dd { (value) } } } }
+    }
+}
+
+/// A value as it is.
+pub(crate) fn plain(value: impl ToString) -> Markup {
+    let text = shown(&value.to_string());
+    html! { (text) }
+}
+
+/// A value that may be missing.
+pub(crate) fn maybe<T: ToString>(value: Option<T>) -> Markup {
+    value.map(plain).unwrap_or_default()
+}
+
+/// A value that JSON has as a word.
+pub(crate) fn word(value: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(value).ok();
+    value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A value for programs.
+pub(crate) fn code(value: impl ToString) -> Markup {
+    let text = shown(&value.to_string());
+    html! { code { (text) } }
+}

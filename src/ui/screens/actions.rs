@@ -1,0 +1,313 @@
+//! Orders for nodes: preview, confirmation, result for each node.
+
+use super::{Answer, node::node_link};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, OrderNotes, encoded},
+    form::Fields,
+    gate::{fields, redirect},
+    html::{self, Page, shown},
+};
+use axum::{
+    body::Body,
+    extract::Path,
+    http::{HeaderMap, Request, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{
+    Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, Drain, DrainPolicy, NodeView, Pin, ProfileView, Rename,
+};
+use meshd_trust::Role;
+use meshd_types::hex;
+use serde_json::{Value, json};
+
+/// What an action asks beside its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Nothing,
+    /// Whether the node was moved to another port.
+    Moved,
+    Profile,
+    Drain,
+    /// `key=value` and `key-`, with blanks between them.
+    Labels,
+}
+
+/// An order that several nodes take.
+struct Action {
+    /// As the API and the command line call it.
+    word: &'static str,
+    title: &'static str,
+    /// What comes of it, before somebody confirms it.
+    effect: &'static str,
+    ask: Ask,
+    /// It may end work or lose data.
+    is_dangerous: bool,
+}
+
+const fn action(word: &'static str, title: &'static str, ask: Ask, effect: &'static str) -> Action {
+    Action { word, title, effect, ask, is_dangerous: false }
+}
+
+const fn dangerous(word: &'static str, title: &'static str, ask: Ask, effect: &'static str) -> Action {
+    Action { word, title, effect, ask, is_dangerous: true }
+}
+
+/// In the order of a node's life.
+const ACTIONS: [Action; 11] = [
+    action(
+        "approve",
+        "Approve",
+        Ask::Moved,
+        "The machine gets credentials at its next boot; alarms of a known node are acknowledged.",
+    ),
+    dangerous("reject", "Reject", Ask::Nothing, "Boots of the machine are refused."),
+    action("assign-profile", "Assign profile", Ask::Profile, "The node boots this profile from its next boot on."),
+    dangerous(
+        "reboot",
+        "Reboot",
+        Ask::Nothing,
+        "The node reboots now. Virtual machines and tasks on it hold the order up unless it is forced.",
+    ),
+    dangerous(
+        "drain",
+        "Drain",
+        Ask::Drain,
+        "The node takes no new work, and enters maintenance when its work has ended.",
+    ),
+    dangerous("maintenance", "Maintenance", Ask::Nothing, "The node is out of service at once."),
+    action("resume", "Resume", Ask::Nothing, "The node returns to service."),
+    action("label", "Label", Ask::Labels, "Labels are set and removed."),
+    dangerous("quarantine", "Quarantine", Ask::Nothing, "The node is cut off until it is released."),
+    action("release", "Release", Ask::Nothing, "The node may boot again."),
+    dangerous("remove", "Remove", Ask::Nothing, "The node is cut off, and its record is deleted."),
+];
+
+fn find(word: &str) -> Result<&'static Action, ApiError> {
+    ACTIONS.iter().find(|action| action.word == word).ok_or_else(|| {
+        ApiError::new(
+            StatusCode::BAD_REQUEST,
+            "bad_request",
+            "choose an action",
+            "go back and press one of the buttons",
+        )
+    })
+}
+
+/// Whether somebody may give orders at all.
+pub(super) fn may_order(client: &ApiClient) -> bool {
+    client.caller.role >= Role::Operator
+}
+
+/// A node as a box of a form names it: ID, the revision that is shown, and the name.
+pub(super) fn target(node: &NodeView) -> String {
+    format!("{}~{}~{}", node.id, node.revision, node.name)
+}
+
+/// Buttons for every action.
+pub(super) fn bar() -> Markup {
+    html! {
+        div.actions role="group" aria-label="Actions for selected nodes" {
+            @for action in &ACTIONS { button name="action" value=(action.word) { (action.title) "…" } }
+        }
+    }
+}
+
+/// One node that was chosen.
+struct Chosen<'f> {
+    value: &'f str,
+    target: BulkTarget,
+    name: &'f str,
+}
+
+fn chosen(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
+    let bad = |text: &str, hint: &str| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", text, hint);
+    let read = |value| {
+        let mut parts = str::splitn(value, 3, '~');
+        let parts = (parts.next(), parts.next(), parts.next());
+        let (Some(id), Some(revision), Some(name)) = parts else { return None };
+        Some(Chosen { value, target: BulkTarget { id: id.parse().ok()?, revision: revision.to_owned() }, name })
+    };
+    let nodes: Option<Vec<_>> = fields.all("node").map(read).collect();
+    let nodes = nodes.ok_or_else(|| bad("the form names something that is no node", "open the list anew"))?;
+    if nodes.is_empty() {
+        return Err(bad("no node is selected", "tick the box of at least one node"));
+    }
+    Ok(nodes)
+}
+
+/// Shows what an action would do, and asks what it needs to know.
+pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
+    let fields = fields(request).await?;
+    let failed = |error| client.failed(&error);
+    let action = find(fields.text("action")).map_err(failed)?;
+    let nodes = chosen(&fields).map_err(failed)?;
+    let profiles: Vec<ProfileView> = match action.ask {
+        Ask::Profile => client.get("/v1/profiles").await.map_err(failed)?,
+        _ => Vec::new(),
+    };
+    let content = html! {
+        h1 { (action.title) }
+        p { (action.effect) }
+        form.stack method="post" action=(format!("{PREFIX}/actions/run")) {
+            input type="hidden" name="action" value=(action.word);
+            input type="hidden" name="key" value=(hex(&(client.random)()));
+            ul { @for node in &nodes {
+                li { (shown(node.name)) " " code { (node.target.id) } input type="hidden" name="node" value=(node.value); }
+            } }
+            (question(action, &profiles))
+            label for="reason" { "Reason, for the audit log" }
+            input id="reason" name="reason" maxlength="500";
+            @if action.is_dangerous {
+                label { input type="checkbox" name="force" value="1"; " Do it even if virtual machines or a task are lost" }
+            }
+            div.actions {
+                button class=(if action.is_dangerous { "danger" } else { "main" }) { (action.title) " " (nodes.len()) @if nodes.len() == 1 { " node" } @else { " nodes" } }
+                a.button href=(format!("{PREFIX}/nodes")) { "Cancel" }
+            }
+        }
+        p.quiet { "Nothing is done if one of the nodes has changed since the list was shown." }
+    };
+    Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
+}
+
+fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
+    html! {
+        @match action.ask {
+            Ask::Nothing => {}
+            Ask::Moved => label { input type="checkbox" name="moved" value="1"; " It was moved: forget the port of the relay that it was known by" }
+            Ask::Profile => {
+                label for="profile" { "Profile" }
+                select id="profile" name="profile" { @for profile in profiles { option { (profile.name) } } }
+            }
+            Ask::Drain => {
+                label for="workloads" { "Work that runs" }
+                select id="workloads" name="workloads" {
+                    option value="wait" { "wait until it ends" }
+                    option value="stop" { "stop it" }
+                }
+            }
+            Ask::Labels => {
+                label for="labels" { "Labels to set (key=value) and to remove (key-)" }
+                input id="labels" name="labels" required placeholder="rack=a feed=2 spare-";
+            }
+        }
+    }
+}
+
+/// The body of the order for one node.
+fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
+    let value = match action.ask {
+        Ask::Nothing => Ok(Value::Null),
+        Ask::Moved => serde_json::to_value(Approve { moved: fields.is_ticked("moved") }),
+        Ask::Profile => serde_json::to_value(AssignProfile { profile: fields.text("profile").to_owned() }),
+        Ask::Drain => {
+            let workloads = if fields.text("workloads") == "stop" { DrainPolicy::Stop } else { DrainPolicy::Wait };
+            serde_json::to_value(Drain { workloads, grace_s: None })
+        }
+        Ask::Labels => Ok(labels(fields.text("labels"))),
+    };
+    value.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", error.to_string(), ""))
+}
+
+/// `rack=a spare-` as the API reads it, which checks keys and values.
+fn labels(text: &str) -> Value {
+    let (mut set, mut unset) = (serde_json::Map::new(), Vec::new());
+    for word in text.split_whitespace() {
+        match (word.split_once('='), word.strip_suffix('-')) {
+            (Some((key, value)), _) => drop(set.insert(key.to_owned(), json!(value))),
+            (None, Some(key)) => unset.push(json!(key)),
+            (None, None) => drop(set.insert(word.to_owned(), json!(""))),
+        }
+    }
+    json!({ "set": set, "unset": unset })
+}
+
+fn notes(fields: &Fields) -> OrderNotes {
+    let (reason, key) = (fields.text("reason").to_owned(), fields.text("key").to_owned());
+    OrderNotes { reason, force: fields.is_ticked("force"), key }
+}
+
+/// Gives the order, and shows what came of it for each node.
+pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
+    let fields = fields(request).await?;
+    let failed = |error| client.failed(&error);
+    let action = find(fields.text("action")).map_err(failed)?;
+    let nodes = chosen(&fields).map_err(failed)?;
+    let order = body(action, &fields).map_err(failed)?;
+    let request = BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
+    let path = format!("/v1/bulk/nodes/{}", action.word);
+    let done: BulkDone = client.order(&path, &request, &notes(&fields)).await.map_err(failed)?;
+    let name = |id| nodes.iter().find(|node| node.target.id == id).map_or("", |node| node.name);
+    let row = |result: &meshd_api::BulkNode| {
+        let outcome = match (&result.error, &result.node) {
+            (Some(error), _) => {
+                html! { (html::badge("bad", "refused")) " " (shown(&error.message)) " " (shown(&error.hint)) }
+            }
+            (None, Some(node)) => html! { (html::badge("good", "done")) " " (html::phase(node.phase)) },
+            (None, None) => html::badge("good", "done"),
+        };
+        vec![node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome]
+    };
+    let rows: Vec<_> = done.results.iter().map(row).collect();
+    let content = html! {
+        h1 { (action.title) }
+        @match done.failed {
+            0 => div.alert.good role="status" { "Done for all " (rows.len()) " nodes." }
+            failed => div.alert.bad role="alert" { "Refused for " (failed) " of " (rows.len()) " nodes." }
+        }
+        (html::table(&["Node", "ID", "Result"], &rows, ""))
+        p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
+    };
+    Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
+}
+
+/// An order for one node that others do not take at the same time.
+pub(crate) async fn single(
+    client: ApiClient,
+    Path((node, verb)): Path<(String, String)>,
+    request: Request<Body>,
+) -> Answer {
+    let fields = fields(request).await?;
+    let path = format!("/v1/nodes/{}/{}", encoded(&node), encoded(&verb));
+    let order = match verb.as_str() {
+        "rename" => serde_json::to_value(Rename { name: fields.text("name").to_owned() }),
+        "pin" => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
+        "doctor" => Ok(Value::Null),
+        _ => {
+            let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "");
+            return Err(client.failed(&error));
+        }
+    };
+    let order = order.unwrap_or_default();
+    let done: Result<Value, ApiError> = client.order(&path, &order, &notes(&fields)).await;
+    done.map_err(|error| client.failed(&error))?;
+    Ok(redirect(&format!("{PREFIX}/nodes/{}?done={}", encoded(&node), encoded(&verb))))
+}
+
+/// Forms for one node: every action, and those that only one node takes.
+pub(super) fn of_node(node: &NodeView) -> Markup {
+    let to = |verb: &str| format!("{PREFIX}/nodes/{}/{verb}", node.id);
+    html! {
+        form method="post" action=(format!("{PREFIX}/actions/preview")) {
+            input type="hidden" name="node" value=(target(node));
+            (bar())
+        }
+        div.actions {
+            form.inline method="post" action=(to("rename")) {
+                label.hidden for="name" { "New name" }
+                input id="name" name="name" value=(node.name) required maxlength="63";
+                button { "Rename" }
+            }
+            form.inline method="post" action=(to("pin")) {
+                @if node.pinned.is_some() {
+                    input type="hidden" name="off" value="1";
+                    button { "Unpin" }
+                } @else {
+                    button title="It boots what it runs now until it is unpinned" { "Pin running generation" }
+                }
+            }
+            form.inline method="post" action=(to("doctor")) { button { "Run readiness checks" } }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Profiles, images, overlays.
+
+use super::Answer;
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, encoded},
+    html::{self, Page, code, plain, shown, time},
+};
+use axum::{
+    extract::Path,
+    http::{HeaderMap, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{ImageView, OverlayView, ProfileView, RevisionView};
+
+fn profile_link(name: &str) -> Markup {
+    html! { a href=(format!("{PREFIX}/profiles/{}", encoded(name))) { (name) } }
+}
+
+fn words<T: ToString>(words: &[T]) -> Markup {
+    plain(words.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+}
+
+pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
+    let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(|error| client.failed(&error))?;
+    let row = |profile: &ProfileView| {
+        let name = html! { (profile_link(profile.name.as_str())) @if profile.default { " " (html::badge("idle", "default")) } };
+        let nodes = html! { a href=(format!("{PREFIX}/nodes?profile={}", profile.name)) { "nodes" } };
+        vec![
+            name,
+            html::maybe(profile.extends.as_ref()),
+            plain(&profile.image),
+            words(&profile.overlays),
+            words(&profile.vfio),
+            nodes,
+        ]
+    };
+    let rows: Vec<_> = profiles.iter().map(row).collect();
+    let content = html! {
+        h1 { "Profiles" }
+        (html::table(&["Name", "Extends", "Image", "Overlays", "VFIO", ""], &rows, "The site has no profile."))
+    };
+    Ok(Page { client: &client, title: "Profiles".to_owned(), place: "/profiles", content }.answer(&headers))
+}
+
+pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers: HeaderMap) -> Answer {
+    let failed = |error| client.failed(&error);
+    let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(failed)?;
+    let profile = profiles.iter().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
+        failed(ApiError::new(
+            StatusCode::NOT_FOUND,
+            "no_profile",
+            "there is no such profile",
+            "the page Profiles lists all",
+        ))
+    })?;
+    let revisions: Vec<RevisionView> =
+        client.get(&format!("/v1/profiles/{}/history", encoded(&name))).await.map_err(failed)?;
+    let row = |view: &RevisionView| {
+        let marks = html! {
+            @if view.boots { (html::badge("good", "boots")) " " }
+            @if view.filed { (html::badge("idle", "site file")) " " }
+            @if view.held { (html::badge("warn", "rolled back to")) }
+        };
+        vec![
+            code(view.revised.generation.0.short()),
+            marks,
+            plain(&view.revised.image),
+            code(view.revised.version.short()),
+            time(view.revised.since),
+        ]
+    };
+    let rows: Vec<_> = revisions.iter().map(row).collect();
+    let vars: Vec<_> = profile
+        .vars
+        .iter()
+        .map(|(name, value)| vec![code(name), code(serde_json::to_string(value).unwrap_or_default())])
+        .collect();
+    let content = html! {
+        h1 { "Profile " (profile.name) }
+        (html::facts(&[
+            ("Extends", html::maybe(profile.extends.as_ref())),
+            ("Image", plain(&profile.image)),
+            ("Overlays, a later one wins", words(&profile.overlays)),
+            ("Kernel arguments", words(&profile.kernel_args)),
+            ("Packages", words(&profile.packages)),
+            ("Bundles", words(&profile.bundles)),
+            ("VFIO", words(&profile.vfio)),
+            ("Data disks", words(&profile.data_disks)),
+        ]))
+        h2 { "Variables" }
+        (html::table(&["Name", "Value"], &vars, "It sets no variable."))
+        h2 { "Revisions" }
+        (html::table(&["Generation", "", "Image", "Version", "Since"], &rows, "No revision is on record."))
+    };
+    Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
+}
+
+pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
+    let images: Vec<ImageView> = client.get("/v1/images").await.map_err(|error| client.failed(&error))?;
+    let row = |view: &ImageView| {
+        let image = &view.image;
+        let problem = image.problem.as_deref().unwrap_or_default();
+        vec![
+            plain(&image.name),
+            html! { (view.state()) @if !problem.is_empty() { div.quiet { (shown(problem)) } } },
+            image.version.map(|version| code(version.short())).unwrap_or_default(),
+            plain(image.versions.len()),
+            html! { @for name in &view.profiles { (profile_link(name.as_str())) " " } },
+        ]
+    };
+    let rows: Vec<_> = images.iter().map(row).collect();
+    let content = html! {
+        h1 { "Images" }
+        (html::table(&["Name", "State", "Version", "Versions kept", "Profiles"], &rows, "The site has no image."))
+    };
+    Ok(Page { client: &client, title: "Images".to_owned(), place: "/images", content }.answer(&headers))
+}
+
+pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
+    let overlays: Vec<OverlayView> = client.get("/v1/overlays").await.map_err(|error| client.failed(&error))?;
+    let row = |overlay: &OverlayView| {
+        let services = overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
+        vec![
+            plain(&overlay.name),
+            plain(&overlay.description),
+            plain(overlay.files),
+            words(&overlay.packages),
+            plain(services.collect::<Vec<_>>().join("; ")),
+            words(&overlay.variables),
+            html! { @for name in &overlay.profiles { (profile_link(name.as_str())) " " } },
+        ]
+    };
+    let rows: Vec<_> = overlays.iter().map(row).collect();
+    let content = html! {
+        h1 { "Overlays" }
+        (html::table(&["Name", "What for", "Files", "Packages", "Services", "Variables", "Profiles"], &rows, "The site has no overlay."))
+    };
+    Ok(Page { client: &client, title: "Overlays".to_owned(), place: "/overlays", content }.answer(&headers))
+}

@@ -1,0 +1,71 @@
+//! Machines that wait for approval.
+
+use super::{
+    Answer,
+    actions::{self, target},
+    node::node_link,
+    nodes,
+};
+use crate::{
+    PREFIX,
+    client::ApiClient,
+    html::{self, Page, shown},
+};
+use axum::http::HeaderMap;
+use maud::{Markup, html};
+use meshd_api::NodeView;
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let waiting = nodes::some(&client, "phase=discovered&sort=discovered_at").await;
+    let waiting = waiting.map_err(|error| client.failed(&error))?;
+    let content = html! {
+        h1 { "Discovered machines" }
+        p {
+            "These machines asked to boot and are not approved. Until somebody approves one, it gets no credentials. "
+            "Compare the MAC address with the sticker on the machine."
+        }
+        @if waiting.rows.is_empty() {
+            div.alert.good { "No machine waits." }
+        } @else {
+            form method="post" action=(format!("{PREFIX}/actions/preview")) {
+                @if actions::may_order(&client) {
+                    div.actions {
+                        button.main name="action" value="approve" { "Approve…" }
+                        button name="action" value="reject" { "Reject…" }
+                        button name="action" value="assign-profile" { "Assign profile…" }
+                        button name="action" value="label" { "Label…" }
+                    }
+                }
+                div.scroll tabindex="0" role="region" aria-label="Discovered machines" {
+                    table {
+                        thead { tr {
+                            th scope="col" { input type="checkbox" data-all="node" aria-label="Select all machines"; }
+                            @for head in ["Name", "MAC address", "ID", "Boots", "Last seen", "Conditions"] { th scope="col" { (head) } }
+                        } }
+                        tbody id="rows" data-live { @for node in &waiting.rows { (row(node)) } }
+                    }
+                }
+            }
+        }
+        h2 { "Approve alike machines without asking" }
+        p {
+            "A rule in site.toml approves machines by serial number, MAC address or relay port; "
+            "see the page “Enrol machines” of the documentation. "
+        }
+    };
+    Ok(Page { client: &client, title: "Inbox".to_owned(), place: "/inbox", content }.answer(&headers))
+}
+
+fn row(node: &NodeView) -> Markup {
+    html! {
+        tr {
+            td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
+            td { (node_link(&node.id.to_string(), &node.name)) }
+            td { (html::code(node.mac)) }
+            td { (html::code(node.id)) }
+            td { (node.profile) }
+            td { (html::time(node.last_seen)) }
+            td { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Events and the audit log, newest first.
+
+use super::{Answer, node::node_link};
+use crate::{
+    PREFIX,
+    client::{ApiClient, encoded},
+    form::Fields,
+    html::{self, Page, code, plain, time},
+};
+use axum::{extract::Query, http::HeaderMap};
+use maud::{Markup, html};
+use meshd_api::{AuditView, EventView};
+
+/// Rows of a page.
+const ROWS: usize = 100;
+
+/// The query for the API from what is asked of a page.
+fn query(asked: &Fields, names: &[&str]) -> String {
+    let given = names.iter().map(|name| (*name, asked.text(name))).filter(|(_, value)| !value.is_empty());
+    let given: String = given.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
+    format!("sort=-seq&limit={ROWS}{given}")
+}
+
+/// Who gave the order that it came of; without one, what kind of actor it was.
+fn by(event: &EventView) -> Markup {
+    event.by.as_ref().map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.who))
+}
+
+pub(super) fn event_table(events: &[EventView]) -> Markup {
+    let row = |event: &EventView| {
+        let node = event.node.map(|id| node_link(&id.to_string(), &id.to_string())).unwrap_or_default();
+        let times = event.count.map(|count| html! { span.quiet { " ×" (count) } }).unwrap_or_default();
+        vec![time(event.at), html! { (event.kind) (times) }, node, by(event), plain(&event.detail)]
+    };
+    let rows: Vec<_> = events.iter().map(row).collect();
+    html::table(&["When", "What", "Node", "By", "Detail"], &rows, "Nothing happened yet.")
+}
+
+pub(crate) async fn events(
+    client: ApiClient,
+    Query(asked): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Answer {
+    let asked = Fields(asked);
+    let path = format!("/v1/events?{}", query(&asked, &["node", "q", "kind", "after"]));
+    let page = client.lines::<EventView>(&path).await.map_err(|error| client.failed(&error))?;
+    let content = html! {
+        h1 { "Events" }
+        form.filters action=(format!("{PREFIX}/events")) {
+            label { "Text" input name="q" type="search" value=(asked.text("q")); }
+            label { "Node" input name="node" value=(asked.text("node")); }
+            label { "Kind" input name="kind" value=(asked.text("kind")) placeholder="phase,stage"; }
+            button.main { "Filter" }
+        }
+        div id="rows" data-live { (event_table(&page.rows)) }
+        (next("/events", &asked, &["node", "q", "kind"], page.next.as_deref()))
+    };
+    Ok(Page { client: &client, title: "Events".to_owned(), place: "/events", content }.answer(&headers))
+}
+
+/// A link to older rows.
+fn next(path: &str, asked: &Fields, names: &[&str], after: Option<&str>) -> Markup {
+    let given = names.iter().map(|name| (*name, asked.text(name))).filter(|(_, value)| !value.is_empty());
+    let given: String = given.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
+    html! { @if let Some(after) = after { p { a.button href=(format!("{PREFIX}{path}?after={}{given}", encoded(after))) { "Older" } } } }
+}
+
+pub(crate) async fn audit(client: ApiClient, Query(asked): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
+    let asked = Fields(asked);
+    let path = format!("/v1/audit?{}", query(&asked, &["node", "actor", "q", "after"]));
+    let page = client.list::<AuditView>(&path).await.map_err(|error| client.failed(&error))?;
+    let row = |view: &AuditView| {
+        let audit = &view.audit;
+        let class = if audit.outcome.code() == "done" { "good" } else { "bad" };
+        let target = match (&audit.node, &audit.target) {
+            (Some(id), _) => node_link(&id.to_string(), &id.to_string()),
+            (None, target) => html::maybe(target.as_ref()),
+        };
+        vec![
+            time(audit.at),
+            plain(&audit.by.who),
+            plain(audit.by.verb),
+            target,
+            html::badge(class, audit.outcome.code()),
+            html::maybe(audit.by.reason.as_ref()),
+            plain(&audit.detail),
+            code(audit.by.correlation),
+        ]
+    };
+    let rows: Vec<_> = page.rows.iter().map(row).collect();
+    let content = html! {
+        h1 { "Audit log" }
+        form.filters action=(format!("{PREFIX}/audit")) {
+            label { "Text" input name="q" type="search" value=(asked.text("q")); }
+            label { "Node" input name="node" value=(asked.text("node")); }
+            label { "Who" input name="actor" value=(asked.text("actor")) placeholder="token:ada, uid:0"; }
+            button.main { "Filter" }
+        }
+        div id="rows" data-live {
+            (html::table(&["When", "Who", "Order", "Of", "Outcome", "Reason", "Detail", "Correlation ID"], &rows, "Nobody gave an order yet."))
+        }
+        (next("/audit", &asked, &["node", "actor", "q"], page.next.as_deref()))
+    };
+    Ok(Page { client: &client, title: "Audit log".to_owned(), place: "/audit", content }.answer(&headers))
+}

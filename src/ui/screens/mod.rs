@@ -1,0 +1,93 @@
+//! The pages.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `access` | API tokens, tokens of machines, roots of the certificate authority |
+//! | `actions` | orders for nodes: preview, confirmation, result for each node |
+//! | `catalog` | profiles, images, overlays |
+//! | `inbox` | machines that wait for approval |
+//! | `log` | events and the audit log |
+//! | `node` | everything of one node |
+//! | `nodes` | the node list |
+//! | `overview` | the rack at a glance, and the search |
+//! | `sign_in` | the page for whoever is not signed in |
+//! | `timeline` | the stages of a boot as bars |
+//! | `work` | virtual machines, slots, tasks and their output |
+
+mod access;
+mod actions;
+mod catalog;
+mod inbox;
+mod log;
+mod node;
+mod nodes;
+mod overview;
+pub(crate) mod sign_in;
+mod timeline;
+mod work;
+
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError},
+    html,
+};
+use axum::{
+    Router,
+    extract::FromRequestParts,
+    http::{StatusCode, request::Parts},
+    response::Response,
+    routing::{get, post},
+};
+
+pub(crate) fn router() -> Router {
+    let at = |path: &str| format!("{PREFIX}{path}");
+    Router::new()
+        .route(PREFIX, get(overview::page))
+        .route(&at("/"), get(overview::page))
+        .route(&at("/search"), get(overview::search))
+        .route(&at("/nodes"), get(nodes::page))
+        .route(&at("/nodes/{node}"), get(node::page))
+        .route(&at("/nodes/{node}/{verb}"), post(actions::single))
+        .route(&at("/inbox"), get(inbox::page))
+        .route(&at("/actions/preview"), post(actions::preview))
+        .route(&at("/actions/run"), post(actions::run))
+        .route(&at("/vms"), get(work::vms))
+        .route(&at("/vms/{vm}"), get(work::vm))
+        .route(&at("/vms/{vm}/{verb}"), post(work::order_vm))
+        .route(&at("/tasks"), get(work::tasks))
+        .route(&at("/tasks/{task}"), get(work::task))
+        .route(&at("/tasks/{task}/cancel"), post(work::cancel_task))
+        .route(&at("/slots"), get(work::slots))
+        .route(&at("/profiles"), get(catalog::profiles))
+        .route(&at("/profiles/{profile}"), get(catalog::profile))
+        .route(&at("/images"), get(catalog::images))
+        .route(&at("/overlays"), get(catalog::overlays))
+        .route(&at("/events"), get(log::events))
+        .route(&at("/audit"), get(log::audit))
+        .route(&at("/access"), get(access::page))
+        .fallback(async |client: ApiClient| {
+            let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such page", "");
+            html::failure(Some(&client), &error)
+        })
+}
+
+/// Pages answer; an error is a page, too.
+type Answer = Result<Response, Response>;
+
+impl<S: Sync> FromRequestParts<S> for ApiClient {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        parts.extensions.get::<ApiClient>().cloned().ok_or_else(|| {
+            let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the page has no session", "");
+            html::failure(None, &error)
+        })
+    }
+}
+
+impl ApiClient {
+    /// The page that tells of an error of the API.
+    fn failed(&self, error: &ApiError) -> Response {
+        html::failure(Some(self), error)
+    }
+}

@@ -1,0 +1,234 @@
+//! Everything of one node. What is wrong comes first.
+
+use super::{Answer, actions, log, timeline};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, encoded},
+    form::Fields,
+    html::{self, Page, code, maybe, plain, shown, time},
+};
+use axum::{
+    extract::{Path, Query},
+    http::{HeaderMap, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView};
+use meshd_model::fleet::label_words;
+use meshd_proto::{Check, CheckStatus};
+
+/// Events on the page of a node.
+const EVENTS: usize = 20;
+
+/// A link to the page of a node.
+pub(super) fn node_link(id: &str, name: &str) -> Markup {
+    html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
+}
+
+/// What the page shows beside the node itself.
+struct Related {
+    boot: Option<TimelineView>,
+    history: Vec<GenerationView>,
+    diff: Option<DiffView>,
+    events: Vec<EventView>,
+    vms: Vec<VmView>,
+    tasks: Vec<TaskView>,
+    slots: Vec<SlotView>,
+}
+
+/// `None` for what is not there; a node need not have booted.
+fn found<T>(asked: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match asked {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Result<Related, ApiError> {
+    let id = detail.node.id;
+    let which = if session.is_empty() { String::new() } else { format!("?session={}", encoded(session)) };
+    let differs = detail.node.generation.is_some() && detail.node.generation != detail.node.next_generation;
+    let slots: Vec<SlotView> = client.get("/v1/slots").await?;
+    let prefix = format!("{id}/");
+    Ok(Related {
+        boot: found(client.get(&format!("/v1/nodes/{id}/timeline{which}")).await)?,
+        history: client.get(&format!("/v1/nodes/{id}/history")).await?,
+        diff: if differs { found(client.get(&format!("/v1/nodes/{id}/diff")).await)? } else { None },
+        events: client.lines(&format!("/v1/events?node={id}&sort=-seq&limit={EVENTS}")).await?.rows,
+        vms: client.list(&format!("/v1/vms?node={id}&limit=100")).await?.rows,
+        tasks: client.list(&format!("/v1/tasks?node={id}&sort=-created_at&limit=10")).await?.rows,
+        slots: slots.into_iter().filter(|slot| slot.id.to_string().starts_with(&prefix)).collect(),
+    })
+}
+
+pub(crate) async fn page(
+    client: ApiClient,
+    Path(node): Path<String>,
+    Query(asked): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Answer {
+    let asked = Fields(asked);
+    let failed = |error| client.failed(&error);
+    let detail: NodeDetail = client.get(&format!("/v1/nodes/{}", encoded(&node))).await.map_err(failed)?;
+    let related = related(&client, &detail, asked.text("session")).await.map_err(failed)?;
+    let view = &detail.node;
+    let content = html! {
+        h1 { (shown(&view.name)) " " (html::phase(view.phase)) }
+        @if !asked.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(asked.text("done"))) } }
+        section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
+        @if actions::may_order(&client) { section aria-label="Actions" { (actions::of_node(view)) } }
+        section { h2 { "Boot" } div id="boot" data-live {
+            @match &related.boot { Some(boot) => (timeline::bars(boot)), None => p.quiet { "No boot is on record. Power the machine on." } }
+        } }
+        section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
+        section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
+        section { h2 { "What it boots" } (generations(&related)) }
+        section { h2 { "Work" } div id="work" data-live { (work(&related)) } }
+        section { h2 { "Hardware" } (hardware(&detail)) }
+        section { h2 { "Events" } div id="events" data-live { (log::event_table(&related.events)) }
+            p { a href=(format!("{PREFIX}/events?node={}", view.id)) { "All events of this node" } }
+        }
+    };
+    Ok(Page { client: &client, title: view.name.clone(), place: "/nodes", content }.answer(&headers))
+}
+
+/// What is wrong, and what to do about it.
+fn conditions(detail: &NodeDetail) -> Markup {
+    let failing = detail.checks.iter().filter(|check| check.status == CheckStatus::Fail && detail.checks_count);
+    html! {
+        @for condition in &detail.node.conditions {
+            div.alert.bad { strong { (condition.kind.as_str()) } " since " (time(condition.since)) p { (shown(&condition.detail)) } }
+        }
+        @for check in failing {
+            div.alert.bad { strong { "check " (check.name) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
+        }
+        @for rival in &detail.rivals {
+            div.alert.bad { strong { "Another machine asked to be this node: " (shown(&rival.words())) } " last " (time(rival.last)) }
+        }
+        @if let Some(reason) = &detail.held_because { div.alert.warn { "Held by an operator: " (shown(reason)) } }
+    }
+}
+
+fn about(detail: &NodeDetail) -> Markup {
+    let node = &detail.node;
+    let groups = detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ");
+    let origin = if node.assigned { "assigned" } else { "the site's default" };
+    html::facts(&[
+        ("ID", code(node.id)),
+        ("ID made from", code(&detail.basis)),
+        (
+            "Profile",
+            html! { a href=(format!("{PREFIX}/profiles/{}", node.profile)) { (node.profile) } span.quiet { " " (origin) } },
+        ),
+        ("Address", maybe(node.address)),
+        ("Boots from", code(node.mac)),
+        ("Labels", plain(label_words(&node.labels))),
+        ("Groups", plain(groups)),
+        ("Works", plain(node.work.join(", "))),
+        ("Boot once", maybe(detail.once.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
+        ("Link since", detail.link_since.map(time).unwrap_or_default()),
+        ("Last seen", time(node.last_seen)),
+        ("Discovered", time(detail.discovered_at)),
+        (
+            "Memory available",
+            maybe(detail.heartbeat.as_ref().map(|beat| format!("{} MiB", beat.memory_available_kib >> 10))),
+        ),
+        ("Up for", maybe(detail.heartbeat.as_ref().map(|beat| html::duration(beat.uptime_s.saturating_mul(1000))))),
+    ])
+}
+
+fn check_badge(check: &Check) -> Markup {
+    let class = match check.status {
+        CheckStatus::Pass => "good",
+        CheckStatus::Warn => "warn",
+        CheckStatus::Fail => "bad",
+        _ => "idle",
+    };
+    html::badge(class, &check.status.to_string())
+}
+
+fn checks(detail: &NodeDetail) -> Markup {
+    let row =
+        |check: &Check| vec![plain(&check.name), check_badge(check), plain(&check.detail), plain(&check.remediation)];
+    let rows: Vec<_> = detail.checks.iter().map(row).collect();
+    html! {
+        @if !detail.checks_count && !rows.is_empty() { p.quiet { "Of an earlier boot: they prove nothing now." } }
+        (html::table(&["Check", "Status", "Found", "What to do"], &rows, "No check has run yet."))
+    }
+}
+
+fn generations(related: &Related) -> Markup {
+    let marks = |view: &GenerationView| {
+        html! {
+            @if view.runs { (html::badge("good", "runs")) " " }
+            @if view.next { (html::badge("busy", "next")) " " }
+            @if view.pinned { (html::badge("warn", "pinned")) }
+        }
+    };
+    let row = |view: &GenerationView| {
+        let given = &view.given;
+        vec![
+            code(given.generation.0.short()),
+            marks(view),
+            plain(&given.profile),
+            plain(&given.image),
+            code(given.version.short()),
+            time(given.given_at),
+        ]
+    };
+    let rows: Vec<_> = related.history.iter().map(row).collect();
+    html! {
+        @if let Some(diff) = &related.diff {
+            div.alert.warn { strong { "It would boot another generation than it runs." } (difference(diff)) }
+        }
+        (html::table(&["Generation", "", "Profile", "Image", "Version", "Given"], &rows, "It was given no generation yet."))
+    }
+}
+
+fn difference(view: &DiffView) -> Markup {
+    let diff = &view.diff;
+    let lists = [
+        ("kernel arguments", &diff.args_removed, &diff.args_added),
+        ("packages", &diff.packages_removed, &diff.packages_added),
+    ];
+    html! {
+        ul {
+            @for (what, [before, after]) in &diff.changed { li { (what) ": " del { (shown(before)) } " " ins { (shown(after)) } } }
+            @for (what, removed, added) in lists {
+                @if !removed.is_empty() || !added.is_empty() {
+                    li { (what) ": " @for word in removed { del { (shown(word)) } " " } @for word in added { ins { (shown(word)) } " " } }
+                }
+            }
+            @for file in &diff.files { li { code { (file.path) } " " (shown(&file.what.join(", "))) " from " (shown(&file.origin)) } }
+        }
+    }
+}
+
+fn work(related: &Related) -> Markup {
+    html! {
+        @if related.vms.is_empty() && related.tasks.is_empty() && related.slots.is_empty() { p.quiet { "Nothing." } }
+        @if !related.vms.is_empty() { h3 { "Virtual machines" } (super::work::vm_table(&related.vms)) }
+        @if !related.tasks.is_empty() { h3 { "Tasks" } (super::work::task_table(&related.tasks)) }
+        @if !related.slots.is_empty() { h3 { "Slots" } (super::work::slot_table(&related.slots)) }
+    }
+}
+
+fn hardware(detail: &NodeDetail) -> Markup {
+    let print = &detail.fingerprint;
+    let facts = detail.facts.as_ref();
+    html::facts(&[
+        ("Manufacturer", plain(&print.manufacturer)),
+        ("Product", plain(&print.product)),
+        ("Serial number", code(&print.serial)),
+        ("Board serial", code(&print.board_serial)),
+        ("UUID", print.uuid.map(code).unwrap_or_default()),
+        ("MAC addresses", plain(print.macs.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))),
+        ("Processor", maybe(facts.map(|facts| format!("{}, {} threads", facts.cpu.model, facts.cpu.threads)))),
+        ("Memory", maybe(facts.map(|facts| format!("{} MiB", facts.memory.total_kib >> 10)))),
+        ("PCI devices", maybe(facts.map(|facts| facts.pci.len()))),
+        ("Disks", maybe(facts.map(|facts| facts.disks.len()))),
+        ("Kernel", maybe(facts.map(|facts| &facts.versions.kernel))),
+        ("System", maybe(facts.map(|facts| &facts.versions.os))),
+        ("Agent", maybe(facts.map(|facts| &facts.versions.agent))),
+    ])
+}

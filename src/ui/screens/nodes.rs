@@ -1,0 +1,152 @@
+//! The node list: search, filters, order and page are in the address.
+
+use super::{
+    Answer,
+    actions::{self, target},
+    node::node_link,
+};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, ListPage, encoded},
+    html::{self, Page, shown},
+};
+use axum::{extract::Query, http::HeaderMap};
+use maud::{Markup, html};
+use meshd_api::{NodeView, ProfileView};
+use meshd_model::fleet::{Phase, label_words};
+
+/// Rows of a page.
+const ROWS: usize = 100;
+/// Parameters that this page hands on to the API.
+const PARAMETERS: [&str; 6] = ["q", "phase", "profile", "label", "sort", "after"];
+/// Columns that sort: the API's name, the head.
+const SORTED: [(&str, &str); 5] =
+    [("name", "Name"), ("id", "ID"), ("phase", "Phase"), ("profile", "Profile"), ("address", "Address")];
+
+/// What is asked of the list, by parameter.
+struct Asked(Vec<(String, String)>);
+
+impl Asked {
+    fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
+    }
+
+    /// The query with some parameters replaced; an empty value leaves one out.
+    fn with(&self, changes: &[(&str, &str)]) -> String {
+        let value =
+            |name| changes.iter().find(|(key, _)| *key == name).map_or_else(|| self.get(name), |(_, value)| value);
+        let pairs = PARAMETERS.iter().map(|name| (*name, value(name))).filter(|(_, value)| !value.is_empty());
+        pairs.map(|(name, value)| format!("{name}={}", encoded(value))).collect::<Vec<_>>().join("&")
+    }
+}
+
+pub(crate) async fn page(client: ApiClient, Query(pairs): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
+    let asked = Asked(pairs);
+    let query = asked.with(&[("sort", if asked.get("sort").is_empty() { "name" } else { asked.get("sort") })]);
+    let nodes = client.list::<NodeView>(&format!("/v1/nodes?{query}&limit={ROWS}")).await;
+    let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(|error| client.failed(&error))?;
+    let content = html! {
+        h1 { "Nodes" }
+        (filters(&asked, &profiles))
+        @match &nodes {
+            Ok(nodes) => (list(&client, &asked, nodes)),
+            Err(error) => (html::refusal(error)),
+        }
+    };
+    match &nodes {
+        Err(error) if error.status == axum::http::StatusCode::UNAUTHORIZED => Err(client.failed(error)),
+        _ => Ok(Page { client: &client, title: "Nodes".to_owned(), place: "/nodes", content }.answer(&headers)),
+    }
+}
+
+fn filters(asked: &Asked, profiles: &[ProfileView]) -> Markup {
+    html! {
+        form.filters action=(format!("{PREFIX}/nodes")) {
+            label { "Text" input name="q" type="search" value=(asked.get("q")) placeholder="ID, name, MAC, address"; }
+            label { "Phase"
+                select name="phase" {
+                    option value="" { "any" }
+                    @for phase in Phase::ALL {
+                        option value=(phase) selected[asked.get("phase") == phase.as_str()] { (phase) }
+                    }
+                }
+            }
+            label { "Profile"
+                select name="profile" {
+                    option value="" { "any" }
+                    @for profile in profiles {
+                        @let name = profile.name.as_str();
+                        option value=(name) selected[asked.get("profile") == name] { (name) }
+                    }
+                }
+            }
+            label { "Labels" input name="label" value=(asked.get("label")) placeholder="rack=a,feed!=2"; }
+            button.main { "Filter" }
+            a href=(format!("{PREFIX}/nodes")) { "Clear" }
+        }
+    }
+}
+
+fn list(client: &ApiClient, asked: &Asked, nodes: &ListPage<NodeView>) -> Markup {
+    let total = nodes.total.unwrap_or(nodes.rows.len());
+    html! {
+        form method="post" action=(format!("{PREFIX}/actions/preview")) {
+            @if actions::may_order(client) { (actions::bar()) }
+            p.quiet id="count" data-live { (total) @if total == 1 { " node" } @else { " nodes" } }
+            div.scroll tabindex="0" role="region" aria-label="Nodes" {
+                table {
+                    thead { (head(asked)) }
+                    tbody id="rows" data-live { @for node in &nodes.rows { (row(node)) } }
+                }
+            }
+            @if nodes.rows.is_empty() { p.quiet { "No node matches. " a href=(format!("{PREFIX}/nodes")) { "Show all" } } }
+        }
+        @if let Some(next) = &nodes.next {
+            p { a.button href=(format!("{PREFIX}/nodes?{}", asked.with(&[("after", next)]))) { "Next page" } }
+        }
+    }
+}
+
+fn head(asked: &Asked) -> Markup {
+    let order = asked.get("sort");
+    let order = if order.is_empty() { "name" } else { order };
+    html! {
+        tr {
+            th scope="col" { input type="checkbox" data-all="node" aria-label="Select all nodes of this page"; }
+            @for (key, title) in SORTED {
+                @let (aria, next) = match order.strip_prefix('-') {
+                    Some(word) if word == key => ("descending", key.to_owned()),
+                    None if order == key => ("ascending", format!("-{key}")),
+                    _ => ("none", key.to_owned()),
+                };
+                th scope="col" aria-sort=(aria) {
+                    a href=(format!("{PREFIX}/nodes?{}", asked.with(&[("sort", &next), ("after", "")]))) { (title) }
+                }
+            }
+            th scope="col" { "Conditions" }
+            th scope="col" { "Labels" }
+            th scope="col" { "Last seen" }
+        }
+    }
+}
+
+fn row(node: &NodeView) -> Markup {
+    html! {
+        tr {
+            td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
+            td { (node_link(&node.id.to_string(), &node.name)) }
+            td { (html::code(node.id)) }
+            td { (html::phase(node.phase)) }
+            td { (node.profile) @if !node.assigned { span.quiet { " (default)" } } }
+            td { (html::maybe(node.address)) }
+            td { @for condition in &node.conditions { (html::badge("warn", condition.kind.as_str())) " " } }
+            td { (shown(&label_words(&node.labels))) }
+            td { (html::time(node.last_seen)) }
+        }
+    }
+}
+
+/// Nodes of this filter, for pages that show a few.
+pub(super) async fn some(client: &ApiClient, query: &str) -> Result<ListPage<NodeView>, ApiError> {
+    client.list(&format!("/v1/nodes?{query}&limit={ROWS}")).await
+}

@@ -1,0 +1,109 @@
+//! The rack at a glance, and the search.
+
+use super::{Answer, node::node_link};
+use crate::{
+    PREFIX,
+    client::{ApiClient, encoded},
+    html::{self, Page, phase_class, shown},
+};
+use axum::{extract::Query, http::HeaderMap};
+use maud::{Markup, html};
+use meshd_api::{NodeView, SearchHit, SearchView, StatusView};
+use meshd_model::fleet::{Phase, Stage};
+use serde::Deserialize;
+
+/// Nodes that are drawn; the list has all.
+const MAX_TILES: usize = 1000;
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let failed = |error| client.failed(&error);
+    let status: StatusView = client.get("/v1/status").await.map_err(failed)?;
+    let path = format!("/v1/nodes?sort=name&limit={MAX_TILES}");
+    let nodes = client.list::<NodeView>(&path).await.map_err(failed)?;
+    let total = nodes.total.unwrap_or(nodes.rows.len());
+    let content = html! {
+        h1 { "Rack " (status.site) }
+        div id="findings" data-live {
+            (html::findings(&status.errors))
+            (html::findings(&status.warnings))
+            @if status.ready && status.warnings.is_empty() { div.alert.good { "Machines can boot; no problem is known." } }
+        }
+        section id="phases" data-live aria-label="Nodes by phase" {
+            div.counts {
+                @for phase in Phase::ALL {
+                    @if let Some(count) = status.phases.get(phase.as_str()) {
+                        a class=(format!("count {}", phase_class(phase))) href=(format!("{PREFIX}/nodes?phase={phase}")) {
+                            strong { (count) } " " (phase)
+                        }
+                    }
+                }
+                span.count { strong { (status.units.ready) "/" (status.units.total) } " units ready" }
+            }
+        }
+        section id="rack" data-live aria-label="All nodes" {
+            @if total == 0 { p.quiet { "No machine was seen yet. Power one on that boots from the network of this site." } }
+            div.tiles { @for node in &nodes.rows { (tile(node)) } }
+            @if total > nodes.rows.len() {
+                p { a href=(format!("{PREFIX}/nodes")) { "All " (total) " nodes" } }
+            }
+        }
+        p.quiet { "meshd " (status.version) }
+    };
+    Ok(Page { client: &client, title: "Overview".to_owned(), place: "/", content }.answer(&headers))
+}
+
+/// One node; while it boots, how far it came.
+fn tile(node: &NodeView) -> Markup {
+    let boots = matches!(node.phase, Phase::Booting | Phase::Enrolling | Phase::Approved | Phase::Discovered);
+    let stage = node.boot.as_ref().and_then(|boot| boot.stage).filter(|_| boots);
+    html! {
+        a class=(format!("tile {}", phase_class(node.phase))) href=(format!("{PREFIX}/nodes/{}", node.id)) {
+            strong { (shown(&node.name)) }
+            span { (node.phase) }
+            @if let Some(stage) = stage { (progress(stage)) }
+            @if let Some(condition) = node.conditions.first() { span.mark { (condition.kind.as_str()) } }
+        }
+    }
+}
+
+/// How far along the boot chain a stage is.
+pub(super) fn progress(stage: Stage) -> Markup {
+    let place = Stage::ALL.iter().position(|other| *other == stage).map_or(0, |place| place + 1);
+    html! {
+        progress value=(place) max=(Stage::ALL.len()) aria-label=(format!("boot: {}", stage.as_str())) {}
+        span.quiet { (stage.as_str()) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Asked {
+    #[serde(default)]
+    q: String,
+}
+
+pub(crate) async fn search(client: ApiClient, Query(asked): Query<Asked>, headers: HeaderMap) -> Answer {
+    let path = format!("/v1/search?q={}", encoded(asked.q.trim()));
+    let found: SearchView = client.get(&path).await.map_err(|error| client.failed(&error))?;
+    let row = |hit: &SearchHit| {
+        let link = match hit.kind.as_str() {
+            "node" => node_link(&hit.id, &hit.name),
+            "vm" => html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
+            _ => html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
+        };
+        vec![
+            html::plain(&hit.kind),
+            link,
+            html::code(&hit.id),
+            html::plain(&hit.state),
+            html::plain(&hit.field),
+            html::plain(&hit.value),
+        ]
+    };
+    let rows: Vec<_> = found.hits.iter().map(row).collect();
+    let content = html! {
+        h1 { "Search" }
+        p { (found.total) " found for “" (shown(&asked.q)) "”" }
+        (html::table(&["Kind", "Name", "ID", "State", "Found in", "Value"], &rows, "Nothing contains this text."))
+    };
+    Ok(Page { client: &client, title: "Search".to_owned(), place: "", content }.answer(&headers))
+}

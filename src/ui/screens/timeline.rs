@@ -1,0 +1,84 @@
+//! The stages of a boot as bars.
+
+use crate::html::{self, duration, shown};
+use maud::{Markup, html};
+use meshd_api::{StageView, TimelineView};
+use meshd_model::fleet::BootStatus;
+
+/// Width of the drawing.
+const WIDTH: u64 = 1000;
+/// Narrowest bar that can be seen.
+const MIN_WIDTH: u64 = 4;
+
+/// Colour of a boot.
+fn class(status: BootStatus) -> &'static str {
+    match status {
+        BootStatus::Online => "good",
+        BootStatus::Booting => "busy",
+        BootStatus::Waiting => "warn",
+        BootStatus::Stalled | BootStatus::Stopped => "bad",
+        BootStatus::Rebooted => "idle",
+    }
+}
+
+pub(super) fn bars(boot: &TimelineView) -> Markup {
+    html! {
+        p {
+            (html::badge(class(boot.result), boot.result.as_str()))
+            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) " so far, network card " code { (boot.mac) }
+        }
+        @for stall in &boot.stalls {
+            @if stall.ended.is_none() {
+                div.alert.bad { strong { "Stalled after " (stall.after.as_str()) ", waits for " (stall.missing.as_str()) } p { (shown(&stall.cause)) } }
+            }
+        }
+        @for wait in &boot.waits {
+            p.quiet { "Told to wait (" (shown(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(wait.last)) }
+        }
+        div.scroll tabindex="0" role="region" aria-label="Stages of this boot" {
+            table.stages {
+                thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "After" } th.wide scope="col" { "" } } }
+                tbody { @for stage in &boot.stages { (bar(stage, boot.total_ms)) } }
+            }
+        }
+        @if boot.boots.len() > 1 {
+            h3 { "Boots" }
+            (boots(boot))
+        }
+    }
+}
+
+fn bar(stage: &StageView, total: u64) -> Markup {
+    let scaled = |millis: u64| (millis * WIDTH).checked_div(total).unwrap_or(0).min(WIDTH);
+    let width = scaled(stage.duration_ms).max(MIN_WIDTH);
+    let start = scaled(stage.elapsed_ms.saturating_sub(stage.duration_ms)).min(WIDTH - width);
+    html! {
+        tr {
+            th scope="row" { (stage.stage.as_str()) @if stage.count > 1 { span.quiet { " ×" (stage.count) } } }
+            td { (duration(stage.duration_ms)) }
+            td { (duration(stage.elapsed_ms)) }
+            td {
+                svg viewBox=(format!("0 0 {WIDTH} 16")) preserveAspectRatio="none" aria-hidden="true" {
+                    rect x=(start) y="2" width=(width) height="12" rx="2" {}
+                }
+            }
+        }
+    }
+}
+
+fn boots(boot: &TimelineView) -> Markup {
+    let rows: Vec<_> = boot
+        .boots
+        .iter()
+        .map(|summary| {
+            let when = html! {
+                a href=(format!("?session={}", summary.session)) { (html::time(summary.opened_at)) }
+                @if summary.session == boot.session { span.quiet { " (shown)" } }
+            };
+            let result = html::badge(class(summary.result), summary.result.as_str());
+            let stage = html::maybe(summary.stage.map(meshd_model::fleet::Stage::as_str));
+            vec![when, result, stage, html::plain(duration(summary.total_ms))]
+        })
+        .collect();
+    html::table(&["Began", "Result", "Last stage", "Took"], &rows, "")
+}
