@@ -95,7 +95,7 @@ fn frame(title: &str, signed_in: Option<(&CallerView, &str)>, content: &Markup) 
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (title) " · meshd" }
+                title { (shown(title)) " · meshd" }
                 link rel="stylesheet" href=(format!("{PREFIX}/assets/style.css"));
                 link rel="icon" href=(format!("{PREFIX}/assets/icon.svg"));
                 script src=(format!("{PREFIX}/assets/script.js")) defer {}

@@ -1,1 +1,309 @@
-//! Tests.
+//! The pages over an API that answers what a test says: sign-in, origin, escaping, roles.
+
+use crate::{Environment, LinkCode, SignIn, router};
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::Request,
+    http::{
+        HeaderMap, Method, StatusCode,
+        header::{AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE},
+    },
+    response::{IntoResponse as _, Response},
+};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+use tower::ServiceExt as _;
+
+/// Markup that would run if it were not escaped.
+const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u{1b}[31m";
+const TOKEN: &str = "meshd_0123";
+
+/// What the API was asked, and whether it still honours the token.
+#[derive(Clone)]
+struct FakeApi {
+    role: &'static str,
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    is_revoked: Arc<Mutex<bool>>,
+}
+
+fn node() -> Value {
+    json!({
+        "id": "3f9a1c0e", "name": HOSTILE, "profile": "compute", "assigned": true, "phase": "degraded",
+        "conditions": [{ "kind": "check_failed", "since": "2026-01-01T00:00:00Z", "detail": HOSTILE }],
+        "address": "10.0.0.7", "mac": "02:00:00:00:00:01", "generation": null, "next_generation": null,
+        "last_seen": "2026-01-01T00:00:00Z", "boot": null, "labels": {}, "revision": "r1"
+    })
+}
+
+fn detail() -> Value {
+    let mut detail = node();
+    let more = json!({
+        "basis": "mac:02:00:00:00:00:01", "fingerprint": { "manufacturer": HOSTILE, "product": "", "serial": "", "board_serial": "", "macs": [], "uuid": null }, "discovered_at": "2026-01-01T00:00:00Z",
+        "link_since": null, "certificates": [], "checks": [], "facts": null
+    });
+    for (key, value) in more.as_object().expect("an object") {
+        detail[key] = value.clone();
+    }
+    detail
+}
+
+impl FakeApi {
+    fn new(role: &'static str) -> Self {
+        FakeApi { role, asked: Arc::default(), is_revoked: Arc::default() }
+    }
+
+    fn router(&self) -> Router {
+        let api = self.clone();
+        Router::new().fallback(async move |request: Request| api.answer(request).await)
+    }
+
+    async fn answer(&self, request: Request) -> Response {
+        let is_token = request.headers().get(AUTHORIZATION).is_some_and(|value| value == &format!("Bearer {TOKEN}"));
+        if !is_token || *self.is_revoked.lock().expect("no panic") {
+            let view = json!({ "code": "unauthorized", "message": "this token is not honoured", "hint": "", "correlation_id": "c" });
+            return (StatusCode::UNAUTHORIZED, Json(view)).into_response();
+        }
+        let path = request.uri().path().to_owned();
+        let body = request.into_body().collect().await.expect("a body").to_bytes();
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        self.asked.lock().expect("no panic").push((path.clone(), body));
+        let answer = match path.as_str() {
+            "/v1/whoami" => json!({ "name": "token:ada", "role": self.role }),
+            "/v1/nodes" => json!([node()]),
+            "/v1/nodes/3f9a1c0e" => detail(),
+            "/v1/bulk/nodes/reboot" => json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
+                "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] }),
+            "/v1/status" => {
+                json!({ "site": HOSTILE, "version": "1", "pid": 1, "ready": true, "phases": { "degraded": 1 } })
+            }
+            _ => json!([]),
+        };
+        if path.ends_with("/timeline") || path == "/v1/nodes/unknown" {
+            let view = json!({ "code": "no_node", "message": "there is no node", "hint": "", "correlation_id": "c" });
+            return (StatusCode::NOT_FOUND, Json(view)).into_response();
+        }
+        if path == "/v1/events" { Body::empty().into_response() } else { Json(answer).into_response() }
+    }
+}
+
+struct Browser {
+    ui: Router,
+    cookie: Option<String>,
+}
+
+struct Shown {
+    status: StatusCode,
+    headers: HeaderMap,
+    text: String,
+}
+
+impl Shown {
+    fn location(&self) -> &str {
+        self.headers.get(LOCATION).map_or("", |value| value.to_str().expect("text"))
+    }
+}
+
+impl Browser {
+    fn new(api: &FakeApi, sign_in: SignIn) -> Self {
+        let ui = router(Environment { api: api.router(), sign_in, random: || [9; 32], now: Instant::now });
+        Browser { ui, cookie: None }
+    }
+
+    async fn send(&mut self, method: Method, path: &str, origin: Option<&str>, form: &str) -> Shown {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, "meshd.example:8443");
+        if let Some(origin) = origin {
+            request = request.header(ORIGIN, origin);
+        }
+        if let Some(cookie) = &self.cookie {
+            request = request.header(COOKIE, cookie);
+        }
+        let request =
+            request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(form.to_owned()));
+        let response = self.ui.clone().oneshot(request.expect("a request")).await.expect("infallible");
+        let (parts, body) = response.into_parts();
+        if let Some(cookie) = parts.headers.get(SET_COOKIE) {
+            let cookie = cookie.to_str().expect("text").split(';').next().expect("a pair").to_owned();
+            self.cookie = Some(cookie).filter(|cookie| !cookie.ends_with('='));
+        }
+        let text = String::from_utf8(body.collect().await.expect("a body").to_bytes().to_vec()).expect("UTF-8");
+        Shown { status: parts.status, headers: parts.headers, text }
+    }
+
+    async fn get(&mut self, path: &str) -> Shown {
+        self.send(Method::GET, path, None, "").await
+    }
+
+    async fn post(&mut self, path: &str, form: &str) -> Shown {
+        self.send(Method::POST, path, Some("https://meshd.example:8443"), form).await
+    }
+
+    async fn signed_in(api: &FakeApi) -> Self {
+        let mut browser = Browser::new(api, SignIn::Token);
+        let answer = browser.post("/ui/sign-in", &format!("token={TOKEN}")).await;
+        assert_eq!((answer.status, answer.location()), (StatusCode::SEE_OTHER, "/ui/"), "{}", answer.text);
+        browser
+    }
+}
+
+#[tokio::test]
+async fn page_without_session_leads_to_the_sign_in_page() {
+    let api = FakeApi::new("viewer");
+    let mut browser = Browser::new(&api, SignIn::Token);
+    for path in ["/ui", "/ui/", "/ui/nodes", "/ui/nodes/3f9a1c0e", "/ui/nothing", "/ui/audit"] {
+        let answer = browser.get(path).await;
+        assert_eq!((answer.status, answer.location()), (StatusCode::SEE_OTHER, "/ui/sign-in"), "{path}");
+    }
+    browser.cookie = Some(format!("__Host-meshd={}", "0".repeat(64)));
+    assert_eq!(browser.get("/ui/").await.location(), "/ui/sign-in", "an invented session");
+    assert!(api.asked.lock().expect("no panic").is_empty());
+    let refused = browser.post("/ui/sign-in", "token=meshd_wrong").await;
+    assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
+    assert!(refused.text.contains("this token is not honoured"));
+}
+
+#[tokio::test]
+async fn cookie_is_for_this_host_by_tls_alone_and_no_script_reads_it() {
+    let api = FakeApi::new("viewer");
+    let mut browser = Browser::new(&api, SignIn::Token);
+    let answer = browser.post("/ui/sign-in", &format!("token={TOKEN}")).await;
+    let cookie = answer.headers.get(SET_COOKIE).expect("a cookie").to_str().expect("text");
+    let (pair, attributes) = cookie.split_once("; ").expect("attributes");
+    assert!(pair.starts_with("__Host-meshd=") && !pair.contains(TOKEN));
+    assert_eq!(attributes, "Path=/; Secure; HttpOnly; SameSite=Strict");
+}
+
+#[tokio::test]
+async fn every_page_forbids_code_that_is_not_ours_and_escapes_what_nodes_say() {
+    let api = FakeApi::new("admin");
+    let mut browser = Browser::signed_in(&api).await;
+    for path in [
+        "/ui/",
+        "/ui/nodes",
+        "/ui/nodes/3f9a1c0e",
+        "/ui/inbox",
+        "/ui/nothing",
+        "/ui/nodes/unknown",
+        "/ui/vms",
+        "/ui/access",
+    ] {
+        let answer = browser.get(path).await;
+        let is_there = !path.ends_with("nothing") && !path.ends_with("unknown");
+        assert_eq!(answer.status.is_success(), is_there, "{path}: {}", answer.text);
+        let policy = answer.headers.get(CONTENT_SECURITY_POLICY).expect("a policy").to_str().expect("text");
+        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{path}");
+        assert!(!answer.text.contains("<script>") && !answer.text.contains("<img"), "{path}: {}", answer.text);
+        assert!(!answer.text.contains('\u{1b}') && !answer.text.contains(" style="), "{path}");
+    }
+    assert!(browser.get("/ui/").await.text.contains("&lt;script&gt;"), "it is shown as text");
+}
+
+#[tokio::test]
+async fn form_of_another_site_is_refused() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let before = api.asked.lock().expect("no panic").len();
+    let form = "action=reboot&node=3f9a1c0e~r1~n1";
+    for origin in [None, Some("null"), Some("https://evil.example"), Some("https://meshd.example"), Some("")] {
+        let answer = browser.send(Method::POST, "/ui/actions/run", origin, form).await;
+        assert_eq!(answer.status, StatusCode::FORBIDDEN, "{origin:?}");
+    }
+    assert_eq!(api.asked.lock().expect("no panic").len(), before, "nothing was ordered");
+}
+
+#[tokio::test]
+async fn action_names_ids_and_revisions_and_its_result_is_shown_for_each_node() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let list = browser.get("/ui/nodes").await.text;
+    assert!(list.contains("value=\"3f9a1c0e~r1~"));
+    let preview = browser.post("/ui/actions/preview", "action=reboot&node=3f9a1c0e~r1~n1").await;
+    assert!(preview.status.is_success() && preview.text.contains("Reboot 1 node"), "{}", preview.text);
+    assert!(api.asked.lock().expect("no panic").iter().all(|(path, _)| !path.contains("bulk")), "only a preview");
+    let done = browser.post("/ui/actions/run", "action=reboot&node=3f9a1c0e~r1~n1&reason=rack+move").await;
+    let asked = api.asked.lock().expect("no panic").clone();
+    let (_, order) = asked.iter().find(|(path, _)| path == "/v1/bulk/nodes/reboot").expect("an order");
+    assert_eq!(order, &json!({ "nodes": [{ "id": "3f9a1c0e", "revision": "r1" }], "order": null }));
+    assert!(done.text.contains("Refused for 1 of 1") && done.text.contains("drain it"), "{}", done.text);
+    for form in ["action=reboot", "action=reboot&node=x", "action=nothing&node=3f9a1c0e~r1~n1", "%ff=%00"] {
+        let refused = browser.post("/ui/actions/run", form).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{form}");
+    }
+    let long = format!("action=reboot{}", "&node=3f9a1c0e~r1~n1".repeat(20_000));
+    assert_eq!(browser.post("/ui/actions/run", &long).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn viewer_sees_no_action() {
+    let (viewer, operator) = (FakeApi::new("viewer"), FakeApi::new("operator"));
+    for (api, sees) in [(viewer, false), (operator, true)] {
+        let mut browser = Browser::signed_in(&api).await;
+        for path in ["/ui/nodes", "/ui/nodes/3f9a1c0e", "/ui/inbox"] {
+            let page = browser.get(path).await.text;
+            assert_eq!(page.contains("name=\"action\""), sees, "{path}: {page}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn session_ends_when_its_token_is_revoked_and_when_somebody_signs_out() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    assert!(browser.get("/ui/").await.status.is_success());
+    let cookie = browser.cookie.clone();
+    *api.is_revoked.lock().expect("no panic") = true;
+    assert_eq!(browser.get("/ui/").await.location(), "/ui/sign-in");
+    *api.is_revoked.lock().expect("no panic") = false;
+    browser.cookie = cookie;
+    assert_eq!(browser.get("/ui/").await.location(), "/ui/sign-in", "the session is gone");
+
+    let mut browser = Browser::signed_in(&api).await;
+    let cookie = browser.cookie.clone();
+    assert_eq!(browser.post("/ui/sign-out", "").await.location(), "/ui/sign-in");
+    browser.cookie = cookie;
+    assert_eq!(browser.get("/ui/").await.location(), "/ui/sign-in");
+}
+
+#[tokio::test]
+async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
+    let api = FakeApi::new("admin");
+    let (code, text) = LinkCode::new([3; 32]);
+    let trusting = api.router();
+    let with_token = Router::new().fallback(async move |mut request: Request| {
+        // As a client of the socket: whoever asks is an admin.
+        let value = format!("Bearer {TOKEN}").parse().expect("plain");
+        request.headers_mut().insert(AUTHORIZATION, value);
+        trusting.oneshot(request).await.expect("infallible")
+    });
+    let ui =
+        router(Environment { api: with_token, sign_in: SignIn::Link(code), random: || [9; 32], now: Instant::now });
+    let mut browser = Browser { ui: ui.clone(), cookie: None };
+    for path in ["/v1/nodes", "/metrics", "/v1/../v1/nodes"] {
+        assert_eq!(browser.get(path).await.status, StatusCode::SEE_OTHER, "{path}");
+    }
+    assert_eq!(browser.get("/ui/enter?code=wrong").await.status, StatusCode::FORBIDDEN);
+    assert_eq!(browser.get("/ui/enter").await.status, StatusCode::FORBIDDEN);
+    assert!(api.asked.lock().expect("no panic").is_empty());
+    let link = format!("/ui/enter?code={}", text.expose());
+    assert_eq!(browser.get(&link).await.location(), "/ui/");
+    assert!(browser.get("/ui/").await.status.is_success());
+    let mut other = Browser { ui, cookie: None };
+    assert_eq!(other.get(&link).await.status, StatusCode::FORBIDDEN, "the link was used");
+    assert_eq!(other.post("/ui/sign-in", &format!("token={TOKEN}")).await.location(), "", "a token is no way in here");
+}
+
+#[tokio::test]
+async fn page_that_did_not_change_is_not_sent_again() {
+    let api = FakeApi::new("viewer");
+    let mut browser = Browser::signed_in(&api).await;
+    let first = browser.get("/ui/nodes").await;
+    let tag = first.headers.get("etag").expect("a tag").clone();
+    let request = Request::builder().uri("/ui/nodes").header(COOKIE, browser.cookie.clone().expect("signed in"));
+    let request = request.header("if-none-match", tag).body(Body::empty()).expect("a request");
+    let again = browser.ui.clone().oneshot(request).await.expect("infallible");
+    assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+}

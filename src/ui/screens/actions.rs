@@ -101,7 +101,7 @@ pub(super) fn may_order(client: &ApiClient) -> bool {
 
 /// A node as a box of a form names it: ID, the revision that is shown, and the name.
 pub(super) fn target(node: &NodeView) -> String {
-    format!("{}~{}~{}", node.id, node.revision, node.name)
+    format!("{}~{}~{}", node.id, node.revision, shown(&node.name))
 }
 
 /// Buttons for every action.
@@ -296,7 +296,7 @@ pub(super) fn of_node(node: &NodeView) -> Markup {
         div.actions {
             form.inline method="post" action=(to("rename")) {
                 label.hidden for="name" { "New name" }
-                input id="name" name="name" value=(node.name) required maxlength="63";
+                input id="name" name="name" value=(shown(&node.name)) required maxlength="63";
                 button { "Rename" }
             }
             form.inline method="post" action=(to("pin")) {

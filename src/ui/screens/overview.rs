@@ -22,7 +22,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let nodes = client.list::<NodeView>(&path).await.map_err(failed)?;
     let total = nodes.total.unwrap_or(nodes.rows.len());
     let content = html! {
-        h1 { "Rack " (status.site) }
+        h1 { "Rack " (shown(&status.site)) }
         div id="findings" data-live {
             (html::findings(&status.errors))
             (html::findings(&status.warnings))
