@@ -197,7 +197,7 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup
         @if rows.is_empty() {
             p.quiet { (empty) }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Table" {
+            div.scroll tabindex="0" role="group" aria-label="Table" {
                 table {
                     thead { tr { @for head in heads { th scope="col" { (head) } } } }
                     tbody { @for row in rows { tr { @for cell in row { td { (cell) } } } } }
@@ -234,5 +234,5 @@ pub(crate) fn word(value: &impl serde::Serialize) -> String {
 /// A value for programs.
 pub(crate) fn code(value: impl ToString) -> Markup {
     let text = shown(&value.to_string());
-    html! { code { (text) } }
+    html! { @if !text.is_empty() { code { (text) } } }
 }

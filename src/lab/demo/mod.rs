@@ -152,6 +152,7 @@ fn how_to_talk(rack: &Rack, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\n== The rack stays up")?;
     writeln!(out, "meshd --site {site} node list         every verb works with this site file")?;
     writeln!(out, "meshd --site {site} events --follow")?;
+    writeln!(out, "meshd --site {site} ui                prints a link to the web UI")?;
     let dir = rack.dir().display();
     writeln!(out, "meshd lab status --dir {dir}          what runs, and where the logs are")?;
     writeln!(out, "meshd lab console node1 --dir {dir}   a node's serial port")?;

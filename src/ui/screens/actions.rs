@@ -253,7 +253,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let content = html! {
         h1 { (action.title) }
         @match done.failed {
-            0 => div.alert.good role="status" { "Done for all " (rows.len()) " nodes." }
+            0 => div.alert.good role="status" { "Done for " (rows.len()) @if rows.len() == 1 { " node." } @else { " nodes." } }
             failed => div.alert.bad role="alert" { "Refused for " (failed) " of " (rows.len()) " nodes." }
         }
         (html::table(&["Node", "ID", "Result"], &rows, ""))

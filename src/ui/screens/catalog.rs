@@ -134,7 +134,7 @@ pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
     let rows: Vec<_> = overlays.iter().map(row).collect();
     let content = html! {
         h1 { "Overlays" }
-        (html::table(&["Name", "What for", "Files", "Packages", "Services", "Variables", "Profiles"], &rows, "The site has no overlay."))
+        (html::table(&["Name", "Purpose", "Files", "Packages", "Services", "Variables", "Profiles"], &rows, "The site has no overlay."))
     };
     Ok(Page { client: &client, title: "Overlays".to_owned(), place: "/overlays", content }.answer(&headers))
 }

@@ -36,7 +36,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
                         button name="action" value="label" { "Label…" }
                     }
                 }
-                div.scroll tabindex="0" role="region" aria-label="Discovered machines" {
+                div.scroll tabindex="0" role="group" aria-label="Discovered machines" {
                     table {
                         thead { tr {
                             th scope="col" { input type="checkbox" data-all="node" aria-label="Select all machines"; }

@@ -82,7 +82,7 @@ pub(crate) async fn page(
         } }
         section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
-        section { h2 { "What it boots" } (generations(&related)) }
+        section { h2 { "Generations" } (generations(&related)) }
         section { h2 { "Work" } div id="work" data-live { (work(&related)) } }
         section { h2 { "Hardware" } (hardware(&detail)) }
         section { h2 { "Events" } div id="events" data-live { (log::event_table(&related.events)) }
@@ -153,7 +153,7 @@ fn checks(detail: &NodeDetail) -> Markup {
     let rows: Vec<_> = detail.checks.iter().map(row).collect();
     html! {
         @if !detail.checks_count && !rows.is_empty() { p.quiet { "Of an earlier boot: they prove nothing now." } }
-        (html::table(&["Check", "Status", "Found", "What to do"], &rows, "No check has run yet."))
+        (html::table(&["Check", "Status", "Found", "Remedy"], &rows, "No check has run yet."))
     }
 }
 

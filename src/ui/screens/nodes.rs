@@ -24,9 +24,9 @@ const SORTED: [(&str, &str); 5] =
     [("name", "Name"), ("id", "ID"), ("phase", "Phase"), ("profile", "Profile"), ("address", "Address")];
 
 /// What is asked of the list, by parameter.
-struct Asked(Vec<(String, String)>);
+struct ListQuery(Vec<(String, String)>);
 
-impl Asked {
+impl ListQuery {
     fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
     }
@@ -41,7 +41,7 @@ impl Asked {
 }
 
 pub(crate) async fn page(client: ApiClient, Query(pairs): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
-    let asked = Asked(pairs);
+    let asked = ListQuery(pairs);
     let query = asked.with(&[("sort", if asked.get("sort").is_empty() { "name" } else { asked.get("sort") })]);
     let nodes = client.list::<NodeView>(&format!("/v1/nodes?{query}&limit={ROWS}")).await;
     let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(|error| client.failed(&error))?;
@@ -59,7 +59,7 @@ pub(crate) async fn page(client: ApiClient, Query(pairs): Query<Vec<(String, Str
     }
 }
 
-fn filters(asked: &Asked, profiles: &[ProfileView]) -> Markup {
+fn filters(asked: &ListQuery, profiles: &[ProfileView]) -> Markup {
     html! {
         form.filters action=(format!("{PREFIX}/nodes")) {
             label { "Text" input name="q" type="search" value=(asked.get("q")) placeholder="ID, name, MAC, address"; }
@@ -87,13 +87,13 @@ fn filters(asked: &Asked, profiles: &[ProfileView]) -> Markup {
     }
 }
 
-fn list(client: &ApiClient, asked: &Asked, nodes: &ListPage<NodeView>) -> Markup {
+fn list(client: &ApiClient, asked: &ListQuery, nodes: &ListPage<NodeView>) -> Markup {
     let total = nodes.total.unwrap_or(nodes.rows.len());
     html! {
         form method="post" action=(format!("{PREFIX}/actions/preview")) {
             @if actions::may_order(client) { (actions::bar()) }
             p.quiet id="count" data-live { (total) @if total == 1 { " node" } @else { " nodes" } }
-            div.scroll tabindex="0" role="region" aria-label="Nodes" {
+            div.scroll tabindex="0" role="group" aria-label="Nodes" {
                 table {
                     thead { (head(asked)) }
                     tbody id="rows" data-live { @for node in &nodes.rows { (row(node)) } }
@@ -107,7 +107,7 @@ fn list(client: &ApiClient, asked: &Asked, nodes: &ListPage<NodeView>) -> Markup
     }
 }
 
-fn head(asked: &Asked) -> Markup {
+fn head(asked: &ListQuery) -> Markup {
     let order = asked.get("sort");
     let order = if order.is_empty() { "name" } else { order };
     html! {

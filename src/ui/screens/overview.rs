@@ -22,7 +22,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let nodes = client.list::<NodeView>(&path).await.map_err(failed)?;
     let total = nodes.total.unwrap_or(nodes.rows.len());
     let content = html! {
-        h1 { "Rack " (shown(&status.site)) }
+        h1 { (shown(&status.site)) }
         div id="findings" data-live {
             (html::findings(&status.errors))
             (html::findings(&status.warnings))
@@ -76,12 +76,12 @@ pub(super) fn progress(stage: Stage) -> Markup {
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct SearchQuery {
     #[serde(default)]
     q: String,
 }
 
-pub(crate) async fn search(client: ApiClient, Query(asked): Query<Asked>, headers: HeaderMap) -> Answer {
+pub(crate) async fn search(client: ApiClient, Query(asked): Query<SearchQuery>, headers: HeaderMap) -> Answer {
     let path = format!("/v1/search?q={}", encoded(asked.q.trim()));
     let found: SearchView = client.get(&path).await.map_err(|error| client.failed(&error))?;
     let row = |hit: &SearchHit| {

@@ -25,7 +25,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
     html! {
         p {
             (html::badge(class(boot.result), boot.result.as_str()))
-            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) " so far, network card " code { (boot.mac) }
+            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) @if boot.result == BootStatus::Booting { " so far" } ", network card " code { (boot.mac) }
         }
         @for stall in &boot.stalls {
             @if stall.ended.is_none() {
@@ -35,7 +35,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
         @for wait in &boot.waits {
             p.quiet { "Told to wait (" (shown(&wait.code)) ") from " (html::time(wait.at)) " to " (html::time(wait.last)) }
         }
-        div.scroll tabindex="0" role="region" aria-label="Stages of this boot" {
+        div.scroll tabindex="0" role="group" aria-label="Stages of this boot" {
             table.stages {
                 thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "After" } th.wide scope="col" { "" } } }
                 tbody { @for stage in &boot.stages { (bar(stage, boot.total_ms)) } }

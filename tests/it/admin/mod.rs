@@ -1,5 +1,6 @@
 //! Who may tell meshd what to do: the admin plane by HTTPS, and what the process itself may do.
 
+mod browser;
 mod fencing;
 pub mod https;
 mod operator;
@@ -7,3 +8,4 @@ mod process;
 mod queries;
 mod service;
 mod several;
+mod ui;

@@ -64,7 +64,7 @@ async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the
 
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let list = format!("[identity]\ndeny_uuids = [\"{}\"]\n", first.uuid);
-    std::fs::write(world.path("site.toml"), site + &list).unwrap();
+    std::fs::write(world.path("site.toml"), site + list.as_str()).unwrap();
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     assert_eq!(rig.node(old).phase, Phase::Online, "what runs goes on");
     second.step(Stage::IpxeDhcp).await;
@@ -94,7 +94,7 @@ async fn what_an_operator_says_while_a_machine_gets_its_new_id_holds_for_the_new
     let old = machine.id();
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let list = format!("[identity]\ndeny_uuids = [\"{}\"]\n", machine.uuid);
-    std::fs::write(world.path("site.toml"), site + &list).unwrap();
+    std::fs::write(world.path("site.toml"), site + list.as_str()).unwrap();
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     machine.step(Stage::IpxeDhcp).await;
     // Its script, which is asked for first, waits for the old link to answer.

@@ -127,7 +127,7 @@ async fn new_hardware_takes_the_place_of_the_old_with_all_that_was_said_of_it() 
     let more = format!(
         "[[reservation]]\nnode = \"{old_id}\"\naddress = \"10.77.0.50\"\n[groups.gpu]\nnodes = [\"{old_id}\"]\nvars = {{ slots = 8 }}\n"
     );
-    std::fs::write(world.path("site.toml"), site + &more).unwrap();
+    std::fs::write(world.path("site.toml"), site + more.as_str()).unwrap();
     let rig = Rig::new(&world);
     let (mut old, mut new) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
     old.answers = true;

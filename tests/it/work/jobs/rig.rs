@@ -78,7 +78,7 @@ impl Rig {
         let machines: Vec<Machine> = machines.collect();
         let site = fs::read_to_string(&world.site).unwrap();
         let group = format!("[groups.pair]\nnodes = [\"{}\", \"{}\"]\n", machines[0].id, machines[1].id);
-        fs::write(&world.site, site + &group).unwrap();
+        fs::write(&world.site, site + group.as_str()).unwrap();
         world.start();
         let mut rig = Rig { machines, world, files, _turn: turn };
         for number in 0..2 {
