@@ -62,7 +62,7 @@ fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
     let mut loaders = BTreeMap::new();
     let mut missing = Vec::new();
     // What else lies in the folder is nobody's business.
-    let names: BTreeSet<&str> = meshd_dhcp::firmware::loader_names().chain(REQUIRED_LOADERS).collect();
+    let names: BTreeSet<&str> = meshd_dhcp::client_arch::loader_names().chain(REQUIRED_LOADERS).collect();
     for name in names {
         match read_bounded(&dir.join(name)) {
             Ok(bytes) => drop(loaders.insert(name.to_owned(), bytes)),

@@ -1,9 +1,9 @@
 //! Chooses the boot file of a client.
 
 use crate::{
+    client_arch::{Fetch, firmware},
     effect::ClientKind,
-    firmware::{Fetch, firmware},
-    packet::{Request, Vendor},
+    packet::{ClientMessage, VendorClass},
 };
 use meshd_types::ClientArch;
 use std::{collections::BTreeSet, net::Ipv4Addr};
@@ -49,7 +49,7 @@ pub struct BootSources {
 impl BootSources {
     /// Returns the boot file of a client with the boot server `server`. iPXE always gets the script: with its own program again it would
     /// loop forever.
-    pub(crate) fn boot_file(&self, request: &Request, server: Ipv4Addr) -> BootFile {
+    pub(crate) fn boot_file(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
         match request.client {
             ClientKind::Os => BootFile::None,
             ClientKind::Ipxe => BootFile::Script(self.url(server, "boot.ipxe")),
@@ -57,7 +57,7 @@ impl BootSources {
         }
     }
 
-    fn loader(&self, request: &Request, server: Ipv4Addr) -> BootFile {
+    fn loader(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
         let arch = request.boot_arch();
         let Some(row) = firmware(arch.0) else { return BootFile::Missing(NoLoader::UnknownArch(arch)) };
         let Some(loader) = row.loaders.iter().copied().find(|loader| self.loaders.contains(*loader)) else {
@@ -65,7 +65,7 @@ impl BootSources {
             return BootFile::Missing(NoLoader::Absent { firmware: row.name, loader: first });
         };
         // An HTTPClient cannot use a file name, whatever its option 93 contains (Quirk::HttpByClassOnly).
-        if row.fetch == Fetch::Http || request.vendor == Some(Vendor::Http) {
+        if row.fetch == Fetch::Http || request.vendor == Some(VendorClass::Http) {
             return BootFile::Http(self.url(server, &format!("loader/{loader}")));
         }
         BootFile::Tftp(loader)

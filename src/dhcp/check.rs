@@ -2,10 +2,10 @@
 
 use crate::{
     boot_file::BootSources,
+    client_arch::loader_names,
     config::{DhcpMode, Interface, Link, Owner, Pool, Reservation, ReservedNic, Segment, Setup},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
-    firmware::loader_names,
     machines::{Attachment, Machines, RelayPort},
     packet::{Origin, PROXY_PORT, SERVER_PORT},
 };

@@ -58,7 +58,7 @@ pub struct SeenExchange {
     pub uuid: Option<SystemUuid>,
     /// Option 93.
     pub arch: Option<ClientArch>,
-    /// The client's address; `None` in proxy mode.
+    /// The client's address; `None` in the offer or acknowledgement of a proxy.
     pub address: Option<Ipv4Addr>,
     /// The lease that this exchange created or renewed.
     pub lease: Option<Lease>,
@@ -123,7 +123,7 @@ pub struct PoolUse {
     pub leased: u32,
     /// Addresses that were offered within the last minute.
     pub offered: u32,
-    /// Addresses in quarantine, because a client found them in use.
+    /// Addresses that are held back, because a client found them in use.
     pub declined: u32,
 }
 

@@ -14,7 +14,7 @@
 //! | [`lease`] | the lease table of a segment: offers, leases, declined and reserved addresses |
 //! | [`engine`] | one packet through the server: rate limit, forged senders, segment, exchange |
 //! | [`boot_file`] | which file or URL a client boots |
-//! | [`firmware`] | loaders by client architecture (option 93) |
+//! | [`client_arch`] | loaders by client architecture (option 93) |
 //! | [`firmware_quirks`] | where firmware departs from the RFCs |
 //! | `check` | checks the engine's invariants for arbitrary input; used by fuzz targets |
 
@@ -23,7 +23,7 @@ mod check;
 pub mod config;
 pub mod effect;
 pub mod engine;
-pub mod firmware;
+pub mod client_arch;
 pub mod firmware_quirks;
 pub mod lease;
 pub mod machines;
@@ -41,5 +41,5 @@ pub use effect::{
 };
 pub use engine::{Counters, Engine};
 pub use machines::{Attachment, Machines, NoMachines, RelayPort};
-pub use packet::{Destination, Origin, RequestKind};
+pub use packet::{ClientMessageType, Destination, Origin};
 pub use warning::Warning;

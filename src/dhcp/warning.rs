@@ -1,6 +1,6 @@
 //! Output of the engine: what an operator should know.
 
-use crate::{boot_file::NoLoader, effect::PoolUse, lease::PoolLevel, machines::RelayPort, packet::RequestKind};
+use crate::{boot_file::NoLoader, effect::PoolUse, lease::PoolLevel, machines::RelayPort, packet::ClientMessageType};
 use meshd_types::{MacAddr, VmName};
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -28,7 +28,7 @@ pub enum Warning {
         /// The Ethernet sender.
         sender: MacAddr,
         /// The message type.
-        kind: RequestKind,
+        kind: ClientMessageType,
     },
     /// A relay reports another port for a NIC than the one that its machine enrolled from.
     OtherPort {

@@ -2,11 +2,11 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `runner` | runs one task: prepare, start, wait, kill, clean up |
+//! | `rank_runner` | runs one task: prepare, start, wait, kill, clean up |
 //! | `exec` | the process that becomes the program: control group, limits, user |
 //! | `storage` | the file system of a task, bounded, in memory |
 //! | `mounts` | the mounts of a task: /dev/shm, /tmp, read-only control groups |
-//! | `hydra` | parses the launch commands of `mpiexec`; pure |
+//! | `hydra_launch_parser` | parses the launch commands of `mpiexec`; pure |
 //! | `output` | forwards the output, one acknowledged piece at a time |
 //! | `cgroup` | the control group, which ends all processes together |
 //!
@@ -14,13 +14,13 @@
 
 mod cgroup;
 pub mod exec;
-mod hydra;
+mod hydra_launch_parser;
 mod output;
 mod storage;
 mod mounts;
-mod runner;
+mod rank_runner;
 
-use self::{cgroup::Cgroups, output::AckedOffsets, runner::JobRunner};
+use self::{cgroup::Cgroups, output::AckedOffsets, rank_runner::JobRunner};
 use meshd_proto::job::{
     JobFault, JobNews, JobNodeState, JobOrder, JobReport, JobWant, MAX_DETAIL, MAX_JOBS, Output, OutputKept,
 };
@@ -217,7 +217,7 @@ impl Jobs {
             let all = async {
                 for job in jobs.keys() {
                     cgroups.of(*job).end().await;
-                    mounts::end(&runner::shm(&folder.join(job.to_string()))).await;
+                    mounts::end(&rank_runner::shm(&folder.join(job.to_string()))).await;
                 }
             };
             // A later agent cleans up the rest.
@@ -238,8 +238,8 @@ async fn remains(
     if let Some(groups) = groups {
         groups.of(job).end().await;
     }
-    mounts::end(&runner::shm(&folder)).await;
-    runner::leave(folder).await;
+    mounts::end(&rank_runner::shm(&folder)).await;
+    rank_runner::leave(folder).await;
     if gone.wait_for(|gone| *gone).await.is_ok() {
         let _ = words.send(JobEvent::Released(job)).await;
     }

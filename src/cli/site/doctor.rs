@@ -164,7 +164,7 @@ fn loaders(site: &Site) -> Finding {
         let found = format!("{} lacks {}", dir.display(), missing.join(", "));
         return Finding::fail("loaders", found, next);
     }
-    let others: BTreeSet<&str> = meshd_dhcp::firmware::loader_names().filter(is_missing).collect();
+    let others: BTreeSet<&str> = meshd_dhcp::client_arch::loader_names().filter(is_missing).collect();
     let others: Vec<&str> = others.into_iter().collect();
     let rest = match others.as_slice() {
         [] => "for every firmware".to_owned(),

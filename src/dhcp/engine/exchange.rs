@@ -5,9 +5,12 @@ use crate::{
     boot_file::BootFile,
     config::{DhcpMode, Pool, ReservedNic},
     effect::{Change, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind, SeenExchange},
-    lease::{Client, LeaseRequestKind},
+    lease::{Client, LeaseMessageType},
     machines::{Machines, RelayPort},
-    packet::{Destination, Origin, PROXY_PORT, ReplyBuilder, ReplyContent, Request, RequestKind, SERVER_PORT, Vendor},
+    packet::{
+        ClientMessage, ClientMessageType, Destination, Origin, PROXY_PORT, ReplyBuilder, ReplyContent, SERVER_PORT,
+        VendorClass,
+    },
     warning::Warning,
 };
 use meshd_types::{DenyList, Hardware, Timestamp, fail};
@@ -16,7 +19,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr};
 /// A request and the context of its reply.
 pub(crate) struct Exchange<'a> {
     pub(crate) now: Timestamp,
-    pub(crate) request: &'a Request,
+    pub(crate) request: &'a ClientMessage,
     pub(crate) origin: Origin,
     /// It came by unicast through a router.
     pub(crate) routed: bool,
@@ -52,14 +55,14 @@ impl Exchange<'_> {
         if let Some(server) = request.server
             && !self.is_ours(server)
         {
-            return self.to_other_server(segment, server);
+            return self.request_to_other_server(segment, server);
         }
         match request.kind {
-            RequestKind::Discover => self.discover(segment),
-            RequestKind::Request => self.request(segment),
-            RequestKind::Decline => self.decline(segment),
-            RequestKind::Release => self.release(segment),
-            RequestKind::Inform => self.inform(segment),
+            ClientMessageType::Discover => self.discover(segment),
+            ClientMessageType::Request => self.request(segment),
+            ClientMessageType::Decline => self.decline(segment),
+            ClientMessageType::Release => self.release(segment),
+            ClientMessageType::Inform => self.inform(segment),
         }
     }
 
@@ -83,7 +86,7 @@ impl Exchange<'_> {
 
     /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
     fn release(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Request { mac, ciaddr, .. } = *self.request;
+        let ClientMessage { mac, ciaddr, .. } = *self.request;
         if fail::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
             return Vec::new();
         }
@@ -92,8 +95,8 @@ impl Exchange<'_> {
     }
 
     /// Handles a packet of a client to another server.
-    fn to_other_server(&self, segment: &mut SegmentState, server: Ipv4Addr) -> Vec<Effect> {
-        if self.request.kind != RequestKind::Request {
+    fn request_to_other_server(&self, segment: &mut SegmentState, server: Ipv4Addr) -> Vec<Effect> {
+        if self.request.kind != ClientMessageType::Request {
             return Vec::new();
         }
         if let Some(authority) = &mut segment.authority {
@@ -124,9 +127,9 @@ impl Exchange<'_> {
         let request = self.request;
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
-        let kind = if in_use == Some(wanted) { LeaseRequestKind::Renewal } else { LeaseRequestKind::New };
+        let kind = if in_use == Some(wanted) { LeaseMessageType::Renewal } else { LeaseMessageType::New };
         // Behind a router, the Ethernet sender does not prove the client. It may only renew its lease.
-        let only_renews = kind == LeaseRequestKind::Renewal && request.client == ClientKind::Os;
+        let only_renews = kind == LeaseMessageType::Renewal && request.client == ClientKind::Os;
         if self.routed && !only_renews && fail::defends("dhcp-routed-renewal") {
             return Vec::new();
         }
@@ -178,24 +181,25 @@ impl Exchange<'_> {
     /// Proxy mode: another server leases addresses; firmware and iPXE get a boot file beside its offer.
     fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let request = self.request;
-        let boots = request.client == ClientKind::Ipxe || matches!(request.vendor, Some(Vendor::Pxe | Vendor::Http));
+        let boots =
+            request.client == ClientKind::Ipxe || matches!(request.vendor, Some(VendorClass::Pxe | VendorClass::Http));
         let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
-        if request.kind == RequestKind::Discover {
+        if request.kind == ClientMessageType::Discover {
             segment.started_exchanges.record(self.now, request.mac, request.xid);
         }
         match (request.kind, self.origin.local_port) {
-            (RequestKind::Request, SERVER_PORT) => self.overheard(segment),
-            (RequestKind::Discover | RequestKind::Request, _) if boots && nothing => {
+            (ClientMessageType::Request, SERVER_PORT) => self.observe_request_to_other_server(segment),
+            (ClientMessageType::Discover | ClientMessageType::Request, _) if boots && nothing => {
                 self.no_loader().into_iter().collect()
             }
-            (RequestKind::Discover, SERVER_PORT) if boots => {
+            (ClientMessageType::Discover, SERVER_PORT) if boots => {
                 vec![self.reply(None, ReplyContent::ProxyOffer), self.seen(None, None, true)]
             }
             // Behind a relay it comes by unicast, past the relay: the sender is not proven.
-            (RequestKind::Request, PROXY_PORT) if boots && self.is_unproven() => {
+            (ClientMessageType::Request, PROXY_PORT) if boots && self.is_unproven() => {
                 vec![self.reply(None, ReplyContent::ProxyAck)]
             }
-            (RequestKind::Request, PROXY_PORT) if boots => {
+            (ClientMessageType::Request, PROXY_PORT) if boots => {
                 vec![self.seen(None, None, true), self.reply(None, ReplyContent::ProxyAck)]
             }
             _ => Vec::new(),
@@ -204,7 +208,7 @@ impl Exchange<'_> {
 
     /// Handles a REQUEST to another server. It needs no reply, but contains the address of the client, which the user binds
     /// capabilities to. The operating system may get another address than the firmware had.
-    fn overheard(&self, segment: &mut SegmentState) -> Vec<Effect> {
+    fn observe_request_to_other_server(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let request = self.request;
         let other = request.server.filter(|server| !self.is_ours(*server));
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
@@ -256,7 +260,7 @@ impl Exchange<'_> {
 
     /// Returns the exchange to store. `discovered`: it began with a DISCOVER.
     fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
-        let Request { mac, client, uuid, arch, .. } = *self.request;
+        let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
         let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
         // Only firmware has a default architecture.
         let arch = if client == ClientKind::Firmware { Some(self.request.boot_arch()) } else { arch };

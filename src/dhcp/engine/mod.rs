@@ -21,7 +21,7 @@ use crate::{
     config::{DhcpMode, Link, NicChanges, ReservedNic, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
     machines::Machines,
-    packet::{Origin, PROXY_PORT, Request, RequestKind, ServerMessage, probe_mac},
+    packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, probe_mac},
     warning::Warning,
 };
 use exchange::Exchange;
@@ -37,7 +37,7 @@ use std::{
 /// Received packets by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests by [`RequestKind`], in its order.
+    /// Requests by [`ClientMessageType`], in its order.
     pub requests: [u64; 5],
     /// Packets that are no request of a client.
     pub malformed: u64,
@@ -152,7 +152,7 @@ impl Engine {
             self.counters.rate_limited += 1;
             return Vec::new();
         }
-        let Some(request) = Request::parse(packet) else {
+        let Some(request) = ClientMessage::parse(packet) else {
             self.counters.malformed += 1;
             return self.handle_server_packet(now, packet, origin.via).into_iter().collect();
         };
@@ -191,7 +191,7 @@ impl Engine {
             deny: &self.deny,
         };
         let effects = exchange.handle(segment);
-        self.counters.refused += u64::from(request.kind == RequestKind::Discover && segment.has_just_refused());
+        self.counters.refused += u64::from(request.kind == ClientMessageType::Discover && segment.has_just_refused());
         effects
     }
 
@@ -230,7 +230,7 @@ impl Engine {
     }
 
     /// Returns the index of the client's segment.
-    fn segment_of(&self, request: &Request, origin: Origin) -> Option<usize> {
+    fn segment_of(&self, request: &ClientMessage, origin: Origin) -> Option<usize> {
         let direct = self.segment_of_interface.get(origin.via).copied().flatten();
         match request.network() {
             // A relay on a direct segment is unknown: any machine there could claim to be one.
@@ -254,7 +254,7 @@ impl Engine {
 
 /// Returns a warning if the Ethernet sender is not the client itself. Behind a relay or router, the sender must be one of the configured
 /// addresses, if there are any.
-fn forged(request: &Request, origin: Origin, routed: bool, relay_macs: &[MacAddr]) -> Option<Warning> {
+fn forged(request: &ClientMessage, origin: Origin, routed: bool, relay_macs: &[MacAddr]) -> Option<Warning> {
     let sender = origin.hardware?;
     let is_forged = if request.is_relayed() || routed {
         !relay_macs.is_empty() && !relay_macs.contains(&sender) && fail::defends("dhcp-relay-source")

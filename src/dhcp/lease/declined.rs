@@ -1,14 +1,14 @@
-//! Declined addresses: in quarantine, because a client found them in use by another machine.
+//! Declined addresses: held back, because a client found them in use by another machine.
 
 use meshd_types::Timestamp;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// Addresses in quarantine, and its end for each.
+/// Addresses that are held back, and the end for each.
 pub(crate) struct DeclinedAddresses {
     until: BTreeMap<Ipv4Addr, Timestamp>,
-    /// The earliest end of a quarantine.
+    /// The earliest end of a hold.
     first: Timestamp,
-    /// Most addresses in quarantine.
+    /// Most addresses that are held back.
     most: usize,
 }
 
@@ -16,7 +16,7 @@ pub(crate) struct DeclinedAddresses {
 const NEVER: i64 = i64::MAX;
 
 impl DeclinedAddresses {
-    /// Creates an empty quarantine for at most this many addresses.
+    /// Creates an empty set for at most this many addresses.
     pub(crate) fn new(most: usize) -> Self {
         DeclinedAddresses { until: BTreeMap::new(), first: Timestamp::from_millis(NEVER), most }
     }
@@ -36,7 +36,7 @@ impl DeclinedAddresses {
         back
     }
 
-    /// Removes and returns the addresses whose quarantine is over.
+    /// Removes and returns the addresses whose hold is over.
     pub(crate) fn take_expired(&mut self, now: Timestamp) -> Vec<Ipv4Addr> {
         if now < self.first {
             return Vec::new();
@@ -49,12 +49,12 @@ impl DeclinedAddresses {
         back
     }
 
-    /// Returns true for an address in quarantine.
+    /// Returns true for an address that is held back.
     pub(crate) fn contains(&self, address: Ipv4Addr) -> bool {
         self.until.contains_key(&address)
     }
 
-    /// Returns the number of addresses in quarantine.
+    /// Returns the number of addresses that are held back.
     pub(crate) fn len(&self) -> usize {
         self.until.len()
     }

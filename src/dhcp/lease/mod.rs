@@ -5,7 +5,7 @@
 //! | `table` | the lease table: offer, lease, release, decline, reclaim |
 //! | `held_address` | the holder of one address: offer or lease, and its end |
 //! | `reservations` | addresses that belong to one NIC or machine |
-//! | `declined` | addresses in quarantine after a DHCPDECLINE |
+//! | `declined` | addresses that a client declined (DHCPDECLINE), held for a while |
 //! | `pool_level` | the fill level of a pool, for warnings |
 //! | `address_map`, `address_bitmap` | values and free addresses of a range |
 
@@ -21,4 +21,4 @@ pub use held_address::OFFER_HOLD;
 pub use pool_level::PoolLevel;
 pub(crate) use reservations::Client;
 pub use table::{DECLINE_WINDOW, DECLINED_HOLD};
-pub(crate) use table::{LeaseRequestKind, LeaseTable};
+pub(crate) use table::{LeaseMessageType, LeaseTable};

@@ -23,12 +23,12 @@ use std::{
     time::Duration,
 };
 
-/// Quarantine of an address after a client found it in use by another machine.
+/// Hold of an address after a client found it in use by another machine.
 pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
 /// How long after an acknowledgement a client may decline the address. Clients probe an address for 3 to 7 seconds before they use it
 /// (RFC 5227).
 pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
-/// At most the n-th part of a pool is in quarantine. Beyond it, the address that was declined first is used again.
+/// At most the n-th part of a pool is held back after declines. Beyond it, the address that was declined first is used again.
 const DECLINED_PART: u32 = 8;
 
 /// Interval of counting expired leases.
@@ -45,7 +45,7 @@ pub enum Refused {
 
 /// How a client asks for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseRequestKind {
+pub enum LeaseMessageType {
     /// It accepts an offer, or restarts with an address that it remembers.
     New,
     /// It uses the address.
@@ -58,7 +58,7 @@ pub struct LeaseTable {
     reserved: Reservations,
     /// Addresses of the server, routers and the like, which no client gets.
     infrastructure: BTreeSet<Ipv4Addr>,
-    /// Addresses of the range that cannot be offered: held, in quarantine, reserved, or infrastructure.
+    /// Addresses of the range that cannot be offered: held, declined, reserved, or infrastructure.
     busy: AddressBitmap,
     /// Addresses of the range that are reserved or infrastructure.
     fixed: BTreeSet<Ipv4Addr>,
@@ -186,14 +186,14 @@ impl LeaseTable {
         now: Timestamp,
         client: Client,
         address: Ipv4Addr,
-        kind: LeaseRequestKind,
+        kind: LeaseMessageType,
     ) -> Result<(Lease, Vec<LeaseChange>), Refused> {
         self.advance(now);
         let Client { mac, vm, .. } = client;
         let NicAddresses { leased, offered } = self.held(mac);
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let own =
-            leased == Some(address) && (kind == LeaseRequestKind::Renewal || reserved.is_none_or(|own| own == address));
+            leased == Some(address) && (kind == LeaseMessageType::Renewal || reserved.is_none_or(|own| own == address));
         let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
         let free = unbound && self.serves(address) && self.is_free(address);
         let allowed = own || offered == Some(address) || reserved == Some(address) || free;
@@ -206,7 +206,7 @@ impl LeaseTable {
         }
         self.drop_offer(mac);
         let until = now.after(self.lease);
-        let acknowledged = (kind == LeaseRequestKind::New).then_some(now);
+        let acknowledged = (kind == LeaseMessageType::New).then_some(now);
         self.hold(
             address,
             HeldAddress { mac, hold: Hold::Leased, until, vm, kept: client.keeps_address, acknowledged },
@@ -244,7 +244,7 @@ impl LeaseTable {
         self.drop_offer(mac);
     }
 
-    /// Puts a declined address into quarantine for [`DECLINED_HOLD`], if it was acknowledged to this client within [`DECLINE_WINDOW`].
+    /// Holds a declined address back for [`DECLINED_HOLD`], if it was acknowledged to this client within [`DECLINE_WINDOW`].
     /// Returns the stored lease that ends.
     pub fn decline(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
         let entry = self.held_by(mac, address)?;
@@ -336,7 +336,7 @@ impl LeaseTable {
         (entry.hold == Hold::Leased).then(|| entry.gone(address))
     }
 
-    /// Advances the time: counts once a second, and ends quarantines.
+    /// Advances the time: counts once a second, and ends holds of declined addresses.
     fn advance(&mut self, now: Timestamp) {
         if self.recount || now.since(self.counted) >= COUNT_EVERY {
             self.recount(now);

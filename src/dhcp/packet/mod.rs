@@ -2,28 +2,31 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `client_class` | firmware or iPXE, by options 60 and 77 |
 //! | `options` | raw options of a packet, option 82 of relays |
 //! | `request` | a request of a client as typed values |
 //! | `reply` | builds OFFER, ACK and NAK |
-//! | `route` | sender of a request, receiver of a reply |
-//! | `foreign_server` | packets of other DHCP servers |
+//! | `reply_destination` | sender of a request, receiver of a reply |
+//! | `server_message` | packets of other DHCP servers |
 //! | `probe` | packets that make other DHCP servers answer |
 //! | `ethernet_frame` | a reply as an Ethernet frame |
 
 mod ethernet_frame;
-mod foreign_server;
+mod server_message;
+mod client_class;
 mod options;
 mod probe;
 mod reply;
 mod request;
-mod route;
+mod reply_destination;
 
+pub(crate) use client_class::VendorClass;
 pub use ethernet_frame::udp_frame;
-pub use foreign_server::ServerMessage;
 pub(crate) use options::Options;
 pub(crate) use probe::probe_mac;
 pub use probe::probe_packets;
 pub(crate) use reply::{ReplyBuilder, ReplyContent};
-pub use request::RequestKind;
-pub(crate) use request::{Request, Vendor};
-pub use route::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};
+pub use reply_destination::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};
+pub(crate) use request::ClientMessage;
+pub use request::ClientMessageType;
+pub use server_message::ServerMessage;

@@ -1,7 +1,7 @@
 //! Builds packets that make other DHCP and PXE servers answer: a DISCOVER, which every server answers, and an INFORM, which most answer
 //! at once, where an offer waits for a ping. No offer is ever accepted.
 
-use super::request::RequestKind;
+use super::request::ClientMessageType;
 use dhcproto::v4::{DhcpOption, Encodable, Encoder, Flags, Message, MessageType, OptionCode, UnknownOption};
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
@@ -17,14 +17,14 @@ pub(crate) fn probe_mac(address: Ipv4Addr) -> MacAddr {
 
 /// Returns both packets.
 pub fn probe_packets(address: Ipv4Addr, xid: u32) -> [Vec<u8>; 2] {
-    [RequestKind::Discover, RequestKind::Inform].map(|kind| {
+    [ClientMessageType::Discover, ClientMessageType::Inform].map(|kind| {
         let none = Ipv4Addr::UNSPECIFIED;
         let (ciaddr, what) = match kind {
-            RequestKind::Inform => (address, MessageType::Inform),
+            ClientMessageType::Inform => (address, MessageType::Inform),
             _ => (none, MessageType::Discover),
         };
         let mut message = Message::new_with_id(xid, ciaddr, none, none, none, &probe_mac(address).0);
-        if kind == RequestKind::Discover {
+        if kind == ClientMessageType::Discover {
             message.set_flags(Flags::default().set_broadcast());
         }
         let raw = |code, data: &[u8]| DhcpOption::Unknown(UnknownOption::new(code, data.to_vec()));

@@ -1,6 +1,6 @@
 //! Builds replies.
 
-use super::request::{Request, Vendor};
+use super::{client_class::VendorClass, request::ClientMessage};
 use crate::{boot_file::BootFile, config::Pool, effect::ClientKind};
 use dhcproto::v4::{
     DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
@@ -49,7 +49,7 @@ pub struct ReplyBuilder<'a> {
 
 impl ReplyBuilder<'_> {
     /// Builds the packet.
-    pub fn build(&self, request: &Request, answer: ReplyContent, boot: &BootFile) -> Vec<u8> {
+    pub fn build(&self, request: &ClientMessage, answer: ReplyContent, boot: &BootFile) -> Vec<u8> {
         let mut message = Message::new_with_id(
             request.xid,
             Ipv4Addr::UNSPECIFIED,
@@ -71,7 +71,7 @@ impl ReplyBuilder<'_> {
         encode(&message)
     }
 
-    fn fill(&self, message: &mut Message, request: &Request, answer: ReplyContent) {
+    fn fill(&self, message: &mut Message, request: &ClientMessage, answer: ReplyContent) {
         let kind = match answer {
             ReplyContent::Offer(_) | ReplyContent::ProxyOffer => MessageType::Offer,
             ReplyContent::Ack(_) | ReplyContent::InformAck | ReplyContent::ProxyAck => MessageType::Ack,
@@ -111,7 +111,7 @@ impl ReplyBuilder<'_> {
             ReplyContent::ProxyOffer | ReplyContent::ProxyAck => {
                 message.set_ciaddr(request.ciaddr);
                 // Quirk::ProxyNeedsClass
-                if request.vendor != Some(Vendor::Http) {
+                if request.vendor != Some(VendorClass::Http) {
                     class(message.opts_mut(), b"PXEClient");
                 }
                 // Quirk::LooksForBootServers, and Quirk::StumblesOverMenu
@@ -144,7 +144,7 @@ impl ReplyBuilder<'_> {
     }
 
     /// Sets boot file and server in the header and as options: old firmware reads the header, new firmware the options.
-    fn boot(&self, message: &mut Message, request: &Request, boot: &BootFile) {
+    fn boot(&self, message: &mut Message, request: &ClientMessage, boot: &BootFile) {
         let name = match boot {
             BootFile::None | BootFile::Missing(_) => return,
             BootFile::Tftp(name) => name.as_bytes(),
@@ -159,7 +159,7 @@ impl ReplyBuilder<'_> {
         options.insert(DhcpOption::TFTPServerName(server.into_bytes()));
         options.insert(DhcpOption::BootfileName(name.to_vec()));
         // Quirk::UrlNeedsClass
-        if matches!(boot, BootFile::Http(_)) && request.vendor == Some(Vendor::Http) {
+        if matches!(boot, BootFile::Http(_)) && request.vendor == Some(VendorClass::Http) {
             class(options, b"HTTPClient");
         }
     }

@@ -1,25 +1,26 @@
-//! A packet of a client as a typed [`Request`]; accepts any input.
+//! A packet of a client as a typed [`ClientMessage`]; accepts any input.
 //!
 //! The borrowed view of dhcproto is used, because the owned one stops at the first malformed option and asserts lengths. Here a malformed
 //! option is ignored.
 
-use super::options::{HEADER, Options, RelayInformation};
-use crate::{effect::ClientKind, firmware::firmware};
+use super::{
+    client_class::{VendorClass, client_kind, vendor},
+    options::{HEADER, Options, RelayInformation},
+};
+use crate::{client_arch::firmware, effect::ClientKind};
 use dhcproto::v4::{HType, MessageType, Opcode, OptionCode, UnknownOption, borrowed};
 use meshd_types::{ClientArch, MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
 
 /// The longest packet that is parsed; longer than any Ethernet frame.
 pub(crate) const MAX_REQUEST: usize = 2048;
-/// User class of iPXE, in option 77.
-const IPXE: &[u8] = b"iPXE";
 /// Options that the reply repeats.
 const ECHOED: [OptionCode; 3] =
     [OptionCode::ClientIdentifier, OptionCode::ClientMachineIdentifier, OptionCode::RelayAgentInformation];
 
 /// The message type of a request (option 53).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
+pub enum ClientMessageType {
     Discover,
     Request,
     Decline,
@@ -27,20 +28,9 @@ pub enum RequestKind {
     Inform,
 }
 
-/// The boot loader in firmware, by option 60.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vendor {
-    /// `PXEClient`: expects a file name.
-    Pxe,
-    /// `HTTPClient`: expects a URL.
-    Http,
-    /// `U-Boot`: expects a file name in the header.
-    UBoot,
-}
-
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ClientMessage {
     /// Transaction ID.
     pub xid: u32,
     /// Seconds since the client began.
@@ -50,7 +40,7 @@ pub struct Request {
     /// The client (chaddr).
     pub mac: MacAddr,
     /// Option 53.
-    pub kind: RequestKind,
+    pub kind: ClientMessageType,
     /// The address that the client uses; unspecified if none.
     pub ciaddr: Ipv4Addr,
     /// The relay; unspecified if none.
@@ -60,7 +50,7 @@ pub struct Request {
     /// Option 54.
     pub server: Option<Ipv4Addr>,
     /// Option 60, if a firmware loader sent it.
-    pub vendor: Option<Vendor>,
+    pub vendor: Option<VendorClass>,
     /// Firmware, iPXE or operating system.
     pub client: ClientKind,
     /// Option 93, or the value in the text of option 60.
@@ -73,9 +63,9 @@ pub struct Request {
     pub echoed: Vec<UnknownOption>,
 }
 
-impl Request {
+impl ClientMessage {
     /// Parses a packet; `None` if it is not a request of an Ethernet client.
-    pub fn parse(packet: &[u8]) -> Option<Request> {
+    pub fn parse(packet: &[u8]) -> Option<ClientMessage> {
         if !(HEADER..=MAX_REQUEST).contains(&packet.len()) {
             return None;
         }
@@ -86,7 +76,7 @@ impl Request {
         }
         let options = Options::read(packet);
         let vendor = vendor(&options);
-        Some(Request {
+        Some(ClientMessage {
             xid: message.xid(),
             secs: message.secs(),
             flags: message.flags().into(),
@@ -121,31 +111,15 @@ impl Request {
     }
 }
 
-fn kind(options: &Options<'_>) -> Option<RequestKind> {
+fn kind(options: &Options<'_>) -> Option<ClientMessageType> {
     let [value] = *options.get(OptionCode::MessageType)? else { return None };
     match MessageType::from(value) {
-        MessageType::Discover => Some(RequestKind::Discover),
-        MessageType::Request => Some(RequestKind::Request),
-        MessageType::Decline => Some(RequestKind::Decline),
-        MessageType::Release => Some(RequestKind::Release),
-        MessageType::Inform => Some(RequestKind::Inform),
+        MessageType::Discover => Some(ClientMessageType::Discover),
+        MessageType::Request => Some(ClientMessageType::Request),
+        MessageType::Decline => Some(ClientMessageType::Decline),
+        MessageType::Release => Some(ClientMessageType::Release),
+        MessageType::Inform => Some(ClientMessageType::Inform),
         _ => None,
-    }
-}
-
-pub(crate) fn vendor(options: &Options<'_>) -> Option<Vendor> {
-    let class = options.get(OptionCode::ClassIdentifier)?;
-    let known = [(b"PXEClient".as_slice(), Vendor::Pxe), (b"HTTPClient", Vendor::Http), (b"U-Boot", Vendor::UBoot)];
-    known.into_iter().find(|(name, _)| class.starts_with(name)).map(|(_, vendor)| vendor)
-}
-
-fn client_kind(options: &Options<'_>, vendor: Option<Vendor>) -> ClientKind {
-    if options.get(OptionCode::UserClass).is_some_and(is_ipxe) {
-        ClientKind::Ipxe
-    } else if vendor.is_some() {
-        ClientKind::Firmware
-    } else {
-        ClientKind::Os
     }
 }
 
@@ -159,20 +133,4 @@ fn arch(options: &Options<'_>) -> Option<ClientArch> {
     let class = std::str::from_utf8(options.get(OptionCode::ClassIdentifier)?).ok()?;
     let mut words = class.split(':').skip_while(|word| *word != "Arch");
     words.nth(1)?.parse().ok().map(ClientArch)
-}
-
-/// iPXE sends its bare name; relays and RFC 3004 use a list of length-prefixed names. Both are accepted.
-fn is_ipxe(user_class: &[u8]) -> bool {
-    if user_class == IPXE {
-        return true;
-    }
-    let mut rest = user_class;
-    while let Some((&length, tail)) = rest.split_first() {
-        let Some((class, tail)) = tail.split_at_checked(usize::from(length)) else { return false };
-        if class == IPXE {
-            return true;
-        }
-        rest = tail;
-    }
-    false
 }

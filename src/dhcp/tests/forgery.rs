@@ -29,10 +29,10 @@ fn packet_from_another_card_than_it_names_changes_nothing() {
     let address = boot(&mut engine, at(0), mac(1), Who::Ipxe);
     let free = Ipv4Addr::new(10, 77, 0, if address.octets()[3] == 109 { 108 } else { 109 });
     let forged = [
-        (Packet::discover(mac(1), Who::Ipxe), RequestKind::Discover),
-        (Packet::reboot(mac(1), Who::Ipxe, free), RequestKind::Request),
-        (decline(mac(1), address), RequestKind::Decline),
-        (Packet::new(MessageType::Release, mac(1), Who::Os).using(address), RequestKind::Release),
+        (Packet::discover(mac(1), Who::Ipxe), ClientMessageType::Discover),
+        (Packet::reboot(mac(1), Who::Ipxe, free), ClientMessageType::Request),
+        (decline(mac(1), address), ClientMessageType::Decline),
+        (Packet::new(MessageType::Release, mac(1), Who::Os).using(address), ClientMessageType::Release),
     ];
     for (packet, kind) in forged {
         let outcome = send_from(&mut engine, at(1), &packet, THIEF, &OneNode::default());
@@ -131,7 +131,7 @@ fn relayed_packet_from_another_card_than_the_relays_is_refused_with_an_alarm() {
     let mut engine = two_segments(vec![relay]);
     let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY);
     let outcome = send_from(&mut engine, at(0), &relayed, THIEF, &OneNode::default());
-    let expected = Warning::Forged { mac: mac(1), sender: THIEF, kind: RequestKind::Discover };
+    let expected = Warning::Forged { mac: mac(1), sender: THIEF, kind: ClientMessageType::Discover };
     assert_eq!(outcome.0, [Effect::Warn(expected)]);
     send_from(&mut engine, at(0), &relayed, relay, &OneNode::default()).expect(MessageType::Offer);
     // A site that names no card takes every relay's word.

@@ -2,7 +2,7 @@
 
 use super::clients::*;
 use crate::{
-    firmware::{FIRMWARE, Fetch, loader_names},
+    client_arch::{FIRMWARE, Fetch, loader_names},
     firmware_quirks::{QUIRKS, Quirk},
     packet::PROXY_PORT,
     *,

@@ -3,7 +3,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `request` | the query of `GET /boot/script` |
-//! | `plan` | kernel, initrds and arguments of a node |
+//! | `plan` | kernel, initrds and overlay of a node |
+//! | `kernel_args` | the kernel command line of a node |
 //! | `refusal` | why a machine does not boot now |
 //! | `script` | renders a plan or a refusal for iPXE |
 //! | `quote` | quotes values in iPXE scripts |
@@ -13,6 +14,7 @@
 //! again, so that every machine shows why it does not boot.
 
 mod boot_queue;
+mod kernel_args;
 mod plan;
 mod quote;
 mod refusal;
@@ -22,9 +24,8 @@ mod script;
 mod tests;
 
 pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
-pub use plan::{
-    Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile, kernel_args,
-};
+pub use kernel_args::kernel_args;
+pub use plan::{Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile};
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};
 pub use script::{boot_script, entry_script, refusal_script};

@@ -38,7 +38,7 @@ pub use generations::{
 };
 pub use lease::Lease;
 pub use node::{
-    admission::admitting, certificate::Certificate, condition::Condition, condition::ConditionKind,
+    approval_rules::admitting, certificate::Certificate, condition::Condition, condition::ConditionKind,
     identity::ConflictingMachine, identity::Identified, identity::IdentityConflict, identity::MAX_RIVALS,
     identity::ObservedMachine, identity::RIVAL_NOTED, identity::identify, label::LabelChange, label::LabelError,
     label::LabelKey, label::LabelValue, label::Labels, label::MAX_LABELS, label::label_words, phase::Phase,

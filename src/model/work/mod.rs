@@ -2,28 +2,26 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `placement` | chooses node and devices of a VM |
-//! | `vm` | records of VMs |
+//! | `vm` | records of VMs; the choice of node and devices for one |
 //! | `slot` | devices of a node that can be assigned, with what belongs to them |
 //! | [`job`] | tasks on bare metal: record and life cycle |
 //!
 //! A node either holds virtual machines or is claimed by one task, never both.
 
 pub mod job;
-mod placement;
 mod slot;
 mod vm;
 
-pub use placement::{
+pub use slot::{
+    Approved, MAX_FABRIC, Near, ParseSlotIdError, Pick, Slot, SlotId, SlotState, barred, candidates, functions, judge,
+    of_node, unit_of,
+};
+pub use vm::placement::{
     allocations::Allocations,
     candidate::{CandidateNode, PlacementFit, VmSupport},
     explain::{MAX_TOLD, lacks},
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
     scheduler::{place, place_by},
-};
-pub use slot::{
-    Approved, MAX_FABRIC, Near, ParseSlotIdError, Pick, Slot, SlotId, SlotState, barred, candidates, functions, judge,
-    of_node, unit_of,
 };
 pub use vm::{
     locality::Locality,

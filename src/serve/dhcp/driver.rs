@@ -12,7 +12,7 @@ use crate::serve::{
 };
 use meshd_config::DhcpMode;
 use meshd_dhcp::{
-    BootSources, Effect, Engine, Origin, Reply, Setup, Warning, firmware::loader_names, packet::probe_packets,
+    BootSources, Effect, Engine, Origin, Reply, Setup, Warning, client_arch::loader_names, packet::probe_packets,
 };
 use meshd_store::StoreError;
 use std::{

@@ -1,6 +1,6 @@
 //! Metrics of the DHCP service, published once a second, so that no packet needs a look-up. Pool usage is a gauge of the central node.
 
-use meshd_dhcp::{Counters, ReplyKind, RequestKind};
+use meshd_dhcp::{ClientMessageType, Counters, ReplyKind};
 use std::time::Instant;
 
 /// Counters since the start.
@@ -30,11 +30,11 @@ impl DhcpTelemetry {
 
     pub(super) fn publish(&self, counters: Counters) {
         for (kind, word) in [
-            (RequestKind::Discover, "discover"),
-            (RequestKind::Request, "request"),
-            (RequestKind::Decline, "decline"),
-            (RequestKind::Release, "release"),
-            (RequestKind::Inform, "inform"),
+            (ClientMessageType::Discover, "discover"),
+            (ClientMessageType::Request, "request"),
+            (ClientMessageType::Decline, "decline"),
+            (ClientMessageType::Release, "release"),
+            (ClientMessageType::Inform, "inform"),
         ] {
             metrics::counter!("meshd_dhcp_requests_total", "kind" => word).absolute(counters.requests[kind as usize]);
         }

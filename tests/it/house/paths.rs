@@ -25,7 +25,7 @@ const PURE: [&str; 19] = [
     "src/agent/vm/spec",
     "src/agent/vm/process/vm_state_machine.rs",
     "src/agent/vm/net/nic_addresses.rs",
-    "src/agent/vm/process/qmp.rs",
+    "src/agent/vm/process/qmp_message.rs",
     "src/agent/vm/disks/cloud_init_seed.rs",
     "src/agent/nat/subnet.rs",
 ];

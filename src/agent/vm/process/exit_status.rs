@@ -1,7 +1,7 @@
 //! Why QEMU ended or paused a guest, as a failure report. Pure.
 
 use super::{
-    qmp::{DiskError, Pause},
+    qmp_message::{DiskError, Pause},
     vm_state_machine::{ShutdownCause, VmEvent},
 };
 use meshd_proto::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmSpec};

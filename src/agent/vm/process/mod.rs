@@ -9,15 +9,15 @@
 //! | `vm_record` | commands to a supervisor, and the stored record of a VM |
 //! | `launch` | checks resources, makes files, starts QEMU; cleans up after its end |
 //! | `qemu_process` | starts, finds, watches and signals a process |
-//! | `qmp_session` | the connection to QEMU's control socket |
-//! | `qmp` | messages of the QEMU Machine Protocol; pure |
+//! | `qmp_client` | the connection to QEMU's control socket |
+//! | `qmp_message` | messages of the QEMU Machine Protocol; pure |
 //! | `release_check` | waits until units and disks of a stopped VM are free |
 
 pub mod exit_status;
 pub mod launch;
 pub mod qemu_process;
-pub mod qmp;
-pub mod qmp_session;
+pub mod qmp_message;
+pub mod qmp_client;
 pub mod release_check;
 pub mod supervisor;
 pub mod vm_event;

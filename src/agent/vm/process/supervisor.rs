@@ -4,7 +4,7 @@ use super::{
     exit_status,
     launch::{self, Launched},
     qemu_process::{self, WatchedProcess},
-    qmp_session::{QemuEvent, QmpSession, QmpSessionConfig},
+    qmp_client::{QemuEvent, QmpSession, QmpSessionConfig},
     release_check,
     vm_record::{PersistedVm, SupervisorCommand, report},
     vm_state_machine::{VmAction, VmEvent, VmStateMachine},

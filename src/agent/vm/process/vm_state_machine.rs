@@ -272,8 +272,8 @@ impl VmStateMachine {
         }
     }
 
-    fn stop(&mut self, now: Duration, step: VmStep, start_timeout: Duration, then: AfterStop) -> Vec<VmAction> {
-        self.state = MachineState::Stopping { step, deadline: now + start_timeout, then };
+    fn stop(&mut self, now: Duration, step: VmStep, step_timeout: Duration, then: AfterStop) -> Vec<VmAction> {
+        self.state = MachineState::Stopping { step, deadline: now + step_timeout, then };
         vec![match step {
             VmStep::Acpi => VmAction::PowerDown,
             VmStep::Term => VmAction::Terminate,

@@ -17,7 +17,7 @@ use std::path::Path;
 /// First PCI slot of root ports; lower slots are for devices that QEMU places.
 const FIRST_PORT_SLOT: usize = 0x10;
 /// Functions of a PCI slot.
-const SLOT: usize = 8;
+const FUNCTIONS_PER_PCI_SLOT: usize = 8;
 
 /// Prefix of the block graph node names of volumes; their index follows.
 pub const VOLUME_NODE: &str = "volume";
@@ -122,7 +122,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
         flash(uefi, files, &mut line);
     }
     for (index, function) in plan.functions.iter().enumerate() {
-        let (slot, port) = (FIRST_PORT_SLOT + index / SLOT, index % SLOT);
+        let (slot, port) = (FIRST_PORT_SLOT + index / FUNCTIONS_PER_PCI_SLOT, index % FUNCTIONS_PER_PCI_SLOT);
         let first = if port == 0 { ",multifunction=on" } else { "" };
         line.add(
             "-device",

@@ -7,7 +7,7 @@
 //! | `transitions` | orders and timeouts: their effect on a node beside its phase |
 //! | `condition` | faults of a node beside its phase |
 //! | `identity` | identifies the machine that asks, and detects conflicting machines |
-//! | `admission` | rules of the site that approve machines without an operator |
+//! | `approval_rules` | rules of the site that approve machines without an operator |
 //! | `certificate` | certificates of a node |
 //! | `label` | labels of a node: `key=value` |
 //! | `selector` | selects nodes by labels, names and beginnings of names |
@@ -15,7 +15,7 @@
 //! | `readiness` | whether the checks of a node belong to its current boot |
 //! | `unit_map` | units that a node was approved with, compared with those that it has |
 
-pub mod admission;
+pub mod approval_rules;
 pub mod certificate;
 pub mod condition;
 pub mod identity;

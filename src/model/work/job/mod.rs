@@ -11,15 +11,18 @@
 //! | module | content |
 //! | --- | --- |
 //! | `transitions` | events of a task |
-//! | `node_order` | desired state of a task on one node |
+//! | `time_limits` | time limits of a task |
+//! | `desired_state` | desired state of a task on one node |
 
-mod node_order;
+mod desired_state;
+mod time_limits;
 mod transitions;
 
 #[cfg(test)]
 mod tests;
 
-pub use transitions::{HEAD_PATIENCE, NodeObservation, START_LIMIT};
+pub use time_limits::{HEAD_PATIENCE, START_LIMIT};
+pub use transitions::NodeObservation;
 
 use meshd_proto::job::{HydraLaunch, JobFault, JobUser, MAX_NODES, MAX_RANKS_PER_NODE};
 use meshd_types::{BootSessionId, GroupName, JobId, NodeId, Timestamp};

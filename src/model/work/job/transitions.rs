@@ -3,14 +3,6 @@
 use super::{Job, JobCause, JobEnd, JobState, Launcher, Member, MemberState};
 use meshd_proto::job::{JobNodeState, MAX_DETAIL};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
-use std::time::Duration;
-
-/// How long a job may take until it runs on all its nodes.
-pub const START_LIMIT: Duration = Duration::from_secs(90);
-
-/// How long after the failure of another node's proxy the head may take to say how the ranks ended. A head that misses a proxy ends
-/// at once, but one that the proxy never reached waits for it without a limit.
-pub const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is known of a node of a job without its word on the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,35 +96,6 @@ impl Job {
         first
     }
 
-    /// Time passed.
-    pub fn timer(&mut self, now: Timestamp) {
-        let age = now.since(self.created_at);
-        if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
-            let detail = format!("not over within {} s", self.spec.timeout_s.unwrap_or_default());
-            self.ends(JobState::TimedOut, JobCause::TimeLimit, detail, None, now);
-        } else if self.state == JobState::Starting && age >= START_LIMIT {
-            let late = self.members.iter().find(|member| member.state == MemberState::Claimed);
-            let node = late.map(|member| member.node);
-            let detail = format!("does not run on all nodes after {} s", START_LIMIT.as_secs());
-            self.ends(JobState::Failed, JobCause::StartTimeout, detail, node, now);
-        }
-        self.misses_a_proxy(now);
-        self.settle(now);
-    }
-
-    /// Hydra's head waits for all of its proxies. One that has ended by itself with 0 has told the head all there was to tell; one that
-    /// failed may never have reached it.
-    fn misses_a_proxy(&mut self, now: Timestamp) {
-        let failed = |member: &Member| {
-            let code = member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
-            (now.since(member.ended_at?) >= HEAD_PATIENCE).then_some((member.node, code))
-        };
-        let is_hydra = self.spec.launcher == Launcher::Mpich;
-        let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra) else { return };
-        let detail = format!("the proxy of this node ended with exit code {code}, and the head said nothing since");
-        self.ends(JobState::Failed, JobCause::ProxyFailed, detail, Some(node), now);
-    }
-
     /// What a node has of it: while it is held, what holds it.
     fn member(&mut self, node: NodeId) -> Option<&mut Member> {
         let is_it = |member: &Member| member.node == node;
@@ -144,11 +107,11 @@ impl Job {
 
     /// A part has ended by itself. Hydra's head speaks for all ranks; without Hydra the first failure does, or all.
     fn exited(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
-        let speaks = match self.spec.launcher {
+        let decides_result = match self.spec.launcher {
             Launcher::Mpich => is_head,
             Launcher::None => code != 0 || self.members.iter().all(|member| member.state == MemberState::Ended),
         };
-        if !speaks {
+        if !decides_result {
             return;
         }
         let (state, detail) = match code {
@@ -162,15 +125,22 @@ impl Job {
         }
     }
 
-    /// The first word counts.
-    fn ends(&mut self, state: JobState, cause: JobCause, detail: String, node: Option<NodeId>, at: Timestamp) {
+    /// The first cause counts.
+    pub(super) fn ends(
+        &mut self,
+        state: JobState,
+        cause: JobCause,
+        detail: String,
+        node: Option<NodeId>,
+        at: Timestamp,
+    ) {
         if self.end.is_none() {
             self.end = Some(JobEnd { state, cause, detail, node, code: None, at });
             self.state = JobState::Ending;
         }
     }
 
-    fn settle(&mut self, now: Timestamp) {
+    pub(super) fn settle(&mut self, now: Timestamp) {
         match &self.end {
             None => {
                 let runs = |member: &Member| member.state != MemberState::Claimed;

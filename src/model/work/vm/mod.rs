@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `record` | desired state, placement and last report |
+//! | `placement` | chooses node and devices of a VM |
 //! | `status` | the state that is shown |
 //! | `disks` | disks that a VM has, had or leaves |
 //! | `locality` | NUMA locality of a VM on its node |
@@ -12,6 +13,7 @@
 pub mod disks;
 pub mod locality;
 pub mod node_loss;
+pub mod placement;
 pub mod record;
 pub mod reserved_nic;
 pub mod status;

@@ -1,7 +1,10 @@
 //! DHCP exchanges: leases are stored, boot sessions are opened and continued.
 
-use crate::serve::central::{boot::BootService, environment::alarms::raise};
-use meshd_model::fleet::{Actor, BootSession, ConditionKind, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
+use crate::serve::central::boot::{
+    BootService,
+    session_guard::{end_session, moved},
+};
+use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -17,7 +20,7 @@ pub struct DhcpSeen {
     pub uuid: Option<SystemUuid>,
     /// Option 93.
     pub arch: Option<ClientArch>,
-    /// The machine's address; `None` in proxy mode.
+    /// The machine's address; `None` in the offer or acknowledgement of a proxy.
     pub address: Option<Ipv4Addr>,
     /// The lease that the exchange created or renewed.
     pub lease: Option<Lease>,
@@ -120,38 +123,6 @@ impl BootService {
     pub fn leases(&self) -> Vec<Lease> {
         self.env.store.read(|model| model.leases().cloned().collect())
     }
-}
-
-/// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
-/// address or sends a DISCOVER; anything else is a forgery.
-fn moved(session: &BootSession, seen: &DhcpSeen, now: Timestamp) -> bool {
-    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
-    let is_open = session.is_fresh(now) || session.holds_address(now);
-    other && is_open && !seen.discovered && fail::defends("session-address-change")
-}
-
-/// Ends a boot session: it gets no capability any more, and its tokens are void.
-fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpSeen, now: Timestamp) -> Option<NodeId> {
-    let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
-    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
-    let detail = format!(
-        "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
-        session.mac,
-        shown(session.address),
-        shown(seen.address)
-    );
-    let id = session.id;
-    tx.put_session(BootSession { ended: true, ..session });
-    let Some(node) = node else {
-        let kind = EventKind::Raised { condition: ConditionKind::BootImpersonated };
-        tx.event(Event::new(now, Actor::Stranger, kind, detail).in_session(id));
-        return None;
-    };
-    let tokens: Vec<_> =
-        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
-    tokens.into_iter().for_each(|hash| tx.remove_token(hash));
-    raise(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
-    Some(node)
 }
 
 fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {

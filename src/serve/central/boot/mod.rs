@@ -4,24 +4,26 @@
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
 //! | `segments` | health of DHCP on each segment |
-//! | `layer2` | which machine has an address, and whether a node is present |
+//! | `nic_presence` | which machine has an address, and whether a node is present |
 //! | `fetch` | loaders, kernel, initramfs, packages and modloop are fetched |
 //! | `script` | the boot script: identity, admission, rendering, capability, plan |
-//! | `admission` | which node a machine is, and whether it may boot |
+//! | `session_guard` | keeps the boot of a machine from other machines |
+//! | `identify_machine` | which node a machine is, and whether it may boot |
 //! | `script_cache` | the same script for a repeated request |
 //! | `queue` | how many machines load at once |
 //! | `overlay` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
 
-mod admission;
+mod identify_machine;
 mod dhcp;
 mod fetch;
-mod layer2;
+mod nic_presence;
 mod overlay;
 mod queue;
 mod script;
 mod script_cache;
 mod segments;
+mod session_guard;
 mod stalls;
 
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};

@@ -1,11 +1,8 @@
 //! The boot script: identity, admission, rendering, capability, plan.
 
 use crate::serve::central::{
-    boot::{BootService, admission::BootRequest, script_cache::CachedScript},
-    environment::{
-        alarms::Alarm,
-        records::{phase_event, reach},
-    },
+    boot::{BootService, identify_machine::BootRequest, script_cache::CachedScript},
+    environment::records::{phase_event, reach},
     generations::RenderError,
     workloads::rebooted,
 };
@@ -102,47 +99,6 @@ impl BootService {
         let told = CachedScript::of(&script, &capability, request, endpoint, &live, &node);
         self.promise(session.id, rendered, told);
         Ok(script)
-    }
-
-    /// Returns the boot session of this request: opened by DHCP of this MAC within the window, from the
-    /// leased address. In proxy mode, that is the address that the machine was seen to take. Before that
-    /// no request is answered, because the first requester could be an attacker.
-    async fn own_session(&self, sighting: &ObservedMachine, from: Ipv4Addr) -> Result<BootSession, Refusal> {
-        let now = self.env.now();
-        let session = self.env.store.read(|model| model.newest_session(sighting.mac).cloned());
-        let own = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));
-        let wire = self.env.check_neighbour(from, |mac| *mac == sighting.mac || !fail::defends("boot-neighbour")).await;
-        if let (Some(own), Ok(())) = (own, &wire) {
-            return Ok(own.clone());
-        }
-        let id = sighting.node_id();
-        let seen = match (wire, session) {
-            (Err(wire), _) => wire,
-            (Ok(()), None) => "DHCP never saw that MAC".to_owned(),
-            (Ok(()), Some(session)) if session.ended => "its boot was ended after its address changed".to_owned(),
-            (Ok(()), Some(session)) => match session.address {
-                Some(own) if own != from => format!("its address is {own}"),
-                None => "it was not heard to take an address yet".to_owned(),
-                _ => "its last DHCP exchange is too long ago".to_owned(),
-            },
-        };
-        let detail = format!("{from} asked for the boot of {id} as MAC {}: {seen}", sighting.mac);
-        self.env
-            .alarm(Alarm {
-                kind: ConditionKind::BootImpersonated,
-                node: Some(id),
-                session: None,
-                cause: format!("script from {from}"),
-                detail,
-            })
-            .await;
-        Err(Refusal::NoSession)
-    }
-
-    async fn impersonated(&self, id: NodeId, session: BootSessionId, from: Ipv4Addr, detail: String) {
-        let kind = ConditionKind::BootImpersonated;
-        let cause = format!("script from {from}");
-        self.env.alarm(Alarm { kind, node: Some(id), session: Some(session), cause, detail }).await;
     }
 
     /// Records that the node boots in this session. A repeated script in the same session is only counted.

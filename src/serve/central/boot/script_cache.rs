@@ -4,7 +4,7 @@
 //! Session, address, identity and phase are checked at each request. Only rendering the text and writing the record are skipped.
 
 use crate::serve::central::{
-    boot::{BootService, admission::teaches, script::is_recorded},
+    boot::{BootService, identify_machine::teaches, script::is_recorded},
     environment::site_snapshot::SiteSnapshot,
 };
 use meshd_model::{

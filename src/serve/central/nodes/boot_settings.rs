@@ -1,6 +1,6 @@
 //! What a node boots: its profile, its variables, its pinned generation, and orders for the next boot.
 
-use super::{OperateError, boot_args};
+use super::{OperateError, operator_kernel_args};
 use crate::serve::central::{
     generations::{Contexts, RenderError, kept},
     nodes::NodeOps,
@@ -45,7 +45,7 @@ pub enum OrderError {
     /// A kernel argument that another role may set.
     #[error(
         "kernel argument `{arg}` for one boot: role {role} may not set it; ask an admin, or use one of {}",
-        boot_args::operator_args()
+        operator_kernel_args::operator_args()
     )]
     ForbiddenArg {
         /// As ordered.
@@ -161,7 +161,7 @@ impl NodeOps {
             let (Ok(Edit::Add(plain)) | Ok(Edit::Remove(plain))) = arg.parse::<Edit<String>>();
             kernel_arg(&plain).map_err(OrderError::KernelArg)?;
         }
-        if let Some(arg) = boot_args::beyond(role, &kernel_args) {
+        if let Some(arg) = operator_kernel_args::beyond(role, &kernel_args) {
             return Err(OrderError::ForbiddenArg { arg: arg.to_owned(), role }.into());
         }
         let (site, now) = (self.env.site(), self.env.now());

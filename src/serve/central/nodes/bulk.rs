@@ -221,7 +221,7 @@ impl NodeOps {
             BulkOrder::Remove => changed.iter().for_each(|id| self.orphans.forget(*id)),
             BulkOrder::Drain(DrainPolicy::Stop, grace_s) => {
                 for id in changed {
-                    self.stop_vms_of(id, *grace_s, by).await?;
+                    self.stop_work_on(id, *grace_s, by).await?;
                 }
             }
             BulkOrder::AssignProfile(_) | BulkOrder::Vars(..) => self.generations.scan(changed).await?,

@@ -16,7 +16,7 @@ use meshd_types::NodeId;
 
 impl NodeOps {
     /// Stops the virtual machines and the task of a node that drains. A grace time also shortens shutdowns that have begun.
-    pub(crate) async fn stop_vms_of(
+    pub(crate) async fn stop_work_on(
         &self,
         id: NodeId,
         grace_s: Option<u32>,
@@ -63,7 +63,7 @@ impl NodeOps {
     ) -> Result<Node, OperateError> {
         let node = self.serve_otherwise(id, by, |tx, node| self.drain_begun(tx, node)).await?;
         if workloads == DrainPolicy::Stop {
-            self.stop_vms_of(id, grace_s, by).await?;
+            self.stop_work_on(id, grace_s, by).await?;
         }
         Ok(node)
     }

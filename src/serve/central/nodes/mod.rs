@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `boot_args` | which kernel arguments a role may order for one boot |
+//! | `operator_kernel_args` | which kernel arguments a role may order for one boot |
 //! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
 //! | `bulk` | one order for several nodes |
 //! | `drain` | takes no new work, then maintenance |
@@ -12,7 +12,7 @@
 //! | `naming` | labels and names |
 //! | `operations` | resolve a name, approve, release, reboot |
 
-mod boot_args;
+mod operator_kernel_args;
 mod boot_settings;
 mod bulk;
 mod drain;

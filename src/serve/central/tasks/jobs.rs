@@ -3,6 +3,7 @@
 //! The transaction that stores a task also claims its nodes, so that no node has two. The order for each node follows from the record
 //! ([`Job::order_for`]). It is sent whenever the record changes, at each welcome, and again while a node has not followed it.
 
+use super::node_selection::claim;
 use crate::serve::central::{links::LinkCommand, tasks::Tasks};
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
@@ -11,11 +12,8 @@ use meshd_model::{
 use meshd_proto::{FromCentral, job::JobUser};
 use meshd_store::{Chunk, Model, StoreError, Tx};
 use meshd_types::{GroupName, JobId, NodeId, Timestamp, fail};
-use std::{collections::BTreeSet, io, net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, io, sync::Arc};
 use tokio::sync::watch;
-
-/// Maximum number of nodes that a refusal names.
-const MAX_NAMED: usize = 8;
 
 /// The request of an operator; missing values follow from the group.
 #[derive(Clone, Debug)]
@@ -279,63 +277,6 @@ pub(crate) fn lose_node(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp
 fn count(model: &Model, group: &[NodeId]) -> usize {
     let standing = group.iter().map(|id| model.standing_for(*id).map_or(*id, |node| node.id));
     standing.collect::<BTreeSet<NodeId>>().len()
-}
-
-/// Claims nodes of a group, in the order of the site file.
-fn claim(
-    tx: &Tx<'_>,
-    spec: &JobSpec,
-    group: &[NodeId],
-    with_orphans: &BTreeSet<NodeId>,
-) -> Result<Vec<Member>, JobError> {
-    let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
-    for id in group {
-        match free_node(tx, *id, with_orphans) {
-            Ok(member) if free.iter().any(|other| other.node == member.node) => {
-                others.push(format!("{id} is {}, which the group has already", member.node));
-            }
-            Ok(member) => free.push(member),
-            Err(why) => others.push(format!("{id} {why}")),
-        }
-    }
-    if free.len() < spec.nodes {
-        let (wanted, free, more) = (spec.nodes, free.len(), others.len().saturating_sub(MAX_NAMED));
-        others.truncate(MAX_NAMED);
-        let mut why = others.join(", ");
-        if more > 0 {
-            why += &format!(", and {more} more");
-        }
-        if why.is_empty() {
-            why = "the group has no more nodes".to_owned();
-        }
-        return Err(JobError::NotEnough { group: spec.group.clone(), wanted, free, why });
-    }
-    free.truncate(spec.nodes);
-    Ok(free)
-}
-
-/// Returns a node that the task may claim, or the reason against it.
-fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result<Member, String> {
-    let node = tx.before().standing_for(id).ok_or("was never seen")?;
-    if node.phase != Phase::Online {
-        return Err(format!("is {}", node.phase));
-    }
-    if let Some(job) = tx.job_on(node.id) {
-        return Err(format!("has task {}", job.id));
-    }
-    // This transaction places no VMs, so the state before it decides (BM-5).
-    if tx.before().held(node.id).is_some() {
-        return Err("has virtual machines".to_owned());
-    }
-    if with_orphans.contains(&node.id) {
-        return Err("has work that is not on record".to_owned());
-    }
-    if tx.before().stray_vms().any(|vm| vm.strays.contains(&node.id)) {
-        return Err("is to release virtual machines".to_owned());
-    }
-    let Some(IpAddr::V4(address)) = node.address else { return Err("has no IPv4 address".to_owned()) };
-    let session = node.boot.ok_or("has not booted")?;
-    Ok(Member::claimed(node.id, session, address))
 }
 
 fn begun(job: &Job) -> String {

@@ -3,9 +3,11 @@
 //! | module | content |
 //! | --- | --- |
 //! | `jobs` | starts and cancels tasks, tells nodes what to do, watches time limits |
+//! | `node_selection` | the nodes of a task, or the reason against each |
 //! | `reports` | what nodes report of their tasks, and their output |
 
 mod jobs;
+mod node_selection;
 mod reports;
 
 pub use jobs::{JobError, RunJob};

@@ -5,7 +5,7 @@ pub mod ask;
 
 use crate::world::{CENTRAL, World, eventually, node::PxeNode, tftp};
 use ask::{Client, Firmware};
-use meshd_dhcp::firmware::loader_names;
+use meshd_dhcp::client_arch::loader_names;
 use meshd_types::{Digest, MacAddr};
 use std::{
     collections::{BTreeMap, BTreeSet},

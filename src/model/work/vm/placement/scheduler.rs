@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Rank of a node; less is better: free units left, units on several NUMA nodes, utilization, memory used.
-type Rank = (usize, bool, u64, u64);
+type PlacementCost = (usize, bool, u64, u64);
 
 /// Chooses a node. Devices are packed; CPUs and memory are spread.
 ///
@@ -45,9 +45,10 @@ pub fn place_by<'a>(
     complete: impl Fn(&mut CandidateNode<'a>),
 ) -> Result<PlacementFit, NoPlacement> {
     let named = hosts.clone().filter(|host| only.is_none_or(|only| host.node == only));
-    let bounded: Vec<(Rank, CandidateNode<'a>)> = named.filter_map(|host| Some((bound(ask, &host)?, host))).collect();
+    let bounded: Vec<(PlacementCost, CandidateNode<'a>)> =
+        named.filter_map(|host| Some((bound(ask, &host)?, host))).collect();
     let mut nearest: BinaryHeap<_> = bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
-    let mut best: Option<(Rank, PlacementFit)> = None;
+    let mut best: Option<(PlacementCost, PlacementFit)> = None;
     while let Some(Reverse((bound, at))) = nearest.pop() {
         if best.as_ref().is_some_and(|(rank, _)| *rank <= bound) {
             break;
@@ -73,7 +74,7 @@ pub fn place_by<'a>(
 }
 
 /// Returns the best possible rank of a node without looking at its units; `None` if the node certainly does not take the VM.
-fn bound(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<Rank> {
+fn bound(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<PlacementCost> {
     let spec = &ask.spec;
     let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
     if host.unready.is_some() || !runs || host.held.vms().len() >= MAX_VMS {
@@ -91,7 +92,7 @@ fn units_left(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<usize> {
 }
 
 /// Tries a node without explaining a rejection, which is the common case.
-fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(Rank, PlacementFit)> {
+fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(PlacementCost, PlacementFit)> {
     let (spec, (left, ..)) = (&ask.spec, bound(ask, host)?);
     if host.hosting.is_some_and(|hosting| feature_filter::lacks(spec, hosting).next().is_some()) {
         return None;

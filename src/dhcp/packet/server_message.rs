@@ -1,8 +1,9 @@
 //! Detection of other DHCP servers: parses packets that a server sent to a client.
 
 use super::{
+    client_class::vendor,
     options::{HEADER, Options},
-    request::{MAX_REQUEST, vendor},
+    request::MAX_REQUEST,
 };
 use dhcproto::v4::{MessageType, Opcode, OptionCode, borrowed};
 use std::net::Ipv4Addr;

@@ -1,7 +1,7 @@
 //! Which node has a network card or an address, and whether its machine is present on the wire.
 
 use crate::serve::central::{
-    boot::{BootService, admission::has_link},
+    boot::{BootService, identify_machine::has_link},
     environment::alarms::Alarm,
 };
 use meshd_model::fleet::{ConditionKind, Node, RelayPort};

@@ -1,6 +1,6 @@
 //! Where a reply is sent (RFC 2131, 4.1).
 
-use super::{reply::ReplyContent, request::Request};
+use super::{reply::ReplyContent, request::ClientMessage};
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -45,7 +45,7 @@ impl Destination {
     pub const BROADCAST: Destination = Destination::Ip(SocketAddrV4::new(Ipv4Addr::BROADCAST, CLIENT_PORT));
 
     /// Returns the receiver of a reply. `routed`: the request came by unicast through a router, where no broadcast arrives.
-    pub fn of(request: &Request, answer: ReplyContent, origin: Origin, routed: bool) -> Destination {
+    pub fn of(request: &ClientMessage, answer: ReplyContent, origin: Origin, routed: bool) -> Destination {
         let has_address = !request.ciaddr.is_unspecified();
         match answer {
             // Quirk::AsksProxyFromAnyPort

@@ -35,7 +35,7 @@ const fn row(arch: u16, name: &'static str, fetch: Fetch, loaders: &'static [&'s
     Firmware { arch, name, fetch, loaders }
 }
 
-/// All architectures with a loader. iPXE does not support the missing values.
+/// All architectures with a loader. meshd ships no loader for the missing values.
 pub(crate) const FIRMWARE: [Firmware; 20] = [
     row(0, "BIOS", Fetch::Tftp, BIOS),
     row(6, "UEFI IA32", Fetch::Tftp, IA32),
@@ -45,7 +45,7 @@ pub(crate) const FIRMWARE: [Firmware; 20] = [
     row(11, "UEFI arm64", Fetch::Tftp, ARM64),
     row(15, "UEFI IA32 HTTP boot", Fetch::Http, IA32),
     row(16, "UEFI x64 HTTP boot", Fetch::Http, X64),
-    row(17, "UEFI x64 HTTP boot (as RFC 4578 had it)", Fetch::Http, X64),
+    row(17, "EBC HTTP boot (firmware of x64)", Fetch::Http, X64),
     row(18, "UEFI arm32 HTTP boot", Fetch::Http, ARM32),
     row(19, "UEFI arm64 HTTP boot", Fetch::Http, ARM64),
     row(20, "BIOS HTTP boot", Fetch::Http, BIOS),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::work::{
     Placement, Vm,
-    placement::{
+    vm::placement::{
         allocations::Allocations,
         candidate::{PlacementFit, VmSupport},
         reject_reason::NoPlacement,

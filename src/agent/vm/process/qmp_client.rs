@@ -1,7 +1,7 @@
 //! The connection to a running QEMU: control socket, console file and input FIFO. Plugs the NICs in before the guest's first instruction.
 
 use super::{
-    qmp::{self, DiskError, Pause, QmpMessage},
+    qmp_message::{self, DiskError, Pause, QmpMessage},
     vm_state_machine::ShutdownCause,
 };
 use crate::vm::{
@@ -138,7 +138,7 @@ async fn run(
     let mut control = QmpConnection::open(&terms.qmp, tell, gone).await?;
     let written = terms.console.watch()?;
     terms.console.look();
-    if qmp::is_before_start(&control.ask("query-status").await?) {
+    if qmp_message::is_before_start(&control.ask("query-status").await?) {
         plug(&terms).await.map_err(io::Error::other)?;
         control.ask("cont").await?;
     }
@@ -217,7 +217,7 @@ impl<'a> QmpConnection<'a> {
         let (read, write) = connect(path, gone).await?.into_split();
         let mut control =
             QmpConnection { lines: LineReader::new(read), write, last: 0, tell, is_held: false, error: None };
-        while qmp::read(&control.line().await?) != QmpMessage::Greeting {}
+        while qmp_message::read(&control.line().await?) != QmpMessage::Greeting {}
         control.ask("qmp_capabilities").await?;
         Ok(control)
     }
@@ -228,7 +228,7 @@ impl<'a> QmpConnection<'a> {
 
     async fn say(&mut self, command: &str) -> io::Result<u64> {
         self.last += 1;
-        self.write.write_all(qmp::command(self.last, command).as_bytes()).await?;
+        self.write.write_all(qmp_message::command(self.last, command).as_bytes()).await?;
         Ok(self.last)
     }
 
@@ -237,7 +237,7 @@ impl<'a> QmpConnection<'a> {
         let asked = self.say(command).await?;
         loop {
             let line = self.line().await?;
-            match qmp::read(&line) {
+            match qmp_message::read(&line) {
                 QmpMessage::Done { id, value } if id == asked => return Ok(value),
                 QmpMessage::Refused { id, reason } if id == asked => {
                     return Err(io::Error::other(format!("QEMU refuses `{command}`: {reason}")));
@@ -248,13 +248,13 @@ impl<'a> QmpConnection<'a> {
     }
 
     async fn tell_pause(&mut self) -> io::Result<()> {
-        let Some(pause) = qmp::pause(&self.ask("query-status").await?) else { return Ok(()) };
+        let Some(pause) = qmp_message::pause(&self.ask("query-status").await?) else { return Ok(()) };
         let _ = self.tell.send(QemuEvent::Paused { pause, error: self.error.clone() }).await;
         Ok(())
     }
 
     async fn note(&mut self, line: &[u8]) {
-        match qmp::read(line) {
+        match qmp_message::read(line) {
             QmpMessage::Stopped => self.is_held = true,
             QmpMessage::DiskError(error) => self.error = Some(error),
             QmpMessage::Resumed => {
@@ -284,7 +284,7 @@ async fn connect(path: &Path, gone: &CancellationToken) -> io::Result<UnixStream
     }
 }
 
-/// Reads lines of a socket. Skips lines longer than [`qmp::MAX_LINE`]. Cancel-safe.
+/// Reads lines of a socket. Skips lines longer than [`qmp_message::MAX_LINE`]. Cancel-safe.
 struct LineReader {
     read: BufReader<OwnedReadHalf>,
     line: Vec<u8>,
@@ -304,7 +304,7 @@ impl LineReader {
             }
             let end = bytes.iter().position(|byte| *byte == b'\n');
             let (piece, used) = (&bytes[..end.unwrap_or(bytes.len())], end.map_or(bytes.len(), |end| end + 1));
-            if self.line.len() + piece.len() > qmp::MAX_LINE {
+            if self.line.len() + piece.len() > qmp_message::MAX_LINE {
                 self.is_too_long = true;
             }
             if !self.is_too_long {
@@ -331,7 +331,7 @@ mod tests {
         let (read, _write) = one.into_split();
         let writer = tokio::spawn(async move {
             two.write_all(b"a\n").await.expect("written");
-            two.write_all(&vec![b'x'; qmp::MAX_LINE + 10]).await.expect("written");
+            two.write_all(&vec![b'x'; qmp_message::MAX_LINE + 10]).await.expect("written");
             two.write_all(b"\nb\nhalf").await.expect("written");
         });
         let mut lines = LineReader::new(read);

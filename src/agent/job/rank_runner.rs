@@ -4,7 +4,7 @@ use super::{
     JobEvent,
     cgroup::Cgroup,
     exec::{self, TaskExec},
-    hydra, mounts,
+    hydra_launch_parser, mounts,
     output::{AckedOffsets, pump},
     storage::Storage,
 };
@@ -195,8 +195,8 @@ impl JobRunner {
         };
         let fault = |why| Fault(JobFault::LaunchFailed, format!("{MPIEXEC} did not say how to launch: {why}"));
         let said = said.map_err(fault)?;
-        let launch =
-            hydra::launch(&said, hosts.len()).map_err(|error| Fault(JobFault::LaunchFailed, error.to_string()))?;
+        let launch = hydra_launch_parser::launch(&said, hosts.len())
+            .map_err(|error| Fault(JobFault::LaunchFailed, error.to_string()))?;
         // The rest of the buffer is output of the ranks.
         self.pump_out(out, pumps);
         let mut proxy = self.proxy(SocketAddrV4::new(*own, launch.port()), 0, &launch, &writers)?;
@@ -249,7 +249,7 @@ async fn preamble(out: &mut (impl AsyncBufRead + Unpin)) -> Result<String, Strin
         let line = String::from_utf8_lossy(&line);
         match (read, line.trim()) {
             (0, _) => return Err("it said too much, or nothing".to_owned()),
-            (_, hydra::END) => return Ok(said),
+            (_, hydra_launch_parser::END) => return Ok(said),
             _ => said.push_str(&line),
         }
     }
