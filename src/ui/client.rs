@@ -124,10 +124,19 @@ impl ApiClient {
         Ok(ListPage { rows: rows.collect::<Result<_, _>>()?, next, total: None })
     }
 
-    /// Asks for bytes.
-    pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, ApiError> {
-        let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
-        collect(response.into_body()).await
+    /// Asks for bytes, and keeps the last ones: at least `keep` of them if there are so many, at most twice as many.
+    pub(crate) async fn tail(&self, path: &str, keep: usize) -> Result<Vec<u8>, ApiError> {
+        let mut body = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?.into_body();
+        let mut kept: Vec<u8> = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::not_understood(&error))?;
+            let Some(bytes) = frame.data_ref() else { continue };
+            kept.extend_from_slice(&bytes[bytes.len().saturating_sub(keep)..]);
+            if kept.len() > 2 * keep {
+                kept.drain(..kept.len() - keep);
+            }
+        }
+        Ok(kept)
     }
 
     /// Gives an order.

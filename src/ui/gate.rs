@@ -24,10 +24,13 @@ use axum::{
 use http_body_util::BodyExt as _;
 use meshd_api::CallerView;
 use meshd_types::Secret;
+use std::time::Duration;
 use tower::ServiceExt as _;
 
 /// Largest form, in bytes: an action on as many nodes as one order may name.
 const MAX_FORM: usize = 256 * 1024;
+/// How long a page may take, a slow form included. The API gives up earlier.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Longest API token that is looked at, in bytes.
 const MAX_TOKEN: usize = 256;
 /// Nothing but our own style sheet and script; no code and no style in the page.
@@ -62,8 +65,12 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
     if let Some(asset) = assets::find(path) {
         return asset;
     }
-    let mut response = match gate.page(request).await {
-        Ok(response) | Err(response) => response,
+    let mut response = match tokio::time::timeout(TIME_LIMIT, gate.page(request)).await {
+        Ok(Ok(response) | Err(response)) => response,
+        Err(_) => {
+            let message = format!("the page took longer than {} s", TIME_LIMIT.as_secs());
+            html::failure(None, &ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message, "try again"))
+        }
     };
     let headers = response.headers_mut();
     for (name, value) in [

@@ -59,7 +59,7 @@
 //! | `GET audit?node&actor&after&q&sort&fields&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
 //! | `GET volumes`, `POST volumes/{volume}/remove` | files of virtual machines |
-//! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow` only shows |
+//! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow&tail` only shows |
 //! | `GET events?follow&after&node&kind&q&sort&fields&limit` | one JSON object a line |
 //!
 //! | module | content |

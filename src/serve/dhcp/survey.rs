@@ -8,11 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Probes are repeated so often: a packet may be lost.
+const REPEAT: Duration = Duration::from_secs(1);
 /// The longest packet of an Ethernet network.
 const LONGEST: usize = 1500;
 
 /// Returns the addresses of the DHCP and PXE servers that answer on an interface within `wait`, without `address`, the interface's own.
-/// Sends a DISCOVER and an INFORM and accepts no offer. Needs UDP port 68 and therefore root.
+/// Sends a DISCOVER and an INFORM every second, and accepts no offer. Needs UDP port 68 and therefore root.
 pub fn find_servers(
     interface: &str,
     address: Ipv4Addr,
@@ -23,15 +25,20 @@ pub fn find_servers(
     let socket = UdpSocket::from(udp(Service::Dhcp, Some(interface), at)?);
     let failed = |source| BindError::Io { service: Service::Dhcp, at, source };
     socket.set_nonblocking(false).map_err(failed)?;
-    for packet in probe_packets(address, xid) {
-        socket.send_to(&packet, (Ipv4Addr::BROADCAST, SERVER_PORT)).map_err(failed)?;
-    }
-    let (end, mut found, mut buffer) = (Instant::now() + wait, BTreeSet::new(), [0; LONGEST]);
+    let (began, mut found, mut buffer) = (Instant::now(), BTreeSet::new(), [0; LONGEST]);
+    let (end, mut next_probe) = (began + wait, began);
     loop {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let now = Instant::now();
+        if now >= end {
             return Ok(found);
         }
+        if now >= next_probe {
+            for packet in probe_packets(address, xid) {
+                socket.send_to(&packet, (Ipv4Addr::BROADCAST, SERVER_PORT)).map_err(failed)?;
+            }
+            next_probe = now + REPEAT;
+        }
+        let left = end.min(next_probe).saturating_duration_since(now);
         socket.set_read_timeout(Some(left)).map_err(failed)?;
         // A timeout ends the loop above; an ICMP error is no answer.
         if let Ok((length, _)) = socket.recv_from(&mut buffer) {

@@ -19,6 +19,8 @@ use serde_json::Value;
 
 /// Rows of a page.
 const ROWS: usize = 200;
+/// Bytes of the records of an output that are read, the last ones. Each record has the text of a line, and where it comes from.
+const MAX_LINES: usize = 4 * MAX_OUTPUT;
 /// Characters of a console or an output that a page shows, the last ones.
 const MAX_OUTPUT: usize = 64 * 1024;
 
@@ -62,7 +64,7 @@ pub(crate) async fn vms(client: ApiClient, headers: HeaderMap) -> Answer {
 
 pub(crate) async fn vm(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
     let vm: VmView = client.get(&format!("/v1/vms/{}", encoded(&vm))).await.map_err(|error| client.failed(&error))?;
-    let console = client.bytes(&format!("/v1/vms/{}/logs", vm.uuid)).await;
+    let console = client.tail(&format!("/v1/vms/{}/logs?tail={MAX_OUTPUT}", vm.uuid), MAX_OUTPUT).await;
     let to = |verb: &str| format!("{PREFIX}/vms/{}/{verb}", vm.uuid);
     let content = html! {
         h1 { (vm.name) " " (html::badge("idle", vm.state.as_str())) }
@@ -182,16 +184,7 @@ pub(crate) async fn task(client: ApiClient, Path(task): Path<String>, headers: H
     let failed = |error| client.failed(&error);
     let path = format!("/v1/tasks/{}", encoded(&task));
     let task: TaskView = client.get(&path).await.map_err(failed)?;
-    let output = client.lines::<TaskOutput>(&format!("{path}/output")).await.map_err(failed)?.rows;
-    let text: String = output
-        .iter()
-        .map(|line| match line {
-            TaskOutput::Piece(piece) => {
-                String::from_utf8_lossy(&piece.data.clone().into_bytes().unwrap_or_default()).into_owned()
-            }
-            TaskOutput::Dropped { dropped } => format!("\n[{dropped} bytes are not kept]\n"),
-        })
-        .collect();
+    let output = client.tail(&format!("{path}/output"), MAX_LINES).await.map_err(failed)?;
     let nodes: Vec<_> = task
         .nodes
         .iter()
@@ -207,9 +200,23 @@ pub(crate) async fn task(client: ApiClient, Path(task): Path<String>, headers: H
             form.inline method="post" action=(format!("{PREFIX}/tasks/{}/cancel", task.id)) { button.danger { "Cancel task" } }
         }
         h2 { "Output" }
-        div id="output" data-live { pre.output tabindex="0" { (tail(&text)) } }
+        div id="output" data-live { pre.output tabindex="0" { (tail(&task_output(&output))) } }
     };
     Ok(Page { client: &client, title: format!("Task {}", task.id), place: "/tasks", content }.answer(&headers))
+}
+
+/// The text of records, each on a line. The first one may have lost its beginning, and is left out then.
+fn task_output(records: &[u8]) -> String {
+    let lines = records.split(|byte| *byte == b'\n');
+    let parsed = lines.filter_map(|line| serde_json::from_slice::<TaskOutput>(line).ok());
+    parsed
+        .map(|record| match record {
+            TaskOutput::Piece(piece) => {
+                String::from_utf8_lossy(&piece.data.into_bytes().unwrap_or_default()).into_owned()
+            }
+            TaskOutput::Dropped { dropped } => format!("\n[{dropped} bytes are not kept]\n"),
+        })
+        .collect()
 }
 
 pub(crate) async fn cancel_task(client: ApiClient, Path(task): Path<String>, request: Request<Body>) -> Answer {

@@ -26,8 +26,8 @@ use std::{
 /// The folder of the installed package.
 const SHARE: &str = "/usr/share/meshd";
 const SYSTEM_SITE: &str = "/etc/meshd/site.toml";
-/// Servers that ping an address before they offer it take a second.
-const SEARCH: Duration = Duration::from_secs(3);
+/// dnsmasq pings an address for three seconds before it offers it.
+const SEARCH: Duration = Duration::from_secs(5);
 /// Name prefixes of interfaces that containers and hypervisors create. They are chosen only by name.
 const VIRTUAL: [&str; 5] = ["lo", "docker", "veth", "virbr", "cni"];
 

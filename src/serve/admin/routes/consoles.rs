@@ -57,7 +57,7 @@ pub(crate) fn routes(routes: Routes) -> Routes {
         )
         .see::<Sealed, _, _>(
             "/vms/{vm}/logs",
-            &["follow"],
+            &["follow", "tail"],
             Role::Operator,
             "what it wrote to its console, and what it writes",
             logs,
@@ -152,6 +152,8 @@ async fn listen(mut heard: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) 
 struct Which {
     /// Go on with what comes.
     follow: bool,
+    /// Begin with at most so many of the last bytes.
+    tail: Option<u64>,
 }
 
 async fn logs(
@@ -162,8 +164,9 @@ async fn logs(
 ) -> Result<Response, Refused> {
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
     let Plane { central, shutdown, .. } = plane;
+    let history = which.tail.unwrap_or(u64::MAX);
     let sitting =
-        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, u64::MAX, which.follow, None).await?;
+        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, which.follow, None).await?;
     let tail = (sitting, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
         let (sitting, central, caller, shutdown) = &mut tail;
