@@ -91,3 +91,16 @@ fn source_path_in_a_document_exists() {
     }
     assert!(named > 50 && faults.is_empty(), "{named} paths\n{}", faults.join("\n"));
 }
+
+/// A download that a broad `git add` took once stayed beside the sources for a day.
+#[test]
+fn foreign_entry_at_the_top_level_is_refused() {
+    let expected = ".ci .gitignore CHANGELOG.md CONTRIBUTING.md Cargo.lock Cargo.toml Makefile README.md benches build.rs \
+                    clippy.toml deny.toml docs images overlays rustfmt.toml site.toml src tests";
+    let listed = std::process::Command::new("git").args(["ls-tree", "--name-only", "HEAD"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.contains("Cargo.toml"), "git lists the entries of the top level");
+    let foreign: Vec<&str> =
+        listed.lines().filter(|name| !expected.split_whitespace().any(|known| known == *name)).collect();
+    assert!(foreign.is_empty(), "at the top level: {foreign:?}");
+}
