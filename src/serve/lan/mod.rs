@@ -4,13 +4,15 @@
 //! | --- | --- |
 //! | `datagram` | parses an IPv4 UDP packet; pure |
 //! | `receive` | receives UDP packets with their Ethernet source address |
-//! | `neighbour` | looks up an address in the kernel's neighbour table (ARP) and routes |
+//! | `interfaces` | the interfaces of this machine with their addresses |
+//! | `kernel_tables` | looks up an address in the kernel's neighbour table (ARP) and routes |
 //! | `arp` | sends ARP requests: all machines that claim an address |
-//! | `system` | implements the central node's `Lan` with the two above |
+//! | `system` | implements the central node's `Lan` with the three above |
 
 mod arp;
 mod datagram;
-mod neighbour;
+mod interfaces;
+mod kernel_tables;
 mod receive;
 mod system;
 

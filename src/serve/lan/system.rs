@@ -2,50 +2,54 @@
 
 use super::{
     arp::probe,
-    link_of,
-    neighbour::{neighbour, route},
+    interfaces::{Interface, InterfaceTable},
+    kernel_tables::KernelTables,
 };
 use crate::serve::central::{Lan, Neighbour};
 use meshd_types::MacAddr;
-use nix::ifaddrs::getifaddrs;
 use std::{collections::BTreeSet, future::Future, net::Ipv4Addr, pin::Pin};
 
 /// Answers from the interfaces on which machines boot.
 pub struct SystemLan {
     interfaces: Vec<String>,
+    table: InterfaceTable,
+    kernel: KernelTables,
+}
+
+/// The interface on whose network an address is.
+struct OnLink {
+    name: String,
+    interface: Interface,
+    /// This machine's address there.
+    own: Ipv4Addr,
 }
 
 impl SystemLan {
     /// The boot LAN on these interfaces.
     pub fn new(interfaces: Vec<String>) -> Self {
-        SystemLan { interfaces }
+        SystemLan { interfaces, table: InterfaceTable::default(), kernel: KernelTables::default() }
     }
 
-    /// The interface on whose network an address is, and this machine's own address there. Read anew each time: addresses change
-    /// while this program runs, and a wrong answer here lets a stranger in or keeps a node out.
-    fn on_link(&self, address: Ipv4Addr) -> std::io::Result<Option<(String, Ipv4Addr)>> {
-        for entry in getifaddrs()? {
-            if !self.interfaces.contains(&entry.interface_name) {
-                continue;
-            }
-            let ipv4 = |address: Option<nix::sys::socket::SockaddrStorage>| Some(address?.as_sockaddr_in()?.ip());
-            let (Some(own), Some(mask)) = (ipv4(entry.address), ipv4(entry.netmask)) else { continue };
-            let network = |address: Ipv4Addr| u32::from(address) & u32::from(mask);
-            if network(own) == network(address) {
-                return Ok(Some((entry.interface_name, own)));
+    /// The interface on whose network an address is. A wrong answer lets a stranger in or keeps a node out, so changes of addresses count
+    /// at once.
+    fn on_link(&self, address: Ipv4Addr) -> std::io::Result<Option<OnLink>> {
+        let table = self.table.read()?;
+        for name in &self.interfaces {
+            let Some(interface) = table.get(name) else { continue };
+            let is_on = |(own, mask): &&(Ipv4Addr, Ipv4Addr)| *own & *mask == address & *mask;
+            if let Some((own, _)) = interface.addresses.iter().find(is_on) {
+                return Ok(Some(OnLink { name: name.clone(), interface: interface.clone(), own: *own }));
             }
         }
         Ok(None)
     }
 
     fn look_up(&self, address: Ipv4Addr) -> std::io::Result<Neighbour> {
-        let Some((interface, own)) = self.on_link(address)? else { return Ok(Neighbour::Routed) };
-        let link = link_of(&interface)?;
-        if own == address || super::ethernet(&link).is_none() {
+        let Some(OnLink { interface, own, .. }) = self.on_link(address)? else { return Ok(Neighbour::Routed) };
+        if own == address || !interface.is_ethernet {
             return Ok(Neighbour::Routed);
         }
-        let index = u32::try_from(link.ifindex()).unwrap_or_default();
-        Ok(neighbour(index, address)?.map_or(Neighbour::Unknown, Neighbour::Machine))
+        Ok(self.kernel.neighbour(interface.index, address)?.map_or(Neighbour::Unknown, Neighbour::Machine))
     }
 }
 
@@ -58,7 +62,8 @@ impl Lan for SystemLan {
     }
 
     fn router_to(&self, address: Ipv4Addr) -> Option<MacAddr> {
-        let router = route(address).and_then(|hop| hop.map_or(Ok(None), |(index, router)| neighbour(index, router)));
+        let hop = self.kernel.route(address);
+        let router = hop.and_then(|hop| hop.map_or(Ok(None), |(index, router)| self.kernel.neighbour(index, router)));
         router.unwrap_or_else(|error| {
             tracing::error!(%address, %error, "cannot read the kernel's routes");
             None
@@ -67,8 +72,8 @@ impl Lan for SystemLan {
 
     fn holders(&self, address: Ipv4Addr) -> Pin<Box<dyn Future<Output = BTreeSet<MacAddr>> + Send + '_>> {
         Box::pin(async move {
-            let Ok(Some((interface, own))) = self.on_link(address) else { return BTreeSet::new() };
-            probe(&interface, own, address).await.unwrap_or_else(|error| {
+            let Ok(Some(OnLink { name, own, .. })) = self.on_link(address) else { return BTreeSet::new() };
+            probe(&name, own, address).await.unwrap_or_else(|error| {
                 tracing::error!(%address, %error, "cannot ask the boot LAN who has an address");
                 BTreeSet::new()
             })

@@ -1,0 +1,144 @@
+//! Looks up one IPv4 address in the kernel's neighbour table and routes (rtnetlink(7), `RTM_GETNEIGH` and `RTM_GETROUTE`).
+
+use meshd_types::MacAddr;
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    route::{RouteAddress, RouteAttribute, RouteMessage},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::{
+    io,
+    net::Ipv4Addr,
+    sync::{Mutex, PoisonError},
+};
+
+/// More than one entry of the table.
+const MAX_ANSWER: usize = 4096;
+
+/// Maximum number of answers to earlier questions that are skipped.
+const MAX_SKIPPED: usize = 8;
+
+/// Asks the kernel for single entries. One socket serves all questions; the kernel answers each at once, without asking the network.
+#[derive(Default)]
+pub(super) struct KernelTables {
+    socket: Mutex<Option<(Socket, u32)>>,
+}
+
+impl KernelTables {
+    /// Returns the Ethernet address that packets to `address` are sent to on this interface now; `None` if the kernel knows none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn neighbour(&self, index: u32, address: Ipv4Addr) -> io::Result<Option<MacAddr>> {
+        let mut entry = NeighbourMessage::default();
+        entry.header.family = AddressFamily::Inet;
+        entry.header.ifindex = index;
+        entry.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
+        match self.ask(RouteNetlinkMessage::GetNeighbour(entry))? {
+            Some(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(mac_of(&entry)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the interface and the router that packets to `address` go through; `None` if they go through no router.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(super) fn route(&self, address: Ipv4Addr) -> io::Result<Option<(u32, Ipv4Addr)>> {
+        let mut wanted = RouteMessage::default();
+        wanted.header.address_family = AddressFamily::Inet;
+        wanted.header.destination_prefix_length = 32;
+        wanted.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
+        let Some(RouteNetlinkMessage::NewRoute(route)) = self.ask(RouteNetlinkMessage::GetRoute(wanted))? else {
+            return Ok(None);
+        };
+        let router = route.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(router)) => Some(*router),
+            _ => None,
+        });
+        let index = route.attributes.iter().find_map(|attribute| match attribute {
+            RouteAttribute::Oif(index) => Some(*index),
+            _ => None,
+        });
+        Ok(index.zip(router))
+    }
+
+    /// One question; `None` if the kernel has no such entry. After an error the next question opens another socket.
+    fn ask(&self, question: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
+        let mut shared = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, number) = match shared.take() {
+            Some((socket, number)) => (socket, number.wrapping_add(1)),
+            None => (open()?, 1),
+        };
+        socket.send(&bytes_of(question, number), 0)?;
+        let answer = receive(&socket, number)?;
+        *shared = Some((socket, number));
+        match answer {
+            NetlinkPayload::InnerMessage(answer) => Ok(Some(answer)),
+            NetlinkPayload::Error(error) => match error.to_io() {
+                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                error => Err(error),
+            },
+            _ => Ok(None),
+        }
+    }
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    Ok(socket)
+}
+
+/// The answer to a question by its number.
+fn receive(socket: &Socket, number: u32) -> io::Result<NetlinkPayload<RouteNetlinkMessage>> {
+    let malformed = |_| io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be read");
+    for _ in 0..MAX_SKIPPED {
+        let mut answer = Vec::with_capacity(MAX_ANSWER);
+        socket.recv(&mut answer, 0)?;
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(malformed)?;
+        if message.header.sequence_number == number {
+            return Ok(message.payload);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel answered other questions"))
+}
+
+fn bytes_of(question: RouteNetlinkMessage, number: u32) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    (header.flags, header.sequence_number) = (NLM_F_REQUEST, number);
+    let payload = NetlinkPayload::from(question);
+    let mut message = NetlinkMessage::new(header, payload);
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+fn mac_of(entry: &NeighbourMessage) -> Option<MacAddr> {
+    if matches!(entry.header.state, NeighbourState::Incomplete | NeighbourState::Failed | NeighbourState::None) {
+        return None;
+    }
+    entry.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(bytes) => <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddr),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_that_nobody_has_spoken_from_has_no_neighbour() {
+        // Interface 1 is the loopback interface, which has no neighbours.
+        let tables = KernelTables::default();
+        for _ in 0..3 {
+            assert_eq!(tables.neighbour(1, Ipv4Addr::new(127, 1, 2, 3)).expect("the kernel answers"), None);
+            assert_eq!(tables.route(Ipv4Addr::new(127, 1, 2, 3)).expect("the kernel answers"), None);
+        }
+    }
+}
