@@ -190,10 +190,11 @@ impl Agent<'_> {
             | Action::Trust(_)
             | Action::Vm(_)
             | Action::Console(_)
-            | Action::TellVms
-            | Action::Job(_)
-            | Action::JobKept(_)
-            | Action::TellJobs
+            | Action::ReportVms
+            | Action::Task(_)
+            | Action::OutputStored(_)
+            | Action::LogStored(_)
+            | Action::ReportTasks
             | Action::Reboot => None,
         }
     }

@@ -13,7 +13,7 @@
 //! | `checks` | the health checks of `mesh-agent doctor` |
 //! | `vm` | virtual machines, run by QEMU |
 //! | `nat` | the private network of VMs, if the profile has one |
-//! | `job` | tasks: programs on bare metal, each in a control group |
+//! | `task` | tasks: programs on bare metal, each in a control group |
 //!
 //! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
 
@@ -22,7 +22,7 @@ mod disks;
 pub mod driver;
 pub mod facts;
 pub mod files;
-pub mod job;
+pub mod task;
 mod link;
 pub mod machine;
 mod nat;

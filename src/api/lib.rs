@@ -46,7 +46,7 @@ pub use profile::ProfileView;
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
 pub use status::{CallerView, ErrorView, Finding, Status, StatusView, UnitCount};
-pub use task::{RunTask, TaskNode, TaskOutput, TaskView};
+pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
 pub use timeline::{BootSummary, StageView, TimelineView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
 

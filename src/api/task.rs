@@ -1,9 +1,10 @@
 //! Requests and responses of tasks.
 
-use meshd_model::work::job::{Job, JobState, Launcher};
-use meshd_proto::job::JobUser;
-use meshd_store::OutputLine;
-use meshd_types::{JobId, NodeId, Timestamp};
+use meshd_model::work::task::{Launcher, Task, TaskState};
+use meshd_proto::log::LogSource;
+use meshd_proto::task::{Stream, TaskUser};
+use meshd_store::LogLine;
+use meshd_types::{NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use utoipa::ToSchema;
@@ -26,10 +27,10 @@ pub struct RunTask {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub launcher: Option<Launcher>,
-    /// `job`, `root`, or `{"uid": 1000}`; root takes role admin.
+    /// `task`, `root`, or `{"uid": 1000}`; root takes role admin.
     #[serde(default)]
     #[schema(value_type = Object)]
-    pub user: JobUser,
+    pub user: TaskUser,
     /// Seconds that it may take, its start included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
@@ -38,10 +39,10 @@ pub struct RunTask {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
     #[schema(value_type = String)]
-    pub id: JobId,
+    pub id: TaskId,
     /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
     #[schema(value_type = String)]
-    pub state: JobState,
+    pub state: TaskState,
     /// What ended it: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, `proxy_failed`, or a
     /// fault of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -66,7 +67,7 @@ pub struct TaskView {
     pub launcher: Launcher,
     /// Whose rights it has.
     #[schema(value_type = Object)]
-    pub user: JobUser,
+    pub user: TaskUser,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
     /// Who asked for it.
@@ -104,20 +105,30 @@ pub struct TaskNode {
     pub code: Option<u8>,
 }
 
-/// A line of what a task wrote: a piece, or how much is not kept.
+/// A line of a task's output: a piece, or the number of bytes that were removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum TaskOutput {
     #[schema(value_type = Object)]
-    Piece(OutputLine),
-    /// Bytes of lines that were thrown away here.
+    Piece(LogLine<Stream>),
+    /// Number of bytes of lines that were removed here.
+    Dropped { dropped: u64 },
+}
+
+/// A line of the log of a boot: a piece, or the number of bytes that were removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum BootLogLine {
+    #[schema(value_type = Object)]
+    Piece(LogLine<LogSource>),
+    /// Number of bytes of lines that were removed here.
     Dropped { dropped: u64 },
 }
 
 impl TaskView {
     /// Of a record.
-    pub fn new(job: &Job) -> Self {
-        let node = |member: &meshd_model::work::job::Member| TaskNode {
+    pub fn new(task: &Task) -> Self {
+        let node = |member: &meshd_model::work::task::Member| TaskNode {
             node: member.node,
             address: member.address,
             state: member.state.as_str().to_owned(),
@@ -125,25 +136,25 @@ impl TaskView {
             claimed: member.is_held(),
             code: member.code,
         };
-        let end = job.end.as_ref();
+        let end = task.end.as_ref();
         TaskView {
-            id: job.id,
-            state: job.state,
+            id: task.id,
+            state: task.state,
             cause: end.map(|end| end.cause.as_str().to_owned()),
             detail: end.map(|end| end.detail.clone()).unwrap_or_default(),
             node: end.and_then(|end| end.node),
             code: end.and_then(|end| end.code),
-            group: job.spec.group.to_string(),
-            argv: job.spec.argv.clone(),
-            ranks_per_node: job.spec.ranks_per_node,
-            launcher: job.spec.launcher,
-            user: job.spec.user,
-            timeout_s: job.spec.timeout_s,
-            owner: job.owner.clone(),
-            created_at: job.created_at,
-            started_at: job.started_at,
-            ended_at: job.ended_at,
-            nodes: job.members.iter().map(node).collect(),
+            group: task.spec.group.to_string(),
+            argv: task.spec.argv.clone(),
+            ranks_per_node: task.spec.ranks_per_node,
+            launcher: task.spec.launcher,
+            user: task.spec.user,
+            timeout_s: task.spec.timeout_s,
+            owner: task.owner.clone(),
+            created_at: task.created_at,
+            started_at: task.started_at,
+            ended_at: task.ended_at,
+            nodes: task.members.iter().map(node).collect(),
         }
     }
 }

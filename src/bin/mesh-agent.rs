@@ -5,8 +5,8 @@ use meshd_agent::checks;
 use meshd_agent::driver;
 use meshd_agent::facts;
 use meshd_agent::files;
-use meshd_agent::job::exec;
 use meshd_agent::system::Tree;
+use meshd_agent::task::exec;
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
@@ -86,7 +86,7 @@ enum Verb {
     Vfio(Vfio),
     /// Become a program of a task
     #[command(hide = true, name = exec::VERB)]
-    JobEnter {
+    TaskEnter {
         #[arg(long)]
         procs: PathBuf,
         #[arg(long)]
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { ReportFormat::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
-        Verb::JobEnter { procs, uid, dir, shm, argv } => job_enter(exec::TaskExec { procs, uid, dir, shm }, &argv),
+        Verb::TaskEnter { procs, uid, dir, shm, argv } => task_enter(exec::TaskExec { procs, uid, dir, shm }, &argv),
         Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
             let entry = vm_enter::VmExec { uid, gid, procs, pins, users, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
@@ -247,7 +247,7 @@ fn vm_enter(entry: vm_enter::VmExec, pass: &[OsString], argv: &[String]) -> anyh
     }
 }
 
-fn job_enter(place: exec::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
+fn task_enter(place: exec::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
     match exec::enter(&place, program, args) {
         Ok(never) => match never {},

@@ -9,9 +9,9 @@ use super::{
 use clap::{Args, Subcommand, ValueEnum};
 use meshd_api::{RunTask, TaskOutput, TaskView};
 use meshd_config::reader::parse_duration;
-use meshd_model::work::job::{JobCause, JobState, Launcher};
-use meshd_proto::job::{JobUser, Stream};
-use meshd_types::JobId;
+use meshd_model::work::task::{Launcher, TaskCause, TaskState};
+use meshd_proto::task::{Stream, TaskUser};
+use meshd_types::TaskId;
 use std::{
     io::Write as _,
     time::{Duration, Instant},
@@ -37,14 +37,14 @@ pub(super) enum Task {
     /// Show a task and its nodes
     Show {
         /// Task ID
-        task: JobId,
+        task: TaskId,
         #[command(flatten)]
         output: Output,
     },
     /// Show the output of a task
     Logs {
         /// Task ID
-        task: JobId,
+        task: TaskId,
         /// Follow the output until the task ends
         #[arg(long, short)]
         follow: bool,
@@ -52,7 +52,7 @@ pub(super) enum Task {
     /// Cancel a task on all its nodes
     Cancel {
         /// Task ID
-        task: JobId,
+        task: TaskId,
     },
 }
 
@@ -76,7 +76,7 @@ pub(super) struct RunCommand {
     launcher: Option<How>,
     /// User ID from 1000 on, or root (role admin)
     #[arg(long, value_name = "UID|root", value_parser = user)]
-    user: Option<JobUser>,
+    user: Option<TaskUser>,
     /// Print the task ID and return
     #[arg(long)]
     detach: bool,
@@ -100,10 +100,10 @@ fn span(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a number and one of s, m, h, d, such as 90s".to_owned())
 }
 
-fn user(text: &str) -> Result<JobUser, String> {
+fn user(text: &str) -> Result<TaskUser, String> {
     match text {
-        "root" => Ok(JobUser::Root),
-        text => text.parse().map(JobUser::Uid).map_err(|_| "write a user ID, or root".to_owned()),
+        "root" => Ok(TaskUser::Root),
+        text => text.parse().map(TaskUser::Uid).map_err(|_| "write a user ID, or root".to_owned()),
     }
 }
 
@@ -166,7 +166,7 @@ impl RunCommand {
     }
 }
 
-async fn interrupted(client: &AdminClient, task: JobId, cancel: bool) -> Result<(), Failure> {
+async fn interrupted(client: &AdminClient, task: TaskId, cancel: bool) -> Result<(), Failure> {
     if cancel {
         let _: Option<TaskView> = client.post(&format!("/v1/tasks/{task}/cancel"), &()).await?;
         return ended(&follow(client, task).await?);
@@ -176,7 +176,7 @@ async fn interrupted(client: &AdminClient, task: JobId, cancel: bool) -> Result<
 }
 
 /// Shows what a task writes until it is over, across restarts of the central node.
-async fn follow(client: &AdminClient, task: JobId) -> Result<TaskView, Failure> {
+async fn follow(client: &AdminClient, task: TaskId) -> Result<TaskView, Failure> {
     let (mut from, mut heard) = (0, Instant::now());
     loop {
         let before = from;
@@ -197,7 +197,7 @@ async fn follow(client: &AdminClient, task: JobId) -> Result<TaskView, Failure> 
 }
 
 /// Writes what a task wrote from a place on; the place goes on with it.
-async fn pour(client: &AdminClient, task: JobId, follow: bool, from: &mut u64) -> Result<(), Failure> {
+async fn pour(client: &AdminClient, task: TaskId, follow: bool, from: &mut u64) -> Result<(), Failure> {
     let path = format!("/v1/tasks/{task}/output?follow={follow}&from={from}");
     let lines = client.lines(&path, |text| {
         match serde_json::from_slice(text).map_err(|error| Failure::of(&error))? {
@@ -226,8 +226,8 @@ async fn pour(client: &AdminClient, task: JobId, follow: bool, from: &mut u64) -
 /// What the command ends with: the exit code of the program, else 1.
 fn ended(task: &TaskView) -> Result<(), Failure> {
     match (task.state, task.code) {
-        (JobState::Succeeded, _) => Ok(()),
-        (_, Some(code)) if task.cause.as_deref() == Some(JobCause::Exited.as_str()) => {
+        (TaskState::Succeeded, _) => Ok(()),
+        (_, Some(code)) if task.cause.as_deref() == Some(TaskCause::Exited.as_str()) => {
             eprintln!("task {} ended with exit code {code}", task.id);
             Err(Failure::of_program(code))
         }
@@ -254,7 +254,7 @@ fn told(task: &TaskView) -> String {
     let state = task.state.as_str();
     match (task.code, task.cause.as_deref()) {
         (Some(code), _) if code != 0 => format!("{state} ({code})"),
-        (None, Some(cause)) if task.state == JobState::Failed => format!("{state} ({cause})"),
+        (None, Some(cause)) if task.state == TaskState::Failed => format!("{state} ({cause})"),
         _ => state.to_owned(),
     }
 }
@@ -262,9 +262,9 @@ fn told(task: &TaskView) -> String {
 fn show(task: &TaskView) -> String {
     let time = |at: Option<meshd_types::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let user = match task.user {
-        JobUser::Job => "job".to_owned(),
-        JobUser::Root => "root".to_owned(),
-        JobUser::Uid(uid) => uid.to_string(),
+        TaskUser::Default => "job".to_owned(),
+        TaskUser::Root => "root".to_owned(),
+        TaskUser::Uid(uid) => uid.to_string(),
     };
     let head = fields([
         ("task", task.id.to_string()),

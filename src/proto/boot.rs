@@ -60,8 +60,9 @@ pub struct CheckPolicy {
 }
 
 /// How a check counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum CheckRule {
     /// A failure keeps the node from being online.
     #[default]
@@ -110,11 +111,7 @@ impl Thresholds {
 impl CheckRule {
     /// The word that is written.
     pub fn as_str(self) -> &'static str {
-        match self {
-            CheckRule::On => "on",
-            CheckRule::Warn => "warn",
-            CheckRule::Off => "off",
-        }
+        self.into()
     }
 }
 

@@ -29,8 +29,9 @@ pub struct Check {
 }
 
 /// Verdict of a check. Only `Fail` keeps a node from being online.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "UPPERCASE")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum CheckStatus {
     /// As it should be.
     Pass,
@@ -206,12 +207,7 @@ impl FromStr for Check {
 impl CheckStatus {
     /// The word of the wire, which is also shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            CheckStatus::Pass => "PASS",
-            CheckStatus::Warn => "WARN",
-            CheckStatus::Fail => "FAIL",
-            CheckStatus::Skip => "SKIP",
-        }
+        self.into()
     }
 }
 

@@ -8,7 +8,8 @@
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
 //! | `hosting` | A node's capabilities for virtual machines in its current boot, besides its units and disks |
-//! | `job` | tasks on a node: the desired state in one direction, the whole actual state in the other |
+//! | `log` | the log of one boot of a node, in pieces |
+//! | `task` | tasks on a node: the desired state in one direction, the whole actual state in the other |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
 //! | `units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
 //! | `vm` | virtual machines: specification, desired state and reported state |
@@ -31,7 +32,8 @@ mod check;
 mod enrol;
 mod facts;
 mod hosting;
-pub mod job;
+pub mod log;
+pub mod task;
 mod link;
 mod units;
 pub mod vm;
@@ -46,7 +48,7 @@ pub use facts::{
     StoreFacts, StoreKind, SystemFacts, Versions,
 };
 pub use hosting::{Hosting, HugepageFacts, NumaFacts};
-pub use link::{FromAgent, FromCentral, Heartbeat, Hello, Task, TaskAction, TaskId, TaskOutcome, Welcome};
+pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction, Welcome};
 pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 
 /// The version of everything in this module. Since 2 an agent tells its checks again also when nothing has changed.

@@ -5,54 +5,63 @@
 //!          ◀─────────────── Welcome
 //!          Checks ──────────────▶            (ready? degraded -> online)
 //!          Heartbeat ───────────▶            every `heartbeat_s`
-//!          ◀──────────────── Task            typed, expiring, idempotent by ID
-//!          TaskDone ────────────▶            sent again on reconnection until Acknowledged
+//!          ◀─────────────── Action           typed, expiring, idempotent by ID
+//!          ActionDone ──────────▶            sent again on reconnection until Acknowledged
 //!          Renew ───────────────▶
 //!          ◀────────── Certificate
-//!          Renewed ─────────────▶            (the old one is over)
+//!          Renewed ─────────────▶            (the old certificate is void)
 //!          ◀──────────────── Roots           first, and when the authority changes
 //!          ◀─────────── EnrolAgain           the authority was replaced without a grace time; a goodbye follows
-//!          ◀──────────────── Check           an operator wants to know now; answered by Checks
-//!          ◀─────────────────── Vm           the whole wish for one virtual machine; again after each welcome
-//!          Vm ──────────────────▶            the whole state of all of them, at each change
-//!          ◀────────────────── Job           the whole wish for one job on this node; again after each welcome
-//!          Job ─────────────────▶            the whole state of all of them, and what they write, piece by piece
-//!          ◀────────────── JobKept           a piece is kept: the next one may come
+//!          ◀──────────────── Check           an operator asks for the checks; answered by Checks
+//!          ◀─────────────────── Vm           the complete desired state of one VM; again after each welcome
+//!          Vm ──────────────────▶            the state of all VMs, at each change
+//!          ◀───────────────── Task           the complete desired state of one task on this node; again after each welcome
+//!          Task ────────────────▶            the state of all tasks, and their output piece by piece
+//!          ◀───────── OutputStored           a piece is stored: the next one may follow
 //! ```
 //! Liveness probes are WebSocket pings, answered by the protocol itself.
 
 use super::{
     CheckReport, EnrolResponse, Facts,
-    job::{JobNews, JobOrder, OutputKept},
+    log::{LogPiece, LogStored},
+    task::{OutputStored, TaskOrder, TaskReport},
     vm::{ConsoleOrder, VmNews, VmOrder},
 };
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Names one task; the agent runs each at most once.
+/// Identifies one ordered action; the agent executes each at most once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct TaskId(pub u64);
+pub struct ActionId(pub u64);
 
-/// What an agent says.
+/// Messages of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromAgent {
     /// First message of every connection.
     Hello(Box<Hello>),
-    /// Still here.
+    /// Sign of life.
     Heartbeat(Heartbeat),
     /// Result of the readiness checks, all of them.
     Checks(Box<CheckReport>),
-    /// A task ended.
-    TaskDone { task: TaskId, outcome: TaskOutcome },
-    /// The certificate that was asked for by `Renew` is kept: the one before it is not needed any more.
+    /// An ordered action ended.
+    #[serde(rename = "task_done")]
+    ActionDone {
+        #[serde(rename = "task")]
+        id: ActionId,
+        outcome: ActionOutcome,
+    },
+    /// The certificate that answered `Renew` is stored: the previous one is not needed any more.
     Renewed,
-    /// How its virtual machines are.
+    /// State of its VMs.
     Vm(VmNews),
-    /// How its jobs are, and what they write.
-    Job(JobNews),
+    /// A piece of the node's log.
+    Log(LogPiece),
+    /// State and output of its tasks.
+    #[serde(rename = "job")]
+    Task(TaskReport),
     /// Half of the certificate's life is over: a new request for the same node.
     Renew {
         /// As in [`super::EnrolRequest`].
@@ -60,32 +69,40 @@ pub enum FromAgent {
     },
 }
 
-/// What the central node says.
+/// Messages of the central node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FromCentral {
     /// Answer to [`FromAgent::Hello`].
     Welcome(Welcome),
-    /// Do this.
-    Task(Task),
-    /// The outcome of a task is stored; the agent may forget it.
-    Acknowledged { task: TaskId },
+    /// Execute an action.
+    #[serde(rename = "task")]
+    Action(ActionOrder),
+    /// The outcome of an action is stored; the agent may forget it.
+    Acknowledged {
+        #[serde(rename = "task")]
+        id: ActionId,
+    },
     /// Answer to [`FromAgent::Renew`].
     Certificate(EnrolResponse),
-    /// How a virtual machine shall be.
+    /// Desired state of a VM.
     Vm(VmOrder),
-    /// Somebody wants to sit at the console of a virtual machine.
+    /// Connect a user to the console of a VM.
     Console(ConsoleOrder),
-    /// Run the readiness checks now, and tell them whatever they say.
+    /// Run the readiness checks now, and report them even if nothing changed.
     Check {
         /// Comes back in [`CheckReport::asked`].
         asked: u64,
     },
-    /// How a job shall be on this node.
-    Job(JobOrder),
-    /// What a job wrote is kept.
-    JobKept(OutputKept),
-    /// Whom the node is to trust from now on.
+    /// Desired state of a task on this node.
+    #[serde(rename = "job")]
+    Task(TaskOrder),
+    /// Output of a task is stored.
+    #[serde(rename = "job_kept")]
+    OutputStored(OutputStored),
+    /// A piece of the node's log is stored.
+    LogStored(LogStored),
+    /// Certificate authorities that the node trusts from now on.
     Roots {
         /// The roots of the site, PEM.
         roots_pem: String,
@@ -129,12 +146,15 @@ pub struct Welcome {
     pub version: u16,
     /// Seconds between heartbeats.
     pub heartbeat_s: u32,
-    /// The central node's clock, by which the agent judges whether a task has expired.
+    /// The central node's clock, which decides whether an action has expired.
     #[serde(default)]
     pub now: Option<Timestamp>,
+    /// The central node stores logs: the agent may send [`FromAgent::Log`].
+    #[serde(default)]
+    pub logs: bool,
 }
 
-/// Sign of life with what changes quickly.
+/// Sign of life, with values that change quickly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Heartbeat {
@@ -148,48 +168,49 @@ pub struct Heartbeat {
     pub workloads: u32,
 }
 
-/// Something for the agent to do. There is no task that runs a shell.
+/// An action for the agent. No action runs a shell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
-    /// The agent runs each ID at most once and returns the stored outcome when it comes again.
-    pub task: TaskId,
-    /// The only node that may run it.
+pub struct ActionOrder {
+    /// The agent executes each ID at most once, and answers a repetition with the stored outcome.
+    #[serde(rename = "task")]
+    pub id: ActionId,
+    /// The only node that may execute it.
     pub node: NodeId,
     /// Not to be started after this time.
     pub expires_at: Timestamp,
-    /// What to do. An unknown action is refused without effect.
-    pub action: TaskAction,
+    /// An unknown action is refused without effect.
+    pub action: NodeAction,
 }
 
-/// Every task there is.
+/// All actions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
-pub enum TaskAction {
+pub enum NodeAction {
     /// Restart the machine; done is reported before the machine goes down.
     Reboot,
 }
 
-/// How much longer the outcome of a task is waited for than the task may wait to be started: the agent has to run and report it.
+/// Time for the agent to execute and report an action that it started at the last moment.
 const OUTCOME_MARGIN: Duration = Duration::from_secs(10);
 
-impl TaskAction {
-    /// Returns how long after its order the agent may still start the task.
+impl NodeAction {
+    /// Returns how long after its order the agent may still start the action.
     pub const fn ttl(&self) -> Duration {
         match self {
-            TaskAction::Reboot => Duration::from_secs(20),
+            NodeAction::Reboot => Duration::from_secs(20),
         }
     }
 
-    /// Returns how long the outcome is waited for: longer than [`TaskAction::ttl`], so that no task runs that nobody waits for.
+    /// Returns how long the outcome is waited for: longer than [`NodeAction::ttl`], so that no action runs that nobody waits for.
     pub fn window(&self) -> Duration {
         self.ttl() + OUTCOME_MARGIN
     }
 }
 
-/// How a task ended.
+/// Outcome of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
-pub enum TaskOutcome {
+pub enum ActionOutcome {
     /// As asked.
     Done,
     /// Not done, without side effect: unknown, expired, for another node.
@@ -203,8 +224,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcome_of_a_task_is_waited_for_longer_than_it_may_start() {
-        let task = TaskAction::Reboot;
-        assert_eq!((task.ttl(), task.window()), (Duration::from_secs(20), Duration::from_secs(30)));
+    fn outcome_is_waited_for_longer_than_the_action_may_start() {
+        let action = NodeAction::Reboot;
+        assert_eq!((action.ttl(), action.window()), (Duration::from_secs(20), Duration::from_secs(30)));
     }
 }

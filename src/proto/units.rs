@@ -40,8 +40,9 @@ pub enum UnitKind {
 }
 
 /// Whether a unit can be given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum UnitState {
     /// Not on vfio-pci, or the kernel does not let it be taken.
     #[default]
@@ -77,16 +78,7 @@ impl UnitState {
 
     /// The word of the wire, which is also shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            UnitState::Unbound => "unbound",
-            UnitState::Ready => "ready",
-            UnitState::InUse => "in_use",
-            UnitState::Wedged => "wedged",
-            UnitState::Missing => "missing",
-            UnitState::Conflict => "conflict",
-            UnitState::SharedWithHost => "shared_with_host",
-            UnitState::Busy => "busy",
-        }
+        self.into()
     }
 }
 

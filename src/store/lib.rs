@@ -25,7 +25,7 @@
 //! | `history/<node ID>` | [`History`](meshd_model::fleet::History): generations of the node |
 //! | `profile/<name>` | [`Revisions`](meshd_model::fleet::Revisions): revisions of the profile, and its pin |
 //! | `api-token/<SHA-256 of the token>` | [`ApiToken`](meshd_trust::ApiToken) |
-//! | `job/<job ID>` | [`Job`](meshd_model::work::job::Job): a task, and the nodes that it occupies |
+//! | `task/<task ID>` | [`Task`](meshd_model::work::task::Task): a task, and the nodes that it occupies |
 //! | `asked/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
 //! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a VM, and its allocations |
 //! | `slot/<node>/<PCI address>` | [`Approved`](meshd_model::work::Approved): a unit that an operator approved for VMs |
@@ -42,7 +42,7 @@
 //! **Full or broken disk.** All writers of a failed flush receive the error. The store refuses further changes until it can repeat the
 //! flush; a restart is not necessary.
 //!
-//! **Files beside the journal.** [`Outputs`], [`GenerationArchive`] and [`KeptRevisions`] hold large contents by digest. An archive is
+//! **Files beside the journal.** [`PieceLogs`], [`GenerationArchive`] and [`KeptRevisions`] hold large contents. An archive is
 //! written after the record that names it, so a crash may lose contents; reads report that.
 
 mod archive;
@@ -60,7 +60,7 @@ mod tx;
 mod tests;
 
 pub use archive::generation_archive::{ArchiveError, GenerationArchive};
-pub use archive::output::{Chunk, OutputLine, Outputs};
+pub use archive::piece_log::{Chunk, Limits, LogLine, PieceLogs};
 pub use archive::revisions::KeptRevisions;
 pub use audit::AuditFilter;
 pub use events::EventFilter;
@@ -96,8 +96,8 @@ pub const MAX_ASKED: usize = 32_768;
 pub const MAX_ANSWERS: usize = 512;
 /// For how long an order with a key is remembered.
 pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// Jobs kept on record; beyond it the oldest go that hold no node.
-pub const MAX_JOBS: usize = 512;
+/// Tasks kept on record; beyond it the oldest go that hold no node.
+pub const MAX_TASKS: usize = 512;
 /// Boot sessions kept of one MAC address.
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
 /// Boot sessions kept in all; beyond it the oldest go.

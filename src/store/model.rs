@@ -6,8 +6,8 @@ use super::{
     tx::{Change, Staged},
 };
 use crate::index::{
-    jobs::Jobs,
     sessions::{Age, age},
+    tasks::Tasks,
     vm_index::VmIndex,
 };
 use meshd_model::fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions};
@@ -36,7 +36,7 @@ pub struct Model {
     pub(super) api_tokens: BTreeMap<Digest, ApiToken>,
     pub(super) asked: BTreeMap<Digest, IdempotencyRecord>,
     pub(super) work: VmIndex,
-    pub(super) jobs: Jobs,
+    pub(super) tasks: Tasks,
     /// Derived: the MAC alias table. Two nodes never share a MAC; the first one keeps it. A removed one has none.
     aliases: BTreeMap<MacAddr, NodeId>,
     /// Derived: which node stands for one whose hardware is gone.
@@ -109,6 +109,11 @@ impl Model {
     pub fn newest_sessions(&self) -> impl Iterator<Item = &BootSession> {
         let newest = self.by_mac.values().filter_map(|own| own.last());
         newest.filter_map(|(.., id)| self.sessions.get(id))
+    }
+
+    /// All boot sessions that are kept.
+    pub fn session_ids(&self) -> impl Iterator<Item = BootSessionId> + '_ {
+        self.sessions.keys().copied()
     }
 
     /// How many boot sessions are kept.
@@ -254,7 +259,7 @@ impl Model {
                 Change::Remove => drop(self.asked.remove(&key)),
             }
         }
-        self.jobs.apply(staged.jobs);
+        self.tasks.apply(staged.tasks);
         for (hash, change) in staged.tokens {
             match change {
                 Change::Put(token) => self.put_token(token),

@@ -115,7 +115,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
                 let digest = digest.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
                 model.asked.insert(digest, decode(&key, value)?);
             }
-            "job" => model.jobs.put(decode(&key, value)?),
+            "job" => model.tasks.put(decode(&key, value)?),
             "token" => model.put_token(decode(&key, value)?),
             "slot" => model.work.put_slot(decode(&key, value)?),
             "vm" => model.work.put_vm(decode(&key, value)?),

@@ -7,10 +7,10 @@ use super::{
 };
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
-    work::{Approved, SlotId, Vm, job::Job},
+    work::{Approved, SlotId, Vm, task::Task},
 };
 use meshd_trust::{ApiToken, TokenRecord};
-use meshd_types::{BootSessionId, Digest, JobId, NodeId, ProfileName, SystemUuid};
+use meshd_types::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid, TaskId};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
@@ -42,7 +42,7 @@ pub(super) struct Staged {
     pub(super) asked: BTreeMap<Digest, Change<IdempotencyRecord>>,
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
     pub(super) slots: BTreeMap<SlotId, Change<Approved>>,
-    pub(super) jobs: BTreeMap<JobId, Change<Job>>,
+    pub(super) tasks: BTreeMap<TaskId, Change<Task>>,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,
 }
@@ -219,29 +219,29 @@ impl<'a> Tx<'a> {
         self.staged.asked.insert(key, Change::Put(asked));
     }
 
-    /// A job, as staged or as it was.
-    pub fn job(&self, id: JobId) -> Option<&Job> {
-        match self.staged.jobs.get(&id) {
+    /// A task, as staged or as it was.
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        match self.staged.tasks.get(&id) {
             Some(change) => change.value(),
-            None => self.model.job(id),
+            None => self.model.task(id),
         }
     }
 
-    /// The job that has this node for itself, as staged or as it was.
-    pub fn job_on(&self, node: NodeId) -> Option<&Job> {
-        let staged = self.staged.jobs.values().filter_map(Change::value).find(|job| job.holds(node));
-        let before = || self.model.job_on(node).filter(|job| !self.staged.jobs.contains_key(&job.id));
+    /// The task that has this node for itself, as staged or as it was.
+    pub fn task_on(&self, node: NodeId) -> Option<&Task> {
+        let staged = self.staged.tasks.values().filter_map(Change::value).find(|task| task.holds(node));
+        let before = || self.model.task_on(node).filter(|task| !self.staged.tasks.contains_key(&task.id));
         staged.or_else(before)
     }
 
-    /// Stores a job; the oldest that are over go beyond the bound.
-    pub fn put_job(&mut self, job: Job) {
-        if self.job(job.id).is_none() {
-            for surplus in self.model.jobs.surplus() {
-                self.staged.jobs.insert(surplus, Change::Remove);
+    /// Stores a task; the oldest that are over go beyond the bound.
+    pub fn put_task(&mut self, task: Task) {
+        if self.task(task.id).is_none() {
+            for surplus in self.model.tasks.surplus() {
+                self.staged.tasks.insert(surplus, Change::Remove);
             }
         }
-        self.staged.jobs.insert(job.id, Change::Put(job));
+        self.staged.tasks.insert(task.id, Change::Put(task));
     }
 
     /// Appends to the audit log.
@@ -277,7 +277,7 @@ impl Staged {
             && self.asked.is_empty()
             && self.vms.is_empty()
             && self.slots.is_empty()
-            && self.jobs.is_empty()
+            && self.tasks.is_empty()
             && self.events.is_empty()
             && self.audit.is_empty()
     }
@@ -295,7 +295,7 @@ impl Staged {
         write_all(&mut batch, "asked", &self.asked)?;
         write_all(&mut batch, "vm", &self.vms)?;
         write_all(&mut batch, "slot", &self.slots)?;
-        write_all(&mut batch, "job", &self.jobs)?;
+        write_all(&mut batch, "job", &self.tasks)?;
         write_log(&mut batch, EVENTS, events)?;
         write_log(&mut batch, AUDIT, audit)?;
         Ok(batch)

@@ -37,7 +37,7 @@ pub use hardware::uuid::{ParseUuidError, SystemUuid};
 pub use hardware::vfio::{ParsePciAddressError, ParseVfioError, PciAddress, PciName, VfioSelector};
 pub use id::node::{Basis, DenyList, Hardware, NodeId, ParseNodeIdError, is_filler};
 pub use id::random::{
-    BootSessionId, CorrelationId, JobId, ParseBootSessionIdError, ParseCorrelationIdError, ParseJobIdError,
+    BootSessionId, CorrelationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseTaskIdError, TaskId,
 };
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, TemplateName,

@@ -7,6 +7,7 @@
 //! | `form` | fields of a submitted form |
 //! | `gate` | what comes before every page: origin, session, security headers |
 //! | `html` | the frame of a page and its parts: tables, badges, times |
+//! | `plain_text` | output of programs as plain text |
 //! | `screens` | the pages |
 //! | `session` | who is signed in |
 //!
@@ -19,6 +20,7 @@ mod client;
 mod form;
 mod gate;
 mod html;
+mod plain_text;
 mod screens;
 mod session;
 

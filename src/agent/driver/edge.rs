@@ -4,9 +4,9 @@ use super::Options;
 use crate::{
     files::{self, FileError},
     machine::Event,
-    machine::tasks::MAX_REMEMBERED,
+    machine::actions::MAX_REMEMBERED,
 };
-use meshd_proto::{CheckStatus, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome};
+use meshd_proto::{ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral, PendingReply};
 use meshd_types::Timestamp;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
@@ -45,6 +45,12 @@ pub fn settle_in() {
     }
 }
 
+/// Logs what starts.
+pub fn log_start(config: &AgentConfig, boot: &BootPart) {
+    let (node, session, profile) = (config.node, boot.session, &config.profile);
+    tracing::info!(%node, %session, profile, version = crate::version(), "mesh-agent started");
+}
+
 /// Logs an event without secrets.
 pub fn log(event: &Event) {
     match event {
@@ -54,7 +60,9 @@ pub fn log(event: &Event) {
         Event::Heard(FromCentral::Goodbye { reason, .. }) => {
             tracing::warn!(reason, "the central node closes the link")
         }
-        Event::Heard(FromCentral::Task(task)) => tracing::info!(task = task.task.0, action = ?task.action, "task"),
+        Event::Heard(FromCentral::Action(order)) => {
+            tracing::info!(id = order.id.0, action = ?order.action, "action ordered")
+        }
         Event::Pending(PendingReply::Waiting { reason }) => tracing::info!(reason, "waiting for approval"),
         Event::Pending(PendingReply::Rejected { reason }) => tracing::warn!(reason, "rejected"),
         Event::RebootFailed(reason) => tracing::error!(reason, "the machine was not restarted"),
@@ -78,10 +86,10 @@ pub fn with_ticket(options: Options) -> Result<Options, FileError> {
     Ok(Options { config, boot_file, ..options })
 }
 
-/// Outcomes of the tasks of this boot, stored so that a restarted agent repeats none.
+/// Outcomes of the actions of this boot, stored so that a restarted agent repeats none.
 pub struct Outcomes {
     path: PathBuf,
-    ended: BTreeMap<TaskId, TaskOutcome>,
+    ended: BTreeMap<ActionId, ActionOutcome>,
 }
 
 impl Outcomes {
@@ -89,19 +97,19 @@ impl Outcomes {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("tasks.json");
         let text = files::read(&path).unwrap_or_default();
-        let ended: Vec<(TaskId, TaskOutcome)> = serde_json::from_str(&text).unwrap_or_default();
+        let ended: Vec<(ActionId, ActionOutcome)> = serde_json::from_str(&text).unwrap_or_default();
         Outcomes { path, ended: ended.into_iter().collect() }
     }
 
     /// Returns all outcomes.
-    pub fn all(&self) -> impl Iterator<Item = (TaskId, TaskOutcome)> {
-        self.ended.iter().map(|(task, outcome)| (*task, outcome.clone()))
+    pub fn all(&self) -> impl Iterator<Item = (ActionId, ActionOutcome)> {
+        self.ended.iter().map(|(id, outcome)| (*id, outcome.clone()))
     }
 
-    /// Stores an outcome before it is reported, and before a task that ends this machine begins.
+    /// Stores an outcome before it is reported, and before an action that ends this machine begins.
     pub fn write_down(&mut self, message: &FromAgent) {
-        let FromAgent::TaskDone { task, outcome } = message else { return };
-        if self.ended.insert(*task, outcome.clone()).as_ref() == Some(outcome) {
+        let FromAgent::ActionDone { id, outcome } = message else { return };
+        if self.ended.insert(*id, outcome.clone()).as_ref() == Some(outcome) {
             return;
         }
         while self.ended.len() > MAX_REMEMBERED {
@@ -109,7 +117,7 @@ impl Outcomes {
         }
         let text = serde_json::to_string(&self.ended.iter().collect::<Vec<_>>()).unwrap_or_default();
         if let Err(error) = files::replace_soon(&self.path, &text) {
-            tracing::error!(%error, cause = source(&error), "the outcome of a task was not stored");
+            tracing::error!(%error, cause = source(&error), "the outcome of an action was not stored");
         }
     }
 }

@@ -5,30 +5,34 @@
 //! | --- | --- |
 //! | `apart` | a second thread for VMs and tasks |
 //! | `calls` | one call to the central node at a time |
+//! | `options` | paths of the agent, and why it cannot start |
 //! | `edge` | clock, randomness, log, files, reboot |
 
 mod apart;
 mod calls;
 mod edge;
+mod options;
 
 use self::{
     apart::Apart,
     edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
+    options::places,
 };
 use super::{
-    checks, facts,
-    files::{self, FileError},
-    job::Jobs,
+    checks, facts, files,
+    link::boot_log::BootLog,
     link::call::{self, Endpoint, LinkRead, Socket},
     link::keys::{KeyError, Keys},
     machine::{Action, Event, Life, Machine, Now},
     nat,
     system::Tree,
-    vm::{self, CheckRunner, HostConfig, VmManager},
+    task::Tasks,
+    vm::VmManager,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
-use std::{collections::VecDeque, future::pending, path::PathBuf, time::Duration};
+pub use options::{Options, RunError};
+use std::{collections::VecDeque, future::pending, time::Duration};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
@@ -40,40 +44,6 @@ use tokio_util::sync::CancellationToken;
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a hello waits for its facts. The deadline of each source is shorter.
 const FACTS_PATIENCE: Duration = Duration::from_secs(8);
-
-/// Paths and programs of the agent.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Public configuration, normally [`meshd_proto::AGENT_CONFIG_FILE`].
-    pub config: PathBuf,
-    /// Part of this boot, normally [`meshd_proto::BOOT_FILE`].
-    pub boot_file: PathBuf,
-    /// A ticket for a machine that is not netbooted. Its content is copied into the state folder and replaces `config` and
-    /// `boot_file`; the ticket is not needed afterwards.
-    pub token_file: Option<PathBuf>,
-    /// Key and certificate; tmpfs.
-    pub state_dir: PathBuf,
-    /// Folders of jobs; tmpfs, and every user may pass it.
-    pub jobs_dir: PathBuf,
-    /// Root of the file system that facts, checks and the CA certificate are read from.
-    pub root: PathBuf,
-    /// Program and arguments that restart the machine.
-    pub reboot: Vec<String>,
-    /// Folder of virtual machines and their volumes; normally [`super::vm::FOLDER`].
-    pub vm_dir: PathBuf,
-}
-
-/// Why the agent cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// A file of the overlay.
-    #[error(transparent)]
-    File(#[from] FileError),
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    #[error("cannot start threads: {0}")]
-    Threads(#[from] std::io::Error),
-}
 
 /// A result of work in the background.
 enum Done {
@@ -111,7 +81,8 @@ struct Driver {
     _nat: nat::NatService,
     /// The central node's clock at its last report.
     clock: Option<checks::Reference>,
-    jobs: Jobs,
+    tasks: Tasks,
+    boot_log: BootLog,
 }
 
 /// Runs the agent until `shutdown`.
@@ -129,9 +100,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let mut machine = Machine::new(config.node, boot.token.is_some(), life);
     let outcomes = Outcomes::open(&options.state_dir);
     machine.remember(outcomes.all());
-    let jobs = Jobs::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
-    tracing::info!(node = %config.node, session = %boot.session, profile = config.profile, version = super::version(),
-        "mesh-agent started");
+    let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
+    edge::log_start(&config, &boot);
     let places = places(&options, &tree, &config, &boot);
     let apart = Apart::new()?;
     let vms = apart.within(|| VmManager::open(places));
@@ -152,7 +122,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         vms,
         _nat: nat,
         clock: None,
-        jobs,
+        tasks,
+        boot_log: BootLog::new(),
     };
     loop {
         let event = tokio::select! {
@@ -162,6 +133,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         let Some(event) = event else { continue };
         log(&event);
         driver.set_clock(&event);
+        driver.start_log(&event);
         let before = machine.state();
         let actions = machine.on(driver.now(), random(), event);
         if machine.state() != before {
@@ -172,27 +144,10 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         }
     }
     driver.hang_up().await;
-    driver.jobs.end().await;
+    driver.tasks.end().await;
+    driver.boot_log.end().await;
     drop(apart);
     Ok(())
-}
-
-/// Paths of virtual machines, and the node's resources for them.
-fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
-    let checks = {
-        let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
-        let (vms, clock) = (options.vm_dir.clone(), move || checks::Reference::kept(&state_dir));
-        CheckRunner::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
-    };
-    HostConfig {
-        checks,
-        root: options.root.clone(),
-        machines: options.vm_dir.clone(),
-        images: vm::volumes(&options.vm_dir),
-        models: vm::CpuModels::default(),
-        vfio: config.vfio.clone(),
-        data_disks: config.data_disks.clone(),
-    }
 }
 
 impl Driver {
@@ -214,7 +169,8 @@ impl Driver {
             news = self.vms.news() => return Some(Event::Vm(news)),
             Some(done) = self.call.join_next() => done,
             Some(done) = self.work.join_next() => done,
-            news = self.jobs.next() => return Some(Event::Job(news)),
+            piece = self.boot_log.next() => return Some(Event::Log(piece)),
+            news = self.tasks.next() => return Some(Event::Task(news)),
         };
         match done {
             Ok(Done::Event(event)) => Some(event),
@@ -251,7 +207,7 @@ impl Driver {
         }
         Some(match call::read(&text) {
             LinkRead::Message(message) => Event::Heard(message),
-            LinkRead::UnknownTask(task) => Event::UnknownTask(task),
+            LinkRead::UnknownAction(id) => Event::UnknownAction(id),
             LinkRead::Unreadable => Event::Alive,
         })
     }
@@ -264,13 +220,14 @@ impl Driver {
             Action::OpenLink => self.open_link(),
             Action::Vm(order) => self.vms.order(order),
             Action::Console(order) => self.vms.console(order),
-            Action::TellVms => {
+            Action::ReportVms => {
                 let all = FromAgent::Vm(self.vms.all());
                 self.say(&all).await;
             }
-            Action::Job(order) => self.jobs.order(order),
-            Action::JobKept(kept) => self.jobs.kept(kept),
-            Action::TellJobs => self.jobs.welcome(),
+            Action::Task(order) => self.tasks.order(order),
+            Action::LogStored(stored) => self.boot_log.stored(stored),
+            Action::OutputStored(kept) => self.tasks.output_stored(kept),
+            Action::ReportTasks => self.tasks.welcome(),
             Action::Close => {
                 self.call = JoinSet::new();
                 self.hang_up().await;
@@ -289,7 +246,7 @@ impl Driver {
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => self.greet(),
             Action::Heartbeat => {
-                let workloads = self.vms.workloads().saturating_add(self.jobs.count());
+                let workloads = self.vms.workloads().saturating_add(self.tasks.count());
                 let heartbeat = Heartbeat { workloads, ..facts::heartbeat(&self.tree) };
                 self.say(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
@@ -333,6 +290,13 @@ impl Driver {
         self.work.spawn_blocking(move || {
             Done::Event(Event::Checked(checks::report(&tree, &vms, &config, &boot, clock, wall())))
         });
+    }
+
+    /// Sends the node's log to a central node that stores it.
+    fn start_log(&mut self, event: &Event) {
+        if matches!(event, Event::Heard(FromCentral::Welcome(welcome)) if welcome.logs) {
+            self.boot_log.welcome(&self.tree);
+        }
     }
 
     /// Stores the time that the central node sends at the start of each link.

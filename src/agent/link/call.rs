@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
 use hyper_util::rt::TokioIo;
-use meshd_proto::{AgentConfig, ErrorBody, FromCentral, TaskId};
+use meshd_proto::{ActionId, AgentConfig, ErrorBody, FromCentral};
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{net::SocketAddrV4, sync::Arc, time::Duration};
@@ -269,8 +269,8 @@ fn message(body: &[u8], status: StatusCode) -> String {
 pub enum LinkRead {
     /// A known message.
     Message(FromCentral),
-    /// A task with an unknown action, which must be answered.
-    UnknownTask(TaskId),
+    /// An order of an unknown action, which must be answered.
+    UnknownAction(ActionId),
     /// An unknown or invalid message.
     Unreadable,
 }
@@ -281,9 +281,9 @@ pub fn read(text: &str) -> LinkRead {
         return LinkRead::Message(message);
     }
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-    let task = value.get("task").and_then(serde_json::Value::as_u64);
-    match (value.get("kind").and_then(serde_json::Value::as_str), task) {
-        (Some("task"), Some(task)) => LinkRead::UnknownTask(TaskId(task)),
+    let id = value.get("task").and_then(serde_json::Value::as_u64);
+    match (value.get("kind").and_then(serde_json::Value::as_str), id) {
+        (Some("task"), Some(id)) => LinkRead::UnknownAction(ActionId(id)),
         _ => LinkRead::Unreadable,
     }
 }
@@ -294,11 +294,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_task_of_a_later_version_is_told_from_nonsense() {
+    fn action_of_a_later_version_is_told_from_nonsense() {
         let later = r#"{"kind":"task","task":7,"node":"00000001","expires_at":"2026-01-31T12:00:00Z",
             "action":{"action":"make_coffee"}}"#;
-        assert_eq!(read(later), LinkRead::UnknownTask(TaskId(7)));
-        assert!(matches!(read(&later.replace("make_coffee", "reboot")), LinkRead::Message(FromCentral::Task(_))));
+        assert_eq!(read(later), LinkRead::UnknownAction(ActionId(7)));
+        assert!(matches!(read(&later.replace("make_coffee", "reboot")), LinkRead::Message(FromCentral::Action(_))));
         assert_eq!(read(r#"{"kind":"later"}"#), LinkRead::Unreadable);
     }
 

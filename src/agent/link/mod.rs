@@ -2,8 +2,12 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `boot_log` | the log of this boot: kernel messages and the system log |
 //! | `call` | TLS, one POST, or a WebSocket; the agent only dials out |
+//! | `forward` | forwards output and logs, one acknowledged piece at a time |
 //! | `keys` | the node's private key and its certificate |
 
+pub(crate) mod boot_log;
 pub mod call;
+pub(crate) mod forward;
 pub mod keys;

@@ -6,7 +6,7 @@ use meshd_types::Timestamp;
 use std::time::Duration;
 
 /// Timeout of a renewal over the link, after which it is requested again.
-const RENEWAL_PATIENCE: Duration = Duration::from_secs(60);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 type LastReport = (Vec<(String, CheckStatus)>, Option<Resources>);
 
@@ -17,9 +17,9 @@ pub(super) struct Linked {
     pub(super) silent_at: Duration,
     pub(super) next_check: Option<Duration>,
     /// The check results and resources of the last report.
-    pub(super) told: Option<Box<LastReport>>,
+    pub(super) reported: Option<Box<LastReport>>,
     /// When the report is repeated without a change.
-    pub(super) tell_again: Duration,
+    pub(super) repeat_at: Duration,
     pub(super) ask_renewal_at: Duration,
     /// The central node's clock, and the monotonic clock at that moment.
     pub(super) central: Option<(Timestamp, Duration)>,
@@ -39,7 +39,7 @@ impl Linked {
             actions.push(Action::Heartbeat);
             let due = certificate.is_some_and(|life| now.wall >= life.renew_at);
             if due && self.ask_renewal_at <= now.timer {
-                self.ask_renewal_at = now.timer + RENEWAL_PATIENCE;
+                self.ask_renewal_at = now.timer + RENEWAL_TIMEOUT;
                 actions.push(Action::AskRenewal);
             }
         }
@@ -50,4 +50,9 @@ impl Linked {
         }
         actions
     }
+}
+
+/// Returns the longest permitted silence: two heartbeats or their pongs may be lost.
+pub(super) fn silence(heartbeat: Duration) -> Duration {
+    heartbeat * 2 + Duration::from_secs(10)
 }

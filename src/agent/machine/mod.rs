@@ -18,30 +18,33 @@
 //!                              Linked ──▶ Waiting ──▶ choose again
 //! ```
 //! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection with a stated reason.
-//! Every failure waits about 5 s, then 10, 20 and 30 (AG-4); a welcome sets that back. A token is forgotten as soon as the
-//! central node has answered it, whatever the answer (EN-11). Workloads and tasks continue in every state.
+//! Every failure waits about 5 s, then 10, 20 and 30 (AG-4), until the next welcome. A token is forgotten after any answer of the central node
+//! (EN-11). Workloads and tasks continue in every state.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | `linked` | the state while connected: next heartbeat, report or renewal |
 //! | `runs` | runs of the checks, one at a time |
-//! | `tasks` | administrative tasks, each executed at most once |
+//! | `actions` | ordered actions, each executed at most once |
 //! | `words` | events and actions |
 
 mod linked;
 mod runs;
-pub mod tasks;
+pub mod actions;
 mod words;
 
 pub use words::{Action, Event, Life, Now};
 
-use self::{linked::Linked, runs::CheckRuns};
+use self::{
+    linked::{Linked, silence},
+    runs::CheckRuns,
+};
+use actions::Actions;
 use meshd_proto::{
-    CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId, TaskOutcome, Welcome,
+    ActionId, ActionOutcome, CheckReport, CheckStatus, EnrolResponse, FromAgent, FromCentral, PendingReply, Welcome,
 };
 use meshd_types::NodeId;
 use std::time::Duration;
-use tasks::Tasks;
 
 /// First pause before another try.
 pub const RETRY: Duration = Duration::from_secs(5);
@@ -58,7 +61,7 @@ const GREETING: Duration = Duration::from_secs(15);
 /// Interval of checks while one fails, and while all pass.
 const CHECK_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 /// Unchanged check results are repeated after this time: the central node ignores old results.
-const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
+const REPEAT_AFTER: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug)]
 enum State {
@@ -91,7 +94,7 @@ pub struct Machine {
     why_pending: &'static str,
     attempts: u32,
     heartbeat: Duration,
-    tasks: Tasks,
+    ordered: Actions,
     runs: CheckRuns,
 }
 
@@ -106,14 +109,14 @@ impl Machine {
             why_pending: "the overlay carries no token: the node is not approved yet",
             attempts: 0,
             heartbeat: Duration::from_secs(30),
-            tasks: Tasks::new(node),
+            ordered: Actions::new(node),
             runs: CheckRuns::default(),
         }
     }
 
-    /// Adds the outcomes of tasks from an earlier run.
-    pub fn remember(&mut self, ended: impl IntoIterator<Item = (TaskId, TaskOutcome)>) {
-        self.tasks.remember(ended);
+    /// Adds the outcomes of actions from an earlier run.
+    pub fn remember(&mut self, ended: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
+        self.ordered.remember(ended);
     }
 
     /// Returns when [`Event::Timer`] is due next, by the monotonic clock.
@@ -127,7 +130,7 @@ impl Machine {
             }
             _ => None,
         };
-        own.into_iter().chain(self.tasks.reboot_at()).min().filter(|at| *at < Duration::MAX)
+        own.into_iter().chain(self.ordered.reboot_at()).min().filter(|at| *at < Duration::MAX)
     }
 
     /// Returns the name of the state for the log.
@@ -155,9 +158,9 @@ impl Machine {
             Event::StaleCa(_) => self.wait(now, random, Some(REJECTED_RETRY)),
             Event::Connected => self.connected(now),
             Event::Heard(message) => self.heard(now, random, message),
-            Event::UnknownTask(task) => {
+            Event::UnknownAction(id) => {
                 self.alive(now);
-                vec![Action::Say(self.tasks.unknown(task))]
+                vec![Action::Say(self.ordered.unknown(id))]
             }
             Event::Alive => {
                 self.alive(now);
@@ -166,10 +169,11 @@ impl Machine {
             Event::Pending(reply) => self.pending(now, random, reply),
             Event::Checked(report) => self.checked(now, report),
             Event::Vm(news) => vec![Action::Say(FromAgent::Vm(news))],
-            Event::Job(news) => vec![Action::Say(FromAgent::Job(news))],
-            Event::RebootFailed(reason) => self.tasks.reboot_failed(reason).into_iter().map(Action::Say).collect(),
+            Event::Log(piece) => vec![Action::Say(FromAgent::Log(piece))],
+            Event::Task(news) => vec![Action::Say(FromAgent::Task(news))],
+            Event::RebootFailed(reason) => self.ordered.reboot_failed(reason).into_iter().map(Action::Say).collect(),
         };
-        if self.tasks.reboots_now(now.timer) {
+        if self.ordered.reboots_now(now.timer) {
             actions.push(Action::Reboot);
         }
         // Reports without a link are not lost: they are repeated after the next welcome.
@@ -308,12 +312,12 @@ impl Machine {
                 };
                 self.wait(now, random, Some(Duration::from_secs(seconds.into())))
             }
-            (State::Linked(link), FromCentral::Task(task)) => {
+            (State::Linked(link), FromCentral::Action(order)) => {
                 let wall = link.central.map_or(now.wall, |(wall, timer)| wall.after(now.timer.saturating_sub(timer)));
-                vec![Action::Say(self.tasks.accept(&task, wall, now.timer))]
+                vec![Action::Say(self.ordered.accept(&order, wall, now.timer))]
             }
-            (State::Linked(_), FromCentral::Acknowledged { task }) => {
-                self.tasks.acknowledge(task, now.timer);
+            (State::Linked(_), FromCentral::Acknowledged { id }) => {
+                self.ordered.acknowledge(id, now.timer);
                 Vec::new()
             }
             (State::Linked(link), FromCentral::Certificate(response)) => {
@@ -325,8 +329,9 @@ impl Machine {
             (State::Linked(_), FromCentral::Check { asked }) => self.runs.want(Some(asked)).into_iter().collect(),
             (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
             (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
-            (State::Linked(_), FromCentral::Job(order)) => vec![Action::Job(order)],
-            (State::Linked(_), FromCentral::JobKept(kept)) => vec![Action::JobKept(kept)],
+            (State::Linked(_), FromCentral::Task(order)) => vec![Action::Task(order)],
+            (State::Linked(_), FromCentral::LogStored(stored)) => vec![Action::LogStored(stored)],
+            (State::Linked(_), FromCentral::OutputStored(kept)) => vec![Action::OutputStored(kept)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
                 if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
                     // Requested with a heartbeat, so that the requests of a rack are spread.
@@ -352,14 +357,14 @@ impl Machine {
             next_heartbeat: now.timer + self.heartbeat,
             silent_at: now.timer + silence(self.heartbeat),
             next_check: None,
-            told: None,
-            tell_again: now.timer,
+            reported: None,
+            repeat_at: now.timer,
             ask_renewal_at: now.timer,
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
         let mut actions: Vec<Action> = self.runs.want(None).into_iter().collect();
-        actions.extend([Action::TellVms, Action::TellJobs]);
-        actions.extend(self.tasks.unacknowledged().into_iter().map(Action::Say));
+        actions.extend([Action::ReportVms, Action::ReportTasks]);
+        actions.extend(self.ordered.unacknowledged().into_iter().map(Action::Say));
         actions
     }
 
@@ -370,12 +375,12 @@ impl Machine {
         let verdicts: Vec<_> = report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
         let failing = verdicts.iter().any(|(_, status)| *status == CheckStatus::Fail);
         link.next_check = Some(now.timer + if failing { CHECK_AGAIN.0 } else { CHECK_AGAIN.1 });
-        let told = (verdicts, report.resources.clone());
-        if asked.is_none() && link.told.as_deref() == Some(&told) && now.timer < link.tell_again {
+        let reported = (verdicts, report.resources.clone());
+        if asked.is_none() && link.reported.as_deref() == Some(&reported) && now.timer < link.repeat_at {
             return actions;
         }
-        link.told = Some(Box::new(told));
-        link.tell_again = now.timer + TELL_AGAIN;
+        link.reported = Some(Box::new(reported));
+        link.repeat_at = now.timer + REPEAT_AFTER;
         report.asked = asked;
         actions.push(Action::Say(FromAgent::Checks(Box::new(report))));
         actions
@@ -388,11 +393,6 @@ impl Machine {
             _ => {}
         }
     }
-}
-
-/// Returns the longest permitted silence: two heartbeats or their pongs may be lost.
-fn silence(heartbeat: Duration) -> Duration {
-    heartbeat * 2 + Duration::from_secs(10)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The machine: the order of the start, the pauses, the heartbeats, the tasks; and no sequence of events breaks a promise.
 
 use super::*;
-use crate::machine::tasks::{MAX_REMEMBERED, REBOOT_PATIENCE};
-use meshd_proto::{Check, Task, TaskAction, TaskId, TaskOutcome};
+use crate::machine::actions::{MAX_REMEMBERED, REBOOT_PATIENCE};
+use meshd_proto::{ActionId, ActionOrder, ActionOutcome, Check, NodeAction};
 use meshd_types::{Secret, Timestamp};
 use proptest::prelude::*;
 
@@ -26,11 +26,16 @@ fn life(seconds: u64) -> Life {
 }
 
 fn welcome() -> Event {
-    Event::Heard(FromCentral::Welcome(Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now: None }))
+    Event::Heard(FromCentral::Welcome(Welcome {
+        version: meshd_proto::VERSION,
+        heartbeat_s: HEARTBEAT_S,
+        now: None,
+        logs: false,
+    }))
 }
 
-fn task(id: u64, node: NodeId, expires: u64) -> Task {
-    Task { task: TaskId(id), node, expires_at: at(expires).wall, action: TaskAction::Reboot }
+fn task(id: u64, node: NodeId, expires: u64) -> ActionOrder {
+    ActionOrder { id: ActionId(id), node, expires_at: at(expires).wall, action: NodeAction::Reboot }
 }
 
 fn report(status: CheckStatus, detail: &str) -> CheckReport {
@@ -45,7 +50,7 @@ fn linked(life_s: u64) -> Machine {
     let mut machine = Machine::new(node(), false, Some(life(life_s)));
     assert_eq!(machine.on(at(0), 0, Event::Timer), [Action::OpenLink]);
     assert_eq!(machine.on(at(0), 0, Event::Connected), [Action::Hello]);
-    assert_eq!(machine.on(at(0), 0, welcome()), [Action::Check, Action::TellVms, Action::TellJobs]);
+    assert_eq!(machine.on(at(0), 0, welcome()), [Action::Check, Action::ReportVms, Action::ReportTasks]);
     machine
 }
 
@@ -68,9 +73,9 @@ fn lost() -> Event {
     Event::Lost("test".into())
 }
 
-fn outcome(actions: &[Action]) -> Option<TaskOutcome> {
+fn outcome(actions: &[Action]) -> Option<ActionOutcome> {
     actions.iter().find_map(|action| match action {
-        Action::Say(FromAgent::TaskDone { outcome, .. }) => Some(outcome.clone()),
+        Action::Say(FromAgent::ActionDone { outcome, .. }) => Some(outcome.clone()),
         _ => None,
     })
 }
@@ -229,10 +234,10 @@ fn a_goodbye_is_obeyed() {
 #[test]
 fn a_reboot_is_reported_first_and_done_when_the_report_is_stored() {
     let mut machine = linked(10_000);
-    let got = machine.on(at(1), 0, Event::Heard(FromCentral::Task(task(7, node(), 60))));
-    assert_eq!(outcome(&got), Some(TaskOutcome::Done));
+    let got = machine.on(at(1), 0, Event::Heard(FromCentral::Action(task(7, node(), 60))));
+    assert_eq!(outcome(&got), Some(ActionOutcome::Done));
     assert!(!got.contains(&Action::Reboot));
-    let acknowledged = Event::Heard(FromCentral::Acknowledged { task: TaskId(7) });
+    let acknowledged = Event::Heard(FromCentral::Acknowledged { id: ActionId(7) });
     assert_eq!(machine.on(at(2), 0, acknowledged), [Action::Reboot]);
     assert!(!machine.on(at(100), 0, Event::Timer).contains(&Action::Reboot), "once");
 }
@@ -240,7 +245,7 @@ fn a_reboot_is_reported_first_and_done_when_the_report_is_stored() {
 #[test]
 fn a_reboot_does_not_wait_for_ever_for_its_acknowledgement() {
     let mut machine = linked(10_000);
-    machine.on(at(1), 0, Event::Heard(FromCentral::Task(task(7, node(), 60))));
+    machine.on(at(1), 0, Event::Heard(FromCentral::Action(task(7, node(), 60))));
     machine.on(at(2), 0, lost());
     assert!(machine.deadline() <= Some(Duration::from_secs(1) + REBOOT_PATIENCE));
     assert!(machine.on(at(6), 0, Event::Timer).contains(&Action::Reboot));
@@ -253,14 +258,17 @@ fn an_expired_or_foreign_task_is_refused_without_effect_and_none_runs_twice() {
     let mut machine = linked(10_000);
     let other = "00000002".parse().expect("a node ID");
     for (id, task) in [(1, task(1, other, 60)), (2, task(2, node(), 0))] {
-        let got = machine.on(at(1), 0, Event::Heard(FromCentral::Task(task.clone())));
-        assert!(matches!(outcome(&got), Some(TaskOutcome::Refused { .. })), "{id}");
+        let got = machine.on(at(1), 0, Event::Heard(FromCentral::Action(task.clone())));
+        assert!(matches!(outcome(&got), Some(ActionOutcome::Refused { .. })), "{id}");
         // The same again, now with a valid form: what was said stands.
-        let valid = Task { node: node(), expires_at: at(60).wall, ..task };
-        let again = machine.on(at(1), 0, Event::Heard(FromCentral::Task(valid)));
+        let valid = ActionOrder { node: node(), expires_at: at(60).wall, ..task };
+        let again = machine.on(at(1), 0, Event::Heard(FromCentral::Action(valid)));
         assert_eq!(outcome(&again), outcome(&got));
     }
-    assert!(matches!(outcome(&machine.on(at(1), 0, Event::UnknownTask(TaskId(3)))), Some(TaskOutcome::Refused { .. })));
+    assert!(matches!(
+        outcome(&machine.on(at(1), 0, Event::UnknownAction(ActionId(3)))),
+        Some(ActionOutcome::Refused { .. })
+    ));
     assert!(!machine.on(at(30), 0, Event::Timer).contains(&Action::Reboot));
 }
 
@@ -270,34 +278,34 @@ fn a_task_is_judged_by_the_central_nodes_clock() {
     machine.on(at(0), 0, Event::Timer);
     machine.on(at(0), 0, Event::Connected);
     let now = Some(Timestamp::from_millis(0));
-    let welcome = Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now };
+    let welcome = Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now, logs: false };
     machine.on(at(0), 0, Event::Heard(FromCentral::Welcome(welcome)));
     let expires_at = Timestamp::from_millis(10_000);
-    let early = Task { expires_at, ..task(1, node(), 0) };
-    let late = Task { expires_at, ..task(2, node(), 0) };
+    let early = ActionOrder { expires_at, ..task(1, node(), 0) };
+    let late = ActionOrder { expires_at, ..task(2, node(), 0) };
     assert!(matches!(
-        outcome(&machine.on(at(11), 0, Event::Heard(FromCentral::Task(late)))),
-        Some(TaskOutcome::Refused { .. })
+        outcome(&machine.on(at(11), 0, Event::Heard(FromCentral::Action(late)))),
+        Some(ActionOutcome::Refused { .. })
     ));
-    assert_eq!(outcome(&machine.on(at(9), 0, Event::Heard(FromCentral::Task(early)))), Some(TaskOutcome::Done));
+    assert_eq!(outcome(&machine.on(at(9), 0, Event::Heard(FromCentral::Action(early)))), Some(ActionOutcome::Done));
 }
 
 #[test]
 fn outcomes_are_told_again_until_they_are_acknowledged() {
     let mut machine = linked(10_000);
-    machine.on(at(1), 0, Event::UnknownTask(TaskId(1)));
-    machine.on(at(1), 0, Event::UnknownTask(TaskId(2)));
-    machine.on(at(1), 0, Event::Heard(FromCentral::Acknowledged { task: TaskId(1) }));
+    machine.on(at(1), 0, Event::UnknownAction(ActionId(1)));
+    machine.on(at(1), 0, Event::UnknownAction(ActionId(2)));
+    machine.on(at(1), 0, Event::Heard(FromCentral::Acknowledged { id: ActionId(1) }));
     machine.on(at(2), 0, lost());
     machine.on(at(60), 0, Event::Timer);
     machine.on(at(60), 0, Event::Connected);
     let said: Vec<_> = machine.on(at(60), 0, welcome());
-    let told = said.iter().filter(|action| matches!(action, Action::Say(FromAgent::TaskDone { .. }))).count();
+    let told = said.iter().filter(|action| matches!(action, Action::Say(FromAgent::ActionDone { .. }))).count();
     assert_eq!(told, 1);
     for id in 10..10 + 2 * MAX_REMEMBERED as u64 {
-        machine.on(at(60), 0, Event::UnknownTask(TaskId(id)));
+        machine.on(at(60), 0, Event::UnknownAction(ActionId(id)));
     }
-    assert_eq!(machine.tasks.unacknowledged().len(), MAX_REMEMBERED);
+    assert_eq!(machine.ordered.unacknowledged().len(), MAX_REMEMBERED);
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -312,9 +320,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0u64..2000).prop_map(|life_s| Event::Heard(FromCentral::Certificate(certificate(life_s)))),
         1 => (0u32..100).prop_map(|s| Event::Heard(FromCentral::Goodbye { reason: String::new(), retry_after_s: Some(s) })),
         2 => (0u64..9, any::<bool>(), 0u64..5000).prop_map(move |(id, other, expires)| {
-            Event::Heard(FromCentral::Task(task(id, node(other), expires)))
+            Event::Heard(FromCentral::Action(task(id, node(other), expires)))
         }),
-        1 => (0u64..9).prop_map(|id| Event::Heard(FromCentral::Acknowledged { task: TaskId(id) })),
+        1 => (0u64..9).prop_map(|id| Event::Heard(FromCentral::Acknowledged { id: ActionId(id) })),
         2 => Just(()).prop_map(|()| Event::Alive),
         1 => (0u64..2000).prop_map(|life_s| Event::Pending(PendingReply::Approved(certificate(life_s)))),
         1 => Just(()).prop_map(|()| Event::Checked(report(CheckStatus::Fail, ""))),

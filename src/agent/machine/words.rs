@@ -1,8 +1,9 @@
 //! Events and actions of the link state machine.
 
 use meshd_proto::{
-    CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply, TaskId,
-    job::{JobNews, JobOrder, OutputKept},
+    ActionId, CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply,
+    log::{LogPiece, LogStored},
+    task::{OutputStored, TaskOrder, TaskReport},
     vm::{ConsoleOrder, VmNews, VmOrder},
 };
 use meshd_types::{Secret, Timestamp};
@@ -51,8 +52,8 @@ pub enum Event {
     Connected,
     /// A message on the link.
     Heard(FromCentral),
-    /// A task on the link whose action this agent does not know.
-    UnknownTask(TaskId),
+    /// An ordered action that this agent does not know.
+    UnknownAction(ActionId),
     /// A ping or pong on the link.
     Alive,
     /// A message on the pending connection.
@@ -63,8 +64,10 @@ pub enum Event {
     RebootFailed(String),
     /// Reports of virtual machines.
     Vm(VmNews),
+    /// A piece of the node's log.
+    Log(LogPiece),
     /// A task of this node changed or wrote output.
-    Job(JobNews),
+    Task(TaskReport),
 }
 
 /// An action of the driver; actions are executed in order.
@@ -106,13 +109,15 @@ pub enum Action {
     /// Connect a virtual machine's console to the central node.
     Console(ConsoleOrder),
     /// Report the state of all virtual machines.
-    TellVms,
+    ReportVms,
     /// Apply the desired state of a task.
-    Job(JobOrder),
+    Task(TaskOrder),
     /// The central node stored output of a task.
-    JobKept(OutputKept),
+    OutputStored(OutputStored),
+    /// The central node stored a piece of the log.
+    LogStored(LogStored),
     /// Report the state of all tasks, and output that is not acknowledged.
-    TellJobs,
+    ReportTasks,
     /// Ask for a new certificate over the link.
     AskRenewal,
     /// Restart the machine.

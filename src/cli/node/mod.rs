@@ -9,6 +9,7 @@
 //! | `list` | `meshd node list`: nodes as a table |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
 //! | `targets` | the nodes of a command: names, several of them, or a selector |
+//! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
 
@@ -19,6 +20,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod list;
 pub(crate) mod naming;
 pub(crate) mod targets;
+pub(crate) mod logs;
 pub(crate) mod timeline;
 pub(crate) mod units;
 
@@ -135,6 +137,8 @@ pub(super) enum Node {
     },
     /// Release a node from quarantine
     Release(Targets),
+    /// Show kernel messages and system log of a boot
+    Logs(logs::Logs),
     /// Show the stages of a node's boots with their times
     Timeline {
         /// Node ID or name
@@ -162,6 +166,7 @@ impl Node {
                     let boot: TimelineView = client.get(&path(&node, &format!("/timeline{which}"))).await?;
                     output.print(&boot, timeline)
                 }
+                Node::Logs(logs) => logs.run(&client).await,
                 Node::Release(targets) => lifecycle::release(targets, &client).await,
                 Node::Approve { targets, moved } => lifecycle::approve(targets, moved, &client).await,
                 Node::Reject(order) => order.reject(client).await,
@@ -301,7 +306,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
         out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, which prove nothing now\n" };
         out += &table(["check", "status", "detail"], checks);
     }
-    out + &units::show(detail)
+    out + units::show(detail).as_str()
 }
 
 /// What a heartbeat told of the node's resources.

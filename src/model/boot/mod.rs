@@ -7,6 +7,7 @@
 //! | `kernel_args` | the kernel command line of a node |
 //! | `refusal` | why a machine does not boot now |
 //! | `script` | renders a plan or a refusal for iPXE |
+//! | `failure` | the query of `GET /boot/failed` |
 //! | `quote` | quotes values in iPXE scripts |
 //! | `boot_queue` | limits how many machines load at once |
 //!
@@ -14,6 +15,7 @@
 //! again, so that every machine shows why it does not boot.
 
 mod boot_queue;
+mod failure;
 mod kernel_args;
 mod plan;
 mod quote;
@@ -24,6 +26,7 @@ mod script;
 mod tests;
 
 pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
+pub use failure::BootFailure;
 pub use kernel_args::kernel_args;
 pub use plan::{Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile};
 pub use refusal::Refusal;

@@ -109,7 +109,7 @@ pub fn effective_profile<'a>(site: &'a Site, node: &Node) -> &'a Profile {
 /// The profile that a node boots in a session, or next where none is named: with what an operator ordered for one boot only.
 ///
 /// # Errors
-/// The site has no such profile. Booting the default in its place would look well and do the wrong job.
+/// The site has no such profile. Booting the default in its place would look well and do the wrong task.
 pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -> Result<Cow<'a, Profile>, NoProfile> {
     let once = node.once.as_ref().filter(|once| once.is_for(session));
     if let Some(name) = once.and_then(|once| once.profile.as_ref()).filter(|name| !site.profiles.contains_key(*name)) {

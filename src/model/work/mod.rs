@@ -4,11 +4,11 @@
 //! | --- | --- |
 //! | `vm` | records of VMs; the choice of node and devices for one |
 //! | `slot` | devices of a node that can be assigned, with what belongs to them |
-//! | [`job`] | tasks on bare metal: record and life cycle |
+//! | [`task`] | tasks on bare metal: record and life cycle |
 //!
 //! A node either holds virtual machines or is claimed by one task, never both.
 
-pub mod job;
+pub mod task;
 mod slot;
 mod vm;
 

@@ -76,8 +76,9 @@ pub struct Approved {
 }
 
 /// The state of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum SlotState {
     /// Not approved.
     Candidate,
@@ -115,18 +116,7 @@ impl SlotState {
 
     /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            SlotState::Candidate => "candidate",
-            SlotState::Available => "available",
-            SlotState::Reserved => "reserved",
-            SlotState::Provisioning => "provisioning",
-            SlotState::Active => "active",
-            SlotState::Releasing => "releasing",
-            SlotState::Cleanup => "cleanup",
-            SlotState::CleanupBlocked => "cleanup_blocked",
-            SlotState::Failed => "failed",
-            SlotState::Disabled => "disabled",
-        }
+        self.into()
     }
 }
 

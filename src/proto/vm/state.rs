@@ -11,8 +11,9 @@ pub const MAX_FAILURE_TEXT: usize = 1024;
 pub const MAX_FAILURE_LINES: usize = 20;
 
 /// Where a virtual machine stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum VmState {
     /// QEMU is being started; the guest does not run yet.
     Starting,
@@ -44,15 +45,7 @@ impl VmState {
 
     /// The word of the wire, which is also shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            VmState::Starting => "starting",
-            VmState::Running => "running",
-            VmState::Paused => "paused",
-            VmState::Stopping => "stopping",
-            VmState::Waiting => "waiting",
-            VmState::Stopped => "stopped",
-            VmState::Failed => "failed",
-        }
+        self.into()
     }
 
     /// True while there is, or may be, a process of it.
@@ -171,8 +164,9 @@ pub struct VmFetching {
 }
 
 /// What a node lacks for a virtual machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum VmRefusalReason {
     /// The specification cannot be run on any node.
     SpecInvalid,
@@ -237,37 +231,7 @@ pub enum VmRefusalReason {
 impl VmRefusalReason {
     /// The word of the wire, which is also shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            VmRefusalReason::SpecInvalid => "spec_invalid",
-            VmRefusalReason::QemuMissing => "qemu_missing",
-            VmRefusalReason::KvmMissing => "kvm_missing",
-            VmRefusalReason::CpuUnknown => "cpu_unknown",
-            VmRefusalReason::CpusExceeded => "cpus_exceeded",
-            VmRefusalReason::MemoryExceeded => "memory_exceeded",
-            VmRefusalReason::HugepagesExceeded => "hugepages_exceeded",
-            VmRefusalReason::NumaMissing => "numa_missing",
-            VmRefusalReason::UnitMissing => "unit_missing",
-            VmRefusalReason::UnitNotReady => "unit_not_ready",
-            VmRefusalReason::UnitTaken => "unit_taken",
-            VmRefusalReason::VolumeMissing => "volume_missing",
-            VmRefusalReason::VolumeUnfit => "volume_unfit",
-            VmRefusalReason::VolumeDiffers => "volume_differs",
-            VmRefusalReason::StoreFull => "store_full",
-            VmRefusalReason::DiskMissing => "disk_missing",
-            VmRefusalReason::DiskInUse => "disk_in_use",
-            VmRefusalReason::DiskTaken => "disk_taken",
-            VmRefusalReason::DiskNotEmpty => "disk_not_empty",
-            VmRefusalReason::DiskTooSmall => "disk_too_small",
-            VmRefusalReason::DiskWriteFailed => "disk_write_failed",
-            VmRefusalReason::DoctorFails => "doctor_fails",
-            VmRefusalReason::BridgeMissing => "bridge_missing",
-            VmRefusalReason::FirmwareMissing => "firmware_missing",
-            VmRefusalReason::TpmMissing => "tpm_missing",
-            VmRefusalReason::NameTaken => "name_taken",
-            VmRefusalReason::MacTaken => "mac_taken",
-            VmRefusalReason::AddressTaken => "address_taken",
-            VmRefusalReason::AddressUnfit => "address_unfit",
-        }
+        self.into()
     }
 }
 

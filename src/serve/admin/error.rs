@@ -1,8 +1,8 @@
 //! Error responses: status, code, message, hint and correlation ID.
 
 use crate::serve::central::{
-    ApiTokenError, BulkError, HeldWork, JobError, LinkError, NamingError, OperateError, OrderError, RenderError,
-    RollbackError, SlotError, VmError,
+    ApiTokenError, BulkError, HeldWork, LinkError, NamingError, OperateError, OrderError, RenderError, RollbackError,
+    SlotError, TaskError, VmError,
 };
 use axum::{
     Json,
@@ -147,15 +147,15 @@ fn link(error: &LinkError) -> (StatusCode, &'static str) {
     }
 }
 
-fn job(error: &JobError) -> (StatusCode, &'static str) {
+fn task(error: &TaskError) -> (StatusCode, &'static str) {
     match error {
-        JobError::None { .. } => (StatusCode::NOT_FOUND, "no_task"),
-        JobError::Spec(_) => (StatusCode::BAD_REQUEST, "bad_task"),
-        JobError::RootForbidden => (StatusCode::FORBIDDEN, "root_forbidden"),
-        JobError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
-        JobError::NotEnough { .. } => (StatusCode::CONFLICT, "not_enough_nodes"),
-        JobError::Output(_) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
-        JobError::Store(_) => STORE,
+        TaskError::None { .. } => (StatusCode::NOT_FOUND, "no_task"),
+        TaskError::Spec(_) => (StatusCode::BAD_REQUEST, "bad_task"),
+        TaskError::RootForbidden => (StatusCode::FORBIDDEN, "root_forbidden"),
+        TaskError::NoGroup { .. } => (StatusCode::NOT_FOUND, "no_group"),
+        TaskError::NotEnough { .. } => (StatusCode::CONFLICT, "not_enough_nodes"),
+        TaskError::Output(_) => (StatusCode::INTERNAL_SERVER_ERROR, "output"),
+        TaskError::Store(_) => STORE,
     }
 }
 
@@ -198,7 +198,7 @@ macro_rules! refused {
 
 refused! {
     ApiTokenError: api_token;
-    JobError: job;
+    TaskError: task;
     LinkError: link;
     RollbackError: rollback;
     SlotError: slot;

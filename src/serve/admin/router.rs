@@ -25,8 +25,9 @@ use std::time::Duration;
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(plane: Plane) -> Router {
-    let routes =
-        tasks::routes(slots::routes(vms::routes(boots(bulk::routes(life::routes(nodes_routes(Routes::default())))))));
+    let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(life::routes(
+        nodes_routes(Routes::default()),
+    )))))));
     let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
     routes
         .into_router()
@@ -174,7 +175,7 @@ fn site_routes(routes: Routes) -> Routes {
             logs::AUDIT.parameters,
             Role::Viewer,
             "who ordered what, and what came of it",
-            audit::audit,
+            events::audit,
         )
         .see::<Many<Finding>, _, _>("/doctor", &[], Role::Viewer, "problems that keep machines from booting", doctor)
         .page("/metrics", "for Prometheus", metrics)

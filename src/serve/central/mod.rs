@@ -62,7 +62,7 @@ pub use environment::{
 pub use generations::{Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
-pub use tasks::{JobError, RunJob};
+pub use tasks::{TaskError, TaskRequest};
 pub use workloads::{
     ConsoleError, ConsoleFrame, ConsoleSession, HeldWork, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,
     VolumeUseError, work_on,
@@ -151,6 +151,7 @@ impl Central {
         let workloads = Arc::new(Workloads::new(env.clone(), links.clone(), orphans.clone()));
         let generations = Arc::new(Generations::new(env.clone(), enrolment.clone()));
         let boot = BootService::new(env.clone(), links.clone(), enrolment.clone(), generations.clone(), loaders);
+        let boot = Arc::new(boot);
         let nodes = Arc::new(NodeOps {
             env: env.clone(),
             links: links.clone(),
@@ -168,10 +169,11 @@ impl Central {
             tasks: tasks.clone(),
             workloads: workloads.clone(),
             generations: generations.clone(),
+            boot: boot.clone(),
             nodes: nodes.clone(),
         };
         let admin = Arc::new(Admin { env: env.clone(), enrolment: enrolment.clone() });
-        let (boot, looked) = (Arc::new(boot), Leaf::default());
+        let looked = Leaf::default();
         Arc::new(Central { env, links, enrolment, tasks, workloads, generations, boot, nodes, admin, agents, looked })
     }
 
@@ -200,10 +202,11 @@ impl Central {
         self.links.watch_silence().await;
         self.boot.watch_overlays().await;
         self.boot.record_repeats().await;
-        self.tasks.watch_jobs().await;
+        self.tasks.watch_tasks().await;
         if self.is_due() {
-            self.tasks.remind_of_jobs();
+            self.tasks.repeat_orders();
             self.boot.watch_boots().await;
+            self.boot.sweep_logs().await;
             self.links.watch_evidence().await;
             self.workloads.place_waiting().await;
             self.boot.forget_promises(self.now());

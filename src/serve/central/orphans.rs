@@ -3,20 +3,20 @@
 
 use super::locks::{Leaf, LeafGuard};
 use meshd_proto::vm::VmReport;
-use meshd_types::{JobId, NodeId, SystemUuid};
+use meshd_types::{NodeId, SystemUuid, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All such work.
 #[derive(Default)]
 pub(crate) struct OrphanWork {
     pub(crate) vms: OrphanVms,
-    pub(crate) jobs: OrphanJobs,
+    pub(crate) tasks: OrphanTasks,
 }
 
 impl OrphanWork {
     /// Nodes that have any: their free capacity is not known, and a task would not have such a node to itself.
     pub(crate) fn nodes(&self) -> BTreeSet<NodeId> {
-        let mut nodes = self.jobs.nodes();
+        let mut nodes = self.tasks.nodes();
         nodes.extend(self.vms.nodes());
         nodes
     }
@@ -24,7 +24,7 @@ impl OrphanWork {
     /// Forgets what a node reported: an operator says that it runs no more.
     pub(crate) fn forget(&self, node: NodeId) {
         self.vms.are(node, BTreeMap::new());
-        self.jobs.are(node, BTreeSet::new());
+        self.tasks.are(node, BTreeSet::new());
     }
 }
 
@@ -56,12 +56,12 @@ impl OrphanVms {
 
 /// Tasks. meshd never kills a task that is not on record.
 #[derive(Default)]
-pub(crate) struct OrphanJobs(Leaf<BTreeMap<NodeId, BTreeSet<JobId>>>);
+pub(crate) struct OrphanTasks(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
 
-impl OrphanJobs {
+impl OrphanTasks {
     /// A node has one no more.
-    pub(crate) fn forget(&self, node: NodeId, job: JobId) {
-        let left = self.0.lock().get(&node).map(|jobs| jobs.iter().copied().filter(|id| *id != job).collect());
+    pub(crate) fn forget(&self, node: NodeId, task: TaskId) {
+        let left = self.0.lock().get(&node).map(|tasks| tasks.iter().copied().filter(|id| *id != task).collect());
         if let Some(left) = left {
             self.are(node, left);
         }
@@ -73,18 +73,18 @@ impl OrphanJobs {
     }
 
     /// What a node has now; true if there is one that it had not.
-    pub(crate) fn are(&self, node: NodeId, jobs: BTreeSet<JobId>) -> bool {
+    pub(crate) fn are(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> bool {
         let mut all = self.0.lock();
-        if jobs.is_empty() {
+        if tasks.is_empty() {
             all.remove(&node);
             return false;
         }
-        let new = all.get(&node).is_none_or(|before| !jobs.is_subset(before));
-        all.insert(node, jobs);
+        let new = all.get(&node).is_none_or(|before| !tasks.is_subset(before));
+        all.insert(node, tasks);
         new
     }
 
-    pub(crate) fn with(&self, job: JobId) -> Vec<NodeId> {
-        self.0.lock().iter().filter(|(_, jobs)| jobs.contains(&job)).map(|(node, _)| *node).collect()
+    pub(crate) fn with(&self, task: TaskId) -> Vec<NodeId> {
+        self.0.lock().iter().filter(|(_, tasks)| tasks.contains(&task)).map(|(node, _)| *node).collect()
     }
 }

@@ -3,7 +3,7 @@
 use crate::serve::central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
 use meshd_config::Delivery;
-use meshd_model::boot::{Endpoint, QueryError, ScriptRequest};
+use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
 use std::{future::Future, net::Ipv4Addr, path::PathBuf};
 
@@ -45,6 +45,9 @@ pub trait BootApi: Clone + Send + Sync + 'static {
         from: Ipv4Addr,
         endpoint: Endpoint,
     ) -> impl Future<Output = String> + Send;
+
+    /// Records why a node did not start; false if this machine does not boot this session.
+    fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> impl Future<Output = bool> + Send;
 
     /// Begins the only transfer of an overlay.
     fn open_overlay(
@@ -94,6 +97,10 @@ impl BootApi for Shared {
 
     async fn script(&self, request: Result<ScriptRequest, QueryError>, from: Ipv4Addr, endpoint: Endpoint) -> String {
         self.boot.script(request, from, endpoint).await
+    }
+
+    async fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> bool {
+        self.boot.boot_failed(from, failure).await
     }
 
     async fn open_overlay(

@@ -12,7 +12,7 @@ use axum::{
 };
 use bytes::Bytes;
 use meshd_config::Delivery;
-use meshd_model::boot::{Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
+use meshd_model::boot::{BootFailure, Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
 use meshd_types::Digest;
 use std::net::Ipv4Addr;
 use tower::ServiceExt as _;
@@ -101,6 +101,10 @@ impl BootApi for Rack {
     async fn script(&self, request: Result<ScriptRequest, QueryError>, _: Ipv4Addr, endpoint: Endpoint) -> String {
         let detail = request.map_or_else(|error| error.to_string(), |request| request.serial);
         refusal_script(&Refusal::BadRequest { detail }, endpoint, None, "c0ffee00")
+    }
+
+    async fn boot_failed(&self, _: Ipv4Addr, failure: BootFailure) -> bool {
+        failure.reason.len().is_multiple_of(2)
     }
 
     async fn open_overlay(&self, capability: &str, _: Delivery, from: Ipv4Addr) -> Result<Overlay, OverlayDenied> {

@@ -3,6 +3,7 @@
 //! | route | answer |
 //! | --- | --- |
 //! | `GET /boot.ipxe` | the entry script, the same for every machine |
+//! | `GET /boot/failed?session=..&reason=..` | nothing: records why `mesh-init` refused to start a node |
 //! | `GET /boot/script?mac=..` | what this machine boots, or why not; always a script, always status 200 |
 //! | `GET /blob/<digest>/<part>` | kernel, initramfs, packages, modloop: from memory, with ranges, never changing |
 //! | `GET /overlay/<capability>/<file>` | an overlay, once |

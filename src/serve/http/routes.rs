@@ -20,7 +20,7 @@ use axum::{
 };
 use bytes::Bytes;
 use meshd_config::Delivery;
-use meshd_model::boot::{Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
+use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use meshd_types::{Digest, fail};
 use std::net::Ipv4Addr;
 
@@ -56,6 +56,7 @@ pub fn router<P: BootApi>(api: P) -> Router {
     Router::new()
         .route("/boot.ipxe", any(entry))
         .route("/boot/script", any(script::<P>))
+        .route("/boot/failed", any(failed::<P>))
         .route("/boot/", any(no_script))
         .route("/boot/{*rest}", any(no_script))
         .route("/blob/{digest}/{part}", any(blob::<P>))
@@ -137,6 +138,22 @@ async fn script<P: BootApi>(
     let request = ScriptRequest::parse(query.as_deref().unwrap_or_default());
     let text = shared.api.script(request, client.from, client.at).await;
     ([NO_STORE, TEXT], text).into_response()
+}
+
+async fn failed<P: BootApi>(
+    State(shared): State<Shared<P>>,
+    Extension(client): Extension<Client>,
+    RawQuery(query): RawQuery,
+    method: Method,
+) -> Response {
+    let failure = BootFailure::parse(query.as_deref().unwrap_or_default());
+    let Some(failure) = failure.filter(|_| method != Method::HEAD) else {
+        return sentence(StatusCode::BAD_REQUEST, "Give session= and reason=; mesh-init sends them.");
+    };
+    match shared.api.boot_failed(client.from, failure).await {
+        true => sentence(StatusCode::OK, "Recorded."),
+        false => sentence(StatusCode::NOT_FOUND, "This machine does not boot this session."),
+    }
 }
 
 async fn no_script(Extension(client): Extension<Client>) -> Response {

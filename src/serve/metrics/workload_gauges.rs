@@ -2,7 +2,7 @@
 
 use super::page::MetricsPage;
 use crate::serve::central::Central;
-use meshd_model::work::{SlotState, job::JobState};
+use meshd_model::work::{SlotState, task::TaskState};
 use meshd_proto::{UnitState, vm::VmState};
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ fn show(page: &mut MetricsPage, name: &str, help: &str, counts: &Counts) {
 pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
     let (vms, tasks, units) = central.store().read(|model| {
         let vms = model.vms().map(|vm| vm.seen.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
-        let tasks = model.jobs().map(|job| job.state.as_str());
+        let tasks = model.tasks().map(|task| task.state.as_str());
         let units = model.nodes().flat_map(|node| node.facts.iter().flat_map(|facts| &facts.units));
         (
             counts(VmState::ALL.map(VmState::as_str).into_iter().chain([UNREPORTED]), vms),
-            counts(JobState::ALL.map(JobState::as_str), tasks),
+            counts(TaskState::ALL.map(TaskState::as_str), tasks),
             counts(UnitState::ALL.map(UnitState::as_str), units.map(|unit| unit.state.as_str())),
         )
     });

@@ -3,7 +3,7 @@
 //! | module | what it finds |
 //! | --- | --- |
 //! | `sessions` | boot sessions, and which ones to drop |
-//! | `jobs` | tasks by state and by node |
+//! | `tasks` | tasks by state and by node |
 //! | `vm_index` | VMs, slots, and what each node has allocated |
 //! | `nic_index` | VM NICs by MAC address and by IP address |
 //! | `range_set` | the next free IP address |
@@ -11,7 +11,7 @@
 //! | `idempotency` | orders with an idempotency key |
 
 pub(crate) mod idempotency;
-pub(crate) mod jobs;
+pub(crate) mod tasks;
 pub(crate) mod nic_index;
 pub(crate) mod range_set;
 pub(crate) mod sessions;

@@ -40,9 +40,9 @@ macro_rules! random_id {
 
 random_id!(
     /// The ID of a task: 8 hexadecimal characters.
-    JobId,
+    TaskId,
     4,
-    ParseJobIdError,
+    ParseTaskIdError,
     "`{0}` is not a task ID (8 hexadecimal characters); `meshd task list` shows them"
 );
 random_id!(

@@ -8,6 +8,7 @@
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
 //! | `node` | everything of one node |
+//! | `node_log` | the log of one boot of a node |
 //! | `nodes` | the node list |
 //! | `overview` | the rack at a glance, and the search |
 //! | `sign_in` | the page for whoever is not signed in |
@@ -20,6 +21,7 @@ mod catalog;
 mod inbox;
 mod log;
 mod node;
+mod node_log;
 mod nodes;
 mod overview;
 pub(crate) mod sign_in;
@@ -47,6 +49,7 @@ pub(crate) fn router() -> Router {
         .route(&at("/search"), get(overview::search))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
+        .route(&at("/nodes/{node}/log"), get(node_log::page))
         .route(&at("/nodes/{node}/{verb}"), post(actions::single))
         .route(&at("/inbox"), get(inbox::page))
         .route(&at("/actions/preview"), post(actions::preview))

@@ -79,7 +79,9 @@ pub(crate) async fn page(
         @if actions::may_order(&client) { section aria-label="Actions" { (actions::of_node(view)) } }
         section { h2 { "Boot" } div id="boot" data-live {
             @match &related.boot { Some(boot) => (timeline::bars(boot)), None => p.quiet { "No boot is on record. Power the machine on." } }
-        } }
+        }
+            @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/log", view.id)) { "Kernel and system log" } } }
+        }
         section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
         section { h2 { "Generations" } (generations(&related)) }

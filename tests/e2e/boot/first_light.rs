@@ -11,7 +11,7 @@ use crate::{
         until_written, up,
     },
 };
-use meshd_lab::{Firmware, Mix, Power, Rack};
+use meshd_lab::{Firmware, Mix, Power, Rack, Wait};
 use serde_json::Value;
 
 const BIOS: u8 = 1;
@@ -81,9 +81,23 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     assert_eq!((&doctor["failures"], &doctor["session"]), (&Value::from(0), &node["boot"]["session"]), "{doctor}");
     assert!(doctor["checks"].as_array().is_some_and(|checks| checks.iter().all(passes)), "{doctor}");
 
+    keeps_its_log(rack, &id);
     let timeline = rack.ask(&["node", "timeline", &id]).or_end();
     assert!(timeline["total_ms"].as_u64().is_some_and(|ms| ms > 1_000), "{timeline}");
     assert_eq!(timeline["stages"].as_array().map(Vec::len), Some(reached.len()));
+}
+
+/// The log begins with the kernel's first line and has what services wrote (OB-5).
+fn keeps_its_log(rack: &Rack, id: &str) {
+    let lines = ["Linux version ", "mesh-init: ok", "mesh-agent started"];
+    rack.wait(SOON, "the log of the boot", |rack| {
+        let log = rack.tell(&["node", "logs", id])?;
+        let missing: Vec<&str> = lines.into_iter().filter(|line| !log.contains(line)).collect();
+        Ok(Wait::some(missing.is_empty().then_some(()), format!("missing: {missing:?} in {} bytes", log.len())))
+    })
+    .or_end();
+    let kernel = rack.tell(&["node", "logs", id, "--source", "kernel"]).or_end();
+    assert!(kernel.starts_with("[    0.000000] Linux version "), "{}", kernel.lines().next().unwrap_or_default());
 }
 
 /// What a user of the node can see holds neither capability nor token, and neither do meshd's log and events.

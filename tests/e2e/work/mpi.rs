@@ -21,7 +21,7 @@ fn with_program(dir: &Path) -> std::path::PathBuf {
     let own = overlays.join("program");
     let folder = own.join("rootfs/opt/trial");
     fs::create_dir_all(&folder).expect("made");
-    let source = repository().join("tests/it/work/jobs/program.c");
+    let source = repository().join("tests/it/work/tasks/program.c");
     let compiled = Command::new("mpicc").arg("-O1").arg("-o").arg(folder.join("program")).arg(source).output();
     let compiled = compiled.expect("mpicc, from `.ci/setup test`");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
@@ -56,7 +56,7 @@ fn an_allreduce_runs_over_two_netbooted_nodes_and_one_that_loses_power_fails_the
     }
     let run = ["task", "run", "--group", "pair"];
     let ranks = ["--ranks-per-node", "2", "--timeout", "2m", "--", "mpi-run", PROGRAM];
-    // MPICH may hang at its end, as tests/it/work/jobs/rig.rs tells: such a run is made again.
+    // MPICH may hang at its end, as tests/it/work/tasks/rig.rs tells: such a run is made again.
     let hung =
         |ran: &Result<String, LabError>| ran.as_ref().is_err_and(|error| error.to_string().contains("time_limit"));
     let mut runs = (0..3).map(|_| rack.tell(&[&run[..], &ranks[..]].concat()));

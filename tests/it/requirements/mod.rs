@@ -7,12 +7,12 @@ use crate::{
     work::workloads::{UNIT, ask, code, create, facts, host, ready},
     world::World,
 };
-use meshd::serve::central::{RunJob, SlotParts};
+use meshd::serve::central::{SlotParts, TaskRequest};
 use meshd_model::{
     fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Principal, Stage, Transition, Verb},
-    work::job::{Job, Launcher},
+    work::task::{Launcher, Task},
 };
-use meshd_proto::{CheckReport, FromAgent, Resources, job::JobUser};
+use meshd_proto::{CheckReport, FromAgent, Resources, task::TaskUser};
 use meshd_store::AuditFilter;
 use std::{collections::BTreeSet, time::Duration};
 
@@ -126,15 +126,16 @@ async fn lc8_each_phase_change_is_an_event_with_actor_reason_time_and_correlatio
     assert_eq!(rig.events("phase")[..events.len()], events[..]);
 }
 
-async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Job, meshd::serve::central::JobError> {
+async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Task, meshd::serve::central::TaskError> {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     if !site.contains("[groups.one]") {
         std::fs::write(world.path("site.toml"), format!("{site}[groups.one]\nnodes = [\"{}\"]\n", node.id())).unwrap();
         assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     }
     let (group, argv, launcher) = ("one".to_owned(), vec!["true".to_owned()], Some(Launcher::None));
-    let ask = RunJob { group, nodes: None, ranks_per_node: 1, launcher, user: JobUser::Job, timeout_s: None, argv };
-    rig.central.tasks.run_job(ask, &ordered(Verb::TaskRun)).await
+    let ask =
+        TaskRequest { group, nodes: None, ranks_per_node: 1, launcher, user: TaskUser::Default, timeout_s: None, argv };
+    rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await
 }
 
 #[tokio::test]
@@ -161,9 +162,9 @@ async fn bm5_of_a_slot_claim_and_an_exclusive_claim_at_once_one_wins() {
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     drop(run_task(&world, &rig, &node).await.expect("alone"));
-    let job = rig.central.store().read(|model| model.job_on(node.id()).map(|job| job.id)).expect("a task");
-    rig.central.tasks.cancel_job(job, &ordered(Verb::TaskCancel)).await.unwrap();
-    assert!(node.say(FromAgent::Job(meshd_proto::job::JobNews::Released { job })).await);
+    let task = rig.central.store().read(|model| model.task_on(node.id()).map(|task| task.id)).expect("a task");
+    rig.central.tasks.cancel_task(task, &ordered(Verb::TaskCancel)).await.unwrap();
+    assert!(node.say(FromAgent::Task(meshd_proto::task::TaskReport::Released { task })).await);
     let (task, vm) = tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
     assert!(task.is_ok() != vm.is_ok(), "{task:?} {vm:?}");
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use meshd::serve::central::OperateError;
 use meshd_model::fleet::{Phase, Stage, Verb};
-use meshd_proto::{FromAgent, PciFacts, TaskId, TaskOutcome};
+use meshd_proto::{ActionId, ActionOutcome, FromAgent, PciFacts};
 use std::{
     fs,
     io::Write as _,
@@ -138,12 +138,12 @@ fn full_disk_makes_status_and_healthz_say_not_ready() {
 }
 
 /// The number of the one task that there is.
-async fn task(rig: &Rig) -> TaskId {
+async fn task(rig: &Rig) -> ActionId {
     let told = async {
         loop {
             if let Some(event) = rig.events("task").first() {
                 let number = event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
-                return TaskId(number.parse().unwrap());
+                return ActionId(number.parse().unwrap());
             }
             tokio::task::yield_now().await;
         }
@@ -168,7 +168,7 @@ async fn on_a_full_disk_a_held_node_is_cut_off_all_the_same_and_no_outcome_is_ac
     let hold = || async { rig.central.nodes.quarantine(id, &ordered(Verb::Quarantine)).await };
     let by = ordered(Verb::Reboot);
     let node_side = async {
-        let done = FromAgent::TaskDone { task: task(&rig).await, outcome: TaskOutcome::Done };
+        let done = FromAgent::ActionDone { id: task(&rig).await, outcome: ActionOutcome::Done };
         disk.fill();
         let held = hold().await;
         assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");

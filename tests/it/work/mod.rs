@@ -2,10 +2,10 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `jobs` | tasks on two machines with the real MPICH |
+//! | `tasks` | tasks on two machines with the real MPICH |
 //! | `vms` | virtual machines on this machine, with real QEMU |
 //! | `workloads` | records, placement and reconciliation of virtual machines |
 
-pub mod jobs;
+pub mod tasks;
 pub mod vms;
 pub mod workloads;

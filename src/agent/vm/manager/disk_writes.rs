@@ -29,7 +29,7 @@ pub enum WriteOutcome {
 #[derive(Debug, Default)]
 pub struct DiskWrites {
     under_way: BTreeMap<SystemUuid, DiskWriteTask>,
-    jobs: JoinSet<(SystemUuid, WriteOutcome)>,
+    tasks: JoinSet<(SystemUuid, WriteOutcome)>,
 }
 
 #[derive(Debug)]
@@ -41,13 +41,13 @@ struct DiskWriteTask {
 }
 
 impl DiskWrites {
-    fn begin(&mut self, uuid: SystemUuid, job: DiskWrite) {
-        let (cancel, progress) = (CancellationToken::new(), job.progress.clone());
+    fn begin(&mut self, uuid: SystemUuid, task: DiskWrite) {
+        let (cancel, progress) = (CancellationToken::new(), task.progress.clone());
         let (alive, ended) = watch::channel(());
         let cancelled = cancel.clone();
-        self.jobs.spawn(async move {
+        self.tasks.spawn(async move {
             let ended = tokio::select! {
-                written = job.run() => written.map_or_else(WriteOutcome::Failed, |()| WriteOutcome::Written),
+                written = task.run() => written.map_or_else(WriteOutcome::Failed, |()| WriteOutcome::Written),
                 () = cancelled.cancelled() => WriteOutcome::GivenUp,
             };
             drop(alive);
@@ -80,7 +80,7 @@ impl DiskWrites {
     /// Waits for the end of a write; pending if there is none. Cancel-safe.
     pub async fn next(&mut self) -> (SystemUuid, WriteOutcome) {
         loop {
-            match self.jobs.join_next().await {
+            match self.tasks.join_next().await {
                 Some(Ok((uuid, ended))) => {
                     self.under_way.remove(&uuid);
                     return (uuid, ended);

@@ -111,8 +111,9 @@ pub enum Outcome {
 }
 
 /// The state of a boot in one word, for listings and metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum BootStatus {
     /// Under way.
     Booting,
@@ -130,14 +131,7 @@ pub enum BootStatus {
 impl BootStatus {
     /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            BootStatus::Booting => "booting",
-            BootStatus::Waiting => "waiting",
-            BootStatus::Stalled => "stalled",
-            BootStatus::Online => "online",
-            BootStatus::Rebooted => "rebooted",
-            BootStatus::Stopped => "stopped",
-        }
+        self.into()
     }
 }
 

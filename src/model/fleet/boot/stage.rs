@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The stages of the boot chain, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Stage {
     /// Firmware asked for an address.
     Dhcp,
@@ -56,21 +57,7 @@ impl Stage {
 
     /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Stage::Dhcp => "dhcp",
-            Stage::Loader => "loader",
-            Stage::IpxeDhcp => "ipxe_dhcp",
-            Stage::Script => "script",
-            Stage::Kernel => "kernel",
-            Stage::Initramfs => "initramfs",
-            Stage::Packages => "packages",
-            Stage::Overlay => "overlay",
-            Stage::OsDhcp => "os_dhcp",
-            Stage::Modloop => "modloop",
-            Stage::Enrolled => "enrolled",
-            Stage::Link => "link",
-            Stage::Online => "online",
-        }
+        self.into()
     }
 }
 

@@ -4,6 +4,7 @@ use super::audit_context::{AuditContext, Cause};
 use crate::fleet::{Condition, ConditionKind, Phase, Stage};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
+use strum::VariantNames as _;
 
 /// Maximum length of a detail, in characters.
 pub const MAX_EVENT_DETAIL: usize = 4000;
@@ -27,8 +28,9 @@ pub enum Actor {
 }
 
 /// The kinds of events. Conditions use their own words.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr, strum::VariantNames)]
 #[serde(tag = "what", rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EventKind {
     /// A new machine was seen.
     Discovered,
@@ -72,10 +74,16 @@ pub enum EventKind {
     EnrolRefused,
     /// A machine got a refusal instead of a script.
     BootRefused,
-    /// A task was sent, or its outcome arrived.
+    /// A machine loaded everything, and its init refused to start the node.
+    BootFailed,
+    /// An action was sent to a node, or its outcome arrived.
+    #[serde(rename = "task")]
+    #[strum(serialize = "task")]
+    NodeAction,
+    /// A task changed its state.
+    #[serde(rename = "job")]
+    #[strum(serialize = "job")]
     Task,
-    /// A job changed its state.
-    Job,
     /// DHCP has no free address.
     PoolExhausted,
     /// DHCP has few free addresses.
@@ -144,115 +152,18 @@ pub enum EventKind {
     VmConsole,
 }
 
-/// Every word of [`EventKind::word`] except those of conditions.
-const WORDS: [&str; 47] = [
-    "discovered",
-    "boot_started",
-    "stage",
-    "phase",
-    "cleared",
-    "profile_chosen",
-    "profile_assigned",
-    "certificate_issued",
-    "token",
-    "authority_changed",
-    "credentials_revoked",
-    "enrol_refused",
-    "boot_refused",
-    "task",
-    "job",
-    "pool_exhausted",
-    "pool_filling",
-    "other_dhcp_server",
-    "address_declined",
-    "vars_changed",
-    "labels_changed",
-    "renamed",
-    "boot_once",
-    "pinned",
-    "profile_rolled_back",
-    "replaced",
-    "reloaded",
-    "backed_up",
-    "restored",
-    "reload_refused",
-    "vm_created",
-    "vm_ordered",
-    "vm_started",
-    "vm_stopped",
-    "vm_paused",
-    "vm_failed",
-    "vm_restarted",
-    "vm_lost",
-    "vm_released",
-    "vm_release_blocked",
-    "vm_unknown",
-    "vm_moved",
-    "slot_changed",
-    "node_fenced",
-    "disk_written",
-    "disk_wiped",
-    "vm_console",
-];
-
 impl EventKind {
     /// Returns every word of [`EventKind::word`].
     pub fn words() -> impl Iterator<Item = &'static str> + Clone {
-        WORDS.into_iter().chain(ConditionKind::ALL.into_iter().map(ConditionKind::as_str))
+        let own = EventKind::VARIANTS.iter().copied().filter(|word| *word != "raised");
+        own.chain(ConditionKind::ALL.into_iter().map(ConditionKind::as_str))
     }
 
-    /// Returns the `kind` of `meshd events`.
+    /// Returns the `kind` of `meshd events`: the name of the condition for [`EventKind::Raised`].
     pub fn word(&self) -> &'static str {
         match self {
-            EventKind::Discovered => "discovered",
-            EventKind::BootStarted => "boot_started",
-            EventKind::Stage { .. } => "stage",
-            EventKind::Phase { .. } => "phase",
             EventKind::Raised { condition } => condition.as_str(),
-            EventKind::Cleared { .. } => "cleared",
-            EventKind::ProfileChosen => "profile_chosen",
-            EventKind::ProfileAssigned => "profile_assigned",
-            EventKind::CertificateIssued => "certificate_issued",
-            EventKind::Token => "token",
-            EventKind::AuthorityChanged => "authority_changed",
-            EventKind::CredentialsRevoked => "credentials_revoked",
-            EventKind::EnrolRefused => "enrol_refused",
-            EventKind::BootRefused => "boot_refused",
-            EventKind::Task => "task",
-            EventKind::Job => "job",
-            EventKind::PoolExhausted => "pool_exhausted",
-            EventKind::PoolFilling => "pool_filling",
-            EventKind::OtherDhcpServer => "other_dhcp_server",
-            EventKind::AddressDeclined => "address_declined",
-            EventKind::VarsChanged => "vars_changed",
-            EventKind::LabelsChanged => "labels_changed",
-            EventKind::Renamed => "renamed",
-            EventKind::BootOnce => "boot_once",
-            EventKind::Pinned => "pinned",
-            EventKind::ProfileRolledBack => "profile_rolled_back",
-            EventKind::Replaced => "replaced",
-            EventKind::NicAccepted => "nic_accepted",
-            EventKind::Reloaded => "reloaded",
-            EventKind::BackedUp => "backed_up",
-            EventKind::Restored => "restored",
-            EventKind::ReloadRefused => "reload_refused",
-            EventKind::VmCreated => "vm_created",
-            EventKind::VmOrdered => "vm_ordered",
-            EventKind::VmStarted => "vm_started",
-            EventKind::VmStopped => "vm_stopped",
-            EventKind::VmPaused => "vm_paused",
-            EventKind::VmFailed => "vm_failed",
-            EventKind::VmRestarted => "vm_restarted",
-            EventKind::VmLost => "vm_lost",
-            EventKind::VmReleased => "vm_released",
-            EventKind::VmReleaseBlocked => "vm_release_blocked",
-            EventKind::VmUnknown => "vm_unknown",
-            EventKind::VmMoved => "vm_moved",
-            EventKind::SlotChanged => "slot_changed",
-            EventKind::NodeFenced => "node_fenced",
-            EventKind::DiskWritten => "disk_written",
-            EventKind::DiskWiped => "disk_wiped",
-            EventKind::VmConsole => "vm_console",
+            kind => kind.into(),
         }
     }
 }

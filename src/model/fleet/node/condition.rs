@@ -4,8 +4,9 @@ use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// All conditions. An unknown one in the store is an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ConditionKind {
     /// Another machine claims this node's ID.
     IdCollision,
@@ -78,26 +79,7 @@ impl ConditionKind {
 
     /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            ConditionKind::IdCollision => "id_collision",
-            ConditionKind::HardwareChanged => "hardware_changed",
-            ConditionKind::WeakIdentity => "weak_identity",
-            ConditionKind::BootStalled => "boot_stalled",
-            ConditionKind::BootLoop => "boot_loop",
-            ConditionKind::OverlayMissing => "overlay_missing",
-            ConditionKind::RebootRequired => "reboot_required",
-            ConditionKind::Drift => "drift",
-            ConditionKind::UnitDrift => "unit_drift",
-            ConditionKind::CapabilityReplayed => "capability_replayed",
-            ConditionKind::StaleCa => "stale_ca",
-            ConditionKind::BootImpersonated => "boot_impersonated",
-            ConditionKind::RelayPortChanged => "relay_port_changed",
-            ConditionKind::CertificateReplaced => "certificate_replaced",
-            ConditionKind::CheckFailed => "check_failed",
-            ConditionKind::ImageMissing => "image_missing",
-            ConditionKind::RenderFailed => "render_failed",
-            ConditionKind::AgentOutdated => "agent_outdated",
-        }
+        self.into()
     }
 }
 

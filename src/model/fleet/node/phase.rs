@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// The phase of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum Phase {
     /// Unknown or unapproved: holds no credentials.
     Discovered,
@@ -167,21 +168,7 @@ impl Phase {
 
     /// Returns the word that is stored and shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Phase::Discovered => "discovered",
-            Phase::Approved => "approved",
-            Phase::Rejected => "rejected",
-            Phase::Booting => "booting",
-            Phase::Enrolling => "enrolling",
-            Phase::Degraded => "degraded",
-            Phase::Online => "online",
-            Phase::Draining => "draining",
-            Phase::Maintenance => "maintenance",
-            Phase::Offline => "offline",
-            Phase::Quarantined => "quarantined",
-            Phase::Rebuilding => "rebuilding",
-            Phase::Removed => "removed",
-        }
+        self.into()
     }
 }
 

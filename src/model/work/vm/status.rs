@@ -5,8 +5,9 @@ use meshd_proto::vm::VmState;
 use serde::{Deserialize, Serialize};
 
 /// The status of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum VmStatus {
     /// No node has it.
     Unplaced,
@@ -56,21 +57,7 @@ impl VmStatus {
 
     /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            VmStatus::Unplaced => "unplaced",
-            VmStatus::Ordered => "ordered",
-            VmStatus::Starting => "starting",
-            VmStatus::Running => "running",
-            VmStatus::Paused => "paused",
-            VmStatus::Stopping => "stopping",
-            VmStatus::Waiting => "waiting",
-            VmStatus::Stopped => "stopped",
-            VmStatus::Failed => "failed",
-            VmStatus::Unreachable => "unreachable",
-            VmStatus::Unconfirmed => "unconfirmed",
-            VmStatus::Releasing => "releasing",
-            VmStatus::ReleaseBlocked => "release_blocked",
-        }
+        self.into()
     }
 }
 

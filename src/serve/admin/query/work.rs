@@ -6,7 +6,7 @@ use super::{
     text::Needle,
 };
 use meshd_api::{TaskView, VmView};
-use meshd_model::work::{VmStatus, job::JobState};
+use meshd_model::work::{VmStatus, task::TaskState};
 use meshd_types::NodeId;
 use std::borrow::Cow;
 
@@ -126,7 +126,7 @@ pub(crate) struct TaskFilter {
 impl TaskFilter {
     /// All but the node, whose name only the central node knows.
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
-        let states = parameters.words("state", &JobState::ALL.map(JobState::as_str))?;
+        let states = parameters.words("state", &TaskState::ALL.map(TaskState::as_str))?;
         let group = parameters.get("group").map(str::to_owned);
         Ok(TaskFilter { states, group, node: None, text: parameters.needle()? })
     }

@@ -1,4 +1,4 @@
-//! `/v1/events`: recorded and new events, one JSON object a line.
+//! `/v1/events`: recorded and new events, one JSON object a line; `/v1/audit`: the audit log.
 
 use crate::serve::{
     admin::{
@@ -6,7 +6,7 @@ use crate::serve::{
         error::Refused,
         query::{
             answer::{Asked, Encoding, Listing, parameters, selected},
-            logs::{Direction, EVENTS, LogRequest, MAX_RECORDS},
+            logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
             parameters::ParameterError,
         },
         transport::auth::Caller,
@@ -21,10 +21,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use meshd_api::EventView;
+use meshd_api::{AuditView, EventView};
 use meshd_config::suggest;
-use meshd_model::fleet::{Event, EventKind, EventSeq};
-use meshd_store::EventFilter;
+use meshd_model::fleet::{AuditSeq, Event, EventKind, EventSeq, Principal};
+use meshd_store::{AuditFilter, EventFilter};
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
@@ -165,4 +165,34 @@ impl Tail {
             }
         }
     }
+}
+
+pub(crate) async fn audit(
+    State(Plane { central, .. }): State<Plane>,
+    headers: HeaderMap,
+    asked: Asked,
+) -> Result<Response, Refused> {
+    let asked = parameters(asked, AUDIT.parameters)?;
+    let (log, fields, text) = (LogRequest::read(&asked, &AUDIT)?, asked.fields(&AUDIT)?, asked.needle()?);
+    // A node that was removed has its lines still, by ID.
+    let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
+    let node = asked.get("node").map(by_name).transpose()?;
+    let who: Option<Principal> = asked.parsed("actor")?;
+    let (first, before) = log.range();
+    let filter = AuditFilter {
+        from: AuditSeq(first),
+        node,
+        who,
+        correlation: None,
+        limit: log.records(),
+        before: before.map(AuditSeq),
+        oldest: log.direction == Direction::Forward,
+        text: text.map(|text| text.as_str().to_owned()),
+    };
+    let read = tokio::task::spawn_blocking(move || central.store().audit(&filter)).await;
+    let lines = read.map_err(|_| Refused::internal("reading the audit log was interrupted"))??;
+    let (lines, next) = log.cut(lines.into_iter().map(|(seq, audit)| (seq.0, audit)).collect());
+    let rows = lines.into_iter().map(|(seq, audit)| AuditView { seq: AuditSeq(seq), audit }).collect();
+    let next = next.map(|next| next.to_string());
+    Listing { rows, fields, next, total: None, encoding: Encoding::Array }.answer(&headers)
 }

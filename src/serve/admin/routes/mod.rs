@@ -2,22 +2,21 @@
 //!
 //! | module | routes |
 //! | --- | --- |
-//! | `audit` | the audit log |
 //! | `backup` | a backup, as a stream |
 //! | `catalog` | profiles, images, overlays |
 //! | `consoles` | consoles of virtual machines |
-//! | `events` | the event log |
+//! | `events` | the event log and the audit log |
 //! | `generations` | history, diff, pin, rollback, reload |
 //! | `life` | the lifecycle of nodes |
 //! | `orders` | what a node boots |
 //! | `slots` | slots |
+//! | `stored_logs` | output of tasks and logs of boots, as streams |
 //! | `tasks` | tasks and their output |
 //! | `tokens` | API tokens |
 //! | `trust` | certificate authority, tokens of nodes |
 //! | `vms` | virtual machines |
 //! | `volumes` | files of virtual machines |
 
-pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod catalog;
 pub(crate) mod consoles;
@@ -26,6 +25,7 @@ pub(crate) mod generations;
 pub(crate) mod life;
 pub(crate) mod orders;
 pub(crate) mod slots;
+pub(crate) mod stored_logs;
 pub(crate) mod tasks;
 pub(crate) mod tokens;
 pub(crate) mod trust;

@@ -7,6 +7,7 @@
 mod hello;
 
 use crate::serve::central::{
+    boot::BootService,
     enrolment::{
         Enrolment,
         enrol::{PlaneError, check_version, honours, shown},
@@ -32,6 +33,7 @@ pub struct AgentSessions {
     pub(super) tasks: Arc<Tasks>,
     pub(super) workloads: Arc<Workloads>,
     pub(super) generations: Arc<Generations>,
+    pub(super) boot: Arc<BootService>,
     pub(super) nodes: Arc<NodeOps>,
 }
 
@@ -77,15 +79,15 @@ impl AgentSessions {
             return Err(PlaneError::Unauthorized);
         }
         let _ = commands.try_send(LinkCommand::Send(self.enrolment.roots_for(&peer.serial)));
-        self.tasks.job_node_linked(peer.node, session).await;
-        for task in due {
-            // If the new link is already closed, its tasks wait for the next one.
-            let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(task)));
+        self.tasks.task_node_linked(peer.node, session).await;
+        for order in due {
+            // If the new link is already closed, its orders wait for the next one.
+            let _ = commands.try_send(LinkCommand::Send(FromCentral::Action(order)));
         }
         let _ = commands.try_send(LinkCommand::Vms(None));
         let heartbeat_s = u32::try_from(self.env.site().agent.heartbeat.as_secs()).unwrap_or(30);
         // An agent of the previous version accepts only its own number.
-        Ok((id, Welcome { version, heartbeat_s, now: Some(now) }))
+        Ok((id, Welcome { version, heartbeat_s, now: Some(now), logs: true }))
     }
 
     /// Handles a message of a node.
@@ -106,15 +108,16 @@ impl AgentSessions {
                 self.links.checked(link, session, *report).await?;
                 Ok(None)
             }
-            FromAgent::TaskDone { task, outcome } => {
-                self.links.task_done(link.node(), task, outcome).await?;
-                Ok(Some(FromCentral::Acknowledged { task }))
+            FromAgent::ActionDone { id, outcome } => {
+                self.links.action_done(link.node(), id, outcome).await?;
+                Ok(Some(FromCentral::Acknowledged { id }))
             }
             FromAgent::Vm(news) => {
                 self.workloads.vm_news(link.node(), news).await?;
                 Ok(None)
             }
-            FromAgent::Job(news) => self.tasks.job_news(link, news).await,
+            FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
+            FromAgent::Task(news) => self.tasks.task_report(link, news).await,
             FromAgent::Renewed => self.enrolment.renewed(link.node(), &shown).await.map(|()| None),
             FromAgent::Renew { csr_pem } => self
                 .enrolment

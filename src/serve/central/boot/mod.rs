@@ -11,9 +11,11 @@
 //! | `identify_machine` | which node a machine is, and whether it may boot |
 //! | `script_cache` | the same script for a repeated request |
 //! | `queue` | how many machines load at once |
+//! | `boot_log` | logs of boots: pieces from agents, and reports of failed boots |
 //! | `overlay` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
 
+mod boot_log;
 mod identify_machine;
 mod dhcp;
 mod fetch;
@@ -34,12 +36,15 @@ pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub(super) use stalls::LOOK_INTERVAL;
 
 use super::{enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf};
+use boot_log::LOG_LIMITS;
 use bytes::Bytes;
 use meshd_model::boot::BootQueue;
+use meshd_proto::log::LogSource;
+use meshd_store::PieceLogs;
 use meshd_types::BootSessionId;
 use overlay::PendingOverlay;
 use queue::Repeats;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Boots machines.
 pub struct BootService {
@@ -54,6 +59,9 @@ pub struct BootService {
     queue: Leaf<BootQueue>,
     repeats: Repeats,
     segments: Leaf<Vec<SegmentHealth>>,
+    logs: Arc<PieceLogs<BootSessionId, LogSource>>,
+    /// Monotonic time of the last sweep of the logs.
+    swept: Leaf<Option<Duration>>,
 }
 
 impl BootService {
@@ -65,7 +73,8 @@ impl BootService {
         loaders: BTreeMap<String, Bytes>,
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
-        let (promises, repeats, segments) = (Leaf::default(), Repeats::default(), Leaf::default());
-        BootService { env, links, enrolment, generations, loaders, promises, queue, repeats, segments }
+        let (promises, repeats, segments, swept) = Default::default();
+        let logs = Arc::new(PieceLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
+        BootService { env, links, enrolment, generations, loaders, promises, queue, repeats, segments, logs, swept }
     }
 }

@@ -172,9 +172,11 @@ impl Generations {
     /// Renders the next boot of a node without its pin. Blocks.
     fn unpinned(self: &Arc<Self>, live: &Arc<SiteSnapshot>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.env.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
-        let job =
-            self.env.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, (None, endpoint)))?;
-        Ok(job.render()?.overlay)
+        let prepared = self
+            .env
+            .store
+            .read(|model| self.prepare_render(live, &mut Contexts::new(live), model, node, (None, endpoint)))?;
+        Ok(prepared.render()?.overlay)
     }
 
     /// The same, on a thread of its own and once for all that ask.

@@ -6,7 +6,7 @@ use crate::serve::central::{
     environment::site_snapshot::SiteSnapshot,
     generations::{
         Generations,
-        render::{RenderError, RenderJob},
+        render::{PreparedRender, RenderError},
         render_context::Contexts,
     },
     locks::Leaf,
@@ -42,7 +42,7 @@ pub(crate) struct Stale {
 /// How the next boot of a node is determined.
 enum Question {
     Known(NextBoot),
-    Render(Box<RenderJob>, ProfileName),
+    Render(Box<PreparedRender>, ProfileName),
 }
 
 impl Generations {
@@ -145,13 +145,13 @@ impl Generations {
             let profile = profile.unwrap_or_else(|| live.site.default_profile.clone());
             return Some(Question::Known(NextBoot::Boots(pinned, profile)));
         }
-        Some(match self.job(live, contexts, model, node, (None, endpoint)) {
+        Some(match self.prepare_render(live, contexts, model, node, (None, endpoint)) {
             Err(error) => Question::Known(failed(&error)),
-            Ok(job) => {
-                let profile = job.profile_name().clone();
-                match self.stale.known.lock().get(&job.key) {
+            Ok(prepared) => {
+                let profile = prepared.profile_name().clone();
+                match self.stale.known.lock().get(&prepared.key) {
                     Some(generation) => Question::Known(NextBoot::Boots(*generation, profile)),
-                    None => Question::Render(Box::new(job), profile),
+                    None => Question::Render(Box::new(prepared), profile),
                 }
             }
         })
@@ -164,12 +164,13 @@ impl Generations {
 
     async fn answer(self: &Arc<Self>, questions: Vec<(NodeId, Question)>) -> Vec<(NodeId, NextBoot)> {
         let workers = available_parallelism().map_or(1, usize::from);
-        let mut shares: Vec<Vec<(NodeId, Box<RenderJob>, ProfileName)>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut shares: Vec<Vec<(NodeId, Box<PreparedRender>, ProfileName)>> =
+            (0..workers).map(|_| Vec::new()).collect();
         let mut answers = Vec::with_capacity(questions.len());
         for (at, (id, question)) in questions.into_iter().enumerate() {
             match question {
                 Question::Known(outlook) => answers.push((id, outlook)),
-                Question::Render(job, profile) => shares[at % workers].push((id, job, profile)),
+                Question::Render(prepared, profile) => shares[at % workers].push((id, prepared, profile)),
             }
         }
         let busy = shares.into_iter().filter(|share| !share.is_empty());
@@ -192,13 +193,13 @@ impl Generations {
     }
 }
 
-fn render(share: Vec<(NodeId, Box<RenderJob>, ProfileName)>) -> Vec<(NodeId, Digest, NextBoot)> {
-    let one = |(id, job, profile): (NodeId, Box<RenderJob>, ProfileName)| {
-        let outlook = match job.generation() {
+fn render(share: Vec<(NodeId, Box<PreparedRender>, ProfileName)>) -> Vec<(NodeId, Digest, NextBoot)> {
+    let one = |(id, prepared, profile): (NodeId, Box<PreparedRender>, ProfileName)| {
+        let outlook = match prepared.generation() {
             Ok(generation) => NextBoot::Boots(generation, profile),
             Err(error) => failed(&error),
         };
-        (id, job.key, outlook)
+        (id, prepared.key, outlook)
     };
     share.into_iter().map(one).collect()
 }

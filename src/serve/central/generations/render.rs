@@ -84,7 +84,7 @@ pub enum RenderError {
 }
 
 /// Everything that a render is made from, held for as long as it takes.
-pub(crate) struct RenderJob {
+pub(crate) struct PreparedRender {
     env: Arc<Environment>,
     live: Arc<SiteSnapshot>,
     node: NodeContext,
@@ -118,22 +118,24 @@ impl Generations {
         if let Some(pinned) = node.pinned {
             return self.pinned(live, node, pinned).await;
         }
-        let job =
-            self.env.store.read(|model| self.job(live, &mut Contexts::new(live), model, node, (session, endpoint)));
-        let job = job.map_err(Arc::new)?;
-        let key = job.key;
-        self.renders.once(key, move || job.run()).await
+        let prepared = self
+            .env
+            .store
+            .read(|model| self.prepare_render(live, &mut Contexts::new(live), model, node, (session, endpoint)));
+        let prepared = prepared.map_err(Arc::new)?;
+        let key = prepared.key;
+        self.renders.once(key, move || prepared.run()).await
     }
 
     /// Collects the inputs of a render.
-    pub(crate) fn job(
+    pub(crate) fn prepare_render(
         self: &Arc<Self>,
         live: &Arc<SiteSnapshot>,
         contexts: &mut Contexts<'_>,
         model: &Model,
         node: &Node,
         (session, endpoint): (Option<BootSessionId>, Endpoint),
-    ) -> Result<RenderJob, RenderError> {
+    ) -> Result<PreparedRender, RenderError> {
         let profile = boot::choose(&live.site, node, session)?;
         let held = held(live, &profile.name)?;
         let image = match &held {
@@ -159,7 +161,7 @@ impl Generations {
             endpoint.address.octets().as_slice(),
         ]);
         let (parts, profile) = (image_parts(image), profile.into_owned());
-        Ok(RenderJob {
+        Ok(PreparedRender {
             env: self.env.clone(),
             live: live.clone(),
             node,
@@ -202,7 +204,7 @@ fn held(live: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<PinnedP
     held.map_err(|why| RenderError::HeldGone { profile: profile.clone(), why })
 }
 
-impl RenderJob {
+impl PreparedRender {
     fn run(self) -> Result<Rendered, RenderError> {
         let begun = self.env.monotonic();
         let outcome = self.render();

@@ -38,7 +38,10 @@ impl Links {
             (commands, asked)
         };
         self.env
-            .record(Event::new(self.env.now(), by, EventKind::Task, "run the readiness checks".to_owned()).of_node(id))
+            .record(
+                Event::new(self.env.now(), by, EventKind::NodeAction, "run the readiness checks".to_owned())
+                    .of_node(id),
+            )
             .await;
         let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
         let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, told).await, Ok(Ok(())));

@@ -1,4 +1,4 @@
-//! One live link for each node: commands to it, its heartbeats and checks, its tasks, and the deadline after which it is offline.
+//! One live link for each node: commands to it, its heartbeats and checks, ordered actions, and the deadline after which it is offline.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -21,7 +21,7 @@ use crate::serve::central::{
 use checks::PendingCheck;
 use deadlines::Timers;
 use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
-use meshd_proto::{FromCentral, Heartbeat, Task, TaskAction, TaskId, TaskOutcome};
+use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral, Heartbeat, NodeAction};
 use meshd_store::StoreError;
 use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -88,7 +88,7 @@ struct LinksInner {
     live: BTreeMap<NodeId, LinkEntry>,
     /// Monotonic time of the last sign of life, also of nodes whose link is down.
     heard: BTreeMap<NodeId, Duration>,
-    tasks: BTreeMap<TaskId, Outstanding>,
+    actions: BTreeMap<ActionId, Outstanding>,
     next: u64,
     /// Waiting requests for checks by node, and the number of the last request.
     pending_checks: Vec<PendingCheck>,
@@ -109,8 +109,8 @@ struct LinkEntry {
 }
 
 struct Outstanding {
-    task: Task,
-    done: Option<oneshot::Sender<TaskOutcome>>,
+    order: ActionOrder,
+    done: Option<oneshot::Sender<ActionOutcome>>,
 }
 
 impl LinkId {
@@ -155,7 +155,7 @@ impl Links {
         }
     }
 
-    /// Opens a link in place of an older one of the same node. Returns the tasks that the node has not answered.
+    /// Opens a link in place of an older one of the same node. Returns the actions that the node has not answered.
     pub(crate) fn register(
         &self,
         (node, certificate): (NodeId, Certificate),
@@ -163,7 +163,7 @@ impl Links {
         version: u16,
         commands: mpsc::Sender<LinkCommand>,
         now: Timestamp,
-    ) -> (LinkId, Vec<Task>) {
+    ) -> (LinkId, Vec<ActionOrder>) {
         let mut links = self.inner.lock();
         links.next += 1;
         let number = links.next;
@@ -173,13 +173,13 @@ impl Links {
         if let Some(old) = links.live.insert(node, live) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
-        // An expired task still needs its outcome; the agent does not start it.
-        links.tasks.retain(|_, outstanding| {
-            let Task { expires_at, action, .. } = &outstanding.task;
+        // An expired action still needs its outcome; the agent does not start it.
+        links.actions.retain(|_, outstanding| {
+            let ActionOrder { expires_at, action, .. } = &outstanding.order;
             expires_at.after(action.window().saturating_sub(action.ttl())) > now
         });
-        let due = links.tasks.values().filter(|outstanding| outstanding.task.node == node);
-        (LinkId { node, number }, due.map(|outstanding| outstanding.task.clone()).collect())
+        let due = links.actions.values().filter(|outstanding| outstanding.order.node == node);
+        (LinkId { node, number }, due.map(|outstanding| outstanding.order.clone()).collect())
     }
 
     /// Closes a link. Silence counts from its last message; the phase changes only after `offline_after`.
@@ -216,43 +216,49 @@ impl Links {
         false
     }
 
-    /// Sends a task to a node whose link is up, and waits for its outcome.
-    pub(crate) async fn run_task(
+    /// Sends an action to a node whose link is up, and waits for its outcome.
+    pub(crate) async fn run_action(
         &self,
         node: NodeId,
-        action: TaskAction,
+        action: NodeAction,
         by: &AuditContext,
-    ) -> Result<Option<TaskOutcome>, StoreError> {
-        let id = TaskId(u64::from_be_bytes(self.env.random()));
+    ) -> Result<Option<ActionOutcome>, StoreError> {
+        let id = ActionId(u64::from_be_bytes(self.env.random()));
         let (done, outcome) = oneshot::channel();
         let now = self.env.now();
         let window = action.window();
-        let task = Task { task: id, node, expires_at: now.after(action.ttl()), action };
-        let detail = format!("task {}: {:?}", id.0, task.action);
+        let order = ActionOrder { id, node, expires_at: now.after(action.ttl()), action };
+        let detail = format!("action {}: {:?}", id.0, order.action);
         self.env
             .store
             .commit(|tx| {
-                tx.event(Event::new(now, by, EventKind::Task, detail).of_node(node));
+                tx.event(Event::new(now, by, EventKind::NodeAction, detail).of_node(node));
                 Ok::<_, StoreError>(())
             })
             .await?;
         let commands = {
             let mut links = self.inner.lock();
-            links.tasks.insert(id, Outstanding { task: task.clone(), done: Some(done) });
+            links.actions.insert(id, Outstanding { order: order.clone(), done: Some(done) });
             links.live.get(&node).map(|live| live.commands.clone())
         };
         if let Some(commands) = commands {
-            let _ = commands.send(LinkCommand::Send(FromCentral::Task(task))).await;
+            let _ = commands.send(LinkCommand::Send(FromCentral::Action(order))).await;
         }
         Ok(tokio::time::timeout(window, outcome).await.ok().and_then(Result::ok))
     }
 
-    pub(crate) async fn task_done(&self, node: NodeId, id: TaskId, outcome: TaskOutcome) -> Result<(), StoreError> {
-        let is_its = |outstanding: &Outstanding| outstanding.task.node == node;
-        if !self.inner.lock().tasks.get(&id).is_some_and(is_its) {
+    pub(crate) async fn action_done(
+        &self,
+        node: NodeId,
+        id: ActionId,
+        outcome: ActionOutcome,
+    ) -> Result<(), StoreError> {
+        let is_its = |outstanding: &Outstanding| outstanding.order.node == node;
+        if !self.inner.lock().actions.get(&id).is_some_and(is_its) {
             return Ok(());
         }
-        let event = Event::new(self.env.now(), Actor::Node, EventKind::Task, format!("task {}: {outcome:?}", id.0));
+        let event =
+            Event::new(self.env.now(), Actor::Node, EventKind::NodeAction, format!("action {}: {outcome:?}", id.0));
         self.env
             .store
             .commit(|tx| {
@@ -261,7 +267,7 @@ impl Links {
             })
             .await?;
         // After the commit: an earlier repetition would be acknowledged before it is stored.
-        let done = self.inner.lock().tasks.remove(&id).and_then(|outstanding| outstanding.done);
+        let done = self.inner.lock().actions.remove(&id).and_then(|outstanding| outstanding.done);
         if let Some(done) = done {
             let _ = done.send(outcome);
         }
@@ -364,7 +370,7 @@ impl Links {
     /// Ends a node's link at once, without waiting for the node.
     pub(crate) fn sever_link(&self, node: NodeId, reason: &str) {
         let mut links = self.inner.lock();
-        links.tasks.retain(|_, outstanding| outstanding.task.node != node);
+        links.actions.retain(|_, outstanding| outstanding.order.node != node);
         if let Some(live) = links.live.remove(&node) {
             // A full queue does not save it: without its sender the link ends too.
             let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));

@@ -112,9 +112,10 @@ impl NodeOps {
         let this = self.clone();
         let check = move || {
             let (live, nowhere) = (this.env.live(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
-            let job =
-                |model: &Model| this.generations.job(&live, &mut Contexts::new(&live), model, &node, (None, nowhere));
-            this.env.store.read(job).map_or(Ok(()), |job| job.check_packages())
+            let prepared = |model: &Model| {
+                this.generations.prepare_render(&live, &mut Contexts::new(&live), model, &node, (None, nowhere))
+            };
+            this.env.store.read(prepared).map_or(Ok(()), |prepared| prepared.check_packages())
         };
         let checked = tokio::task::spawn_blocking(check).await.unwrap_or(Err(RenderError::Interrupted));
         Ok(checked.map_err(Arc::new)?)

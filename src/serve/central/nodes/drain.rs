@@ -3,7 +3,7 @@
 use super::{NodeOps, OperateError};
 use crate::serve::central::{
     environment::records::phase_event,
-    tasks::edit_job,
+    tasks::edit_task,
     workloads::{story, work_on},
 };
 use meshd_api::DrainPolicy;
@@ -36,15 +36,15 @@ impl NodeOps {
                     tx.event(story(&vm, id, EventKind::VmOrdered, by, detail.clone(), now));
                     tx.put_vm(vm);
                 }
-                let task = tx.job_on(id).filter(|job| job.end.is_none()).map(|job| job.id);
-                edit_job(tx, task, now, |job| {
-                    job.cancel("its node is drained".to_owned(), now);
+                let task = tx.task_on(id).filter(|task| task.end.is_none()).map(|task| task.id);
+                edit_task(tx, task, now, |task| {
+                    task.cancel("its node is drained".to_owned(), now);
                 });
                 Ok::<_, StoreError>(())
             })
             .await?;
         self.workloads.notify_unsettled(id);
-        self.tasks.tell_job_of(id);
+        self.tasks.send_orders_of_task_on(id);
         Ok(())
     }
 

@@ -46,7 +46,7 @@ impl NodeOps {
         self.enrolment.cut_off(id, why);
         self.orphans.forget(id);
         // Nodes of a task that it had are free before anybody else asks for one.
-        self.tasks.remind_of_jobs();
+        self.tasks.repeat_orders();
         self.workloads.place_waiting().await;
         Ok(self.env.store.read(|model| model.node(id).cloned()).unwrap_or(node))
     }

@@ -11,7 +11,7 @@ use crate::serve::central::{
     workloads::spare,
 };
 use meshd_model::fleet::{AuditContext, ConditionKind, NamedNode, Node, Phase, PhaseChange, find_node};
-use meshd_proto::{TaskAction, TaskOutcome};
+use meshd_proto::{ActionOutcome, NodeAction};
 use meshd_store::Tx;
 use meshd_types::{NodeId, Timestamp};
 
@@ -62,10 +62,10 @@ impl NodeOps {
         if self.links.link_state(id).since.is_none() {
             return Err(LinkError::NotLinked { node: id }.into());
         }
-        let no_answer = LinkError::NoAnswer { node: id, seconds: TaskAction::Reboot.window().as_secs() };
-        match self.links.run_task(id, TaskAction::Reboot, by).await?.ok_or(no_answer)? {
-            TaskOutcome::Done => self.reboot_ordered(id).await,
-            TaskOutcome::Refused { reason } | TaskOutcome::Failed { reason } => {
+        let no_answer = LinkError::NoAnswer { node: id, seconds: NodeAction::Reboot.window().as_secs() };
+        match self.links.run_action(id, NodeAction::Reboot, by).await?.ok_or(no_answer)? {
+            ActionOutcome::Done => self.reboot_ordered(id).await,
+            ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => {
                 Err(OperateError::TaskFailed { node: id, reason })
             }
         }

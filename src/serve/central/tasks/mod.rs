@@ -2,16 +2,16 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `jobs` | starts and cancels tasks, tells nodes what to do, watches time limits |
+//! | `lifecycle` | starts and cancels tasks, tells nodes what to do, watches time limits |
 //! | `node_selection` | the nodes of a task, or the reason against each |
 //! | `reports` | what nodes report of their tasks, and their output |
 
-mod jobs;
+mod lifecycle;
 mod node_selection;
 mod reports;
 
-pub use jobs::{JobError, RunJob};
-pub(crate) use jobs::{edit_job, lose_node};
+pub use lifecycle::{TaskError, TaskRequest};
+pub(crate) use lifecycle::{edit_task, lose_node};
 
 use super::{
     environment::Environment,
@@ -19,22 +19,27 @@ use super::{
     locks::{Ordered, TASK_ORDERS},
     orphans::OrphanWork,
 };
-use meshd_store::Outputs;
+use meshd_proto::task::Stream;
+use meshd_store::{Limits, PieceLogs};
+use meshd_types::TaskId;
 use std::sync::Arc;
+
+/// The output of a task: 8 MiB.
+const OUTPUT_LIMITS: Limits = Limits { segment: 2 << 20, newest: 3, keep_open: true };
 
 /// Runs tasks on nodes.
 pub struct Tasks {
     env: Arc<Environment>,
     links: Arc<Links>,
     orphans: Arc<OrphanWork>,
-    outputs: Arc<Outputs>,
+    outputs: Arc<PieceLogs<TaskId, Stream>>,
     /// Held by the thread that tells a node what is wanted of a task, so that the newest order is sent last.
     orders: Ordered<TASK_ORDERS, ()>,
 }
 
 impl Tasks {
     pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, orphans: Arc<OrphanWork>) -> Self {
-        let outputs = Arc::new(Outputs::new(&env.site().state_dir));
+        let outputs = Arc::new(PieceLogs::new(env.site().state_dir.join("jobs"), OUTPUT_LIMITS));
         Tasks { env, links, orphans, outputs, orders: Ordered::default() }
     }
 }

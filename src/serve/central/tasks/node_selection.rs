@@ -1,9 +1,9 @@
 //! Chooses the nodes of a task: the first free ones of its group, or the reason against each.
 
-use super::jobs::JobError;
+use super::lifecycle::TaskError;
 use meshd_model::{
     fleet::Phase,
-    work::job::{JobSpec, Member},
+    work::task::{Member, TaskSpec},
 };
 use meshd_store::Tx;
 use meshd_types::NodeId;
@@ -15,10 +15,10 @@ const MAX_NAMED: usize = 8;
 /// Claims nodes of a group, in the order of the site file.
 pub(super) fn claim(
     tx: &Tx<'_>,
-    spec: &JobSpec,
+    spec: &TaskSpec,
     group: &[NodeId],
     with_orphans: &BTreeSet<NodeId>,
-) -> Result<Vec<Member>, JobError> {
+) -> Result<Vec<Member>, TaskError> {
     let (mut free, mut others) = (Vec::<Member>::new(), Vec::new());
     for id in group {
         match free_node(tx, *id, with_orphans) {
@@ -39,7 +39,7 @@ pub(super) fn claim(
         if why.is_empty() {
             why = "the group has no more nodes".to_owned();
         }
-        return Err(JobError::NotEnough { group: spec.group.clone(), wanted, free, why });
+        return Err(TaskError::NotEnough { group: spec.group.clone(), wanted, free, why });
     }
     free.truncate(spec.nodes);
     Ok(free)
@@ -51,8 +51,8 @@ fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result
     if node.phase != Phase::Online {
         return Err(format!("is {}", node.phase));
     }
-    if let Some(job) = tx.job_on(node.id) {
-        return Err(format!("has task {}", job.id));
+    if let Some(task) = tx.task_on(node.id) {
+        return Err(format!("has task {}", task.id));
     }
     // This transaction places no VMs, so the state before it decides (BM-5).
     if tx.before().held(node.id).is_some() {

@@ -5,7 +5,7 @@ use meshd_model::{
     work::Vm,
 };
 use meshd_store::Model;
-use meshd_types::{JobId, NodeId};
+use meshd_types::{NodeId, TaskId};
 
 /// The work that a refused order would end or lose.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum HeldWork {
     #[error(
         "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
     )]
-    Task { node: NodeId, id: JobId },
+    Task { node: NodeId, id: TaskId },
 }
 
 /// Maximum number of names in a refusal.
@@ -32,7 +32,7 @@ const MAX_TOLD: usize = 5;
 /// Names the present and ordered work of a node, for which a drain waits.
 pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
     let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("virtual machine {}", vm.name()));
-    machines.chain(model.job_on(id).map(|job| format!("task {}", job.id))).collect()
+    machines.chain(model.task_on(id).map(|task| format!("task {}", task.id))).collect()
 }
 
 /// Refuses an order that would end or lose the work of a node, unless the node was drained or the order is forced.
@@ -62,6 +62,6 @@ fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm
 
 /// A task that is over may hold a node that was lost; nothing of it is left to lose.
 pub(crate) fn spare_task(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
-    let runs = model.job_on(id).filter(|job| !job.state.is_final() && !by.forced);
-    runs.map_or(Ok(()), |job| Err(HeldWork::Task { node: id, id: job.id }))
+    let runs = model.task_on(id).filter(|task| !task.state.is_final() && !by.forced);
+    runs.map_or(Ok(()), |task| Err(HeldWork::Task { node: id, id: task.id }))
 }

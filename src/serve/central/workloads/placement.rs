@@ -42,7 +42,7 @@ fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> 
         unready: (!takes_work(node.phase))
             .then(|| node.phase.as_str())
             // It is the task's alone (BM-5).
-            .or_else(|| model.job_on(node.id).map(|_| "held_by_a_task")),
+            .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task")),
         runs: runs(node),
         hosting: facts.hosting.as_deref(),
         threads: facts.cpu.threads,

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use tower::ServiceExt as _;
 
 const BLOB: &[u8] = b"0123456789";
+const SESSION: &str = "7cd57a24ea8a2b04d4dd1d1d";
 
 fn path() -> String {
     format!("/blob/{}/kernel", Digest::of(BLOB))
@@ -67,6 +68,15 @@ async fn every_other_route_answers_as_it_is_written() {
         ("GET", "/boot/script?mac=52:54:00:12:34:56".to_owned(), 200, "#!ipxe\n# 52:54:00:12:34:56 at 127.0.0.1"),
         ("GET", "/boot/script".to_owned(), 200, "#!ipxe\n# `mac` is missing"),
         ("GET", "/boot/junk".to_owned(), 200, "#!ipxe\n# refusal bad_request"),
+        ("GET", format!("/boot/failed?session={SESSION}&reason=no%20packages"), 200, "Recorded"),
+        (
+            "GET",
+            format!("/boot/failed?session={SESSION}&reason=unknown"),
+            404,
+            "This machine does not boot this session.",
+        ),
+        ("GET", "/boot/failed?reason=no%20packages".to_owned(), 400, "Give session= and reason="),
+        ("HEAD", format!("/boot/failed?session={SESSION}&reason=no%20packages"), 400, ""),
         ("GET", "/loader/snponly.efi".to_owned(), 200, "MZ"),
         ("GET", "/loader/nothing.efi".to_owned(), 404, "There is no such loader"),
         ("GET", "/loader/..%2f..%2fetc%2fpasswd".to_owned(), 404, "There is no such loader"),
@@ -120,8 +130,8 @@ proptest! {
         request.extensions_mut().insert(client);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let answer = runtime.block_on(router(api).oneshot(request)).expect("infallible");
-        prop_assert!(matches!(answer.status().as_u16(), 200 | 404), "{}", answer.status());
-        let script = path.starts_with("/boot/");
+        prop_assert!(matches!(answer.status().as_u16(), 200 | 400 | 404), "{}", answer.status());
+        let script = path.starts_with("/boot/") && path != "/boot/failed";
         prop_assert!(!script || answer.status() == 200, "{path}: {}", answer.status());
     }
 }

@@ -13,7 +13,7 @@ use crate::serve::{
 };
 use bytes::Bytes;
 use meshd_config::Delivery;
-use meshd_model::boot::{Endpoint, QueryError, ScriptRequest};
+use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
 use std::{
     collections::BTreeMap,
@@ -114,6 +114,11 @@ impl BootApi for Arc<Fake> {
             Ok(request) => format!("#!ipxe\n# {} at {from}\n", request.mac),
             Err(error) => format!("#!ipxe\n# {error}\n"),
         }
+    }
+
+    async fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> bool {
+        let _ = self.events.send(format!("failed {from} {}", failure.reason));
+        failure.reason != "unknown"
     }
 
     async fn open_overlay(&self, text: &str, _: Delivery, _: Ipv4Addr) -> Result<FakeTransfer, OverlayDenied> {

@@ -166,12 +166,12 @@ impl AgentPlane for Central {
             links.len() as u64
         };
         self.see(Seen::Up(Box::new(hello)));
-        Ok((link, Welcome { version: VERSION, heartbeat_s: 1, now: Some(self.now()) }))
+        Ok((link, Welcome { version: VERSION, heartbeat_s: 1, now: Some(self.now()), logs: false }))
     }
 
     async fn link_message(&self, _: u64, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
         let reply = match &message {
-            FromAgent::TaskDone { task, .. } => Some(FromCentral::Acknowledged { task: *task }),
+            FromAgent::ActionDone { id, .. } => Some(FromCentral::Acknowledged { id: *id }),
             FromAgent::Renew { csr_pem } => {
                 Some(FromCentral::Certificate(self.issue(csr_pem, NODE.parse().expect("an ID"))?))
             }

@@ -3,7 +3,7 @@
 use super::fake::{Fake, NODE, Seen, deadline};
 use meshd::serve::central::LinkCommand;
 use meshd_agent::driver::{self, Options, RunError};
-use meshd_proto::{AgentConfig, BootPart, FromAgent, FromCentral, Task, TaskAction, TaskId, TaskOutcome};
+use meshd_proto::{ActionId, ActionOrder, ActionOutcome, AgentConfig, BootPart, FromAgent, FromCentral, NodeAction};
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -110,17 +110,17 @@ fn heartbeats(seen: &[Seen]) -> usize {
     seen.iter().filter(|seen| matches!(seen, Seen::Message(FromAgent::Heartbeat(_)))).count()
 }
 
-fn outcome(seen: &[Seen], wanted: u64) -> Option<TaskOutcome> {
+fn outcome(seen: &[Seen], wanted: u64) -> Option<ActionOutcome> {
     seen.iter().find_map(|seen| match seen {
-        Seen::Message(FromAgent::TaskDone { task: TaskId(id), outcome }) if *id == wanted => Some(outcome.clone()),
+        Seen::Message(FromAgent::ActionDone { id: ActionId(id), outcome }) if *id == wanted => Some(outcome.clone()),
         _ => None,
     })
 }
 
 async fn send(fake: &Fake, task: u64, node: NodeId, life: Duration) {
     let expires_at = fake.now().after(life);
-    let task = Task { task: TaskId(task), node, expires_at, action: TaskAction::Reboot };
-    fake.command(LinkCommand::Send(FromCentral::Task(task))).await;
+    let task = ActionOrder { id: ActionId(task), node, expires_at, action: NodeAction::Reboot };
+    fake.command(LinkCommand::Send(FromCentral::Action(task))).await;
 }
 
 #[tokio::test]
@@ -143,10 +143,10 @@ async fn a_node_enrols_by_its_token_links_reports_and_reboots_when_asked() {
     }
 
     send(&fake, 1, "0000000z".parse().expect("a node ID"), Duration::from_secs(60)).await;
-    fake.wait(|seen| matches!(outcome(seen, 1), Some(TaskOutcome::Refused { .. }))).await;
+    fake.wait(|seen| matches!(outcome(seen, 1), Some(ActionOutcome::Refused { .. }))).await;
     assert!(!machine.path("rebooted").exists());
     send(&fake, 2, fake.node(), Duration::from_secs(60)).await;
-    fake.wait(|seen| outcome(seen, 2) == Some(TaskOutcome::Done)).await;
+    fake.wait(|seen| outcome(seen, 2) == Some(ActionOutcome::Done)).await;
     machine.has("rebooted").await;
     machine.stop().await;
     fake.wait(|seen| seen.contains(&Seen::Down)).await;
@@ -250,7 +250,7 @@ async fn an_agent_that_is_restarted_does_no_task_twice_and_tells_its_outcome_aga
     machine.start();
     fake.wait(|seen| seen.iter().any(is_up)).await;
     send(&fake, 7, fake.node(), Duration::from_secs(60)).await;
-    fake.wait(|seen| outcome(seen, 7) == Some(TaskOutcome::Done)).await;
+    fake.wait(|seen| outcome(seen, 7) == Some(ActionOutcome::Done)).await;
     machine.has("rebooted").await;
     machine.stop().await;
     fs::remove_file(machine.path("rebooted")).expect("there");
@@ -260,7 +260,7 @@ async fn an_agent_that_is_restarted_does_no_task_twice_and_tells_its_outcome_aga
     fake.wait(|seen| seen.iter().any(is_up)).await;
     send(&fake, 7, fake.node(), Duration::from_secs(60)).await;
     // Told after the welcome, and once more because it was sent again; two heartbeats later it would have been done.
-    fake.wait(|seen| outcome(seen, 7) == Some(TaskOutcome::Done) && heartbeats(seen) >= 2).await;
+    fake.wait(|seen| outcome(seen, 7) == Some(ActionOutcome::Done) && heartbeats(seen) >= 2).await;
     assert!(!machine.path("rebooted").exists());
     machine.stop().await;
     fake.stop().await;

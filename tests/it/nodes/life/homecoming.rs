@@ -37,7 +37,7 @@ impl Agent {
 
     fn link(&mut self, now: Duration) {
         self.on(now, Event::Connected);
-        let welcome = Welcome { version: VERSION, heartbeat_s: 30, now: None };
+        let welcome = Welcome { version: VERSION, heartbeat_s: 30, now: None, logs: false };
         self.on(now, Event::Heard(FromCentral::Welcome(welcome)));
         assert_eq!(self.mind.state(), "linked");
     }

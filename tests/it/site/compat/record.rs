@@ -2,7 +2,7 @@
 
 use super::{ANSWERS, KEY, MESSAGES};
 use crate::{
-    work::jobs::rig::Rig,
+    work::tasks::rig::Rig,
     work::vms::central::{self, Machine},
     world::{World, eventually, node::PxeNode},
 };

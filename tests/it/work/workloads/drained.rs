@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{JobError, RunJob, work_on};
+use meshd::serve::central::{TaskError, TaskRequest, work_on};
 use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{AuditContext, Phase},
-    work::job::{Job, JobState, Launcher},
+    work::task::{Launcher, Task, TaskState},
 };
-use meshd_proto::job::{JobNews, JobUser};
+use meshd_proto::task::{TaskReport, TaskUser};
 
 /// The site has a group of these.
 async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
@@ -18,21 +18,21 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
 }
 
-async fn run(rig: &Rig) -> Result<Job, JobError> {
-    let ask = RunJob {
+async fn run(rig: &Rig) -> Result<Task, TaskError> {
+    let ask = TaskRequest {
         group: "all".to_owned(),
         nodes: None,
         ranks_per_node: 1,
         launcher: Some(Launcher::None),
-        user: JobUser::Job,
+        user: TaskUser::Default,
         timeout_s: None,
         argv: vec!["/bin/true".to_owned()],
     };
-    rig.central.tasks.run_job(ask, &ordered(Verb::TaskRun)).await
+    rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await
 }
 
-fn state(rig: &Rig, job: &Job) -> JobState {
-    rig.central.tasks.job_record(job.id).unwrap().state
+fn state(rig: &Rig, task: &Task) -> TaskState {
+    rig.central.tasks.task_record(task.id).unwrap().state
 }
 
 #[tokio::test]
@@ -43,30 +43,30 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
     let id = node.id();
     group(&world, &rig, &[id]).await;
     assert!(node.heartbeat(0).await, "it runs nothing, as far as it has said");
-    let job = run(&rig).await.unwrap();
+    let task = run(&rig).await.unwrap();
     let work = || rig.central.store().read(|model| work_on(model, id));
-    assert_eq!(work(), [format!("task {}", job.id)]);
+    assert_eq!(work(), [format!("task {}", task.id)]);
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
-    assert_eq!((rig.node(id).phase, state(&rig, &job)), (Phase::Draining, JobState::Starting));
+    assert_eq!((rig.node(id).phase, state(&rig, &task)), (Phase::Draining, TaskState::Starting));
     rig.pass(std::time::Duration::from_secs(1)).await;
-    assert_eq!(state(&rig, &job), JobState::Starting, "it goes on");
+    assert_eq!(state(&rig, &task), TaskState::Starting, "it goes on");
     let refused = rig.central.nodes.maintain(id, &ordered(Verb::Maintenance)).await.expect_err("a task would fail");
     assert!(code(&refused).contains("--force"), "{refused}");
     rig.central.nodes.drain_with(id, DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
-    assert_eq!(state(&rig, &job), JobState::Ending);
+    assert_eq!(state(&rig, &task), TaskState::Ending);
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it is not gone yet");
-    assert!(node.say(FromAgent::Job(JobNews::Released { job: job.id })).await);
-    assert_eq!((state(&rig, &job), work().len()), (JobState::Cancelled, 0));
+    assert!(node.say(FromAgent::Task(TaskReport::Released { task: task.id })).await);
+    assert_eq!((state(&rig, &task), work().len()), (TaskState::Cancelled, 0));
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     // Forced, the task fails.
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
-    let job = run(&rig).await.unwrap();
+    let task = run(&rig).await.unwrap();
     rig.central.nodes.maintain(id, &AuditContext { forced: true, ..ordered(Verb::Maintenance) }).await.unwrap();
     rig.pass(std::time::Duration::from_secs(1)).await;
-    assert_eq!(state(&rig, &job), JobState::Failed);
+    assert_eq!(state(&rig, &task), TaskState::Failed);
 }
 
 #[tokio::test]

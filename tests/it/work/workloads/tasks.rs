@@ -2,16 +2,19 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{JobError, LinkCommand, RunJob};
+use meshd::serve::central::{LinkCommand, TaskError, TaskRequest};
 use meshd_model::{
     fleet::AuditContext,
-    work::job::{Job, JobCause, JobState, Launcher},
+    work::task::{Launcher, Task, TaskCause, TaskState},
 };
 use meshd_proto::{
     FromCentral,
-    job::{JobFault, JobNews, JobNodeState, JobReport, JobUser, JobWant, Output, OutputKept, Piece, Stream},
+    task::{
+        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskReport, TaskStatus,
+        TaskUser,
+    },
 };
-use meshd_types::JobId;
+use meshd_types::TaskId;
 
 /// Writes something into the site file, which then holds.
 async fn say(world: &World, rig: &Rig, text: &str) {
@@ -25,24 +28,24 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
     say(world, rig, &format!("[groups.pair]\nnodes = [{}]\n", nodes.join(", "))).await;
 }
 
-async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Job, JobError> {
+async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Task, TaskError> {
     let (group, argv) = ("pair".to_owned(), vec!["true".to_owned()]);
     let launcher = Some(Launcher::None);
-    let ask = RunJob { group, nodes, ranks_per_node: 1, launcher, user: JobUser::Job, timeout_s: None, argv };
-    rig.central.tasks.run_job(ask, &ordered(Verb::TaskRun)).await
+    let ask = TaskRequest { group, nodes, ranks_per_node: 1, launcher, user: TaskUser::Default, timeout_s: None, argv };
+    rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await
 }
 
-fn job(rig: &Rig, id: JobId) -> Job {
-    rig.central.tasks.job_record(id).unwrap()
+fn record(rig: &Rig, id: TaskId) -> Task {
+    rig.central.tasks.task_record(id).unwrap()
 }
 
-async fn news(machine: &Machine<'_>, news: JobNews) -> Option<FromCentral> {
-    machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Job(news)).await.unwrap()
+async fn news(machine: &Machine<'_>, news: TaskReport) -> Option<FromCentral> {
+    machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Task(news)).await.unwrap()
 }
 
-async fn runs(machine: &Machine<'_>, job: JobId) {
-    let jobs = vec![JobReport { job, state: JobNodeState::Running { launch: None } }];
-    news(machine, JobNews::All { jobs }).await;
+async fn runs(machine: &Machine<'_>, task: TaskId) {
+    let tasks = vec![TaskStatus { task, state: TaskNodeState::Running { launch: None } }];
+    news(machine, TaskReport::All { tasks }).await;
 }
 
 /// Two nodes of group `pair`.
@@ -60,7 +63,7 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     first.power_off().await;
     rig.central.nodes.replace(first.id(), second.id(), &ordered(Verb::Replace)).await.unwrap();
     match run(&rig, Some(2)).await {
-        Err(JobError::NotEnough { free: 1, why, .. }) => {
+        Err(TaskError::NotEnough { free: 1, why, .. }) => {
             assert!(why.contains("which the group has already"), "{why}");
         }
         other => panic!("{other:?}"),
@@ -68,9 +71,9 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     // All of its nodes are one node.
     let task = run(&rig, None).await.unwrap();
     assert_eq!(task.holding().collect::<Vec<_>>(), [second.id()]);
-    rig.central.tasks.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
-    news(&second, JobNews::Released { job: task.id }).await;
-    assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Cancelled, false));
+    rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
+    news(&second, TaskReport::Released { task: task.id }).await;
+    assert_eq!((record(&rig, task.id).state, record(&rig, task.id).is_open()), (TaskState::Cancelled, false));
     run(&rig, None).await.expect("it is free again");
 }
 
@@ -82,26 +85,26 @@ async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
     let task = run(&rig, None).await.unwrap();
     runs(&first, task.id).await;
     runs(&second, task.id).await;
-    assert_eq!(job(&rig, task.id).state, JobState::Running);
+    assert_eq!(record(&rig, task.id).state, TaskState::Running);
     first.power_off().await;
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(first.id(), &ordered(Verb::Fence)).await.unwrap();
-    let failed = job(&rig, task.id);
+    let failed = record(&rig, task.id);
     let end = failed.end.clone().expect("decided in the same transaction");
-    assert_eq!((end.state, end.cause, end.node), (JobState::Failed, JobCause::NodeLost, Some(first.id())));
+    assert_eq!((end.state, end.cause, end.node), (TaskState::Failed, TaskCause::NodeLost, Some(first.id())));
     assert!(end.detail.contains("fenced"), "{}", end.detail);
     assert_eq!(failed.holding().collect::<Vec<_>>(), [second.id()]);
-    assert!(failed.order_for(second.id()).is_some_and(|order| order.want == JobWant::Gone));
+    assert!(failed.order_for(second.id()).is_some_and(|order| order.want == TaskDesiredState::Gone));
     // The other one is lost before it can say so.
     second.power_off().await;
     let by = AuditContext { forced: true, ..ordered(Verb::Remove) };
     rig.central.nodes.remove(second.id(), &by).await.unwrap();
-    assert_eq!((job(&rig, task.id).state, job(&rig, task.id).is_open()), (JobState::Failed, false));
+    assert_eq!((record(&rig, task.id).state, record(&rig, task.id).is_open()), (TaskState::Failed, false));
     // What the fenced one has of it when it is back is ended.
     first.boot(Stage::Online).await;
     ready(&first).await;
     runs(&first, task.id).await;
-    assert!(!job(&rig, task.id).is_open());
+    assert!(!record(&rig, task.id).is_open());
     run(&rig, Some(1)).await.expect("it takes work again");
 }
 
@@ -113,18 +116,18 @@ async fn a_node_writes_into_the_output_of_a_task_only_while_the_task_has_it() {
     let task = run(&rig, None).await.unwrap();
     let piece = |at: u64, text: &str| {
         let data = Piece::of(text.as_bytes().to_vec());
-        JobNews::Output(Output { job: task.id, stream: Stream::Out, at, data })
+        TaskReport::Output(Output { task: task.id, stream: Stream::Out, at, data })
     };
-    let kept = |upto| Some(FromCentral::JobKept(OutputKept { job: task.id, stream: Stream::Out, upto }));
+    let kept = |upto| Some(FromCentral::OutputStored(OutputStored { task: task.id, stream: Stream::Out, upto }));
     assert_eq!(news(&first, piece(0, "good\n")).await, kept(5));
-    rig.central.tasks.cancel_job(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
+    rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     assert_eq!(news(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
     for node in [&first, &second] {
-        news(node, JobNews::Released { job: task.id }).await;
+        news(node, TaskReport::Released { task: task.id }).await;
     }
-    assert_eq!(job(&rig, task.id).state, JobState::Cancelled);
+    assert_eq!(record(&rig, task.id).state, TaskState::Cancelled);
     assert_eq!(news(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
-    let kept = rig.central.tasks.job_output(task.id, 0).await.unwrap();
+    let kept = rig.central.tasks.task_output(task.id, 0).await.unwrap();
     let kept = String::from_utf8(kept.lines).unwrap();
     assert!(kept.contains("good") && kept.contains("last") && !kept.contains("bad"), "{kept}");
 }
@@ -142,19 +145,19 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
             VmReport::new(uuid, vm.name().clone(), VmState::Running)
         });
         assert!(node.say(FromAgent::Vm(VmNews::All { vms: vms.collect() })).await);
-        let jobs = vec![JobReport { job: JobId([round; 4]), state: JobNodeState::Starting }];
-        news(&node, JobNews::All { jobs }).await;
+        let tasks = vec![TaskStatus { task: TaskId([round; 4]), state: TaskNodeState::Starting }];
+        news(&node, TaskReport::All { tasks }).await;
     };
     for round in 0..100 {
         invent(round).await;
     }
     assert_eq!(rig.central.workloads.orphan_vms().len(), 50, "what it says last is shown");
-    let (vms, jobs) = (rig.events("vm_unknown").len(), rig.events("job").len());
-    assert!((1..=20).contains(&vms) && (1..=20).contains(&jobs), "{vms} {jobs}");
+    let (vms, tasks) = (rig.events("vm_unknown").len(), rig.events("job").len());
+    assert!((1..=20).contains(&vms) && (1..=20).contains(&tasks), "{vms} {tasks}");
     rig.clock.turn(std::time::Duration::from_secs(60));
     assert!(node.heartbeat(0).await);
     invent(101).await;
-    assert!(rig.events("vm_unknown").len() > vms && rig.events("job").len() > jobs, "later they are told again");
+    assert!(rig.events("vm_unknown").len() > vms && rig.events("job").len() > tasks, "later they are told again");
 }
 
 #[tokio::test]
@@ -164,24 +167,24 @@ async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
     let [mut first, _second] = pair(&world, &rig).await;
     let mut inbox = read_orders(&mut first).await;
     ready(&first).await;
-    let (runs, over) = (JobId([1; 4]), JobId([2; 4]));
+    let (runs, over) = (TaskId([1; 4]), TaskId([2; 4]));
     let detail = "the agent was started anew".to_owned();
     let states = [
-        (runs, JobNodeState::Running { launch: None }),
-        (over, JobNodeState::Failed { kind: JobFault::AgentRestarted, detail }),
+        (runs, TaskNodeState::Running { launch: None }),
+        (over, TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail }),
     ];
-    let jobs = states.map(|(job, state)| JobReport { job, state }).to_vec();
-    news(&first, JobNews::All { jobs: jobs.clone() }).await;
+    let tasks = states.map(|(task, state)| TaskStatus { task, state }).to_vec();
+    news(&first, TaskReport::All { tasks: tasks.clone() }).await;
     let mut told = Vec::new();
     while let Ok(command) = inbox.try_recv() {
-        if let LinkCommand::Send(FromCentral::Job(order)) = command {
-            told.push((order.job, order.want));
+        if let LinkCommand::Send(FromCentral::Task(order)) = command {
+            told.push((order.task, order.want));
         }
     }
-    assert_eq!(told, [(over, JobWant::Gone)]);
+    assert_eq!(told, [(over, TaskDesiredState::Gone)]);
     // It is not free before it has nothing of either.
-    for (left, free) in [(jobs, false), (Vec::new(), true)] {
-        news(&first, JobNews::All { jobs: left }).await;
+    for (left, free) in [(tasks, false), (Vec::new(), true)] {
+        news(&first, TaskReport::All { tasks: left }).await;
         assert_eq!(run(&rig, Some(2)).await.is_ok(), free);
     }
 }

@@ -123,9 +123,9 @@ impl Node {
     async fn write(&self, is_begun: bool) -> Result<u64, VmRefusal> {
         let progress = Arc::<WriteProgress>::default();
         let volumes = vec![(self.volume(), is_begun)];
-        let job =
+        let task =
             DiskWrite { files: self.files.clone(), config: self.config.clone(), volumes, progress: progress.clone() };
-        job.run().await?;
+        task.run().await?;
         assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
         Ok(progress.of.load(Ordering::Relaxed))
     }

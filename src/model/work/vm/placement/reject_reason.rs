@@ -68,7 +68,8 @@ pub struct Rejection {
 }
 
 /// The verdict over all nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Verdict {
     /// All nodes together do not have the resources.
     None,
@@ -81,11 +82,7 @@ pub enum Verdict {
 impl Verdict {
     /// Returns the word that is shown.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Verdict::None => "none",
-            Verdict::NoSingleNode => "no_single_node",
-            Verdict::NotReady => "not_ready",
-        }
+        self.into()
     }
 }
 

@@ -1,0 +1,126 @@
+//! Sends the node's log to the central node: kernel messages since the start of the kernel, and the system log.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `kernel_log` | reads `/dev/kmsg` |
+//! | `system_log` | follows `/var/log/messages` |
+//!
+//! Bounds: one unacknowledged piece of each source, and after the first MiB one piece a second. A source that writes faster loses its oldest
+//! lines: the kernel counts them, and syslogd rotates its file.
+
+mod kernel_log;
+mod system_log;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    link::forward::{AckedOffsets, forward},
+    system::Tree,
+};
+use meshd_proto::log::{LogPiece, LogSource, LogStored};
+use std::{io, time::Duration};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex},
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::sleep,
+};
+
+const KERNEL_LOG: &str = "/dev/kmsg";
+const SYSTEM_LOG: &str = "/var/log/messages";
+/// Bytes of a source that are sent without a pause: more than the log of a long boot.
+const BURST: u64 = 1 << 20;
+/// After the burst, so many bytes are sent for each pause.
+const STEP: u64 = 8 << 10;
+const PAUSE: Duration = Duration::from_secs(1);
+/// Interval of looking for new lines. Both sources are in memory: looking costs a system call or two.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Length of the queue to the driver.
+const QUEUE_LENGTH: usize = 4;
+
+/// The log of this boot.
+pub struct BootLog {
+    messages: mpsc::Receiver<LogPiece>,
+    sender: mpsc::Sender<LogPiece>,
+    acked: watch::Sender<AckedOffsets<LogSource>>,
+    readers: JoinSet<()>,
+}
+
+impl BootLog {
+    /// Reads nothing yet.
+    pub fn new() -> Self {
+        let (sender, messages) = mpsc::channel(QUEUE_LENGTH);
+        BootLog { messages, sender, acked: watch::Sender::default(), readers: JoinSet::new() }
+    }
+
+    /// A central node that stores logs welcomed a new link: starts to read, or repeats unacknowledged pieces.
+    pub fn welcome(&mut self, tree: &Tree) {
+        if !self.readers.is_empty() {
+            return self.acked.send_modify(AckedOffsets::welcome);
+        }
+        let (kernel, system) = (tree.path(KERNEL_LOG), tree.path(SYSTEM_LOG));
+        let to = self.start(LogSource::Kernel);
+        self.readers.spawn(async move { ended(LogSource::Kernel, kernel_log::follow(&kernel, Paced::new(to)).await) });
+        let to = self.start(LogSource::System);
+        self.readers.spawn(async move { ended(LogSource::System, system_log::follow(&system, Paced::new(to)).await) });
+    }
+
+    /// Forwards what is written into the returned stream.
+    fn start(&mut self, source: LogSource) -> DuplexStream {
+        let (to, from) = duplex(meshd_proto::task::MAX_PIECE);
+        let message = move |at, data| LogPiece { source, at, data };
+        self.readers.spawn(forward(source, from, self.sender.clone(), self.acked.subscribe(), message));
+        to
+    }
+
+    /// The central node stored a piece.
+    pub fn stored(&self, LogStored { source, upto }: LogStored) {
+        self.acked.send_modify(|acked| acked.acknowledge(source, upto));
+    }
+
+    /// Waits for the next piece. Cancel-safe.
+    pub async fn next(&mut self) -> LogPiece {
+        match self.messages.recv().await {
+            Some(piece) => piece,
+            // Not reached: this value holds a sender.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops reading.
+    pub async fn end(mut self) {
+        self.readers.shutdown().await;
+    }
+}
+
+/// A source that cannot be read is absent: the agent runs without it.
+fn ended(source: LogSource, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::info!(source = source.as_str(), %error, "a log is not sent");
+    }
+}
+
+/// A writer that pauses after [`BURST`] bytes.
+struct Paced<W> {
+    to: W,
+    written: u64,
+}
+
+impl<W: AsyncWrite + Unpin> Paced<W> {
+    fn new(to: W) -> Self {
+        Paced { to, written: 0 }
+    }
+
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for step in bytes.chunks(STEP as usize) {
+            self.to.write_all(step).await?;
+            let before = self.written / STEP;
+            self.written += step.len() as u64;
+            if self.written > BURST && self.written / STEP > before {
+                sleep(PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+}

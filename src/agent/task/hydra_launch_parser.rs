@@ -1,0 +1,121 @@
+//! Parses the output of `mpiexec -launcher manual`: the command that starts each proxy. Pure.
+//!
+//! ```text
+//! HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual ... --proxy-id 0
+//! HYDRA_LAUNCH: ... --proxy-id 1
+//! HYDRA_LAUNCH_END
+//! ```
+//! (seen with MPICH 4.0.2; there is a blank at the end of each line)
+
+use meshd_proto::task::{HydraLaunch, HydraLaunchError};
+use std::collections::BTreeMap;
+
+/// Last line of the launch commands.
+pub const END: &str = "HYDRA_LAUNCH_END";
+const LINE: &str = "HYDRA_LAUNCH:";
+
+/// The output is no list of launch commands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HydraError {
+    /// Unexpected line.
+    #[error("mpiexec printed `{0}` in place of a launch command")]
+    Line(String),
+    /// A line lacks a required option.
+    #[error("a launch command of mpiexec has no {0}")]
+    Missing(&'static str),
+    /// The commands differ, or are out of order.
+    #[error("the launch commands of mpiexec differ; use the MPICH of the bundle `mpi`")]
+    Different,
+    /// The number of commands is not the number of nodes.
+    #[error("mpiexec has {found} launch commands for {wanted} nodes")]
+    Count {
+        /// Number of commands.
+        found: usize,
+        /// Number of nodes.
+        wanted: usize,
+    },
+    /// Unknown options.
+    #[error(transparent)]
+    Launch(#[from] HydraLaunchError),
+}
+
+/// Parses the lines before [`END`] for a task of this many nodes.
+pub fn launch(text: &str, nodes: usize) -> Result<HydraLaunch, HydraError> {
+    let mut all: Option<HydraLaunch> = None;
+    let mut found = 0;
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let own = proxy(line, found)?;
+        if all.as_ref().is_some_and(|all| *all != own) {
+            return Err(HydraError::Different);
+        }
+        all = Some(own);
+        found += 1;
+    }
+    match all {
+        Some(launch) if found == nodes => Ok(launch),
+        _ => Err(HydraError::Count { found, wanted: nodes }),
+    }
+}
+
+/// Parses one line.
+fn proxy(line: &str, number: usize) -> Result<HydraLaunch, HydraError> {
+    let odd = || HydraError::Line(line.chars().take(120).collect());
+    let mut words = line.strip_prefix(LINE).ok_or_else(odd)?.split_whitespace();
+    // The path of the proxy depends on the node.
+    words.next().ok_or_else(odd)?;
+    let mut options = BTreeMap::new();
+    while let Some(word) = words.next() {
+        let name = word.strip_prefix("--").filter(|name| !name.is_empty()).ok_or_else(odd)?;
+        options.insert(name.to_owned(), words.next().ok_or_else(odd)?.to_owned());
+    }
+    let control = options.remove("control-port").ok_or(HydraError::Missing("control port"))?;
+    let port = control.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    let port = port.ok_or(HydraError::Missing("control port"))?;
+    let id = options.remove("proxy-id").ok_or(HydraError::Missing("number"))?;
+    if id.parse() != Ok(number) {
+        return Err(HydraError::Different);
+    }
+    Ok(HydraLaunch::new(port, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Output of MPICH 4.0.2.
+    const SEEN: &str = "\
+HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 0 
+HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 1 
+";
+
+    #[test]
+    fn what_hydra_says_is_taken_apart_into_options() {
+        let launch = launch(SEEN, 2).expect("as it was seen");
+        assert_eq!(launch.port(), 36249);
+        let args: Vec<String> = launch.args().collect();
+        assert_eq!(args[..4], ["--demux", "poll", "--gpus-per-proc", "-2"]);
+        assert!(!args.iter().any(|arg| arg.contains("proxy-id") || arg.contains("control")));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        assert_eq!(launch(SEEN, 3), Err(HydraError::Count { found: 2, wanted: 3 }));
+        assert_eq!(launch("", 1), Err(HydraError::Count { found: 0, wanted: 1 }));
+        let one = |line: &str| launch(line, 1).expect_err("refused");
+        assert!(matches!(one("mpiexec: unrecognized option"), HydraError::Line(_)));
+        assert!(matches!(one("HYDRA_LAUNCH: p --control-port a:1 --proxy-id"), HydraError::Line(_)));
+        assert_eq!(one("HYDRA_LAUNCH: p --proxy-id 0"), HydraError::Missing("control port"));
+        assert_eq!(one("HYDRA_LAUNCH: p --control-port a:1 --proxy-id 1"), HydraError::Different);
+        let shell = "HYDRA_LAUNCH: /bin/sh --control-port a:1 --launcher-exec /bin/sh --proxy-id 0";
+        assert!(matches!(one(shell), HydraError::Launch(_)), "the program is not taken, nor what is not known");
+        assert_eq!(launch(&SEEN.replacen("user", "lsf", 1), 2), Err(HydraError::Different));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_reader(text in "(HYDRA_LAUNCH: |p|--[a-z]{0,3}|[ -:\n]|control-port|proxy-id|\\PC){0,40}", nodes in 0usize..3) {
+            let _ = launch(&text, nodes);
+        }
+    }
+}

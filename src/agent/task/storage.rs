@@ -1,0 +1,136 @@
+//! Storage of a task: a bounded file system in memory that is removed with the task. The agent's keys are on another file system, and
+//! nothing remains for the next task.
+//!
+//! ```text
+//! FOLDER            tmpfs; the agent's
+//!   TASK            a folder inside it, so that its mounts name the task
+//!     work          working folder, HOME, TMPDIR
+//!     shm           /dev/shm
+//!     tmp, var-tmp  /tmp, /var/tmp
+//! ```
+
+use crate::system::{self, Tree};
+use meshd_types::fail;
+use rustix::{
+    fs::{Gid, Uid},
+    io::Errno,
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+};
+use std::{
+    ffi::CString,
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Fraction of the node's memory that the files of a task may use.
+const SHARE: u64 = 2;
+/// Assumed memory of a machine that does not report it, in bytes.
+const UNKNOWN: u64 = 512 << 20;
+/// Maximum number of mounts of a folder that are undone; a killed agent may leave one.
+const MAX_MOUNTS: usize = 8;
+
+/// The folders of a task.
+#[derive(Clone, Debug)]
+pub struct Storage {
+    folder: PathBuf,
+}
+
+impl Storage {
+    /// Returns the folders below the folder of a task.
+    pub fn new(folder: &Path) -> Self {
+        Storage { folder: folder.to_owned() }
+    }
+
+    fn inside(&self) -> PathBuf {
+        self.folder.join(self.folder.file_name().unwrap_or_default())
+    }
+
+    /// Working folder.
+    pub fn work(&self) -> PathBuf {
+        self.inside().join("work")
+    }
+
+    /// Shared memory.
+    pub fn shm(&self) -> PathBuf {
+        self.inside().join("shm")
+    }
+
+    /// Makes the file system and its folders for a user.
+    ///
+    /// # Errors
+    /// Something cannot be made; the task must not run.
+    pub fn make(&self, uid: u32) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
+        if fail::defends("task-storage") {
+            let bytes = system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
+            let options = format!("mode=0755,size={}", if bytes == 0 { UNKNOWN } else { bytes });
+            let options = CString::new(options).map_err(io::Error::other)?;
+            mount(
+                "meshd-task",
+                &self.folder,
+                "tmpfs",
+                MountFlags::NOSUID | MountFlags::NODEV,
+                Some(options.as_c_str()),
+            )?;
+        }
+        DirBuilder::new().mode(0o755).create(self.inside())?;
+        for folder in [self.work(), self.shm(), tmp(&self.shm()), var_tmp(&self.shm())] {
+            DirBuilder::new().mode(0o700).create(&folder)?;
+            rustix::fs::chown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything. Blocks: without its own file system a task may have millions of files.
+    ///
+    /// # Errors
+    /// Something remains.
+    pub fn remove(&self) -> io::Result<()> {
+        for _ in 0..MAX_MOUNTS {
+            match unmount(&self.folder, UnmountFlags::DETACH) {
+                Ok(()) => {}
+                // Nothing is mounted there, or the folder does not exist.
+                Err(Errno::INVAL | Errno::NOENT) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Folder that replaces `/tmp`.
+pub fn tmp(shm: &Path) -> PathBuf {
+    shm.with_file_name("tmp")
+}
+
+/// Folder that replaces `/var/tmp`.
+pub fn var_tmp(shm: &Path) -> PathBuf {
+    shm.with_file_name("var-tmp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt as _;
+
+    #[test]
+    fn task_writes_to_a_bounded_file_system_of_its_own_that_goes_with_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let storage = Storage::new(&dir.path().join("0a"));
+        storage.make(65_534).expect("made");
+        let device = |path: &Path| fs::metadata(path).expect("there").dev();
+        assert_ne!(device(&storage.work()), device(dir.path()), "it shares no file system with its surroundings");
+        let space = rustix::fs::statvfs(storage.work()).expect("told");
+        let memory = system::memory(&Tree::new(Path::new("/"))).total_kib * 1024;
+        assert!(space.f_blocks * space.f_frsize <= memory / SHARE);
+        fs::write(storage.work().join("left"), "x").expect("written");
+        storage.remove().expect("removed");
+        assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 0);
+        storage.remove().expect("nothing is there");
+    }
+}

@@ -1,0 +1,34 @@
+//! What an agent does with the leavings of tasks.
+
+use super::*;
+use futures_util::FutureExt as _;
+use std::sync::mpsc::sync_channel;
+use tokio::runtime::Builder;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The one thread for slow things is taken, so whatever is removed meanwhile is removed by the agent's own.
+#[test]
+fn the_agent_does_not_stand_still_while_the_files_of_a_task_are_removed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let task = TaskId([7; 4]);
+    let left = dir.path().join(task.to_string());
+    fs::create_dir_all(left.join("work/many")).expect("a folder");
+    let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build().expect("a runtime");
+    runtime.block_on(async {
+        let (free, taken) = sync_channel::<()>(0);
+        let busy = tokio::task::spawn_blocking(move || taken.recv());
+        let mut tasks = Tasks::open(dir.path(), &dir.path().join("cgroup"), "0000000a".parse().expect("a node ID"));
+        tasks.order(TaskOrder { task, want: TaskDesiredState::Gone });
+        for _ in 0..1000 {
+            assert_eq!(tasks.next().now_or_never(), None);
+            tokio::task::yield_now().await;
+        }
+        assert!(left.exists(), "the agent removed it itself");
+        free.send(()).expect("it waits");
+        busy.await.expect("it ended").expect("it was told");
+        let released = timeout(PATIENCE, tasks.next()).await.expect("in time");
+        assert_eq!(released, TaskReport::Released { task });
+        assert!(!left.exists());
+    });
+}

@@ -1,0 +1,308 @@
+//! A task (internally: task): one run of a program on bare metal. It has its nodes for itself until nothing of it is left on them.
+//!
+//! ```text
+//!            all run            an end: exit, fault, a node lost, cancelled, time over
+//! starting ──────────▶ running ─────────────────▶ ending ──────────▶ succeeded, failed, cancelled, timed_out
+//!     └───────────────────────────────────────────▶┘   every node has said that it is free, or is lost
+//! ```
+//! The first cause of an end decides the result. A node stays claimed until it reports that nothing is left, boots again, or is removed by
+//! an operator.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `transitions` | events of a task |
+//! | `time_limits` | time limits of a task |
+//! | `desired_state` | desired state of a task on one node |
+
+mod desired_state;
+mod time_limits;
+mod transitions;
+
+#[cfg(test)]
+mod tests;
+
+pub use time_limits::{HEAD_PATIENCE, START_LIMIT};
+pub use transitions::NodeObservation;
+
+use meshd_proto::task::{HydraLaunch, MAX_NODES, MAX_RANKS_PER_NODE, TaskFault, TaskUser};
+use meshd_types::{BootSessionId, GroupName, NodeId, TaskId, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeSet, net::Ipv4Addr};
+
+/// Who starts the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum Launcher {
+    /// MPICH's Hydra: one `mpiexec` on the first node, its proxies on all.
+    Mpich,
+    /// The nodes themselves: each runs the program.
+    None,
+}
+
+impl Launcher {
+    /// Returns the default launcher: Hydra for more than one rank.
+    pub fn of(nodes: usize, ranks_per_node: u16) -> Self {
+        if nodes > 1 || ranks_per_node > 1 { Launcher::Mpich } else { Launcher::None }
+    }
+
+    /// Returns the word in task files.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The state of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum TaskState {
+    /// Its nodes are claimed and start the program.
+    Starting,
+    /// The program runs on all nodes.
+    Running,
+    /// The result is decided; remaining processes are being killed.
+    Ending,
+    /// Exit code 0.
+    Succeeded,
+    /// Any other end.
+    Failed,
+    /// Cancelled by an operator.
+    Cancelled,
+    /// Its time limit was over.
+    TimedOut,
+}
+
+impl TaskState {
+    /// All states.
+    pub const ALL: [TaskState; 7] = [
+        TaskState::Starting,
+        TaskState::Running,
+        TaskState::Ending,
+        TaskState::Succeeded,
+        TaskState::Failed,
+        TaskState::Cancelled,
+        TaskState::TimedOut,
+    ];
+
+    /// Returns the word that is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// Returns true if the task ended; only lost nodes may still change.
+    pub fn is_final(self) -> bool {
+        matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled | TaskState::TimedOut)
+    }
+}
+
+/// The end of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskEnd {
+    /// State once all nodes are free.
+    pub state: TaskState,
+    pub cause: TaskCause,
+    /// Description with names and numbers.
+    pub detail: String,
+    /// Node that caused it, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeId>,
+    /// Exit code of the program, if it ended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
+    /// Time of the decision.
+    pub at: Timestamp,
+}
+
+/// The cause of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskCause {
+    /// The program ended.
+    Exited,
+    /// A node could not run the program.
+    Fault(TaskFault),
+    /// A node was silent for too long, or left service.
+    NodeLost,
+    /// A node booted again.
+    NodeRebooted,
+    StartTimeout,
+    /// A Hydra proxy failed, and the head did not notice.
+    ProxyFailed,
+    /// Cancelled by an operator.
+    Cancelled,
+    /// Its time limit was over.
+    TimeLimit,
+}
+
+impl TaskCause {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TaskCause::Exited => "exited",
+            TaskCause::Fault(fault) => fault.as_str(),
+            TaskCause::NodeLost => "node_lost",
+            TaskCause::NodeRebooted => "node_rebooted",
+            TaskCause::StartTimeout => "start_timeout",
+            TaskCause::ProxyFailed => "proxy_failed",
+            TaskCause::Cancelled => "cancelled",
+            TaskCause::TimeLimit => "time_limit",
+        }
+    }
+}
+
+/// One node of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub node: NodeId,
+    /// Boot session in which it was claimed.
+    pub session: BootSessionId,
+    /// Address for the other nodes.
+    pub address: Ipv4Addr,
+    /// Last reported state.
+    pub state: MemberState,
+    /// True if the node is lost: its processes may still run.
+    #[serde(default)]
+    pub lost: bool,
+    /// Exit code on this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u8>,
+    /// Time of the reported end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// The state of a task on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum MemberState {
+    /// No report yet.
+    Claimed,
+    /// The program runs.
+    Running,
+    /// The program ended; cleanup is pending.
+    Ended,
+    /// Nothing is left: the node is free.
+    Released,
+}
+
+impl MemberState {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The specification of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// Group of nodes.
+    pub group: GroupName,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Ranks per node.
+    pub ranks_per_node: u16,
+    pub launcher: Launcher,
+    /// User that runs it.
+    #[serde(default)]
+    pub user: TaskUser,
+    /// Time limit in seconds, including the start; none if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_s: Option<u64>,
+}
+
+/// The record of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    pub id: TaskId,
+    pub spec: TaskSpec,
+    /// User who submitted the task.
+    pub owner: String,
+    /// Submission time.
+    pub created_at: Timestamp,
+    /// When the program ran on all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When all nodes were free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+    pub state: TaskState,
+    /// End, once decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<TaskEnd>,
+    /// Nodes, the head first.
+    pub members: Vec<Member>,
+    /// Commands of the Hydra proxies, as reported by the head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<HydraLaunch>,
+}
+
+impl TaskSpec {
+    /// Returns the fault of a specification.
+    pub fn check(&self) -> Result<(), String> {
+        let argv = match self.launcher {
+            Launcher::Mpich => meshd_proto::task::check_mpi_argv(&self.argv),
+            Launcher::None => meshd_proto::task::check_argv(&self.argv),
+        };
+        argv?;
+        if !(1..=MAX_NODES).contains(&self.nodes) {
+            return Err(format!("{} nodes; a task has 1 to {MAX_NODES}", self.nodes));
+        }
+        if !(1..=MAX_RANKS_PER_NODE).contains(&self.ranks_per_node) {
+            return Err(format!("{} ranks on a node; a task has 1 to {MAX_RANKS_PER_NODE}", self.ranks_per_node));
+        }
+        if let TaskUser::Uid(uid) = self.user
+            && (uid < meshd_proto::task::MIN_UID || uid == u32::MAX)
+        {
+            return Err(format!(
+                "user {uid} is one of the system's; name one from {} on, or root",
+                meshd_proto::task::MIN_UID
+            ));
+        }
+        if self.timeout_s == Some(0) {
+            return Err("a time limit of nothing; leave it out for none".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Task {
+    /// Makes a task; storing it claims its nodes. There is at least one member, and each node once.
+    pub fn claim(id: TaskId, spec: TaskSpec, owner: String, members: Vec<Member>, now: Timestamp) -> Self {
+        let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
+        debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");
+        let (state, created_at) = (TaskState::Starting, now);
+        let (started_at, ended_at, end, launch) = (None, None, None, None);
+        Task { id, spec, owner, created_at, started_at, ended_at, state, end, members, launch }
+    }
+
+    /// Returns whether the task holds a node.
+    pub fn holds(&self, node: NodeId) -> bool {
+        self.holding().any(|holding| holding == node)
+    }
+
+    /// Returns the nodes that the task holds.
+    pub fn holding(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().filter(|member| member.is_held()).map(|member| member.node)
+    }
+
+    /// Returns true while the task has not ended or still holds a node.
+    pub fn is_open(&self) -> bool {
+        !self.state.is_final() || self.holding().next().is_some()
+    }
+}
+
+impl Member {
+    /// Returns a claimed node.
+    pub fn claimed(node: NodeId, session: BootSessionId, address: Ipv4Addr) -> Self {
+        Member { node, session, address, state: MemberState::Claimed, lost: false, code: None, ended_at: None }
+    }
+
+    /// Returns whether the task still holds the node.
+    pub fn is_held(&self) -> bool {
+        self.state != MemberState::Released
+    }
+}

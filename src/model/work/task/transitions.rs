@@ -1,0 +1,159 @@
+//! Events of a task. Each may come at any time, in any order and repeatedly.
+
+use super::{Launcher, Member, MemberState, Task, TaskCause, TaskEnd, TaskState};
+use meshd_proto::task::{MAX_DETAIL, TaskNodeState};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+
+/// What is known of a node of a task without its word on the task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeObservation {
+    /// It is in service: linked, or not silent for long.
+    There,
+    /// It was not heard of for too long, or is out of service: in these words.
+    Lost(String),
+    /// An agent of this boot has shown its certificate.
+    Linked(BootSessionId),
+    /// An operator has declared it gone: in these words.
+    Gone(String),
+}
+
+impl Task {
+    /// A node tells of its part of this task; `None` where it tells of its tasks and this is none of them.
+    pub fn reported(&mut self, node: NodeId, report: Option<&TaskNodeState>, now: Timestamp) {
+        let is_head = self.members.first().is_some_and(|member| member.node == node);
+        let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
+        member.lost = false;
+        match report {
+            // The order may be on its way; what ran and is not there any more was forgotten.
+            None if member.state == MemberState::Running => {
+                let detail = "the node does not know of the task any more".to_owned();
+                let fault = meshd_proto::task::TaskFault::AgentRestarted;
+                self.ends(TaskState::Failed, TaskCause::Fault(fault), detail, Some(node), now);
+            }
+            None | Some(TaskNodeState::Starting) => {}
+            Some(TaskNodeState::Running { launch }) => {
+                if member.state == MemberState::Claimed {
+                    member.state = MemberState::Running;
+                }
+                if is_head && self.launch.is_none() {
+                    self.launch.clone_from(launch);
+                }
+            }
+            Some(TaskNodeState::Exited { code }) => {
+                (member.state, member.code) = (MemberState::Ended, Some(*code));
+                member.ended_at.get_or_insert(now);
+                self.exited(node, is_head, *code, now);
+            }
+            Some(TaskNodeState::Failed { kind, detail }) => {
+                member.state = MemberState::Ended;
+                let detail = detail.chars().take(MAX_DETAIL).collect();
+                self.ends(TaskState::Failed, TaskCause::Fault(*kind), detail, Some(node), now);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Nothing of it is left on a node.
+    pub fn released(&mut self, node: NodeId, now: Timestamp) {
+        if self.end.is_none() {
+            // Nobody asked for it: then it never was there, and the order is given again.
+            return;
+        }
+        if let Some(member) = self.member(node) {
+            (member.state, member.lost) = (MemberState::Released, false);
+        }
+        self.settle(now);
+    }
+
+    /// What is seen of a node.
+    pub fn seen(&mut self, node: NodeId, seen: NodeObservation, now: Timestamp) {
+        let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
+        match seen {
+            NodeObservation::There => {}
+            NodeObservation::Linked(session) if session == member.session => member.lost = false,
+            NodeObservation::Linked(_) => {
+                (member.state, member.lost) = (MemberState::Released, false);
+                let detail = "the node was started anew".to_owned();
+                self.ends(TaskState::Failed, TaskCause::NodeRebooted, detail, Some(node), now);
+            }
+            NodeObservation::Lost(why) => {
+                member.lost = true;
+                self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
+            }
+            NodeObservation::Gone(why) => {
+                (member.state, member.lost) = (MemberState::Released, false);
+                self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// An operator ends it; false if it has ended, or ends already.
+    pub fn cancel(&mut self, detail: String, now: Timestamp) -> bool {
+        let first = self.end.is_none();
+        self.ends(TaskState::Cancelled, TaskCause::Cancelled, detail, None, now);
+        self.settle(now);
+        first
+    }
+
+    /// What a node has of it: while it is held, what holds it.
+    fn member(&mut self, node: NodeId) -> Option<&mut Member> {
+        let is_it = |member: &Member| member.node == node;
+        // A record of an earlier meshd may name a node twice.
+        let held = self.members.iter().position(|member| is_it(member) && member.is_held());
+        let place = held.or_else(|| self.members.iter().position(is_it))?;
+        self.members.get_mut(place)
+    }
+
+    /// A part has ended by itself. Hydra's head speaks for all ranks; without Hydra the first failure does, or all.
+    fn exited(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
+        let decides_result = match self.spec.launcher {
+            Launcher::Mpich => is_head,
+            Launcher::None => code != 0 || self.members.iter().all(|member| member.state == MemberState::Ended),
+        };
+        if !decides_result {
+            return;
+        }
+        let (state, detail) = match code {
+            0 => (TaskState::Succeeded, String::new()),
+            code => (TaskState::Failed, format!("exit code {code}")),
+        };
+        let first = self.end.is_none();
+        self.ends(state, TaskCause::Exited, detail, (code != 0).then_some(node), now);
+        if let Some(end) = self.end.as_mut().filter(|_| first) {
+            end.code = Some(code);
+        }
+    }
+
+    /// The first cause counts.
+    pub(super) fn ends(
+        &mut self,
+        state: TaskState,
+        cause: TaskCause,
+        detail: String,
+        node: Option<NodeId>,
+        at: Timestamp,
+    ) {
+        if self.end.is_none() {
+            self.end = Some(TaskEnd { state, cause, detail, node, code: None, at });
+            self.state = TaskState::Ending;
+        }
+    }
+
+    pub(super) fn settle(&mut self, now: Timestamp) {
+        match &self.end {
+            None => {
+                let runs = |member: &Member| member.state != MemberState::Claimed;
+                if self.state == TaskState::Starting && self.members.iter().all(runs) {
+                    (self.state, self.started_at) = (TaskState::Running, Some(now));
+                }
+            }
+            Some(end) => {
+                let over = self.members.iter().all(|member| !member.is_held() || member.lost);
+                if self.state == TaskState::Ending && over {
+                    (self.state, self.ended_at) = (end.state, Some(now));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The log of one boot of a node: kernel messages and the system log, in pieces with offsets.
+//!
+//! ```text
+//! agent    LogPiece ───▶ central     the next piece of a source, repeated until it is stored
+//!          ◀── LogStored
+//! ```
+//! An agent sends nothing unless [`super::Welcome::logs`] is true: earlier central nodes do not know these messages.
+
+use super::task::Piece;
+use serde::{Deserialize, Serialize};
+
+/// Where a line of the log comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum LogSource {
+    /// `/dev/kmsg`: kernel messages, with the seconds since the start of the kernel.
+    Kernel,
+    /// `/var/log/messages`: what services write to syslog, the agent included.
+    System,
+    /// The reason that `mesh-init` reported because it refused to start the node.
+    BootFailure,
+}
+
+impl LogSource {
+    /// Returns the word that is sent and shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// One piece of a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPiece {
+    pub source: LogSource,
+    /// Offset in the source since the agent's start, bytes.
+    pub at: u64,
+    pub data: Piece,
+}
+
+/// A source is stored up to an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStored {
+    pub source: LogSource,
+    /// Offset in the source, bytes.
+    pub upto: u64,
+}

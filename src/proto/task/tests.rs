@@ -1,0 +1,60 @@
+//! Tests of task messages: round trips and rejected values.
+
+use super::*;
+use crate::{FromAgent, MAX_MESSAGE, bounded};
+use proptest::prelude::*;
+
+fn text(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[test]
+fn unusable_command_line_is_refused() {
+    assert_eq!(check_argv(&text(&["./x", "", ":", "$(id)"])), Ok(()));
+    for wrong in [&[][..], &[""], &["-x"], &["x", "a\0b"]] {
+        assert!(check_argv(&text(wrong)).is_err(), "{wrong:?}");
+    }
+    assert!(check_argv(&vec!["x".to_owned(); MAX_ARGS + 1]).is_err());
+    assert!(check_argv(&["x".repeat(MAX_ARG_BYTES + 1)]).is_err());
+    assert!(check_mpi_argv(&text(&["./x", ":", "./y"])).is_err(), "mpiexec would run two programs");
+}
+
+#[test]
+fn proxy_receives_only_known_options() {
+    let options = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    assert!(HydraLaunch::new(1, options("usize", "-2")).is_ok());
+    assert!(HydraLaunch::new(0, BTreeMap::new()).is_err());
+    for (name, value) in [("launcher-exec", "x"), ("rmk", ""), ("rmk", "a b"), ("rmk", "/bin/sh"), ("proxy-id", "1")] {
+        assert!(HydraLaunch::new(1, options(name, value)).is_err(), "{name} {value}");
+    }
+    let wire = r#"{"port":1,"options":{"launcher-exec":"/bin/sh"}}"#;
+    assert!(serde_json::from_str::<HydraLaunch>(wire).is_err(), "nor by the wire");
+}
+
+#[test]
+fn longest_piece_fits_into_a_message_and_is_read() {
+    // Bytes that are no text, and text whose every character is written as six.
+    for byte in [0xff, 1] {
+        let output =
+            Output { task: TaskId([0; 4]), stream: Stream::Err, at: u64::MAX, data: Piece::of(vec![byte; MAX_PIECE]) };
+        let news = FromAgent::Task(TaskReport::Output(output));
+        let text = serde_json::to_string(&news).expect("plain data");
+        assert!(text.len() < MAX_MESSAGE);
+        assert_eq!(bounded::read::<FromAgent>(text.as_bytes()), Ok(news));
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_byte_that_is_written_comes_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let piece = Piece::of(bytes.clone());
+        let wire = serde_json::to_string(&piece).expect("plain data");
+        let back: Piece = serde_json::from_str(&wire).expect("what was written");
+        prop_assert_eq!(back.into_bytes(), Some(bytes));
+    }
+
+    #[test]
+    fn any_text_is_accepted_by_the_reader_of_pieces(hex in ".{0,40}") {
+        let _ = Piece::Bytes { hex }.into_bytes();
+    }
+}

@@ -1,0 +1,172 @@
+//! Stored logs as streams of lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at its
+//! own pace: nobody waits for it.
+
+use crate::serve::{
+    admin::{
+        Plane,
+        error::Refused,
+        routes::gone,
+        table::{Lines, Routes},
+        transport::auth::Caller,
+    },
+    central::Shared,
+};
+use axum::{
+    Extension,
+    body::Body,
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::header::CONTENT_TYPE,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use meshd_api::{BootLogLine, TaskOutput};
+use meshd_store::Chunk;
+use meshd_trust::Role;
+use meshd_types::{BootSessionId, NodeId, TaskId};
+use serde::Deserialize;
+use std::{convert::Infallible, io, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// An empty line after so much silence detects a reader that is gone.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+/// Interval of looking whether a log is complete.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(crate) fn routes(routes: Routes) -> Routes {
+    routes.see::<Lines<BootLogLine>, _, _>(
+        "/nodes/{node}/log",
+        &["session", "follow", "from"],
+        Role::Operator,
+        "kernel messages and system log of one boot, the newest unless another is named",
+        boot_log,
+    )
+}
+
+/// Which part of a log.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LogQuery {
+    #[serde(default)]
+    pub(crate) follow: bool,
+    /// Offset of the first line.
+    #[serde(default)]
+    pub(crate) from: u64,
+    session: Option<BootSessionId>,
+}
+
+async fn boot_log(
+    State(plane): State<Plane>,
+    Extension(caller): Extension<Caller>,
+    Path(node): Path<String>,
+    wanted: Result<Query<LogQuery>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let Query(LogQuery { follow, from, session }) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let node = plane.central.nodes.resolve(&node)?;
+    let boots = plane.central.store().read(|model| {
+        let boots = model.boots_of(model.node(node)?);
+        Some(boots.iter().map(|boot| boot.id).collect::<Vec<_>>())
+    });
+    let boots = boots.ok_or_else(|| gone(node))?;
+    let session = session.map_or(boots.first().copied(), |session| boots.contains(&session).then_some(session));
+    let none = || {
+        Refused::not_found(format!("no such boot on record; `meshd node timeline {node}` lists those that are kept"))
+    };
+    let session = session.ok_or_else(none)?;
+    let grows =
+        plane.central.boot.watch_boot_log(session).await.map_err(|error| Refused::internal(error.to_string()))?;
+    Ok(LogReader::new(plane, caller, StoredLog::Boot(node, session), grows).answer(from, follow))
+}
+
+/// The output of a task, or the log of a boot.
+pub(crate) enum StoredLog {
+    Task(TaskId),
+    Boot(NodeId, BootSessionId),
+}
+
+impl StoredLog {
+    /// Whether nothing more is written.
+    fn is_complete(&self, central: &Shared) -> bool {
+        match self {
+            StoredLog::Task(task) => central.tasks.task_record(*task).is_ok_and(|task| task.state.is_final()),
+            StoredLog::Boot(node, session) => central.store().read(|model| {
+                let newest = model.node(*node).and_then(|node| model.boots_of(node).first().map(|boot| boot.id));
+                newest != Some(*session)
+            }),
+        }
+    }
+
+    async fn read(&self, central: &Shared, from: u64) -> io::Result<Chunk> {
+        match self {
+            StoredLog::Task(task) => central.tasks.task_output(*task, from).await.map_err(io::Error::other),
+            StoredLog::Boot(_, session) => central.boot.boot_log(*session, from).await,
+        }
+    }
+}
+
+/// One reader of a log.
+pub(crate) struct LogReader {
+    central: Shared,
+    caller: Caller,
+    log: StoredLog,
+    grows: watch::Receiver<u64>,
+    shutdown: CancellationToken,
+}
+
+impl LogReader {
+    pub(crate) fn new(plane: Plane, caller: Caller, log: StoredLog, grows: watch::Receiver<u64>) -> Self {
+        LogReader { central: plane.central, caller, log, grows, shutdown: plane.shutdown }
+    }
+
+    /// Answers with the lines from an offset on, and with those that follow.
+    pub(crate) fn answer(self, from: u64, follow: bool) -> Response {
+        let stream =
+            Body::from_stream(futures_util::stream::unfold((self, from), move |(mut reader, from)| async move {
+                let (bytes, next) = reader.next(from, follow).await?;
+                Some((Ok::<_, Infallible>(bytes), (reader, next)))
+            }));
+        ([(CONTENT_TYPE, "application/x-ndjson")], stream).into_response()
+    }
+
+    /// The next lines, and the offset behind them.
+    async fn next(&mut self, from: u64, follow: bool) -> Option<(Bytes, u64)> {
+        let mut silent = Duration::ZERO;
+        loop {
+            if !self.caller.still_may(&self.central) {
+                return None;
+            }
+            // Asked before the read: the last lines are stored before the log is complete.
+            let complete = self.log.is_complete(&self.central);
+            self.grows.mark_unchanged();
+            let chunk = self.log.read(&self.central, from).await.ok()?;
+            if !chunk.lines.is_empty() {
+                return Some((written(chunk.dropped, chunk.lines), chunk.next));
+            }
+            if complete || !follow {
+                return None;
+            }
+            tokio::select! {
+                () = self.shutdown.cancelled() => return None,
+                grown = tokio::time::timeout(LOOK, self.grows.changed()) => match grown {
+                    // The log was removed.
+                    Ok(Err(_)) => return None,
+                    Ok(Ok(())) => {}
+                    Err(_) => silent += LOOK,
+                },
+            }
+            if silent >= KEEPALIVE {
+                return Some((Bytes::from_static(b"\n"), from));
+            }
+        }
+    }
+}
+
+fn written(dropped: u64, lines: Vec<u8>) -> Bytes {
+    if dropped == 0 {
+        return lines.into();
+    }
+    let mut line = serde_json::to_vec(&TaskOutput::Dropped { dropped }).expect("a number is plain data");
+    line.push(b'\n');
+    line.extend(lines);
+    line.into()
+}

@@ -1,0 +1,76 @@
+//! Tasks in memory: all, those that wait, and those of each node.
+
+use crate::{MAX_TASKS, Model, tx::Change};
+use meshd_model::work::task::Task;
+use meshd_types::{NodeId, TaskId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All tasks on record, and what is derived of them.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    all: BTreeMap<TaskId, Task>,
+    /// The task that has a node for itself.
+    claims: BTreeMap<NodeId, TaskId>,
+    /// Those that wait for something.
+    open: BTreeSet<TaskId>,
+}
+
+impl Tasks {
+    pub(crate) fn put(&mut self, task: Task) {
+        self.remove(task.id);
+        self.claims.extend(task.holding().map(|node| (node, task.id)));
+        if task.is_open() {
+            self.open.insert(task.id);
+        }
+        self.all.insert(task.id, task);
+    }
+
+    pub(crate) fn apply(&mut self, changes: BTreeMap<TaskId, Change<Task>>) {
+        for (id, change) in changes {
+            match change {
+                Change::Put(task) => self.put(task),
+                Change::Remove => self.remove(id),
+            }
+        }
+    }
+
+    fn remove(&mut self, id: TaskId) {
+        let Some(task) = self.all.remove(&id) else { return };
+        self.open.remove(&id);
+        for node in task.holding() {
+            if self.claims.get(&node) == Some(&id) {
+                self.claims.remove(&node);
+            }
+        }
+    }
+
+    /// Tasks that have to go when one more comes: the oldest that are over.
+    pub(crate) fn surplus(&self) -> Vec<TaskId> {
+        let excess = (self.all.len() + 1).saturating_sub(MAX_TASKS);
+        let mut over: Vec<_> =
+            self.all.values().filter(|task| !task.is_open()).map(|task| (task.created_at, task.id)).collect();
+        over.sort_unstable();
+        over.into_iter().take(excess).map(|(_, id)| id).collect()
+    }
+}
+
+impl Model {
+    /// All tasks, by ID.
+    pub fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.all.values()
+    }
+
+    pub fn task(&self, id: TaskId) -> Option<&Task> {
+        self.tasks.all.get(&id)
+    }
+
+    /// The task that has a node for itself.
+    pub fn task_on(&self, node: NodeId) -> Option<&Task> {
+        self.tasks.claims.get(&node).and_then(|id| self.task(*id))
+    }
+
+    /// Tasks that wait for something: they run, end, or a node of theirs is not known to be free.
+    pub fn open_tasks(&self) -> impl Iterator<Item = &Task> {
+        self.tasks.open.iter().filter_map(|id| self.task(*id))
+    }
+}

@@ -1,0 +1,42 @@
+//! Output of programs as plain text.
+
+/// The text without escape sequences and control characters: nothing of them reaches the browser. Line ends and tabs stay.
+pub(crate) fn visible(text: &str) -> String {
+    without_escapes(text).chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// The text without the control sequences of a terminal (ECMA-48).
+fn without_escapes(text: &str) -> String {
+    let (mut out, mut chars) = (String::with_capacity(text.len()), text.chars().peekable());
+    while let Some(c) = chars.next() {
+        if c != '\u{1b}' {
+            out.push(c);
+            continue;
+        }
+        match chars.next() {
+            // Control sequence: parameters, then one final byte.
+            Some('[') => drop(chars.by_ref().find(|c| ('\u{40}'..='\u{7e}').contains(c))),
+            // Operating system command: until BEL, or until the next escape.
+            Some(']') => {
+                while chars.peek().is_some_and(|c| !matches!(c, '\u{7}' | '\u{1b}' | '\n')) {
+                    chars.next();
+                }
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_of_a_guest_is_plain_text() {
+        let hostile = "a\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}b\r\n\u{1b}[2J<script>\u{0}c\u{9b}d";
+        assert_eq!(visible(hostile), "ared b\n<script>cd");
+        assert_eq!(visible("\u{1b}"), "");
+        assert_eq!(visible("\u{1b}["), "");
+    }
+}

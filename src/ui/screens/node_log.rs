@@ -1,0 +1,127 @@
+//! The log of one boot of a node: kernel messages and system log.
+
+use super::{Answer, node::node_link};
+use crate::{
+    PREFIX,
+    client::{ApiClient, encoded},
+    form::Fields,
+    html::{self, Page, shown},
+    plain_text::visible,
+};
+use axum::{
+    extract::{Path, Query},
+    http::HeaderMap,
+};
+use maud::{Markup, html};
+use meshd_api::{BootLogLine, TimelineView};
+use meshd_proto::log::LogSource;
+use std::collections::BTreeMap;
+
+/// Bytes of the newest records that are read: more than is stored of one boot.
+const MAX_LOG: usize = 1 << 20;
+/// Maximum number of lines on the page, the newest.
+const MAX_LINES: usize = 5000;
+
+const SOURCES: [LogSource; 3] = [LogSource::Kernel, LogSource::System, LogSource::BootFailure];
+
+pub(crate) async fn page(
+    client: ApiClient,
+    Path(node): Path<String>,
+    Query(asked): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Answer {
+    let asked = Fields(asked);
+    let failed = |error| client.failed(&error);
+    let path = format!("/v1/nodes/{}", encoded(&node));
+    let session = asked.text("session");
+    let which = if session.is_empty() { String::new() } else { format!("?session={}", encoded(session)) };
+    let boot: TimelineView = client.get(&format!("{path}/timeline{which}")).await.map_err(failed)?;
+    let records = client.tail(&format!("{path}/log?session={}", boot.session), MAX_LOG).await.map_err(failed)?;
+    let lines = matching(&lines(&records), asked.text("source"), asked.text("q"));
+    let content = html! {
+        h1 { "Log of " (node_link(&boot.node.to_string(), &boot.name)) }
+        p { "Boot " code { (boot.session) } " of " (html::time(boot.opened_at)) ", " (boot.result.as_str()) }
+        (filters(&boot, &asked))
+        div id="log" data-live {
+            @if lines.is_empty() { p.quiet { "There are no such lines. A node sends its log once its agent is linked." } }
+            @else { pre.output tabindex="0" aria-label="Log" { @for line in &lines { (line) "\n" } } }
+        }
+    };
+    let title = format!("Log of {}", boot.name);
+    Ok(Page { client: &client, title, place: "/nodes", content }.answer(&headers))
+}
+
+fn filters(boot: &TimelineView, asked: &Fields) -> Markup {
+    html! {
+        form.filters action=(format!("{PREFIX}/nodes/{}/log", boot.node)) {
+            label { "Text" input name="q" type="search" value=(asked.text("q")); }
+            label { "Source" select name="source" {
+                option value="" { "all" }
+                @for source in SOURCES { option value=(source.as_str()) selected[asked.text("source") == source.as_str()] { (source.as_str()) } }
+            } }
+            label { "Boot" select name="session" {
+                @for other in &boot.boots {
+                    option value=(other.session) selected[other.session == boot.session] { (other.opened_at) ", " (other.result.as_str()) }
+                }
+            } }
+            button.main { "Show" }
+        }
+    }
+}
+
+/// Whole lines in the order in which they were stored, with their source. The first record may be cut, and is left out then.
+fn lines(records: &[u8]) -> Vec<(LogSource, String)> {
+    let mut partial: BTreeMap<LogSource, Vec<u8>> = BTreeMap::new();
+    let mut lines = Vec::new();
+    for record in records.split(|byte| *byte == b'\n') {
+        let Ok(BootLogLine::Piece(piece)) = serde_json::from_slice(record) else { continue };
+        let source = piece.stream;
+        let text = partial.entry(source).or_default();
+        text.extend(piece.data.into_bytes().unwrap_or_default());
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let complete: Vec<u8> = text.drain(..whole).collect();
+        lines.extend(String::from_utf8_lossy(&complete).lines().map(|line| (source, visible(line))));
+    }
+    for (source, rest) in partial {
+        lines.extend((!rest.is_empty()).then(|| (source, visible(&String::from_utf8_lossy(&rest)))));
+    }
+    lines
+}
+
+/// The newest lines of a source with a text in them, letters of both cases alike.
+fn matching(lines: &[(LogSource, String)], source: &str, text: &str) -> Vec<String> {
+    let text = text.to_lowercase();
+    let is_wanted = |(own, line): &&(LogSource, String)| {
+        (source.is_empty() || own.as_str() == source) && (text.is_empty() || line.to_lowercase().contains(&text))
+    };
+    let wanted: Vec<String> = lines.iter().filter(is_wanted).map(|(_, line)| shown(line)).collect();
+    wanted[wanted.len().saturating_sub(MAX_LINES)..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(source: &str, at: u64, data: &str) -> String {
+        let line = serde_json::json!({
+            "when": "2026-01-01T00:00:00Z", "node": "00000001", "stream": source, "at": at, "data": data
+        });
+        format!("{line}\n")
+    }
+
+    #[test]
+    fn line_in_two_pieces_is_one_line_and_sources_do_not_mix() {
+        let records = [
+            "cut off\n".to_owned(),
+            record("kernel", 0, "[    0.000000] Linux\n[    0.1"),
+            record("system", 0, "started \u{1b}[31mred\u{1b}[0m\n"),
+            record("kernel", 27, "00000] eth0 up\n"),
+        ];
+        let lines = lines(records.concat().as_bytes());
+        let texts: Vec<&str> = lines.iter().map(|(_, line)| line.as_str()).collect();
+        assert_eq!(texts, ["[    0.000000] Linux", "started red", "[    0.100000] eth0 up"]);
+        assert_eq!(matching(&lines, "kernel", "ETH0"), ["[    0.100000] eth0 up"]);
+        assert_eq!(matching(&lines, "system", "eth0"), Vec::<String>::new());
+        assert_eq!(matching(&lines, "", "").len(), 3);
+    }
+}

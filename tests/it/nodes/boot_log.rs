@@ -1,0 +1,68 @@
+//! The log of a node's boot, with the real daemon, the real agent and the real program.
+
+use crate::world::{CENTRAL, World, eventually, node::PxeNode};
+use std::{fs, io::Write as _};
+
+fn logs(world: &World, arguments: &[&str]) -> String {
+    let output = world.meshd(&[&["node", "logs"], arguments].concat());
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    text.into_owned()
+}
+
+fn until_logged(world: &World, node: &str, line: &str) -> String {
+    eventually("the line is stored", || {
+        let text = logs(world, &[node]);
+        if text.contains(line) { Ok(text) } else { Err(text) }
+    })
+}
+
+#[test]
+fn system_log_is_stored_from_its_first_line_shown_without_escapes_and_survives_a_kill() {
+    let mut world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    let overlay = machine.boot();
+    let agent = machine.start_agent(&overlay);
+    let log = agent.file("root/var/log/messages");
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    fs::write(&log, "first line\n\u{1b}]0;title\u{7}and <b>markup</b>\n").unwrap();
+    let node = world.wait_for_phase("online")["id"].as_str().unwrap().to_owned();
+    let text = until_logged(&world, &node, "markup");
+    assert_eq!(text, "first line\n\u{fffd}]0;title\u{fffd}and <b>markup</b>\n");
+    assert_eq!(logs(&world, &[&node, "--source", "kernel"]), "", "the machine of this test has no /dev/kmsg");
+
+    drop(machine);
+    world.kill();
+    world.start();
+    let mut file = fs::File::options().append(true).open(&log).unwrap();
+    file.write_all(b"after the restart\n").unwrap();
+    let text = until_logged(&world, &node, "after the restart");
+    assert!(text.starts_with("first line\n") && text.lines().count() == 3, "each line once: {text}");
+
+    let output = world.meshd(&["node", "logs", &node, "--session", "000000000000000000000000"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("no such boot on record"), "{said}");
+}
+
+#[test]
+fn reason_of_mesh_init_is_recorded_for_the_machine_that_boots_the_session_alone() {
+    let world = World::new("auto");
+    let (machine, other) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
+    machine.boot();
+    let session = world.events("boot_started")[0]["session"].as_str().unwrap().to_owned();
+    other.dhcp(crate::world::dhcp::As::Firmware(0));
+    let url = |session: &str| format!("http://{CENTRAL}:8080/boot/failed?session={session}&reason=%6eo%20packages%0a");
+    assert_eq!(other.get(&url(&session)).unwrap().status, 404, "another machine");
+    assert_eq!(machine.get(&url("000000000000000000000000")).unwrap().status, 404, "another session");
+    assert_eq!(machine.head(&url(&session)).unwrap().status, 400);
+    assert!(world.events("boot_failed").is_empty());
+
+    assert_eq!(machine.get(&url(&session)).unwrap().status, 200);
+    let events = world.events("boot_failed");
+    assert_eq!(
+        (events.len(), &events[0]["detail"], &events[0]["session"]),
+        (1, &"no packages".into(), &session.into())
+    );
+    let node = events[0]["node"].as_str().unwrap();
+    assert_eq!(logs(&world, &[node]), "mesh-init: FAILED: no packages\n");
+}
