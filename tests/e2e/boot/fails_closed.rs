@@ -1,7 +1,11 @@
-//! No overlay: a node that lost its overlay panics and tries again, and never runs half.
+//! A node that lost its overlay, or whose mesh-init refuses it, panics and tries again, and never runs half.
 
-use crate::racks::{BOOT, OrEnd, STAGE, count, kernel_starts, stages, until_phase, until_stage, until_written, up};
-use meshd_lab::Power;
+use crate::{
+    overlays::copy,
+    racks::{BOOT, OrEnd, STAGE, count, events, kernel_starts, stages, until_phase, until_stage, until_written, up},
+};
+use meshd_lab::{Power, Wait};
+use std::{fs, path::Path};
 
 const NODE: u8 = 1;
 
@@ -39,4 +43,32 @@ fn a_node_that_lost_its_overlay_panics_and_comes_up_once_it_is_served_again() {
         "the next script says that the boot before had no overlay (OV-12)"
     );
     assert_eq!(count(rack, NODE, "certificate_issued"), 1);
+}
+
+/// The reason that mesh-init reports, with characters that a URL does not hold.
+const REASON: &str = "packages not installed: a&b = 100 % \u{fc}";
+
+#[test]
+fn reason_of_a_node_that_mesh_init_refuses_is_recorded() {
+    let mut test = up(|mut options, dir| {
+        let overlays = dir.join("overlays");
+        copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &overlays);
+        let init = overlays.join("agent/rootfs/sbin/mesh-init");
+        let text = fs::read_to_string(&init).expect("readable");
+        let refuses = text.replace("\nlock_root\n", &format!("\nfail '{REASON}'\n"));
+        assert_ne!(text, refuses, "mesh-init has this step");
+        fs::write(&init, refuses).expect("written");
+        options.nodes = 1;
+        options.set("enroll.policy", "auto").set("site.overlays_dir", &overlays.display().to_string())
+    });
+    let rack = &mut test.rack;
+    let failed = rack.wait(BOOT, "the report of mesh-init", |rack| {
+        let failed = events(rack).into_iter().find(|event| event["kind"] == "boot_failed");
+        Ok(Wait::some(failed, "no such event".to_owned()))
+    });
+    let failed = failed.or_end();
+    let id = rack.id(NODE).to_string();
+    assert_eq!((&failed["detail"], &failed["node"]), (&REASON.into(), &id.as_str().into()), "{failed}");
+    let log = rack.tell(&["node", "logs", &id, "--session", failed["session"].as_str().unwrap_or_default()]).or_end();
+    assert_eq!(log, format!("mesh-init: FAILED: {REASON}\n"));
 }
