@@ -13,21 +13,25 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunTask {
-    /// The group of the site whose nodes run it.
-    pub group: String,
+    /// Group of the site whose nodes run it. Either `group` or `node` is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// ID or name of the only node that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Program and arguments. No shell sees them.
     pub argv: Vec<String>,
-    /// On so many nodes; on all of the group unless it is said.
+    /// Number of nodes; all nodes of the group by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<usize>,
-    /// Ranks on each node; one unless it is said.
+    /// Ranks on each node; one by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_node: Option<u16>,
     /// `mpich` or `none`; `mpich` as soon as there is more than one rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub launcher: Option<Launcher>,
-    /// `task`, `root`, or `{"uid": 1000}`; root takes role admin.
+    /// `job` (user 64999), `root`, or `{"uid": 1000}`; root requires role admin.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub user: TaskUser,

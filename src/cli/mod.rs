@@ -137,6 +137,8 @@ enum Verb {
     /// Manage API tokens
     #[command(subcommand)]
     ApiToken(access::api_token::ApiToken),
+    /// Collect facts about a problem, without secrets
+    SupportBundle(site::support_bundle::SupportBundle),
     /// Find problems that keep machines from booting
     Doctor(site::doctor::Doctor),
     /// Serve the web UI on this machine, and print a link
@@ -254,6 +256,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Backup(backup) => backup.run(&context),
+        Verb::SupportBundle(bundle) => bundle.run(&context),
         Verb::Status(status) => status.run(&context),
         Verb::Audit(audit) => audit.run(&context),
         Verb::ApiToken(token) => token.run(&context),

@@ -140,7 +140,8 @@ impl RunCommand {
             How::None => Launcher::None,
         });
         let order = RunTask {
-            group: self.group,
+            group: Some(self.group),
+            node: None,
             argv: self.argv,
             nodes: self.nodes,
             ranks_per_node: Some(self.ranks_per_node),
@@ -148,21 +149,55 @@ impl RunCommand {
             user: self.user.unwrap_or_default(),
             timeout_s: self.timeout.map(|limit| limit.as_secs()),
         };
-        let task: TaskView = wait(client.post("/v1/tasks", &order))?;
         if self.detach {
+            let task: TaskView = wait(client.post("/v1/tasks", &order))?;
             return print::write(&format!("{}\n", task.id));
         }
-        eprintln!(
-            "task {} on {}",
-            task.id,
-            task.nodes.iter().map(|node| node.node.to_string()).collect::<Vec<_>>().join(" ")
-        );
-        wait(async {
-            tokio::select! {
-                over = follow(client, task.id) => ended(&over?),
-                _ = tokio::signal::ctrl_c() => interrupted(client, task.id, self.cancel_on_interrupt).await,
-            }
-        })
+        wait(submit(client, &order, self.cancel_on_interrupt))
+    }
+}
+
+/// `meshd node exec`: a task on one node.
+#[derive(Debug, Args)]
+pub(super) struct Exec {
+    /// Node ID or name
+    node: String,
+    /// Time limit, such as 90s or 12h
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    timeout: Option<Duration>,
+    /// User ID from 1000 on, or root (role admin)
+    #[arg(long, value_name = "UID|root", value_parser = user)]
+    user: Option<TaskUser>,
+    /// Program and arguments, without a shell
+    #[arg(last = true, required = true, value_name = "ARGV")]
+    argv: Vec<String>,
+}
+
+impl Exec {
+    /// Runs the program, prints its output and ends with its exit code. An interrupt cancels the task.
+    pub(super) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let order = RunTask {
+            group: None,
+            node: Some(self.node),
+            argv: self.argv,
+            nodes: Some(1),
+            ranks_per_node: Some(1),
+            launcher: Some(Launcher::None),
+            user: self.user.unwrap_or_default(),
+            timeout_s: self.timeout.map(|limit| limit.as_secs()),
+        };
+        submit(client, &order, true).await
+    }
+}
+
+/// Starts a task and shows its output until it ends or the user interrupts.
+async fn submit(client: &AdminClient, order: &RunTask, cancel_on_interrupt: bool) -> Result<(), Failure> {
+    let task: TaskView = client.post("/v1/tasks", order).await?;
+    let nodes: Vec<String> = task.nodes.iter().map(|node| node.node.to_string()).collect();
+    eprintln!("task {} on {}", task.id, nodes.join(" "));
+    tokio::select! {
+        over = follow(client, task.id) => ended(&over?),
+        _ = tokio::signal::ctrl_c() => interrupted(client, task.id, cancel_on_interrupt).await,
     }
 }
 

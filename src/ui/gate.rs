@@ -18,13 +18,14 @@ use axum::{
             CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE,
             X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
         },
+        uri::Authority,
     },
     response::{IntoResponse as _, Response},
 };
 use http_body_util::BodyExt as _;
 use meshd_api::CallerView;
-use meshd_types::Secret;
-use std::time::Duration;
+use meshd_types::{Secret, fail};
+use std::{net::IpAddr, time::Duration};
 use tower::ServiceExt as _;
 
 /// Largest form, in bytes: an action on as many nodes as one order may name.
@@ -52,11 +53,21 @@ pub(crate) fn router(environment: Environment) -> Router {
 
 async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
     let path = request.uri().path();
+    if matches!(gate.environment.sign_in, SignIn::Link(_))
+        && !is_loopback(request.headers())
+        && fail::defends("ui-loopback-host")
+    {
+        // A name of another site that resolves to this address (DNS rebinding).
+        let message = "meshd ui answers at loopback addresses only";
+        let error =
+            ApiError::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", message, "open the link that meshd ui printed");
+        return html::failure(None, &error);
+    }
     if path == "/" {
         return redirect(&format!("{PREFIX}/"));
     }
     if path != PREFIX && !path.starts_with(&format!("{PREFIX}/")) {
-        if let SignIn::Link(_) = gate.environment.sign_in {
+        if matches!(gate.environment.sign_in, SignIn::Link(_)) && fail::defends("ui-api-session") {
             // The API is asked with the rights of whoever runs `meshd ui`: never without a session.
             return redirect(&format!("{PREFIX}/"));
         }
@@ -72,6 +83,9 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
             html::failure(None, &ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message, "try again"))
         }
     };
+    if !fail::defends("ui-policy") {
+        return response;
+    }
     let headers = response.headers_mut();
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, POLICY),
@@ -89,7 +103,7 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
 impl Gate {
     /// Answers with a page; an `Err` is an answer, too, that ends the way early.
     async fn page(self, request: Request<Body>) -> Result<Response, Response> {
-        if request.method() == Method::POST && !is_from_here(request.headers()) {
+        if request.method() == Method::POST && !is_from_here(request.headers()) && fail::defends("ui-origin") {
             let hint = "open the page anew and send the form from there";
             let message = "the form was sent by another site, or the browser does not say by which";
             return Err(html::failure(None, &ApiError::new(StatusCode::FORBIDDEN, "bad_origin", message, hint)));
@@ -107,7 +121,7 @@ impl Gate {
         let mut request = request;
         request.extensions_mut().insert(client);
         let response = self.pages.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
-        if response.status() == StatusCode::UNAUTHORIZED {
+        if response.status() == StatusCode::UNAUTHORIZED && fail::defends("ui-revoked-session") {
             // The token was revoked or is over.
             return Ok(self.sign_out(&headers));
         }
@@ -235,6 +249,15 @@ fn is_from_here(headers: &HeaderMap) -> bool {
         (Some(origin), Some(host)) => authority(origin).is_some_and(|origin| origin.eq_ignore_ascii_case(host)),
         _ => false,
     }
+}
+
+/// True if the request names this machine by a loopback address or `localhost`.
+fn is_loopback(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<Authority>().ok());
+    host.is_some_and(|host| {
+        let name = host.host().trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    })
 }
 
 pub(crate) fn redirect(to: &str) -> Response {

@@ -1,7 +1,7 @@
 //! Who is signed in: sessions in memory, and the link that signs in once.
 
 use meshd_api::CallerView;
-use meshd_types::{Digest, Secret, hex};
+use meshd_types::{Digest, Secret, fail, hex};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -41,7 +41,7 @@ impl LinkCode {
         // Digests are compared: the time tells nothing of the code.
         let is_right =
             kept.as_ref().is_some_and(|kept| Digest::of(kept.expose().as_bytes()) == Digest::of(code.as_bytes()));
-        if is_right {
+        if is_right && fail::defends("ui-link-once") {
             *kept = None;
         }
         is_right

@@ -21,6 +21,8 @@ use tower::ServiceExt as _;
 
 /// Markup that would run if it were not escaped.
 const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u{1b}[31m";
+/// Where `meshd ui` answers.
+const LOOPBACK: &str = "127.0.0.1:8765";
 const TOKEN: &str = "meshd_0123";
 
 /// What the API was asked, and whether it still honours the token.
@@ -92,6 +94,7 @@ impl FakeApi {
 }
 
 struct Browser {
+    host: &'static str,
     ui: Router,
     cookie: Option<String>,
 }
@@ -111,11 +114,11 @@ impl Shown {
 impl Browser {
     fn new(api: &FakeApi, sign_in: SignIn) -> Self {
         let ui = router(Environment { api: api.router(), sign_in, random: || [9; 32], now: Instant::now });
-        Browser { ui, cookie: None }
+        Browser { host: "meshd.example:8443", ui, cookie: None }
     }
 
     async fn send(&mut self, method: Method, path: &str, origin: Option<&str>, form: &str) -> Shown {
-        let mut request = Request::builder().method(method).uri(path).header(HOST, "meshd.example:8443");
+        let mut request = Request::builder().method(method).uri(path).header(HOST, self.host);
         if let Some(origin) = origin {
             request = request.header(ORIGIN, origin);
         }
@@ -139,7 +142,8 @@ impl Browser {
     }
 
     async fn post(&mut self, path: &str, form: &str) -> Shown {
-        self.send(Method::POST, path, Some("https://meshd.example:8443"), form).await
+        let origin = format!("https://{}", self.host);
+        self.send(Method::POST, path, Some(&origin), form).await
     }
 
     async fn signed_in(api: &FakeApi) -> Self {
@@ -281,7 +285,7 @@ async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
     });
     let ui =
         router(Environment { api: with_token, sign_in: SignIn::Link(code), random: || [9; 32], now: Instant::now });
-    let mut browser = Browser { ui: ui.clone(), cookie: None };
+    let mut browser = Browser { host: LOOPBACK, ui: ui.clone(), cookie: None };
     for path in ["/v1/nodes", "/metrics", "/v1/../v1/nodes"] {
         assert_eq!(browser.get(path).await.status, StatusCode::SEE_OTHER, "{path}");
     }
@@ -291,9 +295,28 @@ async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
     let link = format!("/ui/enter?code={}", text.expose());
     assert_eq!(browser.get(&link).await.location(), "/ui/");
     assert!(browser.get("/ui/").await.status.is_success());
-    let mut other = Browser { ui, cookie: None };
+    let mut other = Browser { host: LOOPBACK, ui, cookie: None };
     assert_eq!(other.get(&link).await.status, StatusCode::FORBIDDEN, "the link was used");
     assert_eq!(other.post("/ui/sign-in", &format!("token={TOKEN}")).await.location(), "", "a token is no way in here");
+}
+
+/// DNS rebinding: a name of another site resolves to the loopback address, so that its pages and the UI have the same origin.
+#[tokio::test]
+async fn page_under_the_name_of_another_site_is_refused() {
+    let api = FakeApi::new("admin");
+    let (code, text) = LinkCode::new([3; 32]);
+    let mut browser = Browser::new(&api, SignIn::Link(code));
+    let link = format!("/ui/enter?code={}", text.expose());
+    for host in ["evil.example:8765", "127.0.0.1.evil.example", "10.0.0.1:8765", ""] {
+        browser.host = host;
+        for path in [link.as_str(), "/ui/", "/ui/sign-in", "/v1/nodes"] {
+            assert_eq!(browser.get(path).await.status, StatusCode::MISDIRECTED_REQUEST, "{host} {path}");
+        }
+    }
+    for host in ["localhost:8765", "[::1]:8765", "127.0.0.1:8765"] {
+        browser.host = host;
+        assert_eq!(browser.get("/ui/sign-in").await.status, StatusCode::OK, "{host}");
+    }
 }
 
 #[tokio::test]

@@ -137,6 +137,8 @@ pub(super) enum Node {
     },
     /// Release a node from quarantine
     Release(Targets),
+    /// Run a program on a free node and return its exit code
+    Exec(crate::cli::task::Exec),
     /// Show kernel messages and system log of a boot
     Logs(logs::Logs),
     /// Show the stages of a node's boots with their times
@@ -156,6 +158,7 @@ impl Node {
         let client = context.client()?;
         wait(async {
             match self {
+                Node::Exec(exec) => exec.run(&client).await,
                 Node::List(list) => list.run(&client).await,
                 Node::Show { node, output } => {
                     let detail: NodeDetail = client.get(&path(&node, "")).await?;

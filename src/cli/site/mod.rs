@@ -12,6 +12,7 @@
 //! | `audit` | `meshd audit` |
 //! | `backup` | `meshd backup` |
 //! | `search` | `meshd search` |
+//! | `support_bundle` | `meshd support-bundle` |
 //! | `ui` | `meshd ui` |
 
 pub(crate) mod audit;
@@ -24,4 +25,5 @@ pub(crate) mod reload;
 pub(crate) mod search;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod support_bundle;
 pub(crate) mod ui;

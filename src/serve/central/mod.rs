@@ -62,7 +62,7 @@ pub use environment::{
 pub use generations::{Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
-pub use tasks::{TaskError, TaskRequest};
+pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use workloads::{
     ConsoleError, ConsoleFrame, ConsoleSession, HeldWork, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,
     VolumeUseError, work_on,

@@ -8,4 +8,5 @@ mod process;
 mod queries;
 mod service;
 mod several;
+mod support_bundle;
 mod ui;

@@ -7,7 +7,7 @@ use crate::{
     work::workloads::{UNIT, ask, code, create, facts, host, ready},
     world::World,
 };
-use meshd::serve::central::{SlotParts, TaskRequest};
+use meshd::serve::central::{SlotParts, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Principal, Stage, Transition, Verb},
     work::task::{Launcher, Task},
@@ -133,8 +133,15 @@ async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Task, 
         assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     }
     let (group, argv, launcher) = ("one".to_owned(), vec!["true".to_owned()], Some(Launcher::None));
-    let ask =
-        TaskRequest { group, nodes: None, ranks_per_node: 1, launcher, user: TaskUser::Default, timeout_s: None, argv };
+    let ask = TaskRequest {
+        target: TaskTarget::Group(group),
+        nodes: None,
+        ranks_per_node: 1,
+        launcher,
+        user: TaskUser::Default,
+        timeout_s: None,
+        argv,
+    };
     rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await
 }
 

@@ -17,7 +17,7 @@ use crate::serve::{
         table::{Lines, Many, Nothing, One, Routes},
         transport::auth::Caller,
     },
-    central::{Shared, TaskRequest},
+    central::{Shared, TaskRequest, TaskTarget},
 };
 use axum::{
     Extension, Json,
@@ -35,7 +35,12 @@ pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .see::<Many<TaskView>, _, _>("/tasks", TASKS.parameters, Role::Viewer, "tasks, the newest last", list)
         .see::<One<TaskView>, _, _>("/tasks/{task}", &[], Role::Viewer, "one task and its nodes", show)
-        .order::<One<RunTask>, One<TaskView>, _, _>("/tasks", Verb::TaskRun, "run a program on nodes of a group", run)
+        .order::<One<RunTask>, One<TaskView>, _, _>(
+            "/tasks",
+            Verb::TaskRun,
+            "run a program on nodes of a group, or on one node",
+            run,
+        )
         .order::<Nothing, One<TaskView>, _, _>(
             "/tasks/{task}/cancel",
             Verb::TaskCancel,
@@ -85,12 +90,17 @@ async fn run(
     by: AuditContext,
     order: Body<RunTask>,
 ) -> Answer<TaskView> {
-    let RunTask { group, argv, nodes, ranks_per_node, launcher, user, timeout_s } = body(order)?;
+    let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s } = body(order)?;
     if user == TaskUser::Root && caller.role < Role::Admin && fail::defends("root-task-role") {
         return Err(Refused::beyond(caller.role, Role::Admin));
     }
     let ranks_per_node = ranks_per_node.unwrap_or(1);
-    let ask = TaskRequest { group, nodes, ranks_per_node, launcher, user, timeout_s, argv };
+    let target = match (group, node) {
+        (Some(group), None) => TaskTarget::Group(group),
+        (None, Some(node)) => TaskTarget::Node(central.nodes.resolve(&node)?),
+        _ => return Err(Refused::bad_request("name either a group or a node")),
+    };
+    let ask = TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, argv };
     Ok(Json(TaskView::new(&central.tasks.run_task(ask, &by).await?)))
 }
 

@@ -5,6 +5,7 @@
 
 use super::node_selection::claim;
 use crate::serve::central::{links::LinkCommand, tasks::Tasks};
+use meshd_config::Site;
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
     work::task::{Launcher, Member, NodeObservation, Task, TaskSpec, TaskState},
@@ -15,12 +16,20 @@ use meshd_types::{GroupName, NodeId, TaskId, Timestamp, fail};
 use std::{collections::BTreeSet, io, sync::Arc};
 use tokio::sync::watch;
 
-/// The request of an operator; missing values follow from the group.
+/// Where a task runs.
+#[derive(Clone, Debug)]
+pub enum TaskTarget {
+    /// Nodes of a group of the site.
+    Group(String),
+    /// One node; its ID takes the place of the group's name in the record.
+    Node(NodeId),
+}
+
+/// The request of an operator; missing values follow from the target.
 #[derive(Clone, Debug)]
 pub struct TaskRequest {
-    /// The group whose nodes it may take.
-    pub group: String,
-    /// The number of nodes; all nodes of the group by default.
+    pub target: TaskTarget,
+    /// The number of nodes; all nodes of the target by default.
     pub nodes: Option<usize>,
     /// Ranks on each node.
     pub ranks_per_node: u16,
@@ -78,16 +87,14 @@ impl Tasks {
     /// Claims nodes and starts the task on them.
     pub async fn run_task(&self, ask: TaskRequest, by: &AuditContext) -> Result<Task, TaskError> {
         let site = self.env.site();
-        let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
-        let named = site.groups.iter().find(|group| group.name.as_str() == ask.group);
-        let group = named.ok_or_else(|| TaskError::NoGroup { group: ask.group.clone(), known: known() })?;
+        let (group, candidates) = candidates(&site, &ask.target)?;
         let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = ask;
         if user == TaskUser::Root && !site.agent.root_tasks && fail::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
-        let nodes = ask.nodes.unwrap_or_else(|| self.env.store.read(|model| count(model, &group.nodes)));
+        let nodes = ask.nodes.unwrap_or_else(|| self.env.store.read(|model| count(model, &candidates)));
         let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
-        let spec = TaskSpec { group: group.name.clone(), argv, nodes, ranks_per_node, launcher, user, timeout_s };
+        let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
         spec.check().map_err(TaskError::Spec)?;
         let (id, now) = (TaskId(self.env.random()), self.env.now());
         let task = self
@@ -97,7 +104,7 @@ impl Tasks {
                 if tx.task(id).is_some() {
                     return Err(TaskError::Spec("the new task's ID is taken; ask again".to_owned()));
                 }
-                let members = claim(tx, &spec, &group.nodes, &self.orphans.nodes())?;
+                let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
                 let task = Task::claim(id, spec, by.who.to_string(), members, now);
                 tx.event(Event::new(now, by, EventKind::Task, begun(&task)));
                 tx.put_task(task.clone());
@@ -242,6 +249,22 @@ impl Tasks {
             if let Err(error) = looked.await {
                 tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
             }
+        }
+    }
+}
+
+/// The name of the target in the record, and its nodes.
+fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId>), TaskError> {
+    match target {
+        TaskTarget::Group(name) => {
+            let named = site.groups.iter().find(|group| group.name.as_str() == name);
+            let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
+            let group = named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
+            Ok((group.name.clone(), group.nodes.clone()))
+        }
+        TaskTarget::Node(id) => {
+            let name = id.to_string().parse().map_err(|error| TaskError::Spec(format!("{error}")))?;
+            Ok((name, vec![*id]))
         }
     }
 }

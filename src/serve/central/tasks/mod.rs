@@ -10,7 +10,7 @@ mod lifecycle;
 mod node_selection;
 mod reports;
 
-pub use lifecycle::{TaskError, TaskRequest};
+pub use lifecycle::{TaskError, TaskRequest, TaskTarget};
 pub(crate) use lifecycle::{edit_task, lose_node};
 
 use super::{

@@ -239,3 +239,29 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
     let said = run("1000");
     assert!(said.contains("nodes of pair are requested"), "{said}");
 }
+
+#[test]
+fn program_runs_on_one_node_that_is_named_and_its_exit_code_and_output_come_back() {
+    let rig = Rig::new();
+    let node = rig.world.json(&["node", "list", "-o", "json"])[1]["id"].as_str().unwrap().to_owned();
+    let exec = |args: &[&str]| {
+        let ran = rig.world.meshd(&[&["node", "exec", &node][..], args].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
+    };
+    let (code, out, said) = exec(&["--", "/bin/sh", "-c", "echo $MESHD_NODE $MESHD_RANKS; echo no >&2; exit 3"]);
+    assert_eq!((code, out.as_str()), (Some(3), "0 1\n"), "{said}");
+    assert!(said.contains("no\n") && said.contains(&format!("on {node}")), "{said}");
+    let tasks = rig.world.json(&["task", "list", "-o", "json"]);
+    let task = tasks.as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&task["group"], &task["nodes"][0]["node"]), (&node.as_str().into(), &node.as_str().into()), "{task}");
+    let audit = rig.world.json(&["audit", "-o", "json"]);
+    let line = audit.as_array().unwrap().iter().rev().find(|line| line["verb"] == "task-run").cloned().unwrap();
+    assert!(line["detail"].as_str().unwrap().contains("exit 3"), "{line}");
+
+    let begun = rig.begin(&["--launcher", "none", "--", "/bin/sleep", "1000"]);
+    let (code, _, said) = exec(&["--", "/bin/true"]);
+    assert!(code == Some(1) && said.contains(&format!("has task {begun}")), "{said}");
+    let unknown = rig.world.meshd(&["node", "exec", "nowhere", "--", "/bin/true"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("nowhere"), "an unknown node");
+}

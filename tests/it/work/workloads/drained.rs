@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{TaskError, TaskRequest, work_on};
+use meshd::serve::central::{TaskError, TaskRequest, TaskTarget, work_on};
 use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{AuditContext, Phase},
@@ -20,7 +20,7 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
 
 async fn run(rig: &Rig) -> Result<Task, TaskError> {
     let ask = TaskRequest {
-        group: "all".to_owned(),
+        target: TaskTarget::Group("all".to_owned()),
         nodes: None,
         ranks_per_node: 1,
         launcher: Some(Launcher::None),

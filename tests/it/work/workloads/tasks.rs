@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{LinkCommand, TaskError, TaskRequest};
+use meshd::serve::central::{LinkCommand, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::AuditContext,
     work::task::{Launcher, Task, TaskCause, TaskState},
@@ -31,7 +31,15 @@ async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
 async fn run(rig: &Rig, nodes: Option<usize>) -> Result<Task, TaskError> {
     let (group, argv) = ("pair".to_owned(), vec!["true".to_owned()]);
     let launcher = Some(Launcher::None);
-    let ask = TaskRequest { group, nodes, ranks_per_node: 1, launcher, user: TaskUser::Default, timeout_s: None, argv };
+    let ask = TaskRequest {
+        target: TaskTarget::Group(group),
+        nodes,
+        ranks_per_node: 1,
+        launcher,
+        user: TaskUser::Default,
+        timeout_s: None,
+        argv,
+    };
     rig.central.tasks.run_task(ask, &ordered(Verb::TaskRun)).await
 }
 

@@ -1,0 +1,183 @@
+//! `meshd support-bundle`: what somebody else needs to find a problem, in one archive without secrets.
+
+use crate::cli::{
+    Context, Failure,
+    client::AdminClient,
+    output::print::{bytes, now, table, write},
+    shown, wait,
+};
+use clap::Args;
+use meshd_api::{NodeView, TimelineView, segment};
+use meshd_image::overlay::Packer;
+use meshd_types::{SafePath, Timestamp};
+use serde_json::Value;
+use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
+
+/// What every bundle has: a file, and the route that answers with it.
+const FILES: [(&str, &str); 15] = [
+    ("status.json", "/v1/status"),
+    ("doctor.json", "/v1/doctor"),
+    ("nodes.json", "/v1/nodes"),
+    ("profiles.json", "/v1/profiles"),
+    ("images.json", "/v1/images"),
+    ("overlays.json", "/v1/overlays"),
+    ("vms.json", "/v1/vms"),
+    ("slots.json", "/v1/slots"),
+    ("volumes.json", "/v1/volumes"),
+    ("tasks.json", "/v1/tasks"),
+    ("ca.json", "/v1/ca"),
+    ("events.jsonl", "/v1/events?limit=5000"),
+    ("audit.json", "/v1/audit?limit=1000"),
+    ("openapi.json", "/v1/openapi.json"),
+    ("metrics.txt", "/metrics"),
+];
+/// What a bundle has of each `--node`.
+const NODE_FILES: [(&str, &str); 5] = [
+    ("node.json", ""),
+    ("timeline.json", "/timeline"),
+    ("history.json", "/history"),
+    ("diff.json", "/diff"),
+    ("boot.log.jsonl", "/log"),
+];
+/// Keys whose values are removed, wherever they are. Answers of the API have no secrets; users may write some into these.
+const REDACTED_KEYS: [&str; 8] = ["argv", "env", "key", "password", "secret", "token", "user_data", "vars"];
+const REDACTED: &str = "[redacted]";
+/// Maximum number of bytes of one file.
+const MAX_FILE: usize = 64 << 20;
+
+/// Collects what a developer needs to find a problem
+///
+/// The archive contains answers of the admin API without secrets: arguments and environments of tasks, variables of nodes and all values named
+/// key, password, secret or token are replaced. It contains names, addresses, serial numbers and the audit log: check it before you send it.
+#[derive(Debug, Args)]
+pub(crate) struct SupportBundle {
+    /// New file [default: meshd-support-TIME.tar.gz]
+    file: Option<PathBuf>,
+    /// Add log, timeline and history of a node; repeatable
+    #[arg(long, value_name = "NODE")]
+    node: Vec<String>,
+    /// Show the contents, write nothing
+    #[arg(long)]
+    preview: bool,
+}
+
+/// One file of the archive.
+struct BundleFile {
+    name: String,
+    content: Vec<u8>,
+}
+
+impl SupportBundle {
+    pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
+        let client = context.client()?;
+        let files = wait(self.collect(&client))?;
+        let rows = files.iter().map(|file| [file.name.clone(), bytes(file.content.len() as u64)]);
+        write(&table(["file", "size"], rows))?;
+        if self.preview {
+            return Ok(());
+        }
+        let path = self.file.unwrap_or_else(|| format!("meshd-support-{}.tar.gz", compact(now())).into());
+        let failed = |error: std::io::Error| {
+            Failure::new(
+                format!("cannot write {}: {error}", shown(&path)),
+                "name a new file in a folder that you may write",
+            )
+        };
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        archive(&files, file).map_err(failed)?;
+        eprintln!("{}: written; look into it before you send it", shown(&path));
+        Ok(())
+    }
+
+    async fn collect(&self, client: &AdminClient) -> Result<Vec<BundleFile>, Failure> {
+        let mut files = Vec::new();
+        for (name, route) in FILES {
+            files.push(file(client, name.to_owned(), route).await);
+        }
+        for node in &self.node {
+            // An unknown node is an error; a part of a known one may be absent.
+            let view: NodeView = client.get(&format!("/v1/nodes/{}", segment(node))).await?;
+            for (name, route) in NODE_FILES {
+                let name = format!("nodes/{}/{name}", view.id);
+                files.push(file(client, name, &format!("/v1/nodes/{}{route}", view.id)).await);
+            }
+            let boots: Result<TimelineView, Failure> = client.get(&format!("/v1/nodes/{}/timeline", view.id)).await;
+            for boot in boots.map(|boot| boot.boots).unwrap_or_default().iter().skip(1) {
+                let name = format!("nodes/{}/boot-{}.log.jsonl", view.id, boot.session);
+                files.push(file(client, name, &format!("/v1/nodes/{}/log?session={}", view.id, boot.session)).await);
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// Asks for one file. A refusal is recorded in its place: it may be the problem.
+async fn file(client: &AdminClient, name: String, route: &str) -> BundleFile {
+    let mut answer = Vec::new();
+    let read = client.stream(route, |bytes| {
+        answer
+            .extend_from_slice(bytes.get(..MAX_FILE.saturating_sub(answer.len()).min(bytes.len())).unwrap_or_default());
+        Ok(())
+    });
+    match read.await {
+        Ok(()) => {
+            BundleFile { name, content: answer.split_inclusive(|byte| *byte == b'\n').flat_map(redacted).collect() }
+        }
+        Err(failure) => BundleFile { name: format!("{name}.error"), content: failure.to_string().into_bytes() },
+    }
+}
+
+/// A line without values of [`REDACTED_KEYS`]; what is no JSON, such as metrics, is left as it is.
+fn redacted(line: &[u8]) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(line) else { return line.to_vec() };
+    redact(&mut value);
+    format!("{value}\n").into_bytes()
+}
+
+fn redact(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (key, value) in members.iter_mut() {
+                match value {
+                    Value::Null | Value::Bool(_) | Value::Number(_) => {}
+                    _ if REDACTED_KEYS.contains(&key.as_str()) => *value = REDACTED.into(),
+                    value => redact(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(redact),
+        Value::String(text) if text.contains("PRIVATE KEY") => REDACTED.clone_into(text),
+        _ => {}
+    }
+}
+
+fn archive(files: &[BundleFile], to: impl std::io::Write) -> std::io::Result<()> {
+    let mut archive = Packer::new(to);
+    for BundleFile { name, content } in files {
+        let path: SafePath = format!("/meshd-support/{name}").parse().map_err(std::io::Error::other)?;
+        archive.file(&path, 0o600, content.len() as u64, content.as_slice())?;
+    }
+    std::io::Write::flush(&mut archive.finish()?)
+}
+
+/// `20261123T160000Z`.
+fn compact(at: Timestamp) -> String {
+    at.to_string().chars().filter(|c| c.is_ascii_alphanumeric()).take(15).collect::<String>() + "Z"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_users_may_fill_with_secrets_are_removed_at_every_depth() {
+        let line = r#"{"id":"a","argv":["/bin/x","--password=p1"],"spec":{"env":{"A":"p2"},"list":[{"token":"p3","n":1}]},
+            "key":"p4","count":3,"pem":"-----BEGIN PRIVATE KEY-----p5","token":null}"#;
+        let text = String::from_utf8(redacted(line.as_bytes())).expect("text");
+        assert!(!["p1", "p2", "p3", "p4", "p5"].iter().any(|secret| text.contains(secret)), "{text}");
+        let kept: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((&kept["id"], &kept["count"], &kept["spec"]["list"][0]["n"]), (&"a".into(), &3.into(), &1.into()));
+        assert_eq!(kept["token"], Value::Null);
+        assert_eq!(redacted(b"meshd_nodes 3"), b"meshd_nodes 3");
+    }
+}
