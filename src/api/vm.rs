@@ -1,7 +1,7 @@
 //! Virtual machines. No answer contains cloud-init data.
 
 use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
-use meshd_model::work::{Vm, VmStatus, VmWish};
+use meshd_model::work::{Vm, VmDesiredState, VmStatus};
 use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
 use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,8 @@ pub struct VmView {
     pub state: VmStatus,
     /// What is wanted of it; absent for one that a node has and that is not on record.
     #[schema(value_type = Option<String>)]
-    pub wish: Option<VmWish>,
+    #[serde(rename = "wish")]
+    pub desired_state: Option<VmDesiredState>,
     /// The node that has it.
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
@@ -65,8 +66,8 @@ pub struct VmView {
     #[schema(value_type = Option<Object>)]
     pub fetching: Option<VmFetching>,
     /// Why it is not released, or has no node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
+    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
     /// Virtual processors.
     pub vcpus: u32,
     #[schema(value_type = String)]
@@ -116,14 +117,14 @@ impl VmView {
             name: vm.name().clone(),
             uuid: vm.uuid(),
             state: vm.life(is_linked),
-            wish: Some(vm.wish),
+            desired_state: Some(vm.desired_state),
             node: vm.node(),
             since: seen.map(|seen| seen.since),
             settled: vm.is_settled(),
             restarts: seen.map_or(0, |seen| seen.restarts),
             failure: seen.and_then(|seen| seen.failure.clone()),
             fetching: None,
-            trouble: vm.trouble.clone(),
+            obstacle: vm.obstacle.clone(),
             vcpus: spec.vcpus,
             memory: spec.memory,
             units: if vm.place.is_some() { spec.units.iter().map(ToString::to_string).collect() } else { Vec::new() },
@@ -147,7 +148,7 @@ impl VmView {
         );
         VmView {
             state: report.state.into(),
-            wish: None,
+            desired_state: None,
             restarts: report.restarts,
             failure: report.failure,
             created_at: None,

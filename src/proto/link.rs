@@ -24,8 +24,8 @@
 use super::{
     CheckReport, EnrolResponse, Facts,
     log::{LogPiece, LogStored},
-    task::{OutputStored, TaskOrder, TaskReport},
-    vm::{ConsoleOrder, VmNews, VmOrder},
+    task::{OutputStored, TaskOrder, TaskUpdate},
+    vm::{ConsoleOrder, VmOrder, VmUpdate},
 };
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -56,12 +56,12 @@ pub enum FromAgent {
     /// The certificate that answered `Renew` is stored: the previous one is not needed any more.
     Renewed,
     /// State of its VMs.
-    Vm(VmNews),
+    Vm(VmUpdate),
     /// A piece of the node's log.
     Log(LogPiece),
     /// State and output of its tasks.
     #[serde(rename = "job")]
-    Task(TaskReport),
+    Task(TaskUpdate),
     /// Half of the certificate's life is over: a new request for the same node.
     Renew {
         /// As in [`super::EnrolRequest`].

@@ -114,7 +114,7 @@ impl Driver {
         let (node, session) = (self.config.node, self.boot.session);
         let hello = Hello { version: meshd_proto::VERSION, node, session, facts };
         self.say(&FromAgent::Hello(Box::new(hello))).await;
-        self.lead_the_way();
+        self.set_endpoint();
     }
 
     fn call(&mut self, call: impl Future<Output = Result<Done, CallError>> + Send + 'static) {

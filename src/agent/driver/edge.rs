@@ -35,7 +35,7 @@ pub fn wall() -> Timestamp {
 const OOM_SCORE: &str = "-900";
 
 /// Lets the kernel kill the agent last, and raises its limit of open files: each VM takes four.
-pub fn settle_in() {
+pub fn raise_limits() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         tracing::debug!(%error, "the kernel may kill the agent before other processes");
     }
@@ -107,7 +107,7 @@ impl Outcomes {
     }
 
     /// Stores an outcome before it is reported, and before an action that ends this machine begins.
-    pub fn write_down(&mut self, message: &FromAgent) {
+    pub fn store(&mut self, message: &FromAgent) {
         let FromAgent::ActionDone { id, outcome } = message else { return };
         if self.ended.insert(*id, outcome.clone()).as_ref() == Some(outcome) {
             return;

@@ -3,18 +3,18 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `apart` | a second thread for VMs and tasks |
+//! | `background_thread` | a second thread for VMs and tasks |
 //! | `calls` | one call to the central node at a time |
 //! | `options` | paths of the agent, and why it cannot start |
 //! | `edge` | clock, randomness, log, files, reboot |
 
-mod apart;
+mod background_thread;
 mod calls;
 mod edge;
 mod options;
 
 use self::{
-    apart::Apart,
+    background_thread::BackgroundThread,
     edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
     options::places,
 };
@@ -90,7 +90,7 @@ struct Driver {
 /// # Errors
 /// Only at the start: files of the overlay are missing or damaged. Later errors are logged and retried.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    edge::settle_in();
+    edge::raise_limits();
     let options = with_ticket(options)?;
     let config = files::config(&options.config)?;
     let boot = files::boot(&options.boot_file, &config)?;
@@ -103,8 +103,8 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
     edge::log_start(&config, &boot);
     let places = places(&options, &tree, &config, &boot);
-    let apart = Apart::new()?;
-    let vms = apart.within(|| VmManager::open(places));
+    let background_thread = BackgroundThread::new()?;
+    let vms = background_thread.within(|| VmManager::open(places));
     let nat = nat::NatService::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
@@ -143,10 +143,10 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
             driver.perform(action).await;
         }
     }
-    driver.hang_up().await;
+    driver.close_connection().await;
     driver.tasks.end().await;
     driver.boot_log.end().await;
-    drop(apart);
+    drop(background_thread);
     Ok(())
 }
 
@@ -230,7 +230,7 @@ impl Driver {
             Action::ReportTasks => self.tasks.welcome(),
             Action::Close => {
                 self.call = JoinSet::new();
-                self.hang_up().await;
+                self.close_connection().await;
             }
             Action::ForgetToken => self.forget_token(),
             Action::Keep(response) => {
@@ -252,7 +252,7 @@ impl Driver {
                 self.send(Message::Ping(Bytes::new())).await;
             }
             Action::Say(message) => {
-                self.outcomes.write_down(&message);
+                self.outcomes.store(&message);
                 self.say(&message).await;
                 if let FromAgent::Checks(report) = &message {
                     let (failures, warnings) = meshd_proto::tally(&report.checks);
@@ -273,11 +273,11 @@ impl Driver {
         if let Err(error) = kept {
             tracing::error!(%error, cause = source(&error), "{otherwise}");
         }
-        self.lead_the_way();
+        self.set_endpoint();
     }
 
     /// Gives the identity to the parts that call the central node themselves.
-    fn lead_the_way(&self) {
+    fn set_endpoint(&self) {
         match self.keys.tls() {
             Ok(tls) => self.vms.set_endpoint(Endpoint { config: self.config.clone(), tls }),
             Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
@@ -344,7 +344,7 @@ impl Driver {
     }
 
     /// Closes the connection, if the other end still reads.
-    async fn hang_up(&mut self) {
+    async fn close_connection(&mut self) {
         if let Some((mut socket, _)) = self.socket.take() {
             let _ = timeout(Duration::from_secs(1), (*socket).close(None)).await;
         }

@@ -3,8 +3,8 @@
 use meshd_proto::{
     ActionId, CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply,
     log::{LogPiece, LogStored},
-    task::{OutputStored, TaskOrder, TaskReport},
-    vm::{ConsoleOrder, VmNews, VmOrder},
+    task::{OutputStored, TaskOrder, TaskUpdate},
+    vm::{ConsoleOrder, VmOrder, VmUpdate},
 };
 use meshd_types::{Secret, Timestamp};
 use std::time::Duration;
@@ -63,11 +63,11 @@ pub enum Event {
     /// The reboot did not happen.
     RebootFailed(String),
     /// Reports of virtual machines.
-    Vm(VmNews),
+    Vm(VmUpdate),
     /// A piece of the node's log.
     Log(LogPiece),
     /// A task of this node changed or wrote output.
-    Task(TaskReport),
+    Task(TaskUpdate),
 }
 
 /// An action of the driver; actions are executed in order.

@@ -22,7 +22,7 @@ use self::{cgroup::Cgroups, rank_runner::TaskRunner};
 use crate::link::forward::AckedOffsets;
 use meshd_proto::task::{
     MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
-    TaskReport, TaskStatus,
+    TaskReport, TaskUpdate,
 };
 use meshd_types::{NodeId, TaskId};
 use std::{
@@ -62,7 +62,7 @@ pub struct Tasks {
     runners: JoinSet<()>,
     events: mpsc::Sender<TaskEvent>,
     inbox: mpsc::Receiver<TaskEvent>,
-    reports: VecDeque<TaskReport>,
+    reports: VecDeque<TaskUpdate>,
 }
 
 struct RunningTask {
@@ -117,7 +117,7 @@ impl Tasks {
             TaskDesiredState::Run(_) if self.tasks.contains_key(&task) => {}
             // A late order for a task that was released.
             TaskDesiredState::Run(_) if self.released.contains(&task) => {
-                self.reports.push_back(TaskReport::Released { task })
+                self.reports.push_back(TaskUpdate::Released { task })
             }
             TaskDesiredState::Run(run) => {
                 let (acked, acked_receiver) = watch::channel(AckedOffsets::default());
@@ -167,7 +167,7 @@ impl Tasks {
     }
 
     /// Waits for the next message. Cancel-safe.
-    pub async fn next(&mut self) -> TaskReport {
+    pub async fn next(&mut self) -> TaskUpdate {
         loop {
             if let Some(reports) = self.reports.pop_front() {
                 return reports;
@@ -186,7 +186,7 @@ impl Tasks {
 
     fn handle(&mut self, event: TaskEvent) {
         match event {
-            TaskEvent::Output(output) => self.reports.push_back(TaskReport::Output(output)),
+            TaskEvent::Output(output) => self.reports.push_back(TaskUpdate::Output(output)),
             TaskEvent::Released(task) => self.release(task),
             TaskEvent::State(task, mut state) => {
                 let Some(entry) = self.tasks.get_mut(&task) else { return };
@@ -208,12 +208,12 @@ impl Tasks {
                 self.released.pop_front();
             }
         }
-        self.reports.push_back(TaskReport::Released { task });
+        self.reports.push_back(TaskUpdate::Released { task });
     }
 
-    fn all(&self) -> TaskReport {
-        let report = |(task, entry): (&TaskId, &RunningTask)| TaskStatus { task: *task, state: entry.state.clone() };
-        TaskReport::All { tasks: self.tasks.iter().take(MAX_TASKS).map(report).collect() }
+    fn all(&self) -> TaskUpdate {
+        let report = |(task, entry): (&TaskId, &RunningTask)| TaskReport { task: *task, state: entry.state.clone() };
+        TaskUpdate::All { tasks: self.tasks.iter().take(MAX_TASKS).map(report).collect() }
     }
 
     /// Ends all tasks without reports when the agent stops.

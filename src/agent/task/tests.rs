@@ -28,7 +28,7 @@ fn the_agent_does_not_stand_still_while_the_files_of_a_task_are_removed() {
         free.send(()).expect("it waits");
         busy.await.expect("it ended").expect("it was told");
         let released = timeout(PATIENCE, tasks.next()).await.expect("in time");
-        assert_eq!(released, TaskReport::Released { task });
+        assert_eq!(released, TaskUpdate::Released { task });
         assert!(!left.exists());
     });
 }

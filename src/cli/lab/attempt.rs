@@ -100,9 +100,9 @@ fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result
     let left = if stdin.is_terminal() && stdout.is_terminal() {
         eprintln!("the console of node {}: Ctrl-] leaves it, and everything is gone", rack.id(NODE));
         let _raw = Raw::of(&stdin).context("cannot take the terminal")?;
-        console.attend(Some(keyboard()?), &mut stdout, done)
+        console.relay_console(Some(keyboard()?), &mut stdout, done)
     } else {
-        console.attend(None::<fs::File>, &mut stdout, done)
+        console.relay_console(None::<fs::File>, &mut stdout, done)
     }?;
     match (left, until) {
         (Left::Ended, _) => Err(Failure::new("the node has ended", "its last words are above")),

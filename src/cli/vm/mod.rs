@@ -196,7 +196,7 @@ async fn order(client: &AdminClient, vm: &str, verb: &str, wait: Wait, until: Un
 fn list(all: &[VmView]) -> String {
     let rows = all.iter().map(|vm| {
         let node = vm.node.map(|node| node.to_string()).unwrap_or_default();
-        let known = if vm.wish.is_some() { "" } else { " (not on record)" };
+        let known = if vm.desired_state.is_some() { "" } else { " (not on record)" };
         let since = vm.since.map(|since| ago(since, now())).unwrap_or_default();
         let state = format!("{}{known}", vm.state.as_str());
         let addresses: Vec<String> = vm.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
@@ -213,7 +213,7 @@ fn numa(vm: &VmView) -> String {
 }
 
 fn show(vm: &VmView) -> String {
-    let wish = vm.wish.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
+    let desired_state = vm.desired_state.as_ref().map_or_else(|| "it is not on record".to_owned(), word);
     let volume = |volume: &Volume| match volume.source.disk() {
         Some(disk) => format!("{} (disk {disk})", volume.name),
         None => volume.name.to_string(),
@@ -228,8 +228,8 @@ fn show(vm: &VmView) -> String {
         }
     });
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
-    let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, of, trouble, writing }| {
-        let why = trouble.as_ref().map(|why| format!("; nothing comes now: {why}")).unwrap_or_default();
+    let fetching = vm.fetching.as_ref().map(|VmFetching { bytes, of, obstacle, writing }| {
+        let why = obstacle.as_ref().map(|why| format!("; nothing comes now: {why}")).unwrap_or_default();
         let what = if *writing { "written onto its disks and compared" } else { "of its volumes" };
         format!("{} of {} {what}{why}", print::bytes(*bytes), print::bytes(*of))
     });
@@ -237,10 +237,10 @@ fn show(vm: &VmView) -> String {
         ("name", vm.name.to_string()),
         ("uuid", vm.uuid.to_string()),
         ("state", vm.state.as_str().to_owned()),
-        ("wish", wish),
+        ("wish", desired_state),
         ("node", vm.node.map(|node| node.to_string()).unwrap_or_default()),
         ("fetching", fetching.unwrap_or_default()),
-        ("trouble", vm.trouble.clone().unwrap_or_default()),
+        ("trouble", vm.obstacle.clone().unwrap_or_default()),
         ("failure", failure.unwrap_or_default()),
         ("restarts", vm.restarts.to_string()),
         ("vcpus", vm.vcpus.to_string()),

@@ -93,7 +93,7 @@ impl Wait {
 
 /// Judges. Only what the node told of the newest order counts.
 fn look(all: &[VmView], uuid: SystemUuid, until: Until) -> Look {
-    let Some(vm) = all.iter().find(|vm| vm.uuid == uuid && vm.wish.is_some()) else {
+    let Some(vm) = all.iter().find(|vm| vm.uuid == uuid && vm.desired_state.is_some()) else {
         return if until == Until::Gone { Look::Done } else { Look::Never("it is not on record any more".to_owned()) };
     };
     match (until, vm.state) {
@@ -113,7 +113,7 @@ fn look(all: &[VmView], uuid: SystemUuid, until: Until) -> Look {
 /// Why it came otherwise.
 fn ending(vm: &VmView) -> String {
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
-    let why = failure.or_else(|| vm.trouble.clone());
+    let why = failure.or_else(|| vm.obstacle.clone());
     why.map_or_else(|| vm.state.as_str().to_owned(), |why| format!("{}, {why}", vm.state.as_str()))
 }
 

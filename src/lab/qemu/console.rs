@@ -43,7 +43,7 @@ pub struct Console<'a> {
 impl Console<'_> {
     /// Sits at the console until it is left: by the keyboard if there is one, by an interrupt, because the machine is gone, or
     /// because `done` says so, which is asked every second.
-    pub fn attend<K: Read + AsFd>(
+    pub fn relay_console<K: Read + AsFd>(
         mut self,
         mut keyboard: Option<K>,
         out: &mut dyn Write,
@@ -147,7 +147,7 @@ impl Drop for Raw<'_> {
 mod tests {
     use super::*;
 
-    fn attend(
+    fn relay_console(
         machine: &[u8],
         typed: Option<&[u8]>,
         done: impl FnMut() -> Result<bool, LabError>,
@@ -167,7 +167,7 @@ mod tests {
         if keys.is_none() && machine.ends_with(b"off\n") {
             node.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        let left = Console { port, interrupt: &interrupt }.attend(keys, &mut shown, done).unwrap();
+        let left = Console { port, interrupt: &interrupt }.relay_console(keys, &mut shown, done).unwrap();
         let mut heard = Vec::new();
         node.read_to_end(&mut heard).unwrap();
         (left, shown, heard)
@@ -175,25 +175,26 @@ mod tests {
 
     #[test]
     fn console_input_reaches_the_node_until_the_user_leaves() {
-        let (left, _, heard) = attend(b"login: ", Some(b"root\x03\r\x1dnot this"), || Ok(false));
+        let (left, _, heard) = relay_console(b"login: ", Some(b"root\x03\r\x1dnot this"), || Ok(false));
         assert_eq!((left, heard.as_slice()), (Left::ByUser, b"root\x03\r".as_slice()));
     }
 
     #[test]
     fn everything_that_a_machine_wrote_is_shown_before_its_end() {
         let long = [vec![b'x'; 10_000], b"off\n".to_vec()].concat();
-        let (left, shown, _) = attend(&long, None, || Ok(false));
+        let (left, shown, _) = relay_console(&long, None, || Ok(false));
         assert!(left == Left::Ended && shown == long, "{left:?}, {} bytes", shown.len());
     }
 
     #[test]
     fn wait_ends_with_the_state_or_an_interrupt() {
-        let (left, shown, _) = attend(b"boots", None, || Ok(true));
+        let (left, shown, _) = relay_console(b"boots", None, || Ok(true));
         assert_eq!((left, shown.as_slice()), (Left::Reached, b"boots".as_slice()));
         let (port, _node) = UnixStream::pair().unwrap();
         let interrupt = Interrupt::default();
         interrupt.raise();
-        let left = Console { port, interrupt: &interrupt }.attend(None::<UnixStream>, &mut Vec::new(), || Ok(false));
+        let left =
+            Console { port, interrupt: &interrupt }.relay_console(None::<UnixStream>, &mut Vec::new(), || Ok(false));
         assert_eq!(left.unwrap(), Left::ByUser);
     }
 }

@@ -26,7 +26,7 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
         recorded.unwrap_or_default().iter().map(|(what, process)| process.end(what, GRACE)).collect();
     let namespaces = [namespace.all_beside(), vec![namespace.clone()]].concat();
     for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
-        results.extend(strays(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
+        results.extend(stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
         results.push(namespace.delete());
     }
     results.push(remove_files(dir, logs));
@@ -36,7 +36,7 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
 
 /// Processes inside the namespace that name this rack's folder: started by a `lab up` that crashed before it wrote them down.
 /// Somebody's shell inside is left alone.
-fn strays(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
+fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
     let folder = dir.as_os_str().as_encoded_bytes().to_vec();
     let ours = move |pid: &u32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

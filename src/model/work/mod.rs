@@ -26,7 +26,7 @@ pub use vm::placement::{
 pub use vm::{
     locality::Locality,
     node_loss::MAX_REFUSED,
-    record::{Begun, NodeReport, Placement, Vm, VmTold, VmWish},
+    record::{Begun, NodeReport, Placement, Vm, VmChange, VmDesiredState},
     reserved_nic::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address},
     status::VmStatus,
 };

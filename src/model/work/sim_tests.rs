@@ -73,7 +73,7 @@ impl Rack {
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));
-        vm.settle(Placement { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
+        vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
         self.put(vm);
         true
     }
@@ -167,9 +167,9 @@ impl Rack {
                 let own: Vec<_> = self.vms.values().filter(|vm| vm.node() == Some(node)).map(Vm::uuid).collect();
                 own.into_iter().for_each(|uuid| self.edit(uuid, |vm| drop(vm.rebooted(session, true, at))));
             }
-            Step::Delete { number } => self.edit(uuid(number), |vm| vm.wish = VmWish::Release),
+            Step::Delete { number } => self.edit(uuid(number), |vm| vm.desired_state = VmDesiredState::Release),
             Step::Released { number } => {
-                let is_over = self.vms.get(&uuid(number)).is_some_and(|vm| vm.wish == VmWish::Release);
+                let is_over = self.vms.get(&uuid(number)).is_some_and(|vm| vm.desired_state == VmDesiredState::Release);
                 if is_over {
                     self.gone(uuid(number));
                 }

@@ -7,7 +7,7 @@
 //!                   disable enable                                        └▶ failed
 //! ```
 
-use super::{SlotCard, Vm, VmWish};
+use super::{SlotCard, Vm, VmDesiredState};
 use meshd_proto::{
     DiskFacts, Facts, SlotFacts, UnitFacts, UnitKind, UnitState,
     vm::{DiskIdentity, VmState},
@@ -261,9 +261,9 @@ fn mismatch(unit: &UnitFacts, approved: &Approved, facts: &Facts) -> String {
 fn held(vm: &Vm) -> (SlotState, String) {
     let seen = vm.seen.as_ref().map(|seen| seen.state);
     let of = format!("virtual machine {}", vm.name());
-    match (vm.wish, seen, &vm.trouble) {
-        (VmWish::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
-        (VmWish::Release, ..) => (SlotState::Releasing, of),
+    match (vm.desired_state, seen, &vm.obstacle) {
+        (VmDesiredState::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
+        (VmDesiredState::Release, ..) => (SlotState::Releasing, of),
         (_, Some(VmState::Failed), _) => {
             let why = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).map(|failure| failure.detail.as_str());
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))

@@ -63,7 +63,7 @@ fn whoever_holds_it_says_where_it_stands() {
     let mut vm = Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH);
     vm.run();
     let place = Placement { node: node(), since: Timestamp::EPOCH, session: None };
-    vm.settle(place, vec![ONE.parse().expect("an address")], Vec::new());
+    vm.assign(place, vec![ONE.parse().expect("an address")], Vec::new());
     let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
     let state = |vm: &Vm| judge(id(ONE), &facts, None, Some(vm), false).state;
     assert_eq!(state(&vm), SlotState::Reserved);
@@ -78,9 +78,9 @@ fn whoever_holds_it_says_where_it_stands() {
         vm.tell(VmReport::new(uuid, name, told), Timestamp::EPOCH);
         assert_eq!(state(&vm), expected, "{told:?}");
     }
-    vm.wish = VmWish::Release;
+    vm.desired_state = VmDesiredState::Release;
     assert_eq!(state(&vm), SlotState::Releasing);
-    vm.trouble = Some("QEMU does not end".to_owned());
+    vm.obstacle = Some("QEMU does not end".to_owned());
     let blocked = judge(id(ONE), &facts, None, Some(&vm), false);
     assert_eq!((blocked.state, blocked.reason.contains("QEMU")), (SlotState::CleanupBlocked, true));
 }

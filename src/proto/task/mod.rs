@@ -8,10 +8,10 @@
 //!
 //! ```text
 //! central  TaskOrder Run ──▶ agent      the node's part: ranks, the head of Hydra, or one of its proxies
-//!          ◀── TaskReport All           starting, running (the head: with the launch options of proxies), exited, failed
-//!          ◀── TaskReport Output ──▶ OutputStored     one piece of each stream at a time
+//!          ◀── TaskUpdate All           starting, running (the head: with the launch options of proxies), exited, failed
+//!          ◀── TaskUpdate Output ──▶ OutputStored     one piece of each stream at a time
 //!          TaskOrder Gone ──▶           all processes are killed
-//!          ◀── TaskReport Released      none is left
+//!          ◀── TaskUpdate Released      none is left
 //! ```
 //! In messages a task is a `job`, its name in the first version of the protocol.
 
@@ -55,7 +55,7 @@ pub struct TaskOrder {
 pub enum TaskDesiredState {
     /// Run it, unless it runs or has run.
     Run(Box<TaskRun>),
-    /// Remove everything; the answer is [`TaskReport::Released`], also if the task is unknown.
+    /// Remove everything; the answer is [`TaskUpdate::Released`], also if the task is unknown.
     Gone,
 }
 
@@ -130,12 +130,12 @@ pub enum TaskRole {
 /// A report of a node on its tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case")]
-pub enum TaskReport {
+pub enum TaskUpdate {
     /// State of all tasks, at most [`MAX_TASKS`]: after each welcome and each change.
     All {
         /// Ordered by ID.
         #[serde(rename = "jobs")]
-        tasks: Vec<TaskStatus>,
+        tasks: Vec<TaskReport>,
     },
     /// Nothing of the task is left on this node.
     Released {
@@ -148,7 +148,7 @@ pub enum TaskReport {
 
 /// State of one task on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskStatus {
+pub struct TaskReport {
     #[serde(rename = "job")]
     pub task: TaskId,
     #[serde(flatten)]

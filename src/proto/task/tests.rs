@@ -37,7 +37,7 @@ fn longest_piece_fits_into_a_message_and_is_read() {
     for byte in [0xff, 1] {
         let output =
             Output { task: TaskId([0; 4]), stream: Stream::Err, at: u64::MAX, data: Piece::of(vec![byte; MAX_PIECE]) };
-        let news = FromAgent::Task(TaskReport::Output(output));
+        let news = FromAgent::Task(TaskUpdate::Output(output));
         let text = serde_json::to_string(&news).expect("plain data");
         assert!(text.len() < MAX_MESSAGE);
         assert_eq!(bounded::read::<FromAgent>(text.as_bytes()), Ok(news));

@@ -49,7 +49,7 @@ pub enum VmWant {
         /// Seconds that the guest has to end by itself.
         grace_s: u32,
     },
-    /// It shall be gone with everything it has on the node; answered by [`VmNews::Released`], also where it is not there.
+    /// It shall be gone with everything it has on the node; answered by [`VmUpdate::Released`], also where it is not there.
     Release {
         /// Disks of the node that it had. They hold before what the node itself knows of it, which a boot makes it forget.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -73,7 +73,7 @@ pub struct LeftDisk {
 /// What a node tells of its virtual machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case")]
-pub enum VmNews {
+pub enum VmUpdate {
     /// All of them, at most [`MAX_VMS`]: after each welcome, and whenever one has changed.
     All {
         /// By UUID.

@@ -156,8 +156,8 @@ pub struct VmFetching {
     /// Bytes of all volumes whose size is known so far.
     pub of: u64,
     /// Why the last piece did not come, while it is asked for again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
+    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
     /// They are here, and are being written onto disks of the node.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub writing: bool,

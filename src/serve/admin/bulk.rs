@@ -100,12 +100,12 @@ async fn run(central: &Shared, by: &AuditContext, request: Body<BulkRequest>, re
         });
     }
     let count = failed.len();
-    write_down(central, by, failed).await?;
+    store(central, by, failed).await?;
     Ok(Json(BulkDone { failed: count, results }))
 }
 
 /// Each node that refused the order has its own line in the audit log.
-async fn write_down(central: &Shared, by: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
+async fn store(central: &Shared, by: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
     if failed.is_empty() {
         return Ok(());
     }

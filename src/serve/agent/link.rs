@@ -91,9 +91,9 @@ async fn converse<P: AgentPlane>(
     tracing::info!(route = "link", node = %client.peer.node, %from, "link up");
     let ended = async {
         socket.send(&FromCentral::Welcome(welcome)).await?;
-        attend(service, socket, client, link, &mut inbox).await
+        run_link(service, socket, client, link, &mut inbox).await
     };
-    // A revoked node hears a goodbye from `attend`, unless it has stopped reading: then a write is waited for there.
+    // A revoked node hears a goodbye from `run_link`, unless it has stopped reading: then a write is waited for there.
     let cut_off = async {
         service.plane.revoked(client.peer.node).await;
         tokio::time::sleep(LAST_WORD).await;
@@ -117,7 +117,7 @@ fn check_hello(hello: &Hello, client: &AgentClient) -> Result<(), End> {
 }
 
 /// Between welcome and goodbye.
-async fn attend<P: AgentPlane>(
+async fn run_link<P: AgentPlane>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,

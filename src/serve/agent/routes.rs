@@ -34,7 +34,7 @@ pub(super) fn router<P: AgentPlane>(service: Arc<AgentApi<P>>) -> Router {
         .route(meshd_proto::RENEW_PATH, post(renew::<P>))
         .route(meshd_proto::PENDING_PATH, get(pending::<P>))
         .route(meshd_proto::LINK_PATH, get(link::<P>))
-        .route(&format!("{}/{{console}}", meshd_proto::CONSOLE_PATH), get(bring::<P>))
+        .route(&format!("{}/{{console}}", meshd_proto::CONSOLE_PATH), get(accept_console::<P>))
         .route(&format!("{}/{{digest}}", meshd_proto::VOLUMES_PATH), get(volume::<P>))
         .fallback(|| async { not_found() })
         .method_not_allowed_fallback(|| async { not_found() })
@@ -131,7 +131,7 @@ fn known<P: AgentPlane>(service: &AgentApi<P>, connection: &AgentConnection) -> 
 }
 
 /// A node brings the console of one of its machines.
-async fn bring<P: AgentPlane>(
+async fn accept_console<P: AgentPlane>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(console): Path<u64>,

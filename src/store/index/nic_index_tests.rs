@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Store, StoreError};
 use meshd_config::vm::VmAsk;
-use meshd_model::work::VmWish;
+use meshd_model::work::VmDesiredState;
 use meshd_proto::vm::{Nic, VmSpec};
 use meshd_types::Timestamp;
 
@@ -83,7 +83,7 @@ async fn incremental_scan_reports_exactly_the_changed_nics() {
         [(mac(1), Some(ip(1))), (mac(0x8001), None)]
     );
     // Its state changes, not its cards.
-    change(&store, |tx| tx.put_vm(Vm { wish: VmWish::Run, ..vm(1) })).await;
+    change(&store, |tx| tx.put_vm(Vm { desired_state: VmDesiredState::Run, ..vm(1) })).await;
     assert_eq!(news(Some(seen)), (seen, CardNews::Changed(Vec::new())));
     change(&store, |tx| tx.put_vm(vm(2))).await;
     change(&store, |tx| tx.remove_vm(uuid(1))).await;

@@ -7,7 +7,7 @@ use crate::{
 };
 use meshd_model::{
     fleet::Node,
-    work::{Allocations, Approved, SlotId, Vm, VmWish},
+    work::{Allocations, Approved, SlotId, Vm, VmDesiredState},
 };
 use meshd_types::{MacAddr, NodeId, SystemUuid, VmName};
 use std::{
@@ -26,7 +26,7 @@ pub(crate) struct VmIndex {
     /// Derived: a name is unique.
     names: BTreeMap<VmName, SystemUuid>,
     /// Derived: those that other nodes shall release, too.
-    strays: BTreeSet<SystemUuid>,
+    stray_nodes: BTreeSet<SystemUuid>,
     /// Derived: those without a node.
     unplaced: BTreeSet<SystemUuid>,
     /// Derived: what the machines of a node hold.
@@ -80,11 +80,11 @@ impl VmIndex {
         }
         // One that is only to be released does not take the name of another.
         let owner = self.names.get(vm.name()).and_then(|owner| self.vms.get(owner));
-        if owner.is_none_or(|owner| owner.wish == VmWish::Release) {
+        if owner.is_none_or(|owner| owner.desired_state == VmDesiredState::Release) {
             self.names.insert(vm.name().clone(), vm.uuid());
         }
-        if !vm.strays.is_empty() {
-            self.strays.insert(vm.uuid());
+        if !vm.stray_nodes.is_empty() {
+            self.stray_nodes.insert(vm.uuid());
         }
         if let Some(node) = vm.node() {
             self.held.entry(node).or_default().add(&vm);
@@ -92,7 +92,7 @@ impl VmIndex {
         } else {
             self.unplaced.insert(vm.uuid());
         }
-        for (node, disks) in &vm.owes {
+        for (node, disks) in &vm.pending_wipes {
             self.held.entry(*node).or_default().owe(vm.uuid(), disks);
         }
         self.vms.insert(vm.uuid(), vm);
@@ -110,9 +110,9 @@ impl VmIndex {
         if self.names.get(old.name()) == Some(&uuid) {
             self.names.remove(old.name());
         }
-        self.strays.remove(&uuid);
+        self.stray_nodes.remove(&uuid);
         self.unplaced.remove(&uuid);
-        for node in old.node().into_iter().chain(old.owes.keys().copied()) {
+        for node in old.node().into_iter().chain(old.pending_wipes.keys().copied()) {
             self.closed.forget(node);
             if let Some(held) = self.held.get_mut(&node) {
                 held.remove(uuid);
@@ -180,7 +180,7 @@ impl Model {
 
     /// The virtual machines that more nodes than their own shall release.
     pub fn stray_vms(&self) -> impl Iterator<Item = &Vm> {
-        self.work.strays.iter().filter_map(|uuid| self.vm(*uuid))
+        self.work.stray_nodes.iter().filter_map(|uuid| self.vm(*uuid))
     }
 
     /// The virtual machines that no node has.

@@ -32,9 +32,9 @@ fn of_node(node: Option<NodeId>) -> Markup {
 pub(super) fn vm_table(vms: &[VmView]) -> Markup {
     let row = |vm: &VmView| {
         let name = html! { a href=(format!("{PREFIX}/vms/{}", vm.uuid)) { (vm.name) } };
-        let trouble = html! {
+        let obstacle = html! {
             @if let Some(failure) = &vm.failure { (html::word(&failure.kind)) ": " (shown(&failure.detail)) " " }
-            @if let Some(trouble) = &vm.trouble { (shown(trouble)) }
+            @if let Some(obstacle) = &vm.obstacle { (shown(obstacle)) }
         };
         let addresses = vm.nics.iter().filter_map(|nic| nic.address).map(|it| it.to_string()).collect::<Vec<_>>();
         vec![
@@ -45,7 +45,7 @@ pub(super) fn vm_table(vms: &[VmView]) -> Markup {
             plain(vm.memory),
             plain(vm.units.join(" ")),
             plain(addresses.join(" ")),
-            trouble,
+            obstacle,
         ]
     };
     let rows: Vec<_> = vms.iter().map(row).collect();

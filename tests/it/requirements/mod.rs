@@ -171,7 +171,7 @@ async fn bm5_of_a_slot_claim_and_an_exclusive_claim_at_once_one_wins() {
     drop(run_task(&world, &rig, &node).await.expect("alone"));
     let task = rig.central.store().read(|model| model.task_on(node.id()).map(|task| task.id)).expect("a task");
     rig.central.tasks.cancel_task(task, &ordered(Verb::TaskCancel)).await.unwrap();
-    assert!(node.say(FromAgent::Task(meshd_proto::task::TaskReport::Released { task })).await);
+    assert!(node.say(FromAgent::Task(meshd_proto::task::TaskUpdate::Released { task })).await);
     let (task, vm) = tokio::join!(run_task(&world, &rig, &node), create(&rig, ask(1, "units = 1"), None));
     assert!(task.is_ok() != vm.is_ok(), "{task:?} {vm:?}");
 }

@@ -22,18 +22,22 @@ const PING: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_secs(5);
 
 /// Serves a console until the operator leaves or the VM is released. Without a console, reports that there is none.
-pub async fn bring(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
+pub async fn open_console(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
     let socket = match call::open(&endpoint.config, endpoint.tls, &path).await {
         Ok(socket) => socket,
         Err(error) => return tracing::warn!(uuid = %order.uuid, %error, "a console is not brought"),
     };
-    if let Err(error) = attend(socket, &order, console).await {
+    if let Err(error) = relay_console(socket, &order, console).await {
         tracing::debug!(uuid = %order.uuid, %error, "a console broke off");
     }
 }
 
-async fn attend(socket: Socket, order: &ConsoleOrder, console: Option<Console>) -> Result<(), tungstenite::Error> {
+async fn relay_console(
+    socket: Socket,
+    order: &ConsoleOrder,
+    console: Option<Console>,
+) -> Result<(), tungstenite::Error> {
     let (mut out, mut typed) = socket.split();
     let Some(console) = console else {
         return end(&mut out, format!("this node has no virtual machine {}", order.uuid)).await;

@@ -75,7 +75,7 @@ struct FetchProgress {
     bytes: AtomicU64,
     of: AtomicU64,
     /// Error of the last request.
-    trouble: Mutex<Option<String>>,
+    obstacle: Mutex<Option<String>>,
 }
 
 impl Volumes {
@@ -119,8 +119,8 @@ impl Volumes {
             if let Some(Fetch { progress, .. }) = self.under_way.get(&digest) {
                 sum.bytes = sum.bytes.saturating_add(progress.bytes.load(Ordering::Relaxed));
                 sum.of = sum.of.saturating_add(progress.of.load(Ordering::Relaxed));
-                let trouble = progress.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                sum.trouble = sum.trouble.or(trouble);
+                let obstacle = progress.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                sum.obstacle = sum.obstacle.or(obstacle);
             }
         }
         sum
@@ -246,12 +246,12 @@ impl FetchJob {
             match self.piece(&mut part).await {
                 Ok(()) => {
                     pause = RETRY.0;
-                    self.trouble(None);
+                    self.obstacle(None);
                 }
                 Err(FetchError::Final(refusal)) => return Err(refusal),
                 Err(FetchError::Again(reason)) => {
                     tracing::warn!(volume = %self.digest.short(), bytes = part.bytes, reason, "a volume does not come");
-                    self.trouble(Some(reason));
+                    self.obstacle(Some(reason));
                     pause = if part.bytes > before { RETRY.0 } else { (pause * 2).min(RETRY.1) };
                     sleep(pause).await;
                 }
@@ -319,9 +319,9 @@ impl FetchJob {
     }
 
     /// Reports the error of a fetch.
-    fn trouble(&self, why: Option<String>) {
+    fn obstacle(&self, why: Option<String>) {
         let why = why.map(|why| format!("{}: {why}", self.digest.short()).chars().take(MAX_TROUBLE).collect());
-        *self.progress.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.progress.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     fn has_room(&self, wanted: u64) -> Result<(), VmRefusal> {

@@ -74,7 +74,7 @@ impl DiskWrites {
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
         let DiskWriteTask { progress, .. } = self.under_way.get(&uuid)?;
         let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
-        Some(VmFetching { bytes, of, writing: true, trouble: None })
+        Some(VmFetching { bytes, of, writing: true, obstacle: None })
     }
 
     /// Waits for the end of a write; pending if there is none. Cancel-safe.

@@ -28,7 +28,8 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmNews, VmOrder, VmRefusal, VmReport, VmSpec, VmState, VmWant,
+    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec, VmState, VmUpdate,
+    VmWant,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -60,7 +61,7 @@ pub struct VmManager {
     asked: mpsc::UnboundedSender<ManagerRequest>,
     endpoint: watch::Sender<Option<Endpoint>>,
     reports: watch::Receiver<Vec<VmReport>>,
-    news: mpsc::Receiver<VmNews>,
+    news: mpsc::Receiver<VmUpdate>,
     cards: watch::Receiver<Vec<Nic>>,
     given: watch::Sender<NicAddresses>,
     /// The reports changed since the last message.
@@ -133,9 +134,9 @@ impl VmManager {
     }
 
     /// Returns the reports of all VMs.
-    pub fn all(&mut self) -> VmNews {
+    pub fn all(&mut self) -> VmUpdate {
         (self.is_due, self.told_at) = (false, Some(Instant::now()));
-        VmNews::All { vms: self.reports.borrow_and_update().clone() }
+        VmUpdate::All { vms: self.reports.borrow_and_update().clone() }
     }
 
     /// Returns the number of VMs that run or start.
@@ -145,7 +146,7 @@ impl VmManager {
     }
 
     /// Waits for the next message to the central node. Cancel-safe.
-    pub async fn news(&mut self) -> VmNews {
+    pub async fn news(&mut self) -> VmUpdate {
         loop {
             let due_at = self.told_at.map_or_else(Instant::now, |at| at + REPORT_INTERVAL);
             tokio::select! {
@@ -180,7 +181,7 @@ struct Reconciler {
     told: watch::Sender<Vec<VmReport>>,
     cards: watch::Sender<Vec<Nic>>,
     given: watch::Receiver<NicAddresses>,
-    tell: mpsc::Sender<VmNews>,
+    tell: mpsc::Sender<VmUpdate>,
 }
 
 impl Reconciler {
@@ -200,7 +201,7 @@ impl Reconciler {
                 asked = orders.recv() => match asked {
                     None => return,
                     Some(ManagerRequest::Vm(order)) => self.follow(order).await,
-                    Some(ManagerRequest::Console(order)) => self.bring(order),
+                    Some(ManagerRequest::Console(order)) => self.open_console(order),
                 },
                 (digest, fetched) = self.volumes.next() => self.fetched(digest, fetched).await,
                 (uuid, ended) = self.writes.next() => self.written(uuid, ended).await,
@@ -346,9 +347,9 @@ impl Reconciler {
             Ok(()) => {
                 self.vms.forget(uuid);
                 self.vms.cancel_reservation(uuid);
-                VmNews::Released { uuid }
+                VmUpdate::Released { uuid }
             }
-            Err(reason) => VmNews::ReleaseBlocked { uuid, reason },
+            Err(reason) => VmUpdate::ReleaseBlocked { uuid, reason },
         };
         self.prune();
         // A new link asks for all releases again.
@@ -365,12 +366,12 @@ impl Reconciler {
         self.volumes.keep_only(&named);
     }
 
-    fn bring(&mut self, order: ConsoleOrder) {
+    fn open_console(&mut self, order: ConsoleOrder) {
         let endpoint = self.endpoint.borrow().clone();
         match endpoint {
             Some(endpoint) if self.console_sessions.len() < MAX_CONSOLES => {
                 let console = self.vms.console(order.uuid);
-                self.console_sessions.spawn(console_session::bring(endpoint, order, console));
+                self.console_sessions.spawn(console_session::open_console(endpoint, order, console));
             }
             _ => tracing::warn!(uuid = %order.uuid, "no more than {MAX_CONSOLES} consoles are brought at once"),
         }

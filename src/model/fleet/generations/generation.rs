@@ -41,8 +41,8 @@ pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionCh
     match outlook {
         NextBoot::Boots(generation, profile) => {
             node.generation = Some(*generation);
-            settle(node, C::ImageMissing, None, now, &mut told);
-            settle(node, C::RenderFailed, None, now, &mut told);
+            update_condition(node, C::ImageMissing, None, now, &mut told);
+            update_condition(node, C::RenderFailed, None, now, &mut told);
             // A node that is off or booting gets the new generation anyway.
             use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
             if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
@@ -56,10 +56,10 @@ pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionCh
                     generation.0.short()
                 )
             });
-            settle(node, C::RebootRequired, detail, now, &mut told);
+            update_condition(node, C::RebootRequired, detail, now, &mut told);
         }
-        NextBoot::ImageMissing(why) => settle(node, C::ImageMissing, Some(why.clone()), now, &mut told),
-        NextBoot::RenderFailed(why) => settle(node, C::RenderFailed, Some(why.clone()), now, &mut told),
+        NextBoot::ImageMissing(why) => update_condition(node, C::ImageMissing, Some(why.clone()), now, &mut told),
+        NextBoot::RenderFailed(why) => update_condition(node, C::RenderFailed, Some(why.clone()), now, &mut told),
     }
     told
 }
@@ -69,12 +69,18 @@ pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionCha
     let mut told = ConditionChanges::new();
     let strange = node.booted.filter(|_| !known);
     let detail = strange.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
-    settle(node, ConditionKind::Drift, detail, now, &mut told);
+    update_condition(node, ConditionKind::Drift, detail, now, &mut told);
     told
 }
 
 /// Raises or clears a condition.
-fn settle(node: &mut Node, kind: ConditionKind, reason: Option<String>, now: Timestamp, told: &mut ConditionChanges) {
+fn update_condition(
+    node: &mut Node,
+    kind: ConditionKind,
+    reason: Option<String>,
+    now: Timestamp,
+    told: &mut ConditionChanges,
+) {
     match reason {
         Some(detail) => {
             if node.raise(kind, detail.clone(), now) {

@@ -25,7 +25,7 @@ impl Task {
             self.ends(TaskState::Failed, TaskCause::StartTimeout, detail, node, now);
         }
         self.fail_on_silent_head(now);
-        self.settle(now);
+        self.finish_if_free(now);
     }
 
     /// Hydra's head waits for all of its proxies. One that has ended by itself with 0 has told the head all there was to tell; one that

@@ -50,7 +50,7 @@ impl Task {
                 self.ends(TaskState::Failed, TaskCause::Fault(*kind), detail, Some(node), now);
             }
         }
-        self.settle(now);
+        self.finish_if_free(now);
     }
 
     /// Nothing of it is left on a node.
@@ -62,7 +62,7 @@ impl Task {
         if let Some(member) = self.member(node) {
             (member.state, member.lost) = (MemberState::Released, false);
         }
-        self.settle(now);
+        self.finish_if_free(now);
     }
 
     /// What is seen of a node.
@@ -85,14 +85,14 @@ impl Task {
                 self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
             }
         }
-        self.settle(now);
+        self.finish_if_free(now);
     }
 
     /// An operator ends it; false if it has ended, or ends already.
     pub fn cancel(&mut self, detail: String, now: Timestamp) -> bool {
         let first = self.end.is_none();
         self.ends(TaskState::Cancelled, TaskCause::Cancelled, detail, None, now);
-        self.settle(now);
+        self.finish_if_free(now);
         first
     }
 
@@ -140,7 +140,7 @@ impl Task {
         }
     }
 
-    pub(super) fn settle(&mut self, now: Timestamp) {
+    pub(super) fn finish_if_free(&mut self, now: Timestamp) {
         match &self.end {
             None => {
                 let runs = |member: &Member| member.state != MemberState::Claimed;

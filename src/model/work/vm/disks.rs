@@ -17,7 +17,7 @@ impl Vm {
 
     /// Returns the disks that the node has wiped when it confirms the release.
     pub fn wiped_disks(&self, node: NodeId) -> BTreeSet<DiskIdentity> {
-        if let Some(owed) = self.owes.get(&node) {
+        if let Some(owed) = self.pending_wipes.get(&node) {
             return owed.clone();
         }
         let own = self.left_disks().into_iter().filter(|left| left.wipe && left.used && self.node() == Some(node));
@@ -29,8 +29,8 @@ impl Vm {
         let owed: BTreeSet<DiskIdentity> =
             self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();
         if let Some(node) = self.node().filter(|_| !owed.is_empty()) {
-            self.strays.insert(node);
-            self.owes.insert(node, owed);
+            self.stray_nodes.insert(node);
+            self.pending_wipes.insert(node, owed);
         }
     }
 
@@ -41,15 +41,15 @@ impl Vm {
                 *on_release = Some(OnRelease::Keep);
             }
         }
-        for node in std::mem::take(&mut self.owes).into_keys() {
-            self.strays.remove(&node);
+        for node in std::mem::take(&mut self.pending_wipes).into_keys() {
+            self.stray_nodes.remove(&node);
         }
     }
 
     /// A former node confirmed the release. Returns false if it had nothing of the VM.
     pub fn left(&mut self, node: NodeId) -> bool {
-        self.owes.remove(&node);
-        self.strays.remove(&node)
+        self.pending_wipes.remove(&node);
+        self.stray_nodes.remove(&node)
     }
 
     /// Sets the disks of its slots, in the order of the volumes; missing ones are unknown.

@@ -1,6 +1,6 @@
 //! What happens to a VM that its node lost or refused: restart, placement on another node, or stop with a reason.
 
-use super::record::{Begun, NodeReport, Vm, VmTold, VmWish};
+use super::record::{Begun, NodeReport, Vm, VmChange, VmDesiredState};
 use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{RestartWhen, VmFailure, VmFailureKind, VmState};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
@@ -12,10 +12,12 @@ const MAX_REASON: usize = 300;
 
 impl Vm {
     /// The node reports all its VMs, and this is not among them. `serves`: the node is in service.
-    pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmTold> {
+    pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_told().then_some(())?;
         let fetched = |seen: &NodeReport| seen.state == VmState::Starting;
-        if self.wish == VmWish::Release || self.wish == VmWish::Run && self.seen.as_ref().is_some_and(fetched) {
+        if self.desired_state == VmDesiredState::Release
+            || self.desired_state == VmDesiredState::Run && self.seen.as_ref().is_some_and(fetched)
+        {
             // A restarted agent forgets VMs that wait for files: the order is repeated.
             self.seen = None;
             return None;
@@ -24,7 +26,7 @@ impl Vm {
     }
 
     /// The node booted again: nothing of the VM is there. `serves`: the node is in service.
-    pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmTold> {
+    pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmChange> {
         let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
         let was = place.session.replace(session);
         // It was never there, or the node was not netbooted before.
@@ -35,32 +37,32 @@ impl Vm {
     }
 
     /// It ended without a report; the restart policy decides.
-    fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmTold {
-        let again = match (self.wish, self.ask.spec.restart.when) {
-            (VmWish::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
-            (VmWish::Run, RestartWhen::Never) => self.ask.on_node_loss == OnNodeLoss::Restart,
-            (VmWish::Stop | VmWish::Release, _) => false,
+    fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmChange {
+        let again = match (self.desired_state, self.ask.spec.restart.when) {
+            (VmDesiredState::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
+            (VmDesiredState::Run, RestartWhen::Never) => self.ask.on_node_loss == OnNodeLoss::Restart,
+            (VmDesiredState::Stop | VmDesiredState::Release, _) => false,
         };
         self.seen = None;
         if again && serves {
             self.run();
-            return VmTold::Lost(format!("{why}; it is started again"));
+            return VmChange::Lost(format!("{why}; it is started again"));
         }
         if again {
             why += " and is out of service: take it back (meshd node resume), then start this";
         }
-        if self.wish == VmWish::Run {
-            self.wish = VmWish::Stop;
+        if self.desired_state == VmDesiredState::Run {
+            self.desired_state = VmDesiredState::Stop;
             let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
             let (state, failure) = (VmState::Failed, Some(failure));
             self.seen = Some(NodeReport { state, failure, restarts: 0, start: None, since: now, told: false });
         }
-        VmTold::Lost(why)
+        VmChange::Lost(why)
     }
 
     /// Returns true if it may be placed on another node when its own is lost.
     pub fn may_move(&self) -> bool {
-        self.wish == VmWish::Run
+        self.desired_state == VmDesiredState::Run
             && !self.unconfirmed
             && self.ask.on_node_loss == OnNodeLoss::Restart
             && self.only.is_none()
@@ -69,7 +71,8 @@ impl Vm {
 
     /// Returns true if it needs a node without another order.
     pub fn waits_for_node(&self) -> bool {
-        self.place.is_none() && (self.may_move() || self.wish == VmWish::Run && !self.refused.is_empty())
+        self.place.is_none()
+            && (self.may_move() || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
     }
 
     /// The node refused the only start that was ordered there: nothing of the VM ran or was written. The VM frees its resources, and the
@@ -81,7 +84,7 @@ impl Vm {
             never_ran && seen.start == Some(self.start) && self.begun == Begun::Once(self.start)
         })?;
         let failure = seen.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
-        if self.wish != VmWish::Run {
+        if self.desired_state != VmDesiredState::Run {
             return None;
         }
         let (why, everywhere) = (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
@@ -89,9 +92,9 @@ impl Vm {
         let again = self.only.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
         self.leave_unclean();
         self.unplace(self.refusals());
-        self.strays.insert(node);
+        self.stray_nodes.insert(node);
         if !again {
-            self.wish = VmWish::Stop;
+            self.desired_state = VmDesiredState::Stop;
         }
         Some(node)
     }
@@ -104,8 +107,8 @@ impl Vm {
 
     /// No other node takes it: it is off until an operator starts it.
     pub fn no_node(&mut self, why: &str) {
-        self.wish = VmWish::Stop;
-        self.trouble = Some(format!("{}; {why}", self.refusals()));
+        self.desired_state = VmDesiredState::Stop;
+        self.obstacle = Some(format!("{}; {why}", self.refusals()));
     }
 
     /// An operator starts it: earlier refusals do not count.
@@ -113,16 +116,16 @@ impl Vm {
         self.run();
         self.refused.clear();
         if std::mem::take(&mut self.unconfirmed) || self.place.is_none() {
-            self.trouble = None;
+            self.obstacle = None;
         }
     }
 
     /// The record is from a backup: only the node or an operator knows whether the VM runs there, elsewhere or not at all.
     pub fn restored(&mut self) {
-        if self.wish == VmWish::Run {
+        if self.desired_state == VmDesiredState::Run {
             (self.unconfirmed, self.seen) = (true, None);
             let why = "it is of a backup, and its node has not told of it since; if it runs nowhere: meshd vm start";
-            self.trouble = Some(why.to_owned());
+            self.obstacle = Some(why.to_owned());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The record of a VM: desired state, placement, and the last report of its node.
 //!
 //! ```text
-//! create ──▶ placed on a node, which is given the whole wish at each welcome and at each change
+//! create ──▶ placed on a node, which is given the whole desired_state at each welcome and at each change
 //!              │ the node tells: starting, running, waiting, stopped, failed
 //!              │ the node boots anew: what ran is gone, and the restart policy decides
 //! delete ──▶ releasing ──▶ the node says that nothing of it is there ──▶ the record goes
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum VmWish {
+pub enum VmDesiredState {
     Run,
     /// Off, with its data kept.
     Stop,
@@ -76,8 +76,8 @@ pub struct NodeReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
     pub ask: VmAsk,
-    /// Desired state.
-    pub wish: VmWish,
+    #[serde(rename = "wish")]
+    pub desired_state: VmDesiredState,
     /// Number of the last start; see [`VmWant::Run`].
     pub start: u32,
     /// Grace period of the last ordered stop in seconds, if not [`VmAsk::grace_s`].
@@ -93,11 +93,11 @@ pub struct Vm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<NodeReport>,
     /// Why the node does not release it, or why it is not placed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<String>,
+    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    pub obstacle: Option<String>,
     /// Other nodes that reported it and must release it.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub strays: BTreeSet<NodeId>,
+    #[serde(rename = "strays", default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub stray_nodes: BTreeSet<NodeId>,
     /// Start orders given to the node.
     #[serde(default)]
     pub begun: Begun,
@@ -108,8 +108,8 @@ pub struct Vm {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
     /// Former nodes that did not confirm the release, with disks that must be wiped.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub owes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
+    #[serde(rename = "owes", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pending_wipes: BTreeMap<NodeId, BTreeSet<DiskIdentity>>,
     /// Disks that the VM owns on its node, as reported.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
@@ -122,7 +122,7 @@ pub struct Vm {
 
 /// A change that a report brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum VmTold {
+pub enum VmChange {
     /// The guest runs.
     Started,
     /// It is off, as desired.
@@ -140,21 +140,21 @@ pub enum VmTold {
 impl Vm {
     /// Makes a VM without node.
     pub fn new(ask: VmAsk, only: Option<NodeId>, now: Timestamp) -> Self {
-        let (place, seen, trouble) = (None, None, None);
-        let (wish, start, stop_grace_s, strays) = (VmWish::Stop, 0, None, BTreeSet::new());
+        let (place, seen, obstacle) = (None, None, None);
+        let (desired_state, start, stop_grace_s, stray_nodes) = (VmDesiredState::Stop, 0, None, BTreeSet::new());
         let (begun, refused, unconfirmed, created_at) = (Begun::Nothing, BTreeMap::new(), false, now);
-        let (owes, disks) = (BTreeMap::new(), BTreeMap::new());
+        let (pending_wipes, disks) = (BTreeMap::new(), BTreeMap::new());
         Vm {
             ask,
-            wish,
+            desired_state,
             start,
             stop_grace_s,
             only,
             place,
             seen,
-            trouble,
-            strays,
-            owes,
+            obstacle,
+            stray_nodes,
+            pending_wipes,
             disks,
             begun,
             refused,
@@ -167,7 +167,7 @@ impl Vm {
     /// Makes the record of an unknown VM that a node reports; the node must release it.
     pub fn stranger(ask: VmAsk, node: NodeId, now: Timestamp) -> Self {
         let mut vm = Vm::new(ask, Some(node), now);
-        (vm.wish, vm.place) = (VmWish::Release, Some(Placement { node, since: now, session: None }));
+        (vm.desired_state, vm.place) = (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
         vm
     }
 
@@ -188,25 +188,25 @@ impl Vm {
 
     /// Returns the complete desired state for a node: its own, or another one that has something of the VM.
     pub fn order(&self, node: NodeId) -> Option<VmOrder> {
-        let want = if self.strays.contains(&node) {
-            let owed = self.owes.get(&node).into_iter().flatten();
+        let want = if self.stray_nodes.contains(&node) {
+            let owed = self.pending_wipes.get(&node).into_iter().flatten();
             let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
             VmWant::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
             let grace_s = self.ask.grace_s;
-            if self.unconfirmed && self.wish == VmWish::Run {
+            if self.unconfirmed && self.desired_state == VmDesiredState::Run {
                 return None;
             }
-            match self.wish {
-                VmWish::Run => VmWant::Run {
+            match self.desired_state {
+                VmDesiredState::Run => VmWant::Run {
                     spec: Box::new(self.ask.spec.clone()),
                     start: self.start,
                     grace_s,
                     slots: Vec::new(),
                     disks: self.disks.clone(),
                 },
-                VmWish::Stop => VmWant::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
-                VmWish::Release => VmWant::Release { disks: self.left_disks() },
+                VmDesiredState::Stop => VmWant::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
+                VmDesiredState::Release => VmWant::Release { disks: self.left_disks() },
             }
         } else {
             return None;
@@ -238,7 +238,7 @@ impl Vm {
 
     /// Returns true while it runs or is ordered to run.
     pub fn may_work(&self) -> bool {
-        self.is_running() || self.wish == VmWish::Run && !self.unconfirmed && self.is_up()
+        self.is_running() || self.desired_state == VmDesiredState::Run && !self.unconfirmed && self.is_up()
     }
 
     /// Returns true while the guest is paused; a start resumes it.
@@ -254,45 +254,45 @@ impl Vm {
     /// Returns true once the node reports the desired state for the newest order. Until then the order is repeated.
     pub fn is_settled(&self) -> bool {
         let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
-        self.strays.is_empty()
-            && match (self.wish, &self.seen) {
-                (VmWish::Run, Some(seen)) => {
+        self.stray_nodes.is_empty()
+            && match (self.desired_state, &self.seen) {
+                (VmDesiredState::Run, Some(seen)) => {
                     seen.state != VmState::Stopping && seen.start.is_none_or(|start| start == self.start)
                 }
-                (VmWish::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
-                (VmWish::Run, None) | (VmWish::Release, _) => false,
+                (VmDesiredState::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
+                (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
             }
     }
 
     /// Places it on a node with these units. `disks` are those of its slots, in the order of the volumes.
-    pub fn settle(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
+    pub fn assign(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
         self.ask.spec.units = units;
         self.slot_disks(disks);
         self.disks.clear();
-        (self.place, self.seen, self.trouble) = (Some(place), None, None);
-        self.begun = if self.wish == VmWish::Run { Begun::Once(self.start) } else { Begun::Nothing };
+        (self.place, self.seen, self.obstacle) = (Some(place), None, None);
+        self.begun = if self.desired_state == VmDesiredState::Run { Begun::Once(self.start) } else { Begun::Nothing };
     }
 
     /// Orders a stop, with a grace period if not its own.
     pub fn stop(&mut self, grace_s: Option<u32>) {
-        (self.wish, self.stop_grace_s) = (VmWish::Stop, grace_s);
+        (self.desired_state, self.stop_grace_s) = (VmDesiredState::Stop, grace_s);
     }
 
     /// Orders a start or restart.
     pub fn run(&mut self) {
-        (self.wish, self.stop_grace_s) = (VmWish::Run, None);
+        (self.desired_state, self.stop_grace_s) = (VmDesiredState::Run, None);
         self.start = self.start.saturating_add(1);
         self.begun = if self.begun == Begun::Nothing { Begun::Once(self.start) } else { Begun::Often };
         self.seen = self.seen.take().filter(|seen| seen.told);
     }
 
     /// Processes a report of the node.
-    pub fn tell(&mut self, report: VmReport, now: Timestamp) -> Option<VmTold> {
+    pub fn tell(&mut self, report: VmReport, now: Timestamp) -> Option<VmChange> {
         let VmReport { state, failure, restarts, start, disks, .. } = report;
         self.tell_disks(disks);
         let failure = failure.map(bounded);
         if std::mem::take(&mut self.unconfirmed) {
-            self.trouble = None;
+            self.obstacle = None;
         }
         let before = self.seen.as_ref();
         let anew = |seen: &NodeReport| seen.start.is_some() && start.is_some() && seen.start != start;
@@ -304,11 +304,11 @@ impl Vm {
         let why = failure.as_ref().map_or_else(String::new, |failure| failure.detail.clone());
         let told = match state {
             _ if is_same => None,
-            VmState::Running => Some(VmTold::Started),
-            VmState::Stopped => Some(VmTold::Stopped),
-            VmState::Paused => Some(VmTold::Paused(why)),
-            VmState::Failed => Some(VmTold::Failed(why)),
-            VmState::Waiting => Some(VmTold::Restarted(why)),
+            VmState::Running => Some(VmChange::Started),
+            VmState::Stopped => Some(VmChange::Stopped),
+            VmState::Paused => Some(VmChange::Paused(why)),
+            VmState::Failed => Some(VmChange::Failed(why)),
+            VmState::Waiting => Some(VmChange::Restarted(why)),
             VmState::Starting | VmState::Stopping => None,
         };
         if state == VmState::Running {
@@ -320,7 +320,7 @@ impl Vm {
 
     /// Removes the placement: certainly nothing of the VM is on the node.
     pub fn unplace(&mut self, why: String) {
-        (self.place, self.seen, self.trouble) = (None, None, Some(why));
+        (self.place, self.seen, self.obstacle) = (None, None, Some(why));
         self.ask.spec.units.clear();
         self.bind(None, false);
         self.slot_disks(Vec::new());

@@ -1,6 +1,6 @@
 //! The status of a VM, derived from desired state and last report.
 
-use super::record::{Vm, VmWish};
+use super::record::{Vm, VmDesiredState};
 use meshd_proto::vm::VmState;
 use serde::{Deserialize, Serialize};
 
@@ -80,12 +80,14 @@ impl Vm {
     pub fn life(&self, is_linked: bool) -> VmStatus {
         match (&self.place, &self.seen) {
             (None, _) => VmStatus::Unplaced,
-            (Some(_), _) if self.unconfirmed && self.wish == VmWish::Run => VmStatus::Unconfirmed,
-            (Some(_), _) if self.wish == VmWish::Release && self.trouble.is_some() => VmStatus::ReleaseBlocked,
-            (Some(_), _) if self.wish == VmWish::Release => VmStatus::Releasing,
+            (Some(_), _) if self.unconfirmed && self.desired_state == VmDesiredState::Run => VmStatus::Unconfirmed,
+            (Some(_), _) if self.desired_state == VmDesiredState::Release && self.obstacle.is_some() => {
+                VmStatus::ReleaseBlocked
+            }
+            (Some(_), _) if self.desired_state == VmDesiredState::Release => VmStatus::Releasing,
             (Some(_), Some(seen)) if !is_linked && seen.state.is_live() => VmStatus::Unreachable,
             (Some(_), Some(seen)) => seen.state.into(),
-            (Some(_), None) if self.wish == VmWish::Run => VmStatus::Ordered,
+            (Some(_), None) if self.desired_state == VmDesiredState::Run => VmStatus::Ordered,
             (Some(_), None) => VmStatus::Stopped,
         }
     }

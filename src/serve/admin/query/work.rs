@@ -102,7 +102,7 @@ pub(crate) fn vm_texts(vm: &VmView) -> impl Iterator<Item = (&'static str, Cow<'
 pub(crate) fn vm_key(vm: &VmView, sort: &str) -> OrderKey {
     let node = vm.node.map(|node| node.to_string()).unwrap_or_default();
     // Two nodes may have a virtual machine of one UUID: one of them is not on record.
-    let id = format!("{} {node} {}", vm.uuid, vm.wish.is_some());
+    let id = format!("{} {node} {}", vm.uuid, vm.desired_state.is_some());
     let key = match sort {
         "name" => vm.name.to_string(),
         "state" => vm.state.as_str().to_owned(),

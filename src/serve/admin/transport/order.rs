@@ -119,7 +119,7 @@ async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Respo
         None if response.extensions().get::<idempotency::Replayed>().is_some() => Came::Replayed,
         None => Came::Done,
     };
-    if let Err(error) = write_down(&plane, by, target, begun, came).await {
+    if let Err(error) = store(&plane, by, target, begun, came).await {
         tracing::error!(error = &error as &dyn std::error::Error, "an order cannot be written into the audit log");
     }
     response
@@ -151,7 +151,7 @@ enum Came {
 }
 
 /// What came of an order goes into the audit log, unless the change that it made brought its own line.
-async fn write_down(
+async fn store(
     plane: &Plane,
     by: AuditContext,
     target: Option<String>,

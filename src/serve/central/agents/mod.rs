@@ -113,11 +113,11 @@ impl AgentSessions {
                 Ok(Some(FromCentral::Acknowledged { id }))
             }
             FromAgent::Vm(news) => {
-                self.workloads.vm_news(link.node(), news).await?;
+                self.workloads.vm_update(link.node(), news).await?;
                 Ok(None)
             }
             FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
-            FromAgent::Task(news) => self.tasks.task_report(link, news).await,
+            FromAgent::Task(news) => self.tasks.task_update(link, news).await,
             FromAgent::Renewed => self.enrolment.renewed(link.node(), &shown).await.map(|()| None),
             FromAgent::Renew { csr_pem } => self
                 .enrolment

@@ -29,7 +29,7 @@ impl BootService {
     }
 
     /// Admits a machine, or refuses it with its place in the queue.
-    pub(crate) fn take_turn(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
+    pub(crate) fn enter_queue(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
         let standing = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
         let mut line = self.queue.lock();
         let before = line.waiting();
@@ -50,7 +50,7 @@ impl BootService {
     }
 
     /// Frees the place of a machine in the queue.
-    pub(crate) fn give_up_turn(&self, mac: MacAddr) {
+    pub(crate) fn leave_queue(&self, mac: MacAddr) {
         self.queue.lock().leave(mac);
     }
 

@@ -79,7 +79,7 @@ impl BootService {
         let live = self.env.live();
         let rendered = self.generations.render_for(&live, &node, Some(session.id), endpoint).await;
         let rendered = rendered.map_err(|error| render_refusal(&error, &node))?;
-        self.take_turn(session.mac, &node)?;
+        self.enter_queue(session.mac, &node)?;
         let grant = Grant { session: session.id, node: id, address: from };
         let capability = self.enrolment.capabilities.lock().grant(self.env.now(), self.env.random(), grant);
         let ask = Ask {
@@ -91,7 +91,7 @@ impl BootService {
             request,
             capability: &capability,
         };
-        let plan = boot::decide(&ask).inspect_err(|_| self.give_up_turn(session.mac))?;
+        let plan = boot::decide(&ask).inspect_err(|_| self.leave_queue(session.mac))?;
         let script = boot::boot_script(&plan);
         let once = node.once.as_ref().filter(|once| once.is_for(Some(session.id))).map(|once| once.set_at);
         let told = Recorded { session: session.id, from, told: endpoint.address, once };

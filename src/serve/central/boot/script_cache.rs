@@ -122,7 +122,7 @@ impl BootService {
             });
             node.cloned()
         });
-        self.take_turn(sighting.mac, &unchanged?).ok()?;
+        self.enter_queue(sighting.mac, &unchanged?).ok()?;
         let now = self.env.now();
         let grant = Grant { session, node: id, address: from };
         let capability = self.enrolment.capabilities.lock().grant(now, self.env.random(), grant);

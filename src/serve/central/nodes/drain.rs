@@ -9,7 +9,7 @@ use crate::serve::central::{
 use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{Actor, AuditContext, EventKind, Node, Phase, PhaseChange},
-    work::{Vm, VmWish},
+    work::{Vm, VmDesiredState},
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::NodeId;
@@ -25,12 +25,16 @@ impl NodeOps {
         let now = self.env.now();
         let within = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
         let detail = format!("shutdown ordered{within}: the node is drained");
-        let hurries = |vm: &Vm| vm.wish == VmWish::Stop && vm.is_running() && grace_s.is_some();
+        let hurries = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
         self.env
             .store
             .commit(|tx| {
-                let own: Vec<Vm> =
-                    tx.before().vms_of(id).filter(|vm| vm.wish == VmWish::Run || hurries(vm)).cloned().collect();
+                let own: Vec<Vm> = tx
+                    .before()
+                    .vms_of(id)
+                    .filter(|vm| vm.desired_state == VmDesiredState::Run || hurries(vm))
+                    .cloned()
+                    .collect();
                 for mut vm in own {
                     vm.stop(grace_s);
                     tx.event(story(&vm, id, EventKind::VmOrdered, by, detail.clone(), now));

@@ -61,7 +61,7 @@ fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result
     if with_orphans.contains(&node.id) {
         return Err("has work that is not on record".to_owned());
     }
-    if tx.before().stray_vms().any(|vm| vm.strays.contains(&node.id)) {
+    if tx.before().stray_vms().any(|vm| vm.stray_nodes.contains(&node.id)) {
         return Err("is to release virtual machines".to_owned());
     }
     let Some(IpAddr::V4(address)) = node.address else { return Err("has no IPv4 address".to_owned()) };

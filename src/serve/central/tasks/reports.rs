@@ -7,7 +7,7 @@ use meshd_model::{
 };
 use meshd_proto::{
     FromCentral,
-    task::{MAX_TASKS, Output, OutputStored, TaskDesiredState, TaskOrder, TaskReport, TaskStatus},
+    task::{MAX_TASKS, Output, OutputStored, TaskDesiredState, TaskOrder, TaskReport, TaskUpdate},
 };
 use meshd_store::LogLine;
 use meshd_types::{BootSessionId, NodeId, TaskId};
@@ -15,21 +15,21 @@ use std::sync::Arc;
 
 impl Tasks {
     /// Handles a report about tasks.
-    pub(crate) async fn task_report(&self, link: LinkId, news: TaskReport) -> Result<Option<FromCentral>, PlaneError> {
+    pub(crate) async fn task_update(&self, link: LinkId, news: TaskUpdate) -> Result<Option<FromCentral>, PlaneError> {
         let (node, now) = (link.node(), self.env.now());
         match news {
-            TaskReport::Output(output) => return Ok(self.store_output(node, output).await),
-            TaskReport::Released { task } => {
+            TaskUpdate::Output(output) => return Ok(self.store_output(node, output).await),
+            TaskUpdate::Released { task } => {
                 self.edit_tasks(&[task], |task| task.released(node, now)).await?;
                 self.orphans.tasks.forget(node, task);
             }
-            TaskReport::All { tasks } => self.tasks_reported(node, tasks).await?,
+            TaskUpdate::All { tasks } => self.tasks_reported(node, tasks).await?,
         }
         Ok(None)
     }
 
     /// Processes the report of all tasks of a node.
-    async fn tasks_reported(&self, node: NodeId, mut tasks: Vec<TaskStatus>) -> Result<(), PlaneError> {
+    async fn tasks_reported(&self, node: NodeId, mut tasks: Vec<TaskReport>) -> Result<(), PlaneError> {
         tasks.truncate(MAX_TASKS);
         let now = self.env.now();
         let own = self.env.store.read(|model| model.task_on(node).map(|task| task.id));

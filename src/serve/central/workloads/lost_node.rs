@@ -10,7 +10,7 @@ use crate::serve::central::{
 };
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, EventKind},
-    work::{Vm, VmWish},
+    work::{Vm, VmDesiredState},
 };
 use meshd_store::Tx;
 use meshd_types::{NodeId, SystemUuid, Timestamp};
@@ -34,7 +34,7 @@ impl Workloads {
             self.not_elsewhere(uuid)?;
             let mut vm = before.clone();
             vm.run();
-            match self.settle(tx, &mut vm, &site, now) {
+            match self.assign(tx, &mut vm, &site, now) {
                 Ok(node) => {
                     let detail = format!("is started on {node}");
                     tx.event(story(&vm, node, EventKind::VmMoved, Actor::Central, detail, now));
@@ -63,25 +63,28 @@ impl Workloads {
 /// Releases all virtual machines of a node. Those that were being deleted are removed.
 pub(crate) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone, why: &str, now: Timestamp) {
     let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
-    let strays: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.strays.contains(&id)).cloned().collect();
+    let stray_nodes: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
     for mut vm in own {
         vm.left(id);
         vm.leave_unclean();
-        if vm.wish == VmWish::Release && vm.strays.is_empty() {
+        if vm.desired_state == VmDesiredState::Release && vm.stray_nodes.is_empty() {
             tx.event(story(&vm, id, EventKind::VmReleased, cause.clone(), why, now));
             tx.remove_vm(vm.uuid());
         } else {
             tx.event(story(&vm, id, EventKind::VmLost, cause.clone(), why, now));
-            let unclean =
-                if vm.owes.contains_key(&id) { "; its disks there are wiped when that node is back" } else { "" };
+            let unclean = if vm.pending_wipes.contains_key(&id) {
+                "; its disks there are wiped when that node is back"
+            } else {
+                ""
+            };
             vm.unplace(format!("{why}{unclean}"));
             tx.put_vm(vm);
         }
     }
-    for vm in strays.into_iter().filter(|vm| !vm.owes.contains_key(&id)) {
+    for vm in stray_nodes.into_iter().filter(|vm| !vm.pending_wipes.contains_key(&id)) {
         let Some(mut vm) = tx.vm(vm.uuid()).cloned() else { continue };
         vm.left(id);
-        if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {
+        if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
             tx.remove_vm(vm.uuid());
         } else {
             tx.put_vm(vm);
@@ -96,17 +99,17 @@ pub(crate) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timest
     lose_node(tx, id, "an operator removed the node", now);
     free(tx, id, by, "its node was removed; it may run there until that machine is switched off", now);
     for before in own {
-        if let Some(mut vm) = tx.vm(before.uuid()).filter(|vm| vm.wish != VmWish::Release).cloned() {
-            vm.wish = VmWish::Stop;
+        if let Some(mut vm) = tx.vm(before.uuid()).filter(|vm| vm.desired_state != VmDesiredState::Release).cloned() {
+            vm.desired_state = VmDesiredState::Stop;
             // Its guest may use the addresses of the slot still: they are nobody else's before it has other ones, or is deleted.
             vm.ask.spec.nics = before.ask.spec.nics;
             tx.put_vm(vm);
         }
     }
     // No node is left to wipe or assign its disks.
-    for mut vm in tx.all_vms().filter(|vm| vm.owes.contains_key(&id)).cloned().collect::<Vec<_>>() {
+    for mut vm in tx.all_vms().filter(|vm| vm.pending_wipes.contains_key(&id)).cloned().collect::<Vec<_>>() {
         vm.left(id);
-        if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {
+        if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
             tx.remove_vm(vm.uuid());
         } else {
             tx.put_vm(vm);

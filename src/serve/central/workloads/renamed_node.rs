@@ -25,17 +25,17 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
 
 /// What virtual machines say of `old` they say of `new`; gives those that are there.
 pub(crate) fn move_vms(tx: &mut Tx<'_>, old: NodeId, new: NodeId) -> Vec<Vm> {
-    let concerned = |vm: &&Vm| vm.node() == Some(old) || vm.only == Some(old) || vm.strays.contains(&old);
+    let concerned = |vm: &&Vm| vm.node() == Some(old) || vm.only == Some(old) || vm.stray_nodes.contains(&old);
     let all: Vec<_> = tx.before().vms().filter(concerned).map(Vm::uuid).collect();
     let mut moved = Vec::new();
     for uuid in all {
         let Some(mut vm) = tx.vm(uuid).cloned() else { continue };
         vm.only = vm.only.map(|only| if only == old { new } else { only });
-        if vm.strays.remove(&old) {
-            vm.strays.insert(new);
+        if vm.stray_nodes.remove(&old) {
+            vm.stray_nodes.insert(new);
         }
-        if let Some(owed) = vm.owes.remove(&old) {
-            vm.owes.insert(new, owed);
+        if let Some(owed) = vm.pending_wipes.remove(&old) {
+            vm.pending_wipes.insert(new, owed);
         }
         if let Some(place) = vm.place.as_mut().filter(|place| place.node == old) {
             place.node = new;

@@ -9,11 +9,11 @@ use crate::serve::central::workloads::{
 use meshd_config::vm::VmAsk;
 use meshd_model::{
     fleet::{Actor, Event, EventKind, Node, Phase},
-    work::{Vm, VmTold, VmWish},
+    work::{Vm, VmChange, VmDesiredState},
 };
 use meshd_proto::{
     DiskFacts, UnitState,
-    vm::{DiskIdentity, MAX_VMS, VmFetching, VmNews, VmReport, VmSpec},
+    vm::{DiskIdentity, MAX_VMS, VmFetching, VmReport, VmSpec, VmUpdate},
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, CorrelationId, MacAddr, NodeId, SystemUuid, Timestamp};
@@ -55,15 +55,15 @@ impl Workloads {
     }
 
     /// Handles a report about virtual machines.
-    pub(crate) async fn vm_news(&self, node: NodeId, news: VmNews) -> Result<(), StoreError> {
+    pub(crate) async fn vm_update(&self, node: NodeId, news: VmUpdate) -> Result<(), StoreError> {
         match news {
-            VmNews::All { mut vms } => {
+            VmUpdate::All { mut vms } => {
                 vms.truncate(MAX_VMS);
                 self.told_besides(node, &vms);
                 self.told_all(node, vms).await
             }
-            VmNews::Released { uuid } => self.released(node, uuid).await,
-            VmNews::ReleaseBlocked { uuid, reason } => self.release_blocked(node, uuid, reason).await,
+            VmUpdate::Released { uuid } => self.released(node, uuid).await,
+            VmUpdate::ReleaseBlocked { uuid, reason } => self.release_blocked(node, uuid, reason).await,
         }
     }
 
@@ -157,7 +157,7 @@ impl Workloads {
                 let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
                 let before = vm.clone();
                 let stray = vm.left(node);
-                let own = vm.node() == Some(node) && vm.wish == VmWish::Release;
+                let own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
                 if !stray && !own {
                     return Ok(());
                 }
@@ -166,7 +166,7 @@ impl Workloads {
                 if own {
                     vm.unplace("its node released it".to_owned());
                 }
-                if vm.wish == VmWish::Release && vm.place.is_none() && vm.strays.is_empty() {
+                if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
                     tx.remove_vm(uuid);
                 } else {
                     tx.put_vm(vm);
@@ -188,9 +188,9 @@ impl Workloads {
             .store
             .commit(|tx| {
                 let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
-                let concerned = vm.node() == Some(node) || vm.strays.contains(&node);
-                if concerned && vm.trouble.as_ref() != Some(&reason) {
-                    vm.trouble = Some(reason.clone());
+                let concerned = vm.node() == Some(node) || vm.stray_nodes.contains(&node);
+                if concerned && vm.obstacle.as_ref() != Some(&reason) {
+                    vm.obstacle = Some(reason.clone());
                     tx.event(story(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
                     tx.put_vm(vm);
                 }
@@ -202,8 +202,8 @@ impl Workloads {
     /// Repeats the orders that a node has not followed yet.
     pub(crate) fn notify_unsettled(&self, node: NodeId) {
         let open: Vec<SystemUuid> = self.env.store.read(|model| {
-            let strays = model.stray_vms().filter(|vm| vm.strays.contains(&node));
-            model.vms_of(node).filter(|vm| !vm.is_settled()).chain(strays).map(Vm::uuid).collect()
+            let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
+            model.vms_of(node).filter(|vm| !vm.is_settled()).chain(stray_nodes).map(Vm::uuid).collect()
         });
         for uuid in open {
             self.links.notify_node(node, Some(uuid));
@@ -250,15 +250,15 @@ pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, no
     }
 }
 
-fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmTold>, now: Timestamp) {
+fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmChange>, now: Timestamp) {
     if let Some(told) = told {
         let (kind, detail) = match told {
-            VmTold::Started => (EventKind::VmStarted, "the guest runs".to_owned()),
-            VmTold::Stopped => (EventKind::VmStopped, "it is off".to_owned()),
-            VmTold::Paused(why) => (EventKind::VmPaused, why),
-            VmTold::Failed(why) => (EventKind::VmFailed, why),
-            VmTold::Restarted(why) => (EventKind::VmRestarted, why),
-            VmTold::Lost(why) => (EventKind::VmLost, why),
+            VmChange::Started => (EventKind::VmStarted, "the guest runs".to_owned()),
+            VmChange::Stopped => (EventKind::VmStopped, "it is off".to_owned()),
+            VmChange::Paused(why) => (EventKind::VmPaused, why),
+            VmChange::Failed(why) => (EventKind::VmFailed, why),
+            VmChange::Restarted(why) => (EventKind::VmRestarted, why),
+            VmChange::Lost(why) => (EventKind::VmLost, why),
         };
         tx.event(story(&vm, node, kind, Actor::Node, detail, now));
     }
@@ -277,7 +277,7 @@ enum Concern<'a> {
 
 fn concern(vm: Option<&Vm>, node: NodeId) -> Concern<'_> {
     match vm {
-        Some(vm) if vm.strays.contains(&node) => Concern::Going,
+        Some(vm) if vm.stray_nodes.contains(&node) => Concern::Going,
         Some(vm) if vm.node() == Some(node) => Concern::Own(vm),
         _ => Concern::Strange,
     }

@@ -6,8 +6,8 @@ use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
     work::{
-        Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmWish, candidates, functions, judge,
-        of_node, unit_of,
+        Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmDesiredState, candidates, functions,
+        judge, of_node, unit_of,
     },
 };
 use meshd_proto::{DiskFacts, vm::DiskIdentity};
@@ -169,9 +169,9 @@ impl Workloads {
     /// Asks the node of a slot that cannot be cleaned up to try again.
     pub async fn release_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         let slot = self.slot(&id)?;
-        let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.wish)));
+        let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.desired_state)));
         match holder {
-            Some((uuid, VmWish::Release)) => drop(self.delete_vm(uuid, None, by).await?),
+            Some((uuid, VmDesiredState::Release)) => drop(self.delete_vm(uuid, None, by).await?),
             Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete")),
             None => self.links.ask_checks(id.node),
         }

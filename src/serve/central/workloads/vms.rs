@@ -12,7 +12,7 @@ use crate::serve::central::workloads::{
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
-    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmWish, fill_slot_cards, place_by},
+    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_cards, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
@@ -127,7 +127,7 @@ impl Workloads {
                 if start {
                     vm.run();
                 }
-                let node = self.settle(tx, &mut vm, &live.site, now)?;
+                let node = self.assign(tx, &mut vm, &live.site, now)?;
                 tx.event(story(&vm, node, EventKind::VmCreated, by, placed(&vm), now));
                 tx.put_vm(vm.clone());
                 Ok::<_, VmError>(vm)
@@ -146,10 +146,11 @@ impl Workloads {
             .store
             .commit(|tx| {
                 let mut vm = known(tx, uuid)?;
-                if vm.wish == VmWish::Release {
+                if vm.desired_state == VmDesiredState::Release {
                     return Err(VmError::Releasing(vm.name().clone()));
                 }
-                let runs = vm.wish == VmWish::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
+                let runs =
+                    vm.desired_state == VmDesiredState::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
                 let what = match verb {
                     VmVerb::Start if runs => return Ok(vm),
                     VmVerb::Start => "start ordered",
@@ -165,7 +166,7 @@ impl Workloads {
                     vm.ordered();
                     if vm.place.is_none() {
                         self.has_files(&vm.ask.spec)?;
-                        self.settle(tx, &mut vm, &site, now)?;
+                        self.assign(tx, &mut vm, &site, now)?;
                         detail = format!("{what}, {}", placed(&vm));
                     }
                 }
@@ -199,14 +200,14 @@ impl Workloads {
                 match node.filter(|node| vm.node() != Some(*node)) {
                     Some(node) if !is_in(&node) => return Err(VmError::NoNode(node)),
                     // The part on another node; the record stays.
-                    Some(node) => drop(vm.strays.insert(node)),
-                    None => (vm.wish, vm.trouble) = (VmWish::Release, None),
+                    Some(node) => drop(vm.stray_nodes.insert(node)),
+                    None => (vm.desired_state, vm.obstacle) = (VmDesiredState::Release, None),
                 }
                 if by.forced {
                     vm.keep_disks();
                 }
                 let of = node.or(vm.node());
-                if vm.place.is_none() && vm.strays.is_empty() {
+                if vm.place.is_none() && vm.stray_nodes.is_empty() {
                     tx.event(story(&vm, of, EventKind::VmReleased, by, "no node had anything of it".to_owned(), now));
                     tx.remove_vm(uuid);
                 } else {
@@ -231,7 +232,7 @@ impl Workloads {
         self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(none)
     }
 
-    /// What a node is told of one virtual machine, or of all that concern it. Read when it is sent, so that the newest wish is
+    /// What a node is told of one virtual machine, or of all that concern it. Read when it is sent, so that the newest desired_state is
     /// the last that is said. What is to run is said only while the node's checks of this boot pass.
     pub fn vm_orders(&self, node: NodeId, which: Option<SystemUuid>) -> Vec<VmOrder> {
         self.env.store.read(|model| {
@@ -247,8 +248,8 @@ impl Workloads {
             match which {
                 Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
                 None => {
-                    let strays = model.stray_vms().filter(|vm| vm.strays.contains(&node));
-                    let all = model.vms_of(node).chain(strays);
+                    let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
+                    let all = model.vms_of(node).chain(stray_nodes);
                     all.filter_map(due).take(MAX_VMS).collect()
                 }
             }
@@ -256,14 +257,14 @@ impl Workloads {
     }
 
     /// Gives one a node, with the units that it wants. At most once in a transaction.
-    pub(crate) fn settle(&self, tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
+    pub(crate) fn assign(&self, tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
         let (model, odd) = (tx.before(), self.orphans.nodes());
         let hosts = hosts(model, site).map(|mut host| {
             if odd.contains(&host.node) {
                 host.unready = host.unready.or(Some("has_work_not_on_record"));
             } else if vm.refused.contains_key(&host.node) {
                 host.unready = host.unready.or(Some("refused_it"));
-            } else if vm.owes.contains_key(&host.node) {
+            } else if vm.pending_wipes.contains_key(&host.node) {
                 host.unready = host.unready.or(Some("has_to_wipe_its_disks_first"));
             } else if is_private_taken(model, host.node, vm) {
                 // In its private network an address is one machine's.
@@ -274,7 +275,7 @@ impl Workloads {
         let fit =
             place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
-        vm.settle(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
+        vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_cards(&mut vm.ask.spec, fit.cards);
         check_slot_cards(model, &self.env.live(), vm, now).map_err(VmError::Cards)?;
         vm.bind(fit.near, fit.numa_mismatch);
@@ -285,7 +286,7 @@ impl Workloads {
 
     /// Sends the desired state to the affected nodes; a node without link receives it at its next welcome.
     pub(crate) fn notify(&self, vm: &Vm) {
-        for node in vm.node().into_iter().chain(vm.strays.iter().copied()) {
+        for node in vm.node().into_iter().chain(vm.stray_nodes.iter().copied()) {
             self.links.notify_node(node, Some(vm.uuid()));
         }
     }

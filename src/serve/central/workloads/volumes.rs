@@ -2,7 +2,7 @@
 
 use crate::serve::central::workloads::Workloads;
 use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
-use meshd_model::work::{Vm, VmWish};
+use meshd_model::work::{Vm, VmDesiredState};
 use meshd_store::Model;
 use meshd_types::{Digest, NodeId, VmName};
 use std::path::PathBuf;
@@ -43,8 +43,10 @@ impl Workloads {
 
     /// Returns the path of a volume, if a virtual machine placed on the node names it.
     pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
-        let may =
-            self.env.store.read(|model| model.vms_of(node).any(|vm| vm.wish != VmWish::Release && has(vm, digest)));
+        let may = self
+            .env
+            .store
+            .read(|model| model.vms_of(node).any(|vm| vm.desired_state != VmDesiredState::Release && has(vm, digest)));
         may.then(|| self.volumes().path(digest))
     }
 

@@ -2,7 +2,7 @@
 
 use super::guest::{DEADLINE, Guest, Node};
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{VmFailureKind, VmNews, VmOrder, VmReport, VmSpec, VmState, VmWant};
+use meshd_proto::vm::{VmFailureKind, VmOrder, VmReport, VmSpec, VmState, VmUpdate, VmWant};
 use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, time::Duration};
@@ -15,7 +15,7 @@ fn run(desk: &VmManager, spec: &VmSpec, start: u32) {
 }
 
 /// The next news of a kind.
-pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmNews) -> Option<T>) -> T {
+pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Option<T>) -> T {
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
@@ -32,7 +32,7 @@ pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmNews) -> Option
 
 pub async fn reaches(desk: &mut VmManager, uuid: SystemUuid, state: VmState) -> VmReport {
     let is = |news| match news {
-        VmNews::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
+        VmUpdate::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
         _ => None,
     };
     // It may be told already.
@@ -47,7 +47,7 @@ pub async fn reaches(desk: &mut VmManager, uuid: SystemUuid, state: VmState) -> 
 async fn follows(desk: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
     desk.order(VmOrder { uuid, want: VmWant::Release { disks: Vec::new() } });
-    hears(desk, |news| (news == VmNews::Released { uuid }).then_some(())).await;
+    hears(desk, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_wish_that_is_said_again_is_followed_once_and_a_new_number_starts_agai
     reaches(&mut desk, spec.uuid, VmState::Running).await;
     for _ in 0..2 {
         desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
-        hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
+        hears(&mut desk, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     }
     assert_eq!((before.len(), node.processes().len()), (1, 0));
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
@@ -116,7 +116,7 @@ async fn what_the_node_cannot_run_has_failed_and_is_not_tried_again_by_the_same_
     let other = VmSpec { allow_tcg: true, ..spec.clone() };
     run(&desk, &other, 2);
     let told = hears(&mut desk, |news| match news {
-        VmNews::All { vms } => vms.first()?.failure.clone().filter(|failure| failure.detail.contains("another")),
+        VmUpdate::All { vms } => vms.first()?.failure.clone().filter(|failure| failure.detail.contains("another")),
         _ => None,
     });
     assert!(told.await.detail.contains("release it first"));
@@ -124,7 +124,7 @@ async fn what_the_node_cannot_run_has_failed_and_is_not_tried_again_by_the_same_
     run(&desk, &other, 2);
     reaches(&mut desk, spec.uuid, VmState::Running).await;
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
-    hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
+    hears(&mut desk, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(node.processes().is_empty());
 }
 
@@ -140,7 +140,7 @@ async fn an_address_that_the_private_network_gave_is_told_and_is_nobody_elses() 
     let given = [("52:54:00:00:00:01".parse().unwrap(), [172, 30, 0, 57].into())].into();
     desk.given().send_replace(given);
     let told = hears(&mut desk, |news| match news {
-        VmNews::All { vms } => vms.into_iter().find(|report| !report.addresses.is_empty()),
+        VmUpdate::All { vms } => vms.into_iter().find(|report| !report.addresses.is_empty()),
         _ => None,
     });
     assert_eq!(told.await.addresses, *desk.given().borrow());

@@ -6,7 +6,7 @@ use super::{
     guest::{Guest, Node},
 };
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{DiskUse, LeftDisk, VmFailure, VmNews, VmOrder, VmSpec, VmState, VmWant};
+use meshd_proto::vm::{DiskUse, LeftDisk, VmFailure, VmOrder, VmSpec, VmState, VmUpdate, VmWant};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -127,7 +127,7 @@ async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one
 
     let left = LeftDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: vec![left] } });
-    hears(&mut desk, |news| (news == VmNews::Released { uuid: spec.uuid }).then_some(())).await;
+    hears(&mut desk, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
 }

@@ -2,7 +2,7 @@
 
 use super::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use crate::world::write_program;
-use meshd_proto::vm::{MAX_VMS, VmFailureKind, VmNews, VmOrder, VmState, VmWant};
+use meshd_proto::vm::{MAX_VMS, VmFailureKind, VmOrder, VmState, VmUpdate, VmWant};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -175,7 +175,7 @@ async fn one_machine_too_many_leaves_nobody_out_of_what_is_told() {
     (0..=MAX_VMS).for_each(|n| desk.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
     let told = timeout(DEADLINE, async {
         loop {
-            if let VmNews::All { vms } = desk.news().await
+            if let VmUpdate::All { vms } = desk.news().await
                 && vms.len() == MAX_VMS
             {
                 return vms;

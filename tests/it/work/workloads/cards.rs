@@ -151,7 +151,7 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
     let mac: MacAddr = third.ask.spec.nics[0].mac;
     let plain = VmReport::new(third.uuid(), third.name().clone(), VmState::Running);
     let report = VmReport { addresses: [(mac, Ipv4Addr::new(172, 30, 0, 77))].into(), ..plain };
-    assert!(one.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
+    assert!(one.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(shown(&third), Some([172, 30, 0, 77].into()));
 }
 

@@ -8,7 +8,7 @@ use meshd_model::{
     fleet::{AuditContext, Phase},
     work::task::{Launcher, Task, TaskState},
 };
-use meshd_proto::task::{TaskReport, TaskUser};
+use meshd_proto::task::{TaskUpdate, TaskUser};
 
 /// The site has a group of these.
 async fn group(world: &World, rig: &Rig, nodes: &[NodeId]) {
@@ -56,7 +56,7 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
     assert_eq!(state(&rig, &task), TaskState::Ending);
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it is not gone yet");
-    assert!(node.say(FromAgent::Task(TaskReport::Released { task: task.id })).await);
+    assert!(node.say(FromAgent::Task(TaskUpdate::Released { task: task.id })).await);
     assert_eq!((state(&rig, &task), work().len()), (TaskState::Cancelled, 0));
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);

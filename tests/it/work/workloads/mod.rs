@@ -21,7 +21,7 @@ use meshd_model::{
 };
 use meshd_proto::{
     Facts, FromAgent, Hello, VERSION,
-    vm::{VmNews, VmReport, VmState},
+    vm::{VmReport, VmState, VmUpdate},
 };
 use meshd_trust::Peer;
 use meshd_types::{NodeId, SystemUuid};
@@ -84,11 +84,11 @@ pub fn life(rig: &Rig, vm: &Vm) -> VmStatus {
 pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, VmState)]) {
     let report = |(vm, state): &(&Vm, VmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
-    assert!(machine.say(FromAgent::Vm(VmNews::All { vms })).await);
+    assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms })).await);
 }
 
 pub async fn released(machine: &Machine<'_>, vm: &Vm) {
-    assert!(machine.say(FromAgent::Vm(VmNews::Released { uuid: vm.uuid() })).await);
+    assert!(machine.say(FromAgent::Vm(VmUpdate::Released { uuid: vm.uuid() })).await);
 }
 
 pub fn code(error: &impl std::fmt::Display) -> String {

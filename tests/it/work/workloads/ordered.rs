@@ -152,7 +152,7 @@ async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     tell(&node, &[(&vm, VmState::Running)]).await;
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
-    let blocked = VmNews::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
+    let blocked = VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(blocked.clone())).await);
     }

@@ -131,7 +131,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
 async fn runs(machine: &Machine<'_>, vm: &Vm) {
     let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
     let report = VmReport { disks, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
-    assert!(machine.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
+    assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
 }
 
 fn left(rig: &Rig, node: NodeId) -> Vec<LeftDisk> {
@@ -163,9 +163,9 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
     let refused = create(&rig, wants(2), None).await.expect_err("it holds what the other one wrote");
     assert!(code(&refused).contains("disk_taken"), "{refused}");
     assert_eq!(left(&rig, node.id()), [LeftDisk { used: true, ..fresh.clone() }]);
-    let blocked = VmNews::ReleaseBlocked { uuid: vm.uuid(), reason: "it cannot be wiped".to_owned() };
+    let blocked = VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "it cannot be wiped".to_owned() };
     assert!(node.say(FromAgent::Vm(blocked)).await);
-    assert_eq!(record(&rig, &vm).and_then(|vm| vm.trouble).as_deref(), Some("it cannot be wiped"));
+    assert_eq!(record(&rig, &vm).and_then(|vm| vm.obstacle).as_deref(), Some("it cannot be wiped"));
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
     let next = create(&rig, wants(2), None).await.unwrap();
@@ -289,7 +289,7 @@ async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
     let contents = [("d".parse().unwrap(), vec!["xfs file system on sda".to_owned()])].into();
     let report = VmReport { disks, contents, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
     for _ in 0..2 {
-        assert!(node.say(FromAgent::Vm(VmNews::All { vms: vec![report.clone()] })).await);
+        assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vec![report.clone()] })).await);
     }
     let written = rig.events("disk_written");
     assert_eq!(written.len(), 1, "told twice, it is one");

@@ -7,7 +7,7 @@ use meshd::serve::central::{VmError, VmVerb};
 use meshd_api::DrainPolicy;
 use meshd_model::{
     fleet::{AuditContext, Phase},
-    work::VmWish,
+    work::VmDesiredState,
 };
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmWant};
 use meshd_types::Digest;
@@ -17,7 +17,7 @@ async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
     let failure = VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
     let plain = VmReport::new(vm.uuid(), vm.name().clone(), VmState::Failed);
     let report = VmReport { failure: Some(failure), start: Some(start), ..plain };
-    assert!(machine.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
+    assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
 }
 
 async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
@@ -45,7 +45,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     let (first, second) = if vm.node() == Some(one.id()) { (&one, &two) } else { (&two, &one) };
     refuse(first, &vm, 1, "bridge_missing: br0").await;
     let moved = record(&rig, &vm).unwrap();
-    assert_eq!((moved.node(), moved.start, moved.wish), (Some(second.id()), 2, VmWish::Run));
+    assert_eq!((moved.node(), moved.start, moved.desired_state), (Some(second.id()), 2, VmDesiredState::Run));
     assert!(rig.central.store().read(|model| model.held(first.id()).is_none()), "nothing stays reserved");
     assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
     assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
@@ -54,8 +54,8 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
     let off = record(&rig, &vm).unwrap();
-    assert_eq!((life(&rig, &vm), off.wish), (VmStatus::Unplaced, VmWish::Stop));
-    let why = off.trouble.expect("a reason");
+    assert_eq!((life(&rig, &vm), off.desired_state), (VmStatus::Unplaced, VmDesiredState::Stop));
+    let why = off.obstacle.expect("a reason");
     assert!(why.contains("br0") && why.contains("swtpm"), "{why}");
     assert!(rig.central.store().read(|model| model.held(second.id()).is_none()));
     rig.pass(std::time::Duration::from_secs(6)).await;
@@ -64,7 +64,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     let again = record(&rig, &vm).unwrap();
     let (node, machine) = if again.node() == Some(one.id()) { (one.id(), &one) } else { (two.id(), &two) };
-    assert_eq!((again.node(), again.trouble), (Some(node), None));
+    assert_eq!((again.node(), again.obstacle), (Some(node), None));
     assert_eq!(want(&rig, node), Some(VmWant::Release { disks: Vec::new() }));
     released(machine, &vm).await;
     assert!(matches!(want(&rig, node), Some(VmWant::Run { start: 3, .. })));
@@ -92,12 +92,15 @@ async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_
     let bad = create(&rig, ask(2, ""), None).await.unwrap();
     let asked = if bad.node() == Some(one.id()) { &one } else { &two };
     refuse(asked, &bad, 1, "volume_differs: root").await;
-    assert_eq!((life(&rig, &bad), record(&rig, &bad).unwrap().wish), (VmStatus::Unplaced, VmWish::Stop));
+    assert_eq!(
+        (life(&rig, &bad), record(&rig, &bad).unwrap().desired_state),
+        (VmStatus::Unplaced, VmDesiredState::Stop)
+    );
     // An agent that does not say by which order it failed is not understood as if it did.
     let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
     let failure = VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
     let report = VmReport { failure: Some(failure), ..VmReport::new(old.uuid(), old.name().clone(), VmState::Failed) };
-    assert!(two.say(FromAgent::Vm(VmNews::All { vms: vec![report] })).await);
+    assert!(two.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(record(&rig, &old).unwrap().node(), Some(two.id()));
 }
 
@@ -176,7 +179,7 @@ async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().wish), (VmStatus::Failed, VmWish::Stop));
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().desired_state), (VmStatus::Failed, VmDesiredState::Stop));
     let lost = rig.events("vm_lost").pop().expect("it is written down");
     assert!(lost.detail.contains("meshd node resume"), "{}", lost.detail);
     assert!(node.heartbeat(0).await);
@@ -236,7 +239,7 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     assert_eq!(life(&rig, &vm), VmStatus::Unconfirmed);
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
     tell(&first, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().trouble), (VmStatus::Running, None), "its node has it");
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().obstacle), (VmStatus::Running, None), "its node has it");
     // It was moved after the backup: the other one has it, and this one boots anew.
     restored().await;
     let second = host(&rig, 2).await;

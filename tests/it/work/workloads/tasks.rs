@@ -10,7 +10,7 @@ use meshd_model::{
 use meshd_proto::{
     FromCentral,
     task::{
-        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskReport, TaskStatus,
+        Output, OutputStored, Piece, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskReport, TaskUpdate,
         TaskUser,
     },
 };
@@ -47,13 +47,13 @@ fn record(rig: &Rig, id: TaskId) -> Task {
     rig.central.tasks.task_record(id).unwrap()
 }
 
-async fn news(machine: &Machine<'_>, news: TaskReport) -> Option<FromCentral> {
+async fn news(machine: &Machine<'_>, news: TaskUpdate) -> Option<FromCentral> {
     machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Task(news)).await.unwrap()
 }
 
 async fn runs(machine: &Machine<'_>, task: TaskId) {
-    let tasks = vec![TaskStatus { task, state: TaskNodeState::Running { launch: None } }];
-    news(machine, TaskReport::All { tasks }).await;
+    let tasks = vec![TaskReport { task, state: TaskNodeState::Running { launch: None } }];
+    news(machine, TaskUpdate::All { tasks }).await;
 }
 
 /// Two nodes of group `pair`.
@@ -80,7 +80,7 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     let task = run(&rig, None).await.unwrap();
     assert_eq!(task.holding().collect::<Vec<_>>(), [second.id()]);
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
-    news(&second, TaskReport::Released { task: task.id }).await;
+    news(&second, TaskUpdate::Released { task: task.id }).await;
     assert_eq!((record(&rig, task.id).state, record(&rig, task.id).is_open()), (TaskState::Cancelled, false));
     run(&rig, None).await.expect("it is free again");
 }
@@ -124,14 +124,14 @@ async fn a_node_writes_into_the_output_of_a_task_only_while_the_task_has_it() {
     let task = run(&rig, None).await.unwrap();
     let piece = |at: u64, text: &str| {
         let data = Piece::of(text.as_bytes().to_vec());
-        TaskReport::Output(Output { task: task.id, stream: Stream::Out, at, data })
+        TaskUpdate::Output(Output { task: task.id, stream: Stream::Out, at, data })
     };
     let kept = |upto| Some(FromCentral::OutputStored(OutputStored { task: task.id, stream: Stream::Out, upto }));
     assert_eq!(news(&first, piece(0, "good\n")).await, kept(5));
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
     assert_eq!(news(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
     for node in [&first, &second] {
-        news(node, TaskReport::Released { task: task.id }).await;
+        news(node, TaskUpdate::Released { task: task.id }).await;
     }
     assert_eq!(record(&rig, task.id).state, TaskState::Cancelled);
     assert_eq!(news(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
@@ -152,9 +152,9 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
             uuid.0[1] = round;
             VmReport::new(uuid, vm.name().clone(), VmState::Running)
         });
-        assert!(node.say(FromAgent::Vm(VmNews::All { vms: vms.collect() })).await);
-        let tasks = vec![TaskStatus { task: TaskId([round; 4]), state: TaskNodeState::Starting }];
-        news(&node, TaskReport::All { tasks }).await;
+        assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vms.collect() })).await);
+        let tasks = vec![TaskReport { task: TaskId([round; 4]), state: TaskNodeState::Starting }];
+        news(&node, TaskUpdate::All { tasks }).await;
     };
     for round in 0..100 {
         invent(round).await;
@@ -181,8 +181,8 @@ async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
         (runs, TaskNodeState::Running { launch: None }),
         (over, TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail }),
     ];
-    let tasks = states.map(|(task, state)| TaskStatus { task, state }).to_vec();
-    news(&first, TaskReport::All { tasks: tasks.clone() }).await;
+    let tasks = states.map(|(task, state)| TaskReport { task, state }).to_vec();
+    news(&first, TaskUpdate::All { tasks: tasks.clone() }).await;
     let mut told = Vec::new();
     while let Ok(command) = inbox.try_recv() {
         if let LinkCommand::Send(FromCentral::Task(order)) = command {
@@ -192,7 +192,7 @@ async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
     assert_eq!(told, [(over, TaskDesiredState::Gone)]);
     // It is not free before it has nothing of either.
     for (left, free) in [(tasks, false), (Vec::new(), true)] {
-        news(&first, TaskReport::All { tasks: left }).await;
+        news(&first, TaskUpdate::All { tasks: left }).await;
         assert_eq!(run(&rig, Some(2)).await.is_ok(), free);
     }
 }

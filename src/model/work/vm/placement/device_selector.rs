@@ -26,11 +26,11 @@ pub fn name(unit: &UnitFacts) -> Option<PciAddress> {
 
 /// Returns true if a unit matches any selector.
 pub fn helps(ask: &VmAsk, unit: &UnitFacts) -> bool {
-    ask.units.each.iter().any(|wish| fulfils(unit, wish))
+    ask.units.each.iter().any(|desired_state| fulfils(unit, desired_state))
 }
 
-fn fulfils(unit: &UnitFacts, wish: &UnitWish) -> bool {
-    match wish {
+fn fulfils(unit: &UnitFacts, desired_state: &UnitWish) -> bool {
+    match desired_state {
         UnitWish::Any => unit.kind == UnitKind::Device,
         UnitWish::Selected(selector) => unit.members.iter().any(|member| {
             selector.matches(PciName {
@@ -130,13 +130,14 @@ pub fn grant<'a>(
     };
     let needed = needed.into_iter().map(of).collect::<Option<Vec<usize>>>()?;
     let (disks, cards) = (slot_volumes(ask), slot_nics(ask));
-    let wanted = |wish: usize| SlotResourceRequest { disk: wish < disks, card: wish < cards };
-    let fits = |wish: usize, unit: usize| {
+    let wanted =
+        |desired_state: usize| SlotResourceRequest { disk: desired_state < disks, card: desired_state < cards };
+    let fits = |desired_state: usize, unit: usize| {
         // A named disk cannot also be the disk of a slot.
-        let twice = wish < disks && needed.contains(&unit);
+        let twice = desired_state < disks && needed.contains(&unit);
         !twice
-            && fulfils(free[unit], &ask.units.each[wish])
-            && now.is_none_or(|host| slot_resources::against(host, free[unit], wanted(wish)).is_none())
+            && fulfils(free[unit], &ask.units.each[desired_state])
+            && now.is_none_or(|host| slot_resources::against(host, free[unit], wanted(desired_state)).is_none())
     };
     let found = BipartiteMatching::new(ask.units.each.len(), free.len(), fits).all(&needed)?;
     Some(found.into_iter().map(|unit| free[unit]).collect())
@@ -153,53 +154,53 @@ fn needed<'h>(ask: &VmAsk, host: &CandidateNode<'h>) -> Vec<&'h Approved> {
 struct BipartiteMatching<F> {
     fits: F,
     unit_of: Vec<Option<usize>>,
-    wish_of: Vec<Option<usize>>,
+    desired_state_of: Vec<Option<usize>>,
 }
 
 impl<F: Fn(usize, usize) -> bool> BipartiteMatching<F> {
     fn new(wishes: usize, units: usize, fits: F) -> Self {
-        BipartiteMatching { fits, unit_of: vec![None; wishes], wish_of: vec![None; units] }
+        BipartiteMatching { fits, unit_of: vec![None; wishes], desired_state_of: vec![None; units] }
     }
 
     /// Returns a unit for each selector, all `needed` units among them.
     fn all(mut self, needed: &[usize]) -> Option<Vec<usize>> {
         for unit in needed {
             let mut tried = vec![false; self.unit_of.len()];
-            if self.wish_of[*unit].is_none() && !self.find_wish(*unit, &mut tried) {
+            if self.desired_state_of[*unit].is_none() && !self.find_desired_state(*unit, &mut tried) {
                 return None;
             }
         }
-        for wish in 0..self.unit_of.len() {
-            let mut tried = vec![false; self.wish_of.len()];
-            if self.unit_of[wish].is_none() && !self.find_unit(wish, &mut tried) {
+        for desired_state in 0..self.unit_of.len() {
+            let mut tried = vec![false; self.desired_state_of.len()];
+            if self.unit_of[desired_state].is_none() && !self.find_unit(desired_state, &mut tried) {
                 return None;
             }
         }
         self.unit_of.into_iter().collect()
     }
 
-    fn find_unit(&mut self, wish: usize, tried: &mut [bool]) -> bool {
-        for unit in 0..self.wish_of.len() {
-            if tried[unit] || !(self.fits)(wish, unit) {
+    fn find_unit(&mut self, desired_state: usize, tried: &mut [bool]) -> bool {
+        for unit in 0..self.desired_state_of.len() {
+            if tried[unit] || !(self.fits)(desired_state, unit) {
                 continue;
             }
             tried[unit] = true;
-            if self.wish_of[unit].is_none_or(|other| self.find_unit(other, tried)) {
-                (self.wish_of[unit], self.unit_of[wish]) = (Some(wish), Some(unit));
+            if self.desired_state_of[unit].is_none_or(|other| self.find_unit(other, tried)) {
+                (self.desired_state_of[unit], self.unit_of[desired_state]) = (Some(desired_state), Some(unit));
                 return true;
             }
         }
         false
     }
 
-    fn find_wish(&mut self, unit: usize, tried: &mut [bool]) -> bool {
-        for wish in 0..self.unit_of.len() {
-            if tried[wish] || !(self.fits)(wish, unit) {
+    fn find_desired_state(&mut self, unit: usize, tried: &mut [bool]) -> bool {
+        for desired_state in 0..self.unit_of.len() {
+            if tried[desired_state] || !(self.fits)(desired_state, unit) {
                 continue;
             }
-            tried[wish] = true;
-            if self.unit_of[wish].is_none_or(|other| self.find_wish(other, tried)) {
-                (self.wish_of[unit], self.unit_of[wish]) = (Some(wish), Some(unit));
+            tried[desired_state] = true;
+            if self.unit_of[desired_state].is_none_or(|other| self.find_desired_state(other, tried)) {
+                (self.desired_state_of[unit], self.unit_of[desired_state]) = (Some(desired_state), Some(unit));
                 return true;
             }
         }

@@ -20,7 +20,7 @@ fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
     (ask.spec.restart.when, ask.on_node_loss) = (when, on_node_loss);
     let mut vm = Vm::new(ask, None, at(0));
     vm.run();
-    vm.settle(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
+    vm.assign(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
     vm
 }
 
@@ -34,7 +34,7 @@ fn what_is_told_is_news_once_and_the_order_is_the_whole_wish() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     assert_eq!((vm.life(true), vm.is_settled()), (VmStatus::Ordered, false));
     assert_eq!(vm.tell(report(VmState::Starting, 0), at(1)), None);
-    assert_eq!(vm.tell(report(VmState::Running, 0), at(2)), Some(VmTold::Started));
+    assert_eq!(vm.tell(report(VmState::Running, 0), at(2)), Some(VmChange::Started));
     assert_eq!(vm.tell(report(VmState::Running, 0), at(3)), None);
     assert_eq!(vm.seen.as_ref().map(|seen| seen.since), Some(at(2)));
     assert!(vm.is_settled() && vm.has_told(&report(VmState::Running, 0)));
@@ -46,14 +46,14 @@ fn what_is_told_is_news_once_and_the_order_is_the_whole_wish() {
         assert!(!vm.is_settled());
         assert_eq!(vm.order(node()).map(|order| order.want), Some(VmWant::Stop { grace_s: told }));
     }
-    assert_eq!(vm.tell(report(VmState::Stopped, 0), at(4)), Some(VmTold::Stopped));
+    assert_eq!(vm.tell(report(VmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
     assert!(vm.is_settled());
-    vm.wish = VmWish::Release;
+    vm.desired_state = VmDesiredState::Release;
     assert_eq!(vm.life(true), VmStatus::Releasing);
     assert!(matches!(vm.order(node()), Some(VmOrder { want: VmWant::Release { .. }, .. })));
     let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
     assert_eq!(vm.order(other), None, "it is no concern of another node");
-    vm.strays.insert(other);
+    vm.stray_nodes.insert(other);
     assert!(matches!(vm.order(other), Some(VmOrder { want: VmWant::Release { .. }, .. })));
 }
 
@@ -69,11 +69,15 @@ fn after_a_reboot_of_its_node_the_restart_policy_decides_and_is_told_once() {
         let mut vm = placed(when, loss);
         assert_eq!(vm.rebooted(BootSessionId([1; 12]), true, at(1)), None, "the boot in which it was placed");
         vm.tell(report(VmState::Running, 0), at(1));
-        assert!(matches!(vm.rebooted(next, true, at(2)), Some(VmTold::Lost(_))));
+        assert!(matches!(vm.rebooted(next, true, at(2)), Some(VmChange::Lost(_))));
         assert_eq!(vm.rebooted(next, true, at(3)), None);
         assert_eq!(vm.missing(true, at(4)), None, "that it is not there is known");
-        let expected = if again { (VmWish::Run, 2, VmStatus::Ordered) } else { (VmWish::Stop, 1, VmStatus::Failed) };
-        assert_eq!((vm.wish, vm.start, vm.life(true)), expected, "{when:?} {loss:?}");
+        let expected = if again {
+            (VmDesiredState::Run, 2, VmStatus::Ordered)
+        } else {
+            (VmDesiredState::Stop, 1, VmStatus::Failed)
+        };
+        assert_eq!((vm.desired_state, vm.start, vm.life(true)), expected, "{when:?} {loss:?}");
         vm.run();
         assert_eq!(vm.life(true), VmStatus::Ordered);
     }
@@ -84,8 +88,8 @@ fn one_that_its_node_has_no_more_is_lost_and_one_that_it_never_had_is_awaited() 
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     assert_eq!(vm.missing(true, at(1)), None, "the order may be under way");
     vm.tell(report(VmState::Running, 0), at(2));
-    assert!(matches!(vm.missing(true, at(3)), Some(VmTold::Lost(_))));
-    assert_eq!((vm.wish, vm.life(true)), (VmWish::Stop, VmStatus::Failed));
+    assert!(matches!(vm.missing(true, at(3)), Some(VmChange::Lost(_))));
+    assert_eq!((vm.desired_state, vm.life(true)), (VmDesiredState::Stop, VmStatus::Failed));
 }
 
 #[test]
@@ -102,7 +106,7 @@ fn only_one_that_stands_on_nothing_of_its_node_may_move() {
         bound(|vm| vm.ask.units.each = vec![meshd_config::vm::UnitWish::Any]),
         bound(|vm| vm.only = vm.node()),
         bound(|vm| vm.ask.on_node_loss = OnNodeLoss::Wait),
-        bound(|vm| vm.wish = VmWish::Stop),
+        bound(|vm| vm.desired_state = VmDesiredState::Stop),
     ] {
         assert!(!vm.may_move(), "{vm:?}");
     }
@@ -123,12 +127,12 @@ fn a_record_is_stored_as_it_is_and_words_are_bounded() {
 fn an_order_is_settled_only_by_a_word_on_that_order() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let of = |start: u32, state| VmReport { start: Some(start), ..report(state, 0) };
-    assert_eq!(vm.tell(of(1, VmState::Running), at(1)), Some(VmTold::Started));
+    assert_eq!(vm.tell(of(1, VmState::Running), at(1)), Some(VmChange::Started));
     assert!(vm.is_settled());
     vm.ordered();
     assert!(!vm.is_settled(), "the restart may be lost");
     assert!(vm.has_told(&of(1, VmState::Running)) && !vm.has_told(&of(2, VmState::Running)));
-    assert_eq!(vm.tell(of(2, VmState::Running), at(2)), Some(VmTold::Started));
+    assert_eq!(vm.tell(of(2, VmState::Running), at(2)), Some(VmChange::Started));
     assert!(vm.is_settled());
     vm.tell(of(2, VmState::Failed), at(3));
     vm.ordered();
@@ -140,7 +144,7 @@ fn one_that_waited_for_its_files_is_ordered_again_by_the_next_agent() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     vm.tell(report(VmState::Starting, 0), at(1));
     assert_eq!(vm.missing(true, at(2)), None);
-    assert_eq!((vm.wish, vm.life(true), vm.is_settled()), (VmWish::Run, VmStatus::Ordered, false));
+    assert_eq!((vm.desired_state, vm.life(true), vm.is_settled()), (VmDesiredState::Run, VmStatus::Ordered, false));
 }
 
 #[test]
@@ -156,7 +160,7 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
     let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let (given, from) = refused(&vm, Some(1));
     assert_eq!((from, given.place.is_none(), given.waits_for_node()), (Some(node()), true, true));
-    assert!(given.strays.contains(&node()));
+    assert!(given.stray_nodes.contains(&node()));
     assert_eq!(refused(&vm, None).1, None);
     let mut again = vm.clone();
     again.run();
@@ -176,9 +180,9 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
             break;
         }
         vm.run();
-        vm.settle(Placement { node: other(number), since: at(0), session: None }, Vec::new(), Vec::new());
+        vm.assign(Placement { node: other(number), since: at(0), session: None }, Vec::new(), Vec::new());
     }
-    assert_eq!((vm.refused.len(), vm.wish), (crate::work::MAX_REFUSED, VmWish::Stop));
+    assert_eq!((vm.refused.len(), vm.desired_state), (crate::work::MAX_REFUSED, VmDesiredState::Stop));
 }
 
 #[test]
@@ -190,7 +194,7 @@ fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_w
     };
     vm.ask.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
     let place = vm.place.clone().expect("it has one");
-    vm.settle(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
+    vm.assign(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
     assert_eq!(vm.ask.spec.volumes[0], volume("a", "slot:eui.1"));
     let told = |use_of: &[(&str, DiskUse)]| {
         let disks = use_of.iter().map(|(name, told)| (name.parse().expect("a name"), *told)).collect();
@@ -209,5 +213,5 @@ fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_w
     let mut kept = vm.clone();
     kept.keep_disks();
     assert_eq!(order(&kept), None);
-    assert!(vm.left(node()) && order(&vm).is_none() && vm.owes.is_empty());
+    assert!(vm.left(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
 }

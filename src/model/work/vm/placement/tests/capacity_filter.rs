@@ -80,7 +80,7 @@ impl Node {
     fn take(&mut self, ask: VmAsk) -> Vm {
         let fit = self.fit(&ask).unwrap_or_else(|unfit| panic!("{unfit}"));
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
-        vm.settle(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units, fit.disks);
+        vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units, fit.disks);
         vm.bind(fit.near, fit.numa_mismatch);
         self.held.add(&vm);
         vm

@@ -91,7 +91,7 @@ fn place_one(rack: &mut [Node], ask: VmAsk) -> (Option<PlacementFit>, usize) {
     let looked = looked.get();
     if let Some(fit) = &fit {
         let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
-        vm.settle(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
+        vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
         rack.iter_mut().find(|node| node.id == fit.node).expect("it is of the rack").held.add(&vm);
     }
     (fit, looked)

@@ -15,7 +15,7 @@ fn ask(number: u8, memory: &str, units: &[&str]) -> VmAsk {
     let uuid = SystemUuid([9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, number]);
     let text = format!(r#"{{"name": "vm-{number}", "uuid": "{uuid}", "vcpus": 2, "memory": "{memory}"}}"#);
     let mut ask = VmAsk::new(serde_json::from_str(&text).expect("a specification"));
-    ask.units.each = units.iter().map(|wish| wish.parse().expect("a wish")).collect();
+    ask.units.each = units.iter().map(|desired_state| desired_state.parse().expect("a wish")).collect();
     ask
 }
 
@@ -61,7 +61,7 @@ fn holding(asks: &[(VmAsk, &[&str])]) -> Allocations {
     for (ask, units) in asks {
         let mut vm = Vm::new(ask.clone(), None, Timestamp::EPOCH);
         let units = units.iter().map(|unit| unit.parse().expect("an address")).collect();
-        vm.settle(Placement { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
+        vm.assign(Placement { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
         held.add(&vm);
     }
     held

@@ -7,9 +7,9 @@ use tokio::runtime::{Builder, Runtime};
 const THREADS: usize = 4;
 
 /// A separate runtime. Dropping it does not wait for its tasks.
-pub struct Apart(Option<Runtime>);
+pub struct BackgroundThread(Option<Runtime>);
 
-impl Apart {
+impl BackgroundThread {
     /// Starts the threads.
     ///
     /// # Errors
@@ -17,7 +17,7 @@ impl Apart {
     pub fn new() -> io::Result<Self> {
         let runtime =
             Builder::new_multi_thread().worker_threads(THREADS).thread_name("mesh-agent").enable_all().build()?;
-        Ok(Apart(Some(runtime)))
+        Ok(BackgroundThread(Some(runtime)))
     }
 
     /// Runs a function whose spawned tasks run on these threads.
@@ -27,7 +27,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for BackgroundThread {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
