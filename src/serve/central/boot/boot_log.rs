@@ -11,19 +11,50 @@ use meshd_proto::{
     task::Piece,
 };
 use meshd_store::{Chunk, Limits, LogLine};
-use meshd_types::{BootSessionId, NodeId};
+use meshd_types::{BootSessionId, NodeId, fail};
 use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking};
 
 /// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a rack has thousands of logs.
 pub(super) const LOG_LIMITS: Limits = Limits { segment: 128 << 10, newest: 3, keep_open: false };
+/// Bytes that a node may send at once, and in each second after that. An agent sends 2 MiB and 16 KiB; a hostile node must not occupy the disk.
+const BURST: u64 = 4 << 20;
+const BYTES_PER_SECOND: u64 = 32 << 10;
 /// Logs of boots that are no longer on record are removed this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// How much of its log a node has sent in one boot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogBudget {
+    /// Monotonic time of the first piece.
+    since: Duration,
+    sent: u64,
+}
+
+impl LogBudget {
+    fn new(now: Duration) -> Self {
+        LogBudget { since: now, sent: 0 }
+    }
+
+    /// Returns true if the node may send so many bytes now.
+    fn admits(&mut self, bytes: u64, now: Duration) -> bool {
+        let limit = BURST + BYTES_PER_SECOND.saturating_mul(now.saturating_sub(self.since).as_secs());
+        let sent = self.sent.saturating_add(bytes);
+        let admitted = sent <= limit || !fail::defends("boot-log-rate");
+        if admitted {
+            self.sent = sent;
+        }
+        admitted
+    }
+}
 
 impl BootService {
     /// Stores a piece of a node's log. Without an answer, the node repeats the piece.
     pub(crate) async fn store_log(&self, node: NodeId, session: BootSessionId, piece: LogPiece) -> Option<FromCentral> {
         let LogPiece { source, at, data } = piece;
+        if !self.admits_log(session, piece_length(&data)) {
+            return None;
+        }
         let line = LogLine { when: self.env.now(), node, stream: source, at, data };
         match self.append_log(session, line).await {
             Ok(upto) => Some(FromCentral::LogStored(LogStored { source, upto })),
@@ -32,6 +63,11 @@ impl BootService {
                 None
             }
         }
+    }
+
+    fn admits_log(&self, session: BootSessionId, bytes: u64) -> bool {
+        let now = self.env.monotonic();
+        self.log_budgets.lock().entry(session).or_insert_with(|| LogBudget::new(now)).admits(bytes, now)
     }
 
     async fn append_log(&self, session: BootSessionId, line: LogLine<LogSource>) -> io::Result<u64> {
@@ -85,8 +121,33 @@ impl BootService {
             *swept = Some(now);
         }
         let sessions: BTreeSet<BootSessionId> = self.env.store.read(|model| model.session_ids().collect());
+        self.log_budgets.lock().retain(|session, _| sessions.contains(session));
         let logs = Arc::clone(&self.logs);
         // The next sweep removes what this one could not.
         let _ = spawn_blocking(move || logs.keep_only(&sessions)).await;
+    }
+}
+
+/// Bytes of a piece as it was sent.
+fn piece_length(data: &Piece) -> u64 {
+    let length = match data {
+        Piece::Text(text) => text.len(),
+        Piece::Bytes { hex } => hex.len(),
+    };
+    length as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_sends_its_log_no_faster_than_the_limit() {
+        let (start, piece) = (Duration::from_secs(100), 8 << 10);
+        let mut budget = LogBudget::new(start);
+        let mut stored = |now: Duration| (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece;
+        assert_eq!(stored(start), BURST);
+        assert_eq!(stored(start), 0, "the burst is spent");
+        assert_eq!(stored(start + Duration::from_secs(10)), 10 * BYTES_PER_SECOND);
     }
 }

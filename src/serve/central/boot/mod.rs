@@ -36,7 +36,7 @@ pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub(super) use stalls::LOOK_INTERVAL;
 
 use super::{enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf};
-use boot_log::LOG_LIMITS;
+use boot_log::{LOG_LIMITS, LogBudget};
 use bytes::Bytes;
 use meshd_model::boot::BootQueue;
 use meshd_proto::log::LogSource;
@@ -60,6 +60,8 @@ pub struct BootService {
     repeats: Repeats,
     segments: Leaf<Vec<SegmentHealth>>,
     logs: Arc<PieceLogs<BootSessionId, LogSource>>,
+    /// What nodes have sent of their logs.
+    log_budgets: Leaf<BTreeMap<BootSessionId, LogBudget>>,
     /// Monotonic time of the last sweep of the logs.
     swept: Leaf<Option<Duration>>,
 }
@@ -73,8 +75,21 @@ impl BootService {
         loaders: BTreeMap<String, Bytes>,
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
-        let (promises, repeats, segments, swept) = Default::default();
+        let (promises, repeats, segments, log_budgets, swept) = Default::default();
         let logs = Arc::new(PieceLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
-        BootService { env, links, enrolment, generations, loaders, promises, queue, repeats, segments, logs, swept }
+        BootService {
+            env,
+            links,
+            enrolment,
+            generations,
+            loaders,
+            promises,
+            queue,
+            repeats,
+            segments,
+            logs,
+            log_budgets,
+            swept,
+        }
     }
 }
