@@ -2,15 +2,12 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `backup` | one encrypted file with everything that a rack depends on |
-//! | `serve` | the central node's operations, and the servers in the order in which a node meets them |
+//! | `serve` | the servers, in the order in which a node meets them |
 //! | `daemon` | bind, spawn in boot-chain order, drain |
 //! | `cli` | the words that an operator types |
 //!
 //! Without the feature `server` this crate is empty: the program `mesh-agent` uses `meshd_agent` alone.
 
-#[cfg(feature = "server")]
-pub mod backup;
 #[cfg(feature = "server")]
 pub mod cli;
 #[cfg(feature = "server")]

@@ -1,7 +1,8 @@
 //! A central node in this process, with a rack of nodes that are online.
 
 use anyhow::Context as _;
-use meshd::{daemon, serve::central::Shared};
+use meshd::daemon;
+use meshd_central::Shared;
 use meshd_image::catalog::image::{Blob, FORMAT, ImageManifest, Parts, blob_path, manifest_path};
 use meshd_model::fleet::{Fingerprint, Generation, Node, Phase, Verb};
 use meshd_proto::{Facts, PciFacts};

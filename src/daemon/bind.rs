@@ -4,9 +4,9 @@ use super::{files::Connections, tasks::DaemonTasks};
 use crate::serve::{
     admin, agent,
     bind::{self, Service},
-    central::{Central, Shared},
     dhcp, http, metrics, tftp,
 };
+use meshd_central::{Central, Shared};
 use meshd_model::boot::Endpoint;
 use std::{net::SocketAddrV4, path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;

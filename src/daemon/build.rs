@@ -1,14 +1,10 @@
 //! Reads all files and builds all services before a socket is opened.
 
 use super::DaemonError;
-use crate::{
-    backup::AUTHORITY,
-    serve::{
-        central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog},
-        lan::SystemLan,
-    },
-};
+use crate::serve::lan::SystemLan;
 use bytes::Bytes;
+use meshd_backup::AUTHORITY;
+use meshd_central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog};
 use meshd_config::Site;
 use meshd_image::catalog::load_agent;
 use meshd_store::Store;

@@ -23,11 +23,9 @@ pub use bind::DaemonError;
 pub use build::{REQUIRED_LOADERS, build, build_with};
 pub use privileges::{PrivilegeError, settle};
 
-use crate::serve::{
-    central::{Shared, WATCH_INTERVAL},
-    metrics::{self, Metrics},
-};
+use crate::serve::metrics::{self, Metrics};
 use bind::BoundSockets;
+use meshd_central::{Shared, WATCH_INTERVAL};
 use meshd_config::{DhcpMode, Site};
 use tasks::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};

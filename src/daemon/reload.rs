@@ -1,7 +1,7 @@
 //! Reload: detects edited site files, overlays and secrets, and new images.
 
 use super::DaemonError;
-use crate::serve::central::Shared;
+use meshd_central::Shared;
 use meshd_image::catalog::{
     agent_path,
     versions::{BUNDLES, IMAGES},

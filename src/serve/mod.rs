@@ -6,7 +6,6 @@
 //! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |
 //! | `limiter` | connection limits of one API |
 //! | `log` | a log with a rate limit for each cause |
-//! | `central` | the services that all servers use |
 //! | `metrics` | metrics for Prometheus |
 //! | `dhcp` | DHCP |
 //! | `tftp` | TFTP |
@@ -19,7 +18,6 @@ pub mod bind;
 pub mod lan;
 pub mod limiter;
 mod log;
-pub mod central;
 pub mod metrics;
 pub mod dhcp;
 pub mod tftp;

@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{World, dhcp::As, eventually, node::PxeNode},
 };
-use meshd::serve::central::{DhcpSeen, DhcpStep};
+use meshd_central::{DhcpSeen, DhcpStep};
 use meshd_model::fleet::{DhcpExchange, Fingerprint, Node, Phase, Stage, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_types::{Basis, MacAddr};

@@ -12,7 +12,7 @@ use crate::{
         node::{PxeNode, Script},
     },
 };
-use meshd::serve::central::{DhcpSeen, DhcpStep};
+use meshd_central::{DhcpSeen, DhcpStep};
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage};
 use meshd_store::StoreError;
 use meshd_types::{MacAddr, NodeId, SystemUuid};

@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::World,
 };
-use meshd::serve::central::{DhcpSeen, DhcpStep};
+use meshd_central::{DhcpSeen, DhcpStep};
 use meshd_model::fleet::{DhcpExchange, Stage, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::MacAddr;

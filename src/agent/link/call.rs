@@ -1,24 +1,19 @@
 //! Calls the central node: TCP and TLS, then a POST or a WebSocket. The agent never listens.
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, Response, StatusCode, body::Incoming, header};
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, StatusCode, header};
+pub use meshd_client::Socket;
+use meshd_client::{Client, ClientError, ResponseBody, Timeouts, collect};
 use meshd_proto::{ActionId, AgentConfig, ErrorBody, FromCentral};
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{net::SocketAddrV4, sync::Arc, time::Duration};
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
-use tokio_rustls::{TlsConnector, client::TlsStream};
-use tokio_tungstenite::{
-    WebSocketStream, client_async_with_config,
-    tungstenite::{self, client::IntoClientRequest as _, protocol::WebSocketConfig},
-};
+use std::{sync::Arc, time::Duration};
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::WebSocketConfig};
 
-/// Timeout of TCP and TLS together.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Timeout of a POST or of the upgrade to a WebSocket.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The central node answers small requests at once, but it may be restarting.
+const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(15), response: Duration::from_secs(30) };
 
 /// Address of the central node, and the TLS configuration with the certificate of this node.
 #[derive(Clone, Debug)]
@@ -28,9 +23,6 @@ pub struct Endpoint {
     /// Certificate of this node, and the authorities that it trusts.
     pub tls: Arc<ClientConfig>,
 }
-
-/// A WebSocket to the central node.
-pub type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,61 +38,41 @@ pub enum CallError {
     Lost(String),
 }
 
-fn lost(what: &str) -> impl FnOnce(std::io::Error) -> CallError {
-    let what = what.to_owned();
-    move |error| match alert(&error) {
-        _ if is_foreign(&error) => CallError::StaleCa(format!(
-            "{what}: {error}; it is another central node, or its authority was replaced while this node was away: \
-             boot this node again, or give its agent a new token"
-        )),
-        Some(alert) => CallError::Refused(format!("our certificate ({alert:?})")),
-        None => CallError::Lost(format!("{what}: {error}")),
-    }
-}
-
-/// Returns true if the certificate of the other side is not trusted.
-fn is_foreign(error: &std::io::Error) -> bool {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    matches!(inner, Some(rustls::Error::InvalidCertificate(_)))
-}
-
-/// In TLS 1.3 the rejection of a client certificate arrives after the handshake, as an alert on the first read.
-fn alert(error: &(dyn std::error::Error + 'static)) -> Option<AlertDescription> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::AlertReceived(alert)) = inner.or_else(|| error.downcast_ref()) {
-            use AlertDescription as A;
-            let about_us = matches!(
-                alert,
-                A::BadCertificate
-                    | A::UnsupportedCertificate
-                    | A::CertificateRevoked
-                    | A::CertificateExpired
-                    | A::CertificateUnknown
-                    | A::UnknownCA
-                    | A::AccessDenied
-                    | A::DecryptError
-            );
-            return about_us.then_some(*alert);
+impl From<ClientError> for CallError {
+    fn from(error: ClientError) -> Self {
+        match error.tls_error() {
+            Some(rustls::Error::InvalidCertificate(_)) => CallError::StaleCa(format!(
+                "{error}; it is another central node, or its authority was replaced while this node was away: boot this node \
+                 again, or give its agent a new token"
+            )),
+            Some(rustls::Error::AlertReceived(alert)) if rejects_certificate(*alert) => {
+                CallError::Refused(format!("our certificate ({alert:?})"))
+            }
+            _ => CallError::Lost(error.to_string()),
         }
-        cause = error.source();
     }
-    None
 }
 
-async fn connect(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, CallError> {
-    let address = SocketAddrV4::new(config.central, config.port);
+/// Returns true if the alert is about the certificate of this node.
+fn rejects_certificate(alert: AlertDescription) -> bool {
+    use AlertDescription as A;
+    matches!(
+        alert,
+        A::BadCertificate
+            | A::UnsupportedCertificate
+            | A::CertificateRevoked
+            | A::CertificateExpired
+            | A::CertificateUnknown
+            | A::UnknownCA
+            | A::AccessDenied
+            | A::DecryptError
+    )
+}
+
+fn client(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<Client, CallError> {
     let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Lost(error.to_string()))?;
-    let connected = timeout(CONNECT_TIMEOUT, async {
-        let stream = TcpStream::connect(address).await.map_err(lost(&format!("cannot reach {address}")))?;
-        // Small messages in both directions.
-        let _ = stream.set_nodelay(true);
-        let handshake = TlsConnector::from(tls).connect(name, stream).await;
-        handshake.map_err(lost(&format!("no TLS with {address} under this site's authority")))
-    });
-    connected.await.map_err(|_| CallError::Lost(format!("{address} does not answer")))?
+    let (host, port) = (config.central.to_string(), config.port);
+    Ok(Client { endpoint: meshd_client::Endpoint::Tls { host, port, name, config: tls }, timeouts: TIMEOUTS })
 }
 
 /// Sends a request and reads the answer. 401 is a rejection; any other error may be retried.
@@ -119,42 +91,14 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| broken(&error))?;
-    let whole = async {
-        // The connection task ends with this function, because dropping a set of tasks aborts them.
-        let (response, _connection) = send(config, tls, request).await?;
-        let status = response.status();
-        Ok((status, Limited::new(response.into_body(), meshd_proto::MAX_MESSAGE).collect().await))
-    };
-    let answer = timeout(CALL_TIMEOUT, whole).await.map_err(|_| CallError::Lost("no answer in time".into()))?;
-    let (status, body) = answer?;
-    let body = body.map_err(|error| broken(&error))?.to_bytes();
+    let response = client(config, tls)?.send(request).await?;
+    let status = response.status();
+    let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
+    let body = body.map_err(|_| CallError::Lost("no answer in time".into()))??;
     match status {
         StatusCode::OK => serde_json::from_slice(&body).map_err(|error| broken(&error)),
         StatusCode::UNAUTHORIZED => Err(CallError::Refused(message(&body, status))),
         other => Err(CallError::Lost(message(&body, other))),
-    }
-}
-
-/// Sends a request. Returns the head of the answer and the connection that delivers the body.
-async fn send(
-    config: &AgentConfig,
-    tls: Arc<ClientConfig>,
-    request: Request<Full<Bytes>>,
-) -> Result<(Response<Incoming>, JoinSet<Result<(), hyper::Error>>), CallError> {
-    let stream = connect(config, tls).await?;
-    let exchange = async {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(connection);
-        Ok((sender.send_request(request).await?, tasks))
-    };
-    exchange.await.map_err(|error: hyper::Error| broke(&error))
-}
-
-fn broke(error: &hyper::Error) -> CallError {
-    match alert(error) {
-        Some(alert) => CallError::Refused(format!("our certificate ({alert:?})")),
-        None => CallError::Lost(format!("the connection broke: {error}")),
     }
 }
 
@@ -173,21 +117,18 @@ pub enum Piece {
 }
 
 /// The body of an answer.
-pub struct Body {
-    body: Incoming,
-    _connection: JoinSet<Result<(), hyper::Error>>,
-}
+pub struct Body(ResponseBody);
 
 impl Body {
     /// Reads the next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
-            let frame = timeout(CALL_TIMEOUT, self.body.frame()).await;
+            let frame = timeout(TIMEOUTS.response, self.0.frame()).await;
             let Some(frame) = frame.map_err(|_| CallError::Lost("nothing comes any more".into()))? else {
                 return Ok(None);
             };
             // Skip trailers.
-            if let Ok(bytes) = frame.map_err(|error| broke(&error))?.into_data() {
+            if let Ok(bytes) = frame.map_err(ClientError::Connection)?.into_data() {
                 return Ok(Some(bytes));
             }
         }
@@ -205,23 +146,23 @@ pub async fn piece(
         .uri(path)
         .header(header::HOST, meshd_proto::SERVER_NAME)
         .header(header::RANGE, format!("bytes={}-{}", range.0, range.1.saturating_sub(1)))
-        .body(Full::default())
+        .body(Full::<Bytes>::default())
         .map_err(|error| CallError::Lost(error.to_string()))?;
-    let sent = timeout(CALL_TIMEOUT, send(config, tls, request)).await;
-    let (response, connection) = sent.map_err(|_| CallError::Lost("no answer in time".into()))??;
-    let told = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match (response.status(), content_range(told)) {
+    let response = client(config, tls)?.send(request).await?;
+    let status = response.status();
+    let header = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    match (status, content_range(header.unwrap_or_default())) {
         (StatusCode::PARTIAL_CONTENT, Some((first, of))) if first == range.0 => {
-            Ok(Piece::Body { body: Body { body: response.into_body(), _connection: connection }, of })
+            Ok(Piece::Body { body: Body(response.into_body()), of })
         }
         (StatusCode::RANGE_NOT_SATISFIABLE, _) => Ok(Piece::Beyond),
         (status, _) => {
-            let body = Limited::new(response.into_body(), meshd_proto::MAX_MESSAGE).collect().await;
-            let said = message(&body.map(|body| body.to_bytes()).unwrap_or_default(), status);
+            let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
+            let reason = message(&body.ok().and_then(Result::ok).unwrap_or_default(), status);
             match status {
-                StatusCode::UNAUTHORIZED => Err(CallError::Refused(said)),
-                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::None(said)),
-                _ => Err(CallError::Lost(said)),
+                StatusCode::UNAUTHORIZED => Err(CallError::Refused(reason)),
+                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::None(reason)),
+                _ => Err(CallError::Lost(reason)),
             }
         }
     }
@@ -237,26 +178,17 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 pub async fn open(config: &AgentConfig, tls: Arc<ClientConfig>, path: &str) -> Result<Socket, CallError> {
     let request = format!("wss://{}{path}", meshd_proto::SERVER_NAME);
     let request = request.into_client_request().map_err(|error| CallError::Lost(error.to_string()))?;
-    let stream = connect(config, tls).await?;
     let limits = WebSocketConfig::default()
         .read_buffer_size(16 * 1024)
         .max_message_size(Some(meshd_proto::MAX_MESSAGE))
         .max_frame_size(Some(meshd_proto::MAX_MESSAGE));
-    let opened = timeout(CALL_TIMEOUT, client_async_with_config(request, stream, Some(limits))).await;
-    match opened.map_err(|_| CallError::Lost("no answer in time".into()))? {
-        Ok((socket, _)) => Ok(socket),
-        Err(tungstenite::Error::Http(response)) => {
-            let said = message(response.body().as_deref().unwrap_or_default(), response.status());
-            match response.status() {
-                StatusCode::UNAUTHORIZED => Err(CallError::Refused(said)),
-                _ => Err(CallError::Lost(said)),
-            }
+    client(config, tls)?.web_socket(request, limits).await.map_err(|error| match error {
+        ClientError::Rejected { status: StatusCode::UNAUTHORIZED, body } => {
+            CallError::Refused(message(&body, StatusCode::UNAUTHORIZED))
         }
-        Err(error) => Err(match alert(&error) {
-            Some(alert) => CallError::Refused(format!("our certificate ({alert:?})")),
-            None => CallError::Lost(format!("no WebSocket: {error}")),
-        }),
-    }
+        ClientError::Rejected { status, body } => CallError::Lost(message(&body, status)),
+        other => other.into(),
+    })
 }
 
 fn message(body: &[u8], status: StatusCode) -> String {

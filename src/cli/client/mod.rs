@@ -9,14 +9,14 @@ pub(crate) mod remote;
 use super::{Failure, shown};
 use axum::body::Body;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
-    body::Incoming,
     header::{self, HeaderMap, HeaderValue},
 };
-use hyper_util::rt::TokioIo;
 use meshd_api::{ErrorView, FORCE_HEADER, REASON_HEADER};
+use meshd_client::{Client, ClientError, Endpoint, ResponseBody, Socket, Timeouts, collect};
+use meshd_types::Secret;
 use remote::Server;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -24,48 +24,36 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::UnixStream,
-};
-use tokio_tungstenite::{WebSocketStream, client_async, tungstenite, tungstenite::client::IntoClientRequest as _};
+use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::WebSocketConfig};
 
-/// How long the central node may take to begin its answer; it gives up by itself a little earlier.
-const TIME_LIMIT: Duration = Duration::from_secs(40);
+/// The central node gives up a request by itself a little earlier.
+const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(40), response: Duration::from_secs(40) };
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 256 << 20;
 
 /// Talks to one central node.
 #[derive(Debug)]
 pub(super) struct AdminClient {
-    way: Transport,
+    client: Client,
+    /// The site file that names the socket.
+    site: Option<PathBuf>,
+    /// API token, for a central node on another machine.
+    token: Option<Secret<String>>,
     /// Why whatever is ordered is ordered.
     reason: Option<String>,
     /// Virtual machines may be lost by it.
     force: bool,
 }
 
-#[derive(Debug)]
-enum Transport {
-    /// A socket on this machine, and the site file that names it.
-    Socket {
-        socket: PathBuf,
-        site: Option<PathBuf>,
-    },
-    Server(Server),
-}
-
-/// Either way's bytes.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
 impl AdminClient {
     pub(super) fn of_socket(socket: PathBuf, site: Option<PathBuf>, reason: Option<String>) -> Self {
-        AdminClient { way: Transport::Socket { socket, site }, reason, force: false }
+        let client = Client { endpoint: Endpoint::Unix(socket), timeouts: TIMEOUTS };
+        AdminClient { client, site, token: None, reason, force: false }
     }
 
     pub(super) fn of_server(server: Server, reason: Option<String>) -> Self {
-        AdminClient { way: Transport::Server(server), reason, force: false }
+        let client = Client { endpoint: server.endpoint, timeouts: TIMEOUTS };
+        AdminClient { client, site: None, token: Some(server.token), reason, force: false }
     }
 
     /// Orders are given although virtual machines may be lost by them.
@@ -104,7 +92,7 @@ impl AdminClient {
         let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
         let mut answer = self.send(Method::POST, path, Some(body.into())).await?.into_body();
         while let Some(frame) = answer.frame().await {
-            let frame = frame.map_err(|error| self.broken(&error))?;
+            let frame = frame.map_err(|error| self.failure(&ClientError::Connection(error)))?;
             out.write_all(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
         }
         Ok(())
@@ -119,7 +107,7 @@ impl AdminClient {
         let mut body = self.send(Method::GET, path, None).await?.into_body();
         let mut rest: Vec<u8> = Vec::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| self.broken(&error))?;
+            let frame = frame.map_err(|error| self.failure(&ClientError::Connection(error)))?;
             rest.extend_from_slice(frame.data_ref().map_or(&[][..], Bytes::as_ref));
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
@@ -143,26 +131,22 @@ impl AdminClient {
     ) -> Result<(), Failure> {
         let mut body = self.send(Method::GET, path, None).await?.into_body();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| self.broken(&error))?;
+            let frame = frame.map_err(|error| self.failure(&ClientError::Connection(error)))?;
             each(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
         }
         Ok(())
     }
 
     /// Opens a WebSocket.
-    pub(super) async fn socket(&self, path: &str) -> Result<WebSocketStream<Box<dyn Stream>>, Failure> {
+    pub(super) async fn socket(&self, path: &str) -> Result<Socket, Failure> {
         let request = format!("ws://meshd{path}").into_client_request();
         let mut request = request.map_err(|error| Failure::of(&error))?;
         self.sign(request.headers_mut())?;
-        let opened = tokio::time::timeout(TIME_LIMIT, client_async(request, self.connect().await?)).await;
-        match opened.map_err(|_| late())? {
-            Ok((socket, _)) => Ok(socket),
-            Err(tungstenite::Error::Http(response)) => {
-                let (status, body) = (response.status(), response.body().clone().unwrap_or_default());
-                Err(refusal(status, &body))
-            }
-            Err(error) => Err(self.broken(&error)),
-        }
+        let opened = self.client.web_socket(request, WebSocketConfig::default()).await;
+        opened.map_err(|error| match error {
+            ClientError::Rejected { status, body } => refusal(status, &body),
+            error => self.failure(&error),
+        })
     }
 
     /// Why, and with which token.
@@ -175,8 +159,8 @@ impl AdminClient {
         if self.force {
             headers.insert(FORCE_HEADER, HeaderValue::from_static("true"));
         }
-        if let Transport::Server(server) = &self.way {
-            let value = HeaderValue::try_from(format!("Bearer {}", server.token.expose()));
+        if let Some(token) = &self.token {
+            let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
             let mut value = value.map_err(|error| Failure::of(&error))?;
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
@@ -184,34 +168,15 @@ impl AdminClient {
         Ok(())
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
-        Ok(match &self.way {
-            Transport::Socket { socket, site } => {
-                let stream = UnixStream::connect(socket).await;
-                Box::new(stream.map_err(|error| unreachable(socket, site.as_deref(), &error))?)
-            }
-            Transport::Server(server) => Box::new(server.connect().await?),
-        })
-    }
-
     /// Hands a request on, and the answer back as it comes.
-    pub(super) async fn forward(&self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+    pub(super) async fn forward(&self, request: Request<Body>) -> Result<Response<ResponseBody>, Failure> {
         let (mut parts, body) = request.into_parts();
         self.sign(&mut parts.headers)?;
         parts.headers.insert(header::HOST, HeaderValue::from_static("meshd"));
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(self.connect().await?)).await;
-        let (mut sender, connection) = handshake.map_err(|error| self.broken(&error))?;
-        tokio::spawn(async move { drop(connection.await) });
-        let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(Request::from_parts(parts, body))).await;
-        answer.map_err(|_| late())?.map_err(|error| self.broken(&error))
+        self.client.send(Request::from_parts(parts, body)).await.map_err(|error| self.failure(&error))
     }
 
-    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<Incoming>, Failure> {
-        let stream = self.connect().await?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| self.broken(&error))?;
-        // It ends with the answer; its error is that of the answer.
-        tokio::spawn(async move { drop(connection.await) });
+    async fn send(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Response<ResponseBody>, Failure> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -220,12 +185,11 @@ impl AdminClient {
             .body(Full::new(body.unwrap_or_default()));
         let mut request = request.map_err(|error| Failure::of(&error))?;
         self.sign(request.headers_mut())?;
-        let answer = tokio::time::timeout(TIME_LIMIT, sender.send_request(request)).await;
-        let response = answer.map_err(|_| late())?.map_err(|error| self.broken(&error))?;
+        let response = self.client.send(request).await.map_err(|error| self.failure(&error))?;
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
 
-    async fn refusal(&self, response: Response<Incoming>) -> Failure {
+    async fn refusal(&self, response: Response<ResponseBody>) -> Failure {
         let status = response.status();
         let body = match self.collect(response.into_body()).await {
             Ok(body) => body,
@@ -234,7 +198,7 @@ impl AdminClient {
         refusal(status, &body)
     }
 
-    async fn read<T: DeserializeOwned>(&self, response: Response<Incoming>) -> Result<T, Failure> {
+    async fn read<T: DeserializeOwned>(&self, response: Response<ResponseBody>) -> Result<T, Failure> {
         let body = self.collect(response.into_body()).await?;
         let odd = |error| {
             let message = format!("the answer of meshd is not understood: {error}");
@@ -243,24 +207,27 @@ impl AdminClient {
         serde_json::from_slice(&body).map_err(odd)
     }
 
-    async fn collect(&self, body: Incoming) -> Result<Bytes, Failure> {
-        let collected = Limited::new(body, MAX_ANSWER).collect().await;
-        collected.map(http_body_util::Collected::to_bytes).map_err(|error| self.broken(error.as_ref()))
+    async fn collect(&self, body: ResponseBody) -> Result<Bytes, Failure> {
+        collect(body, MAX_ANSWER).await.map_err(|error| self.failure(&error))
     }
 
-    fn broken(&self, error: &dyn std::error::Error) -> Failure {
-        let whom = match &self.way {
-            Transport::Socket { socket, .. } => shown(socket),
-            Transport::Server(server) => server.shown(),
-        };
-        let message = format!("the connection to {whom} broke: {error}");
-        Failure::new(message, "is meshd still running? look at its log")
+    /// What a user can do about an error of a call.
+    fn failure(&self, error: &ClientError) -> Failure {
+        match (error, &self.client.endpoint) {
+            (ClientError::Connect { source, .. }, Endpoint::Unix(socket)) => {
+                unreachable(socket, self.site.as_deref(), source)
+            }
+            (ClientError::Connect { .. } | ClientError::Tls { .. }, server) => remote::unreachable(server, error),
+            (ClientError::Timeout { server, .. }, _) => {
+                let message = format!("{server} did not answer within {} s", TIMEOUTS.response.as_secs());
+                Failure::new(message, "look at the log of meshd")
+            }
+            (_, server) => {
+                let hint = "is meshd still running? look at its log";
+                Failure::new(format!("{server}: {error}"), hint)
+            }
+        }
     }
-}
-
-fn late() -> Failure {
-    let message = format!("meshd did not answer within {} s", TIME_LIMIT.as_secs());
-    Failure::new(message, "look at its log")
 }
 
 /// What an answer says that is no success.

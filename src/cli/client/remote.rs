@@ -4,6 +4,7 @@
 use crate::cli::{Failure, shown};
 use clap::Args;
 use hyper::Uri;
+use meshd_client::{ClientError, Endpoint};
 use meshd_trust::fingerprint;
 use meshd_types::Secret;
 use rustls::{
@@ -13,8 +14,6 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc};
-use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// Certificates that a machine trusts, as Debian and Alpine have them.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -66,8 +65,9 @@ impl Remote {
             )
         })?;
         let token = read_token(file)?;
-        let config = Arc::new(self.config()?);
-        Ok(Some(Server { at: (host, url.port_u16().unwrap_or(443)), name, config, token }))
+        let host = host.trim_matches(['[', ']']).to_owned();
+        let (port, config) = (url.port_u16().unwrap_or(443), Arc::new(self.config()?));
+        Ok(Some(Server { endpoint: Endpoint::Tls { host, port, name, config }, token }))
     }
 
     fn config(&self) -> Result<ClientConfig, Failure> {
@@ -118,34 +118,22 @@ fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
 /// A central node elsewhere.
 #[derive(Debug)]
 pub(crate) struct Server {
-    at: (String, u16),
-    name: ServerName<'static>,
-    config: Arc<ClientConfig>,
+    pub(crate) endpoint: Endpoint,
     pub(crate) token: Secret<String>,
 }
 
-impl Server {
-    /// How people write it.
-    pub(crate) fn shown(&self) -> String {
-        format!("https://{}:{}", self.at.0, self.at.1)
+/// Why there is no connection to a central node elsewhere.
+pub(super) fn unreachable(server: &Endpoint, error: &ClientError) -> Failure {
+    if let Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) = error.tls_error() {
+        let message = format!("cannot connect to {server}: the issuer of its certificate is unknown");
+        return Failure::new(
+            message,
+            "use --server-fingerprint SHA256, as `meshd status` shows it on the central node",
+        );
     }
-
-    /// A connection to it.
-    pub(crate) async fn connect(&self) -> Result<TlsStream<TcpStream>, Failure> {
-        let host = self.at.0.trim_matches(['[', ']']);
-        let failed = |error: std::io::Error| {
-            let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
-            if let Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) = cause {
-                let message = format!("cannot connect to {}: the issuer of its certificate is unknown", self.shown());
-                let hint = "use --server-fingerprint SHA256, as `meshd status` shows it on the central node";
-                return Failure::new(message, hint);
-            }
-            let hint = "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
-            Failure::new(format!("cannot connect to {}: {error}", self.shown()), hint)
-        };
-        let stream = TcpStream::connect((host, self.at.1)).await.map_err(failed)?;
-        TlsConnector::from(self.config.clone()).connect(self.name.clone(), stream).await.map_err(failed)
-    }
+    let hint =
+        "is meshd running there, with [admin.https]? does a firewall lie between? is the certificate the one it shows?";
+    Failure::new(error.to_string(), hint)
 }
 
 /// Takes one certificate and no other, whoever vouches for it.

@@ -5,11 +5,9 @@ use crate::cli::{
     output::print::{bytes, now, write},
     shown, wait,
 };
-use crate::{
-    backup::{self, BackupError, MIN_KEY, Manifest},
-    serve::admin::MakeBackup,
-};
+use crate::serve::admin::MakeBackup;
 use clap::{Args, Subcommand};
+use meshd_backup::{BackupError, MIN_KEY, Manifest};
 use meshd_types::Secret;
 use std::{
     fs::{self, OpenOptions},
@@ -104,9 +102,9 @@ impl Create {
         }
         let fresh = self.file.with_extension("part");
         let made = self.write(context, &fresh, &key).and_then(|()| {
-            let verified = backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
-            let digest = backup::digest_line(&fresh, &self.file).map_err(|error| Failure::of(&error))?;
-            fs::write(backup::digest_file(&self.file), digest)?;
+            let verified = meshd_backup::verify(&fresh, Some(&key)).map_err(|error| Failure::of(&error))?;
+            let digest = meshd_backup::digest_line(&fresh, &self.file).map_err(|error| Failure::of(&error))?;
+            fs::write(meshd_backup::digest_file(&self.file), digest)?;
             fs::rename(&fresh, &self.file)?;
             Ok(verified)
         });
@@ -136,7 +134,7 @@ impl Create {
 impl Verify {
     fn run(self) -> Result<(), Failure> {
         let key = self.key_file.as_deref().map(read_key).transpose()?;
-        let verified = backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
+        let verified = meshd_backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
         let file = shown(&self.file);
         match verified.manifest {
             Some(manifest) => write(&format!("{file}: {}\n", words(&manifest))),
@@ -153,7 +151,7 @@ impl Restore {
     fn run(self) -> Result<(), Failure> {
         let key = read_key(&self.key.key_file)?;
         let restored = wait(async {
-            let restored = backup::restore(&self.file, &key, &self.into, now()).await;
+            let restored = meshd_backup::restore(&self.file, &key, &self.into, now()).await;
             restored.map_err(|error| Failure::of(&error))
         })?;
         let site = shown(&restored.site_file);

@@ -8,7 +8,7 @@ use crate::cli::{
     output::print::{Output, bytes, now, wrapped},
     overlay, wait,
 };
-use crate::{backup, daemon::REQUIRED_LOADERS, serve::admin::doctor::interfaces};
+use crate::{daemon::REQUIRED_LOADERS, serve::admin::doctor::interfaces};
 use clap::Args;
 use meshd_api::{Finding, Status, StatusView};
 use meshd_config::Site;
@@ -238,7 +238,7 @@ fn disk(site: &Site) -> Finding {
 fn clock(site: &Site) -> Finding {
     let now = now();
     let images = site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));
-    let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(backup::AUTHORITY)]).collect();
+    let files: Vec<PathBuf> = images.chain([site.file.clone(), site.state_dir.join(meshd_backup::AUTHORITY)]).collect();
     let newest = files.iter().filter_map(|file| written(file)).max();
     if let Some(newest) = newest.filter(|newest| newest.since(now) > CLOCK_SLACK) {
         let found = format!("it is {now} here, and files were written at {newest}");

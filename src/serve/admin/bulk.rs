@@ -1,22 +1,20 @@
 //! Routes that give one order to several nodes.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::{
-            Answer,
-            orders::{Body, body, profile},
-            shown,
-        },
-        table::{One, Routes},
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::{
+        Answer,
+        orders::{Body, body, profile},
+        shown,
     },
-    central::{BulkOrder, Shared},
+    table::{Object, Routes},
 };
 use axum::{Json, extract::State};
 use meshd_api::{
     Approve, AssignProfile, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, DrainPolicy,
 };
+use meshd_central::{BulkOrder, Shared};
 use meshd_config::vm::MAX_GRACE_S;
 use meshd_model::fleet::{Audit, AuditContext, Verb};
 use meshd_store::StoreError;
@@ -25,18 +23,18 @@ use serde::de::DeserializeOwned;
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     let all: [(&str, Verb, &'static str, Reading); 12] = [
-        ("approve", Verb::Approve, "let several nodes in", approve),
-        ("reject", Verb::Reject, "reject several nodes", |_| Ok(BulkOrder::Reject)),
-        ("quarantine", Verb::Quarantine, "quarantine several nodes", |_| Ok(BulkOrder::Quarantine)),
-        ("release", Verb::Release, "release several nodes from quarantine", |_| Ok(BulkOrder::Release)),
-        ("drain", Verb::Drain, "drain several nodes", drain),
-        ("maintenance", Verb::Maintenance, "put several nodes into maintenance", |_| Ok(BulkOrder::Maintenance)),
-        ("resume", Verb::Resume, "return several nodes to service", |_| Ok(BulkOrder::Resume)),
-        ("remove", Verb::Remove, "remove several nodes", |_| Ok(BulkOrder::Remove)),
-        ("reboot", Verb::Reboot, "reboot several nodes by their links", |_| Ok(BulkOrder::Reboot)),
-        ("assign-profile", Verb::AssignProfile, "assign a profile to several nodes", assign_profile),
-        ("vars", Verb::Vars, "set and remove variables of several nodes", vars),
-        ("label", Verb::Label, "set and remove labels of several nodes", label),
+        ("approve", Verb::Approve, "Approve several nodes", approve),
+        ("reject", Verb::Reject, "Reject several nodes", |_| Ok(BulkOrder::Reject)),
+        ("quarantine", Verb::Quarantine, "Quarantine several nodes", |_| Ok(BulkOrder::Quarantine)),
+        ("release", Verb::Release, "Release several nodes from quarantine", |_| Ok(BulkOrder::Release)),
+        ("drain", Verb::Drain, "Drain several nodes", drain),
+        ("maintenance", Verb::Maintenance, "Put several nodes into maintenance", |_| Ok(BulkOrder::Maintenance)),
+        ("resume", Verb::Resume, "Return several nodes to service", |_| Ok(BulkOrder::Resume)),
+        ("remove", Verb::Remove, "Remove several nodes", |_| Ok(BulkOrder::Remove)),
+        ("reboot", Verb::Reboot, "Reboot several nodes through their agents", |_| Ok(BulkOrder::Reboot)),
+        ("assign-profile", Verb::AssignProfile, "Assign a profile to several nodes", assign_profile),
+        ("vars", Verb::Vars, "Set and remove variables of several nodes", vars),
+        ("label", Verb::Label, "Set and remove labels of several nodes", label),
     ];
     all.into_iter().fold(routes, |routes, (word, verb, what, reading)| {
         let path = format!("/bulk/nodes/{word}");
@@ -44,7 +42,7 @@ pub(crate) fn routes(routes: Routes) -> Routes {
             async move |State(Plane { central, .. }): State<Plane>, by: AuditContext, order: Body<BulkRequest>| {
                 run(&central, &by, order, reading).await
             };
-        routes.order::<One<BulkRequest>, One<BulkDone>, _, _>(&path, verb, what, handler)
+        routes.post::<Object<BulkRequest>, Object<BulkDone>, _, _>(&path, verb, what, handler)
     })
 }
 

@@ -2,11 +2,9 @@
 //!
 //! `meshd doctor` asks for it, and adds what it can see by itself: files, disk, clock.
 
-use crate::serve::{
-    bind::{self, BindError},
-    central::{Central, OtherServer, Reload, SegmentHealth},
-};
+use crate::serve::bind::{self, BindError};
 use meshd_api::Finding;
+use meshd_central::{Central, OtherServer, Reload, SegmentHealth};
 use meshd_config::{DhcpMode, Segment, Site};
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
 use meshd_store::{MAX_UNKNOWN_NODES, Model};
@@ -206,8 +204,8 @@ fn stopped(model: &Model, boot: &BootSession) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::central::PoolUse;
     use meshd_api::Status;
+    use meshd_central::PoolUse;
     use std::net::Ipv4Addr;
 
     fn segment(mode: DhcpMode, leased: u32, others: &[(u8, bool)]) -> SegmentHealth {

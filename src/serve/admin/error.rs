@@ -1,15 +1,15 @@
 //! Error responses: status, code, message, hint and correlation ID.
 
-use crate::serve::central::{
-    ApiTokenError, BulkError, HeldWork, LinkError, NamingError, OperateError, OrderError, RenderError, RollbackError,
-    SlotError, TaskError, VmError,
-};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header::WWW_AUTHENTICATE},
     response::{IntoResponse, Response},
 };
 use meshd_api::ErrorView;
+use meshd_central::{
+    ApiTokenError, BulkError, HeldWork, LinkError, NamingError, OperateError, OrderError, RenderError, RollbackError,
+    SlotError, TaskError, VmError,
+};
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
 use meshd_trust::Role;

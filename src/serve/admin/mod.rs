@@ -93,11 +93,11 @@ pub use transport::https::{Https, HttpsError, bind as bind_https};
 pub use transport::socket::{Socket, SocketError, bind};
 
 use crate::serve::{
-    central::{Entropy as _, Shared, SystemEntropy},
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
     metrics::Metrics,
 };
 use axum::{Router, http::Extensions};
+use meshd_central::{Entropy as _, Shared, SystemEntropy};
 use std::{
     net::Ipv4Addr,
     time::{Duration, Instant},

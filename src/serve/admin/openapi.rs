@@ -1,7 +1,7 @@
 //! Generates the OpenAPI document from the route table and its types.
 
 use crate::serve::admin::{
-    query::parameters::description,
+    query::parameters::{description, schema},
     table::{Listed, Schemas},
 };
 use meshd_api::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
@@ -23,17 +23,17 @@ pub(crate) fn document(listed: &[Listed], schemas: &mut Schemas) -> Value {
     json!({
         "openapi": OPENAPI,
         "info": {
-            "title": "meshd admin plane",
+            "title": "meshd admin API",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "At the Unix socket of the site nobody needs a token. By HTTPS each request shows one. Every answer has a \
-                            correlation ID, which the log, the events and the audit log have too.",
+            "description": "On the Unix socket no token is needed. Over HTTPS each request carries one. Every response has a \
+                            correlation ID, which also appears in the log, the events and the audit log.",
         },
         "security": [{ "token": [] }],
         "paths": paths,
         "components": {
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
             "responses": { "Error": {
-                "description": "why it is not done",
+                "description": "The request failed.",
                 "headers": { CORRELATION_HEADER: { "schema": { "type": "string" } } },
                 "content": { "application/json": { "schema": error } },
             } },
@@ -44,7 +44,7 @@ pub(crate) fn document(listed: &[Listed], schemas: &mut Schemas) -> Value {
 
 fn operation(route: &Listed) -> Value {
     let parameter = |place: &str, name: &str, what: String| {
-        let schema = json!({ "type": "string" });
+        let schema = if place == "query" { schema(name) } else { json!({ "type": "string" }) };
         json!({ "name": name, "in": place, "required": place == "path", "description": what, "schema": schema })
     };
     let named = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
@@ -69,11 +69,12 @@ fn operation(route: &Listed) -> Value {
     let mut operation = json!({
         "operationId": id(route),
         "summary": route.what,
-        "description": format!("Takes role {}.", route.needs),
+        "description": format!("Requires role `{}`.", route.needs),
         "x-role": route.needs,
         "parameters": parameters,
         "responses": {
-            "200": { "description": "done", "content": content },
+            "200": { "description": "Success", "content": content },
+            "431": { "description": "The path, the query and the headers together are too long." },
             "default": { "$ref": "#/components/responses/Error" },
         },
     });
@@ -84,7 +85,8 @@ fn operation(route: &Listed) -> Value {
             TOTAL_HEADER: header("rows of all pages, where they are counted"),
             "etag": header("the value of `if-none-match` for the next request"),
         });
-        operation["responses"]["304"] = json!({ "description": "nothing changed since the answer of this entity tag" });
+        operation["responses"]["304"] =
+            json!({ "description": "Nothing changed since the response with this entity tag." });
     }
     if let Some(schema) = &route.body {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
@@ -92,7 +94,7 @@ fn operation(route: &Listed) -> Value {
     operation
 }
 
-/// One word for an operation: what its path says, without what it names.
+/// The operation ID: method and path without separators.
 fn id(route: &Listed) -> String {
     let words = route.path.split('/').skip(1).filter(|part| *part != "v1");
     let words: Vec<String> = words.map(|part| part.trim_matches(['{', '}']).replace(['-', '.'], "_")).collect();

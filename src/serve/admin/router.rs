@@ -6,7 +6,7 @@ use super::{
     lists,
     query::{logs, nodes::NODES, search},
     routes::*,
-    table::{Anything, Archive, Lines, Many, Nothing, One, Routes, Sealed},
+    table::{AnyObject, Array, Binary, Empty, Gzip, JsonLines, Object, Routes},
     transport::{auth::admitted, order::named},
 };
 use axum::{
@@ -44,94 +44,99 @@ pub(crate) fn router(plane: Plane) -> Router {
 
 fn nodes_routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<NodeView>, _, _>("/nodes", NODES.parameters, Role::Viewer, "all nodes", lists::nodes)
-        .see::<One<SearchView>, _, _>(
+        .get::<Array<NodeView>, _, _>("/nodes", NODES.parameters, Role::Viewer, "List nodes", lists::nodes)
+        .get::<Object<SearchView>, _, _>(
             "/search",
             search::PARAMETERS,
             Role::Viewer,
-            "nodes, virtual machines and tasks that have a text in their ID, name, address, serial number or program",
+            "Search nodes, VMs and tasks by ID, name, address, serial number or program",
             lists::search,
         )
-        .see::<One<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "everything of a node", node)
-        .see::<One<TimelineView>, _, _>(
+        .get::<Object<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "Show a node", node)
+        .get::<Object<TimelineView>, _, _>(
             "/nodes/{node}/timeline",
             &["session"],
             Role::Viewer,
-            "one boot stage by stage, the newest unless another is named",
+            "Show the stages of a boot; the newest boot by default",
             timeline,
         )
-        .order::<One<Approve>, One<NodeView>, _, _>("/nodes/{node}/approve", Verb::Approve, "let a node in", approve)
-        .order::<Nothing, One<NodeView>, _, _>(
+        .post::<Object<Approve>, Object<NodeView>, _, _>(
+            "/nodes/{node}/approve",
+            Verb::Approve,
+            "Approve a node",
+            approve,
+        )
+        .post::<Empty, Object<NodeView>, _, _>(
             "/nodes/{node}/reboot",
             Verb::Reboot,
-            "reboot a node by its link",
+            "Reboot a node through its agent",
             reboot,
         )
-        .order::<Nothing, One<NodeView>, _, _>(
+        .post::<Empty, Object<NodeView>, _, _>(
             "/nodes/{node}/release",
             Verb::Release,
-            "let a quarantined node boot again",
+            "Release a quarantined node",
             release,
         )
 }
 
 fn boots(routes: Routes) -> Routes {
     routes
-        .order::<One<AssignProfile>, One<NodeView>, _, _>(
+        .post::<Object<AssignProfile>, Object<NodeView>, _, _>(
             "/nodes/{node}/assign-profile",
             Verb::AssignProfile,
-            "assign a profile, effective at the next boot",
+            "Assign a profile, effective at the next boot",
             orders::assign_profile,
         )
-        .order::<One<ChangeVars>, One<NodeDetail>, _, _>(
+        .post::<Object<ChangeVars>, Object<NodeDetail>, _, _>(
             "/nodes/{node}/vars",
             Verb::Vars,
-            "set and remove variables of a node",
+            "Set and remove variables of a node",
             orders::vars,
         )
-        .order::<One<ChangeLabels>, One<NodeView>, _, _>(
+        .post::<Object<ChangeLabels>, Object<NodeView>, _, _>(
             "/nodes/{node}/label",
             Verb::Label,
-            "set and remove labels of a node",
+            "Set and remove labels of a node",
             orders::label,
         )
-        .order::<One<Rename>, One<NodeView>, _, _>(
+        .post::<Object<Rename>, Object<NodeView>, _, _>(
             "/nodes/{node}/rename",
             Verb::Rename,
-            "give a node another name",
+            "Rename a node",
             orders::rename,
         )
-        .order::<One<BootOnce>, One<NodeDetail>, _, _>(
+        .post::<Object<BootOnce>, Object<NodeDetail>, _, _>(
             "/nodes/{node}/boot-once",
             Verb::BootOnce,
-            "order something for the next boot only",
+            "Set boot options for the next boot only",
             orders::boot_once,
         )
-        .order::<One<Pin>, One<NodeDetail>, _, _>(
+        .post::<Object<Pin>, Object<NodeDetail>, _, _>(
             "/nodes/{node}/pin",
             Verb::Pin,
-            "boot one generation, whatever becomes of the profile",
+            "Pin a node to a generation, regardless of its profile",
             generations::pin,
         )
-        .see::<Many<GenerationView>, _, _>(
+        .get::<Array<GenerationView>, _, _>(
             "/nodes/{node}/history",
             &[],
             Role::Viewer,
-            "generations that a node was given",
+            "List the generations of a node",
             generations::history,
         )
-        .see::<One<DiffView>, _, _>(
+        .get::<Object<DiffView>, _, _>(
             "/nodes/{node}/diff",
             &[],
             Role::Viewer,
-            "what it runs against what it would boot",
+            "Compare the running generation with the next one",
             generations::diff,
         )
-        .see::<Archive, _, _>(
+        .get::<Gzip, _, _>(
             "/overlay/{node}",
             &["profile"],
             Role::Operator,
-            "the public part of what a node would boot now, or would boot with another profile",
+            "Render the overlay of a node without secrets, with its own or another profile",
             catalog::overlay,
         )
 }
@@ -139,100 +144,118 @@ fn boots(routes: Routes) -> Routes {
 /// The site, its profiles, what happened in it, and who may.
 fn site_routes(routes: Routes) -> Routes {
     routes
-        .see::<One<CallerView>, _, _>("/whoami", &[], Role::Viewer, "who asks, and with which role", whoami)
-        .see::<One<StatusView>, _, _>("/status", &[], Role::Viewer, "the central node at a glance", status)
-        .see::<Many<ProfileView>, _, _>("/profiles", &[], Role::Viewer, "profiles with all that they inherit", profiles)
-        .see::<Many<ImageView>, _, _>("/images", &[], Role::Viewer, "images and their versions", catalog::images)
-        .see::<Many<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "overlays of the site", catalog::overlays)
-        .see::<Many<RevisionView>, _, _>(
+        .get::<Object<CallerView>, _, _>("/whoami", &[], Role::Viewer, "Show name and role of the caller", whoami)
+        .get::<Object<StatusView>, _, _>("/status", &[], Role::Viewer, "Show the status of the central node", status)
+        .get::<Array<ProfileView>, _, _>(
+            "/profiles",
+            &[],
+            Role::Viewer,
+            "List profiles with inherited values",
+            profiles,
+        )
+        .get::<Array<ImageView>, _, _>("/images", &[], Role::Viewer, "List images and their versions", catalog::images)
+        .get::<Array<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "List overlays", catalog::overlays)
+        .get::<Array<RevisionView>, _, _>(
             "/profiles/{name}/history",
             &[],
             Role::Viewer,
-            "what a profile was",
+            "List the revisions of a profile",
             generations::revisions,
         )
-        .order::<One<Rollback>, Many<RevisionView>, _, _>(
+        .post::<Object<Rollback>, Array<RevisionView>, _, _>(
             "/profiles/{name}/rollback",
             Verb::Rollback,
-            "nodes of a profile boot what it was, or what it is again",
+            "Roll a profile back to a revision, or return to the site file",
             generations::rollback,
         )
-        .order::<Nothing, One<ReloadView>, _, _>(
+        .post::<Empty, Object<ReloadView>, _, _>(
             "/reload",
             Verb::Reload,
-            "read site, overlays and images anew, as one or not at all",
+            "Reload site, overlays and images; all or nothing",
             generations::reload,
         )
-        .see::<Lines<EventView>, _, _>(
+        .get::<JsonLines<EventView>, _, _>(
             "/events",
             logs::EVENTS.parameters,
             Role::Viewer,
-            "what happened, and what happens from now on",
+            "List events, or follow them",
             events::events,
         )
-        .see::<Many<AuditView>, _, _>(
+        .get::<Array<AuditView>, _, _>(
             "/audit",
             logs::AUDIT.parameters,
             Role::Viewer,
-            "who ordered what, and what came of it",
+            "List the audit log",
             events::audit,
         )
-        .see::<Many<Finding>, _, _>("/doctor", &[], Role::Viewer, "problems that keep machines from booting", doctor)
-        .page("/metrics", "for Prometheus", metrics)
+        .get::<Array<Finding>, _, _>(
+            "/doctor",
+            &[],
+            Role::Viewer,
+            "List problems that keep machines from booting",
+            doctor,
+        )
+        .page("/metrics", "Metrics for Prometheus", metrics)
 }
 
 /// Who and what is let in: by tokens of this plane, by tokens of machines, by certificates. And all of it, sealed.
 fn credentials(routes: Routes) -> Routes {
     routes
-        .see::<Many<ApiTokenView>, _, _>("/api-tokens", &[], Role::Admin, "tokens of this plane", tokens::list)
-        .order::<One<CreateApiToken>, One<CreatedApiToken>, _, _>(
+        .get::<Array<ApiTokenView>, _, _>("/api-tokens", &[], Role::Admin, "List API tokens", tokens::list)
+        .post::<Object<CreateApiToken>, Object<CreatedApiToken>, _, _>(
             "/api-tokens/create",
             Verb::ApiTokenCreate,
-            "make a token; it is shown this once",
+            "Create an API token; only this answer contains it",
             tokens::create,
         )
-        .order::<Nothing, Many<ApiTokenView>, _, _>(
+        .post::<Empty, Array<ApiTokenView>, _, _>(
             "/api-tokens/{name}/revoke",
             Verb::ApiTokenRevoke,
-            "take a token away, at once",
+            "Revoke an API token at once",
             tokens::revoke,
         )
-        .see::<Many<TokenView>, _, _>(
+        .get::<Array<TokenView>, _, _>(
             "/tokens",
             &[],
             Role::Viewer,
-            "tokens of machines that are not netbooted",
+            "List enrolment tokens of machines that are not netbooted",
             trust::tokens,
         )
-        .order::<One<CreateToken>, One<CreatedToken>, _, _>(
+        .post::<Object<CreateToken>, Object<CreatedToken>, _, _>(
             "/tokens",
             Verb::TokenCreate,
-            "make a token for a machine; it is shown this once",
+            "Create an enrolment token; only this answer contains it",
             trust::create_token,
         )
-        .order::<Nothing, One<TokenView>, _, _>(
+        .post::<Empty, Object<TokenView>, _, _>(
             "/tokens/{token}/revoke",
             Verb::TokenRevoke,
-            "take a machine's token away",
+            "Revoke an enrolment token",
             trust::revoke_token,
         )
-        .see::<Many<RootView>, _, _>("/ca", &[], Role::Viewer, "roots that are trusted", trust::ca)
-        .order::<One<RotateCa>, Many<RootView>, _, _>(
+        .get::<Array<RootView>, _, _>(
+            "/ca",
+            &[],
+            Role::Viewer,
+            "List trusted roots of the certificate authority",
+            trust::ca,
+        )
+        .post::<Object<RotateCa>, Array<RootView>, _, _>(
             "/ca/rotate",
             Verb::CaRotate,
-            "a new root; the old one is trusted for a while",
+            "Replace the root of the certificate authority; the old one stays trusted for a grace period",
             trust::rotate_ca,
         )
-        .order::<Nothing, One<NodeDetail>, _, _>(
+        .post::<Empty, Object<NodeDetail>, _, _>(
             "/nodes/{node}/revoke",
             Verb::CertificateRevoke,
-            "end a node's link and its credentials",
+            "Revoke the certificate of a node and end its link",
             trust::revoke_node,
         )
-        .order::<Anything, Sealed, _, _>(
+        .post::<AnyObject, Binary, _, _>(
             "/backup",
             Verb::Backup,
-            "everything that the rack depends on, sealed",
+            "Create an encrypted backup of the site",
             backup::backup,
         )
 }

@@ -34,86 +34,86 @@ impl Schemas {
     }
 }
 
-/// What is sent or answered: its media type, and its schema where it has one.
+/// A request or response body: media type, and schema if it has one.
 pub(crate) trait Shape {
     const MEDIA: &'static str = "application/json";
     fn schema(schemas: &mut Schemas) -> Option<Value>;
 }
 
-/// One value.
-pub(crate) struct One<T>(PhantomData<T>);
-/// A list of values.
-pub(crate) struct Many<T>(PhantomData<T>);
-/// One value a line.
-pub(crate) struct Lines<T>(PhantomData<T>);
-/// An apkovl.
-pub(crate) struct Archive;
-/// Prometheus' text.
-pub(crate) struct Page;
+/// A JSON object.
+pub(crate) struct Object<T>(PhantomData<T>);
+/// A JSON array.
+pub(crate) struct Array<T>(PhantomData<T>);
+/// Newline-delimited JSON.
+pub(crate) struct JsonLines<T>(PhantomData<T>);
+/// A gzip-compressed tar archive, such as an apkovl.
+pub(crate) struct Gzip;
+/// The text format of Prometheus.
+pub(crate) struct PlainText;
 /// No body, or `null`.
-pub(crate) struct Nothing;
+pub(crate) struct Empty;
 
-impl<T: ToSchema> Shape for One<T> {
+impl<T: ToSchema> Shape for Object<T> {
     fn schema(schemas: &mut Schemas) -> Option<Value> {
         Some(schemas.of::<T>())
     }
 }
 
-impl<T: ToSchema> Shape for Many<T> {
+impl<T: ToSchema> Shape for Array<T> {
     fn schema(schemas: &mut Schemas) -> Option<Value> {
         Some(serde_json::json!({ "type": "array", "items": schemas.of::<T>() }))
     }
 }
 
-impl<T: ToSchema> Shape for Lines<T> {
+impl<T: ToSchema> Shape for JsonLines<T> {
     const MEDIA: &'static str = "application/x-ndjson";
     fn schema(schemas: &mut Schemas) -> Option<Value> {
         Some(schemas.of::<T>())
     }
 }
 
-impl Shape for Archive {
+impl Shape for Gzip {
     const MEDIA: &'static str = "application/gzip";
     fn schema(_: &mut Schemas) -> Option<Value> {
         None
     }
 }
 
-/// A body of JSON whose type is not told: it holds a secret.
-pub(crate) struct Anything;
-/// A backup.
-pub(crate) struct Sealed;
+/// A JSON object without a documented schema, because it contains a secret.
+pub(crate) struct AnyObject;
+/// Bytes, such as an encrypted backup.
+pub(crate) struct Binary;
 
-impl Shape for Anything {
+impl Shape for AnyObject {
     fn schema(_: &mut Schemas) -> Option<Value> {
         Some(serde_json::json!({ "type": "object" }))
     }
 }
 
-impl Shape for Sealed {
+impl Shape for Binary {
     const MEDIA: &'static str = "application/octet-stream";
     fn schema(_: &mut Schemas) -> Option<Value> {
         None
     }
 }
 
-impl Shape for Page {
+impl Shape for PlainText {
     const MEDIA: &'static str = "text/plain";
     fn schema(_: &mut Schemas) -> Option<Value> {
         None
     }
 }
 
-impl Shape for Nothing {
+impl Shape for Empty {
     fn schema(_: &mut Schemas) -> Option<Value> {
         None
     }
 }
 
-/// One route as the document has it.
+/// One route of the document.
 pub(crate) struct Listed {
     pub(crate) path: String,
-    /// `None` for what is only seen.
+    /// `None` for a read.
     pub(crate) verb: Option<Verb>,
     pub(crate) needs: Role,
     pub(crate) what: &'static str,
@@ -123,7 +123,7 @@ pub(crate) struct Listed {
     pub(crate) answer: Option<Value>,
 }
 
-/// Routes in the making.
+/// Router and document while they are built.
 #[derive(Default)]
 pub(crate) struct Routes {
     router: Router<Plane>,
@@ -132,8 +132,8 @@ pub(crate) struct Routes {
 }
 
 impl Routes {
-    /// A route by which something is seen, with the parameters of its query.
-    pub(crate) fn see<A: Shape, H, T>(
+    /// Adds a read, with its query parameters.
+    pub(crate) fn get<A: Shape, H, T>(
         mut self,
         path: &str,
         query: &'static [&'static str],
@@ -152,8 +152,8 @@ impl Routes {
         self
     }
 
-    /// A route by which something is ordered.
-    pub(crate) fn order<B: Shape, A: Shape, H, T>(
+    /// Adds an order.
+    pub(crate) fn post<B: Shape, A: Shape, H, T>(
         mut self,
         path: &str,
         verb: Verb,
@@ -172,22 +172,22 @@ impl Routes {
         self
     }
 
-    /// Prometheus asks outside of the version.
+    /// Adds the metrics page, whose path has no version.
     pub(crate) fn page<H, T>(mut self, path: &str, what: &'static str, handler: H) -> Self
     where
         H: Handler<T, Plane>,
         T: 'static,
     {
         self.router = self.router.route(path, see(Role::Viewer, handler));
-        let (path, media) = (path.to_owned(), Page::MEDIA);
+        let (path, media) = (path.to_owned(), PlainText::MEDIA);
         let needs = Role::Viewer;
         self.listed.push(Listed { path, verb: None, needs, what, query: &[], body: None, media, answer: None });
         self
     }
 
-    /// The router, which answers with its own document, too.
+    /// The router, including the route of the document.
     pub(crate) fn into_router(mut self) -> Router<Plane> {
-        let what = "this document";
+        let what = "This document";
         let (path, needs, media) = (DOCUMENT.to_owned(), Role::Viewer, "application/json");
         self.listed.push(Listed { path, verb: None, needs, what, query: &[], body: None, media, answer: None });
         let document = Bytes::from(crate::serve::admin::openapi::document(&self.listed, &mut self.schemas).to_string());

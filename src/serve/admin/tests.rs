@@ -5,10 +5,7 @@ mod orders;
 mod revoked;
 
 use super::{Listening, Socket, bind, run};
-use crate::serve::{
-    central::{Central, Parts, Shared, SystemClock, SystemEntropy},
-    metrics::Metrics,
-};
+use crate::serve::metrics::Metrics;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, StatusCode, body::Incoming};
@@ -16,6 +13,7 @@ use hyper_util::rt::TokioIo;
 use meshd_api::{
     CORRELATION_HEADER, ErrorView, EventView, Finding, KEY_HEADER, NodeView, REPLAYED_HEADER, TimelineView,
 };
+use meshd_central::{Central, Parts, Shared, SystemClock, SystemEntropy};
 use meshd_image::catalog::{Catalog, read_overlays};
 use meshd_model::fleet::{Actor, BootSession, Event, EventKind, Fingerprint, Node, Stage};
 use meshd_store::{Store, StoreError};
@@ -62,7 +60,7 @@ impl Fixture {
             authority: authority.expect("a new authority"),
             clock: Box::new(SystemClock),
             entropy: Box::new(SystemEntropy),
-            lan: Box::new(crate::serve::central::NoLan),
+            lan: Box::new(meshd_central::NoLan),
         });
         let node = populate(&central).await;
         let socket = folder.path().join("admin.sock");

@@ -1,12 +1,12 @@
 //! Relays a VM console between node and operator. Input and output have separate flow control.
 
-use crate::serve::central::{ConsoleFrame, NodeEnd};
 use axum::extract::ws::{Message, WebSocket};
 use bytes::Bytes;
 use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
+use meshd_central::{ConsoleFrame, NodeEnd};
 use meshd_proto::vm::ConsoleNote;
 use std::time::Duration;
 use tokio::{

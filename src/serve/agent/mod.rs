@@ -33,7 +33,7 @@ mod seats;
 mod socket;
 mod volumes;
 
-pub use crate::serve::central::{LinkCommand, PlaneError};
+pub use meshd_central::{LinkCommand, PlaneError};
 pub use plane::{AgentPlane, Ticket};
 
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};

@@ -1,6 +1,6 @@
 //! The trait by which the agent API calls the central node.
 
-use crate::serve::central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError};
+use meshd_central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError};
 use meshd_model::fleet::Certificate;
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,

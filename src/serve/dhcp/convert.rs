@@ -1,6 +1,6 @@
 //! Conversions between types of the DHCP engine and of the model and the central node.
 
-use crate::serve::central::{DhcpSeen, DhcpStep, LeaseChange, SegmentHealth};
+use meshd_central::{DhcpSeen, DhcpStep, LeaseChange, SegmentHealth};
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},

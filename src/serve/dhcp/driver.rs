@@ -2,14 +2,13 @@
 
 use super::{
     convert,
+    machines::Records,
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
     warnings,
 };
-use crate::serve::{
-    central::{DhcpStep, Shared},
-    log::Log,
-};
+use crate::serve::log::Log;
+use meshd_central::{DhcpStep, Shared};
 use meshd_config::DhcpMode;
 use meshd_dhcp::{
     BootSources, Effect, Engine, Origin, Reply, Setup, Warning, client_arch::loader_names, packet::probe_packets,
@@ -256,7 +255,7 @@ impl Driver {
         };
         let (now, packet) = (self.shared.now(), self.buffer.get(received.payload)?);
         let origin = Origin { via, source: received.source, local_port: received.port, hardware: received.hardware };
-        let effects = self.engine.handle(now, packet, origin, &*self.shared);
+        let effects = self.engine.handle(now, packet, origin, &Records(&self.shared));
         self.perform(effects, since);
         Some(())
     }

@@ -1,30 +1,33 @@
 //! Answers the engine's questions about the machine behind a NIC from the central node's records.
 
 use super::convert::known_relay_port;
-use crate::serve::central::Central;
+use meshd_central::Central;
 use meshd_dhcp::{Attachment, Machines};
 use meshd_types::{MacAddr, NodeId};
 use std::net::Ipv4Addr;
 
-impl Machines for Central {
+/// What the central node has on record about machines.
+pub(super) struct Records<'a>(pub(super) &'a Central);
+
+impl Machines for Records<'_> {
     fn node_of(&self, mac: MacAddr) -> Option<NodeId> {
-        self.boot.node_of_mac(mac)
+        self.0.boot.node_of_mac(mac)
     }
 
     fn keeps_address(&self, mac: MacAddr) -> bool {
-        self.boot.is_approved_card(mac)
+        self.0.boot.is_approved_card(mac)
     }
 
     fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        self.boot.uses_address(mac, address)
+        self.0.boot.uses_address(mac, address)
     }
 
     fn is_approved(&self, node: NodeId) -> bool {
-        self.boot.is_approved_node(node)
+        self.0.boot.is_approved_node(node)
     }
 
     fn attachment(&self, mac: MacAddr, boots: bool) -> Option<Attachment> {
-        let (is_local, relay_port) = self.boot.attachment_of(mac, boots)?;
+        let (is_local, relay_port) = self.0.boot.attachment_of(mac, boots)?;
         Some(Attachment { is_local, relay_port: relay_port.map(known_relay_port) })
     }
 }

@@ -1,7 +1,7 @@
 //! What the routes of the boot API ask of the central node.
 
-use crate::serve::central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
 use bytes::Bytes;
+use meshd_central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;

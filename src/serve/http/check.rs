@@ -5,12 +5,12 @@ use super::{
     routes::{Client, router},
     sendfile_writer::PendingWrites,
 };
-use crate::serve::central::{Fetched, OverlayDenied};
 use axum::{
     body::{Body, HttpBody as _},
     http::{Request, Response, StatusCode, header},
 };
 use bytes::Bytes;
+use meshd_central::{Fetched, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, Refusal, ScriptRequest, refusal_script};
 use meshd_types::Digest;

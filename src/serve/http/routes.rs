@@ -5,10 +5,7 @@ use super::blob_files::BlobFiles;
 use super::body::tracked;
 use super::boot_api::{BootApi, Transfer};
 use super::sendfile_writer::PendingWrites;
-use crate::serve::{
-    central::{Fetched, OverlayDenied},
-    metrics::count_request,
-};
+use crate::serve::metrics::count_request;
 use axum::{
     Extension, Router,
     body::Body,
@@ -19,6 +16,7 @@ use axum::{
     routing::any,
 };
 use bytes::Bytes;
+use meshd_central::{Fetched, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
 use meshd_types::{Digest, fail};

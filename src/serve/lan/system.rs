@@ -5,7 +5,7 @@ use super::{
     interfaces::{Interface, InterfaceTable},
     kernel_tables::KernelTables,
 };
-use crate::serve::central::{Lan, Neighbour};
+use meshd_central::{Lan, Neighbour};
 use meshd_types::MacAddr;
 use std::{collections::BTreeSet, future::Future, net::Ipv4Addr, pin::Pin};
 

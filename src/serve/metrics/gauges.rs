@@ -1,7 +1,7 @@
 //! Gauges, computed from the state on each request.
 
 use super::{page::MetricsPage, workload_gauges::workload_gauges};
-use crate::serve::central::{Central, SegmentHealth};
+use meshd_central::{Central, SegmentHealth};
 use meshd_model::fleet::{BootStatus, ConditionKind, Phase, Stage};
 use meshd_proto::Heartbeat;
 use meshd_store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};

@@ -3,7 +3,6 @@
 use super::{CONTENT_TYPE, Metrics};
 use crate::serve::{
     bind::{self, BindError, Service},
-    central::Shared,
     limiter::{ConnectionLimiter, Source},
 };
 use axum::{
@@ -17,6 +16,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use meshd_central::Shared;
 use meshd_config::MetricsListener;
 use meshd_types::fail;
 use std::{net::SocketAddrV4, time::Duration};

@@ -27,8 +27,8 @@ mod tests;
 pub use listen::{Listener, bind, serve};
 pub use observe::observe;
 
-use crate::serve::central::Central;
 use axum::{body::HttpBody as _, response::Response};
+use meshd_central::Central;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::sync::OnceLock;
 

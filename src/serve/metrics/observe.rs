@@ -1,6 +1,6 @@
 //! Counters derived from the durable event log.
 
-use crate::serve::central::Shared;
+use meshd_central::Shared;
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Event, EventKind, EventSeq, Stage};
 use meshd_store::EventFilter;
 use tokio::sync::broadcast::{Receiver, error::RecvError};

@@ -1,8 +1,8 @@
 //! Tests of the metrics page: valid text, no secrets, bounded labels.
 
 use super::*;
-use crate::serve::central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
 use bytes::Bytes;
+use meshd_central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
 use meshd_image::catalog::Catalog;
 use meshd_model::fleet::{Actor, DhcpExchange, Event, EventKind, Stage};
 use meshd_store::{EventFilter, Store};
@@ -29,7 +29,7 @@ async fn central(folder: &Path) -> Shared {
         authority: authority.expect("a new authority"),
         clock: Box::new(SystemClock),
         entropy: Box::new(SystemEntropy),
-        lan: Box::new(crate::serve::central::NoLan),
+        lan: Box::new(meshd_central::NoLan),
     });
     central.boot.report_segment(SegmentHealth {
         name: "br\"0".to_owned(),

@@ -1,7 +1,7 @@
 //! Gauges of workloads: VMs, tasks, slots, units and administrative tasks.
 
 use super::page::MetricsPage;
-use crate::serve::central::Central;
+use meshd_central::Central;
 use meshd_model::work::{SlotState, task::TaskState};
 use meshd_proto::{UnitState, vm::VmState};
 use std::collections::BTreeMap;

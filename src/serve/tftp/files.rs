@@ -1,7 +1,7 @@
 //! Files of the TFTP server: loaders by file name, and parts of images as `blob/<SHA-256>/<part>`.
 
-use crate::serve::central::{Central, Fetched};
 use bytes::Bytes;
+use meshd_central::{Fetched, Shared};
 use meshd_tftp::Files;
 use meshd_types::Digest;
 use std::net::Ipv4Addr;
@@ -9,21 +9,24 @@ use std::net::Ipv4Addr;
 /// The last part of a blob's name. It is for people who read a log; the digest alone identifies the blob.
 const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
 
-impl Files for Central {
+/// The loaders and images of a central node.
+pub(super) struct BootFiles(pub(super) Shared);
+
+impl Files for BootFiles {
     type Id = Fetched;
 
     fn open(&self, name: &str) -> Option<(Bytes, Fetched)> {
         match Name::parse(name)? {
-            Name::Loader(name) => Some((self.boot.loader(name)?, Fetched::Loader)),
+            Name::Loader(name) => Some((self.0.boot.loader(name)?, Fetched::Loader)),
             Name::Blob { digest, part } if PARTS.contains(&part) => {
-                Some((self.catalog().blob(&digest)?, Fetched::Blob(digest)))
+                Some((self.0.catalog().blob(&digest)?, Fetched::Blob(digest)))
             }
             Name::Blob { .. } => None,
         }
     }
 
     async fn completed(&self, client: Ipv4Addr, file: Fetched) {
-        self.boot.fetched(client, file).await;
+        self.0.boot.fetched(client, file).await;
     }
 }
 

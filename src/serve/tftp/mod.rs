@@ -9,10 +9,9 @@
 mod files;
 mod telemetry;
 
-use super::{
-    bind::{self, BindError, Service},
-    central::Shared,
-};
+use super::bind::{self, BindError, Service};
+use files::BootFiles;
+use meshd_central::Shared;
 use meshd_tftp::Sockets;
 pub use meshd_tftp::TftpError;
 use std::{
@@ -40,5 +39,5 @@ pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Sockets, BindError> {
 /// # Errors
 /// The server stopped: a socket failed.
 pub async fn run(central: Shared, sockets: Sockets, shutdown: CancellationToken) -> Result<(), TftpError> {
-    meshd_tftp::serve(central, Arc::new(TftpTelemetry::default()), sockets, shutdown).await
+    meshd_tftp::serve(Arc::new(BootFiles(central)), Arc::new(TftpTelemetry::default()), sockets, shutdown).await
 }

@@ -6,6 +6,7 @@ pub mod https;
 mod operator;
 mod process;
 mod queries;
+mod schema;
 mod service;
 mod several;
 mod support_bundle;

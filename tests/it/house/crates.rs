@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Packages with one home: the crates that may depend on them.
 const HOMES: [(&str, &[&str]); 13] = [
-    ("age", &["meshd"]),
+    ("age", &["meshd-backup"]),
     ("axum", &["meshd", "meshd-ui"]),
     ("clap", &["meshd", "meshd-agent"]),
     ("dhcproto", &["meshd-dhcp"]),
@@ -15,7 +15,7 @@ const HOMES: [(&str, &[&str]); 13] = [
     ("rangemap", &["meshd-store"]),
     ("rcgen", &["meshd-agent", "meshd-trust"]),
     ("tar", &["meshd-image"]),
-    ("toml_edit", &["meshd", "meshd-config", "meshd-lab"]),
+    ("toml_edit", &["meshd", "meshd-backup", "meshd-config", "meshd-lab"]),
     ("utoipa", &["meshd", "meshd-api"]),
     ("vfio-ioctls", &["meshd-agent"]),
 ];
@@ -23,7 +23,7 @@ const HOMES: [(&str, &[&str]); 13] = [
 const PURE: [&str; 4] = ["meshd-types", "meshd-proto", "meshd-model", "meshd-dhcp"];
 const IMPURE: [&str; 7] = ["getrandom", "hyper", "nix", "socket2", "tokio", "tokio-rustls", "tracing-subscriber"];
 /// The agent travels in every overlay and knows nothing of the central node.
-const AGENT: [&str; 2] = ["meshd-types", "meshd-proto"];
+const AGENT: [&str; 3] = ["meshd-types", "meshd-proto", "meshd-client"];
 
 fn metadata() -> Metadata {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

@@ -2,13 +2,11 @@
 
 use super::{is_tests, literals, sources};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
 };
 use syn::{Attribute, ItemMod, visit::Visit};
 
-/// Type names that occur twice in a crate, for now: rename one of each pair, then remove it here.
-const TWICE: [(&str, &[&str]); 1] = [("src", &["Shared"])];
 /// Phrases that STYLE.md bans. Those in upper case begin a sentence.
 const BANNED: [&str; 9] =
     ["shall", "is told", "are told", "is said by", "stands in", "stand in", "goes on as", "of its own", "whoever"];
@@ -92,17 +90,9 @@ fn type_name_that_occurs_twice_in_a_crate_is_refused() {
             found.entry((crate_of(&path), name)).or_default().push(path.display().to_string());
         }
     }
-    found.retain(|_, files| files.len() > 1);
-    let listed: BTreeSet<(&str, &str)> =
-        TWICE.iter().flat_map(|(folder, names)| names.iter().map(move |name| (*folder, *name))).collect();
-    let mut faults = Vec::new();
-    for ((folder, name), files) in &found {
-        if !listed.contains(&(folder.as_str(), name.as_str())) {
-            faults.push(format!("{name} occurs twice in {folder}: {}", files.join(", ")));
-        }
-    }
-    let once = listed.iter().filter(|(folder, name)| !found.contains_key(&((*folder).to_owned(), (*name).to_owned())));
-    faults.extend(once.map(|(folder, name)| format!("{name} occurs once in {folder}: remove it from TWICE")));
+    let twice = found.iter().filter(|(_, files)| files.len() > 1);
+    let faults: Vec<String> =
+        twice.map(|((folder, name), files)| format!("{name} occurs twice in {folder}: {}", files.join(", "))).collect();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 

@@ -7,7 +7,7 @@ use crate::{
     work::workloads::{UNIT, ask, code, create, facts, host, ready},
     world::World,
 };
-use meshd::serve::central::{SlotParts, TaskRequest, TaskTarget};
+use meshd_central::{SlotParts, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::{AuditOutcome, ConditionKind, Event, Phase, PhaseChange, Principal, Stage, Transition, Verb},
     work::task::{Launcher, Task},
@@ -126,7 +126,7 @@ async fn lc8_each_phase_change_is_an_event_with_actor_reason_time_and_correlatio
     assert_eq!(rig.events("phase")[..events.len()], events[..]);
 }
 
-async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Task, meshd::serve::central::TaskError> {
+async fn run_task(world: &World, rig: &Rig, node: &Machine<'_>) -> Result<Task, meshd_central::TaskError> {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     if !site.contains("[groups.one]") {
         std::fs::write(world.path("site.toml"), format!("{site}[groups.one]\nnodes = [\"{}\"]\n", node.id())).unwrap();

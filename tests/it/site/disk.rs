@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{DEADLINE, World, eventually, node::PxeNode},
 };
-use meshd::serve::central::OperateError;
+use meshd_central::OperateError;
 use meshd_model::fleet::{Phase, Stage, Verb};
 use meshd_proto::{ActionId, ActionOutcome, FromAgent, PciFacts};
 use std::{

@@ -4,7 +4,7 @@ use meshd_types::hex;
 use std::{fmt, str::FromStr};
 
 /// Longest cursor that is read, in bytes.
-pub(crate) const MAX_CURSOR: usize = 4096;
+pub(crate) const MAX_CURSOR: usize = 1024;
 
 /// The last row of a page: the order, the row's value in that order, and its ID.
 #[derive(Clone, Debug, PartialEq, Eq)]

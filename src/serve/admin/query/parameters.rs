@@ -6,12 +6,13 @@ use super::{
     text::Needle,
 };
 use meshd_config::{reader::brief, suggest};
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Display, str::FromStr};
 
 /// Most rows of one page.
 pub(crate) const MAX_PAGE: usize = 1000;
 /// Longest value of a parameter, in bytes.
-pub(crate) const MAX_VALUE: usize = 4096;
+pub(crate) const MAX_VALUE: usize = 1024;
 /// Most words of a parameter that takes several.
 pub(crate) const MAX_WORDS: usize = 64;
 
@@ -208,5 +209,15 @@ pub(crate) fn description(name: &str) -> &'static str {
         "follow" => "true: also what happens from now on",
         "tail" => "at most so many of the last bytes",
         _ => "",
+    }
+}
+
+/// The schema of a parameter (JSON Schema), for the OpenAPI document.
+pub(crate) fn schema(name: &str) -> Value {
+    match name {
+        "limit" => json!({ "type": "integer", "minimum": 1 }),
+        "from" | "tail" => json!({ "type": "integer", "minimum": 0 }),
+        "follow" | "removed" => json!({ "type": "boolean" }),
+        _ => json!({ "type": "string", "maxLength": MAX_VALUE }),
     }
 }

@@ -1,9 +1,6 @@
 //! `POST /v1/backup`: streams an encrypted backup.
 
-use crate::{
-    backup::{BackupError, MIN_KEY},
-    serve::admin::{Plane, error::Refused, routes::orders},
-};
+use crate::serve::admin::{Plane, error::Refused, routes::orders};
 use axum::{
     body::Body,
     extract::State,
@@ -11,6 +8,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use meshd_backup::{BackupError, MIN_KEY};
 use meshd_model::fleet::AuditContext;
 use meshd_types::Secret;
 use serde::{Deserialize, Serialize};

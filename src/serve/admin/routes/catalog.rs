@@ -1,12 +1,9 @@
 //! Routes of images and overlays.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::{Answer, gone, orders},
-    },
-    central::Rendered,
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::{Answer, gone, orders},
 };
 use axum::{
     Json,
@@ -15,6 +12,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{GENERATION_HEADER, ImageView, OverlayView, PROFILE_HEADER};
+use meshd_central::Rendered;
 use meshd_types::ProfileName;
 use serde::Deserialize;
 

@@ -1,14 +1,11 @@
 //! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a
 //! guest may print secrets. Binary frames are bytes, text frames are notes.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        table::{Nothing, Routes, Sealed},
-        transport::auth::Caller,
-    },
-    central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared},
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    table::{Binary, Empty, Routes},
+    transport::auth::Caller,
 };
 use axum::{
     Extension,
@@ -26,6 +23,7 @@ use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
+use meshd_central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use meshd_trust::Role;
@@ -48,18 +46,18 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// The routes of consoles.
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Nothing, _, _>(
+        .get::<Empty, _, _>(
             "/vms/{vm}/console",
             &[],
             Role::Operator,
-            "sit at its console: a WebSocket, binary frames are bytes, text frames are notes",
+            "Open the console of a VM: a WebSocket; binary frames are bytes, text frames are notes",
             console,
         )
-        .see::<Sealed, _, _>(
+        .get::<Binary, _, _>(
             "/vms/{vm}/logs",
             &["follow", "tail"],
             Role::Operator,
-            "what it wrote to its console, and what it writes",
+            "Read the console log of a VM, or follow it",
             logs,
         )
 }

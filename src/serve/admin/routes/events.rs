@@ -1,17 +1,14 @@
 //! `/v1/events`: recorded and new events, one JSON object a line; `/v1/audit`: the audit log.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        query::{
-            answer::{Asked, Encoding, Listing, parameters, selected},
-            logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
-            parameters::ParameterError,
-        },
-        transport::auth::Caller,
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    query::{
+        answer::{Asked, Encoding, Listing, parameters, selected},
+        logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
+        parameters::ParameterError,
     },
-    central::Shared,
+    transport::auth::Caller,
 };
 use axum::{
     Extension,
@@ -22,6 +19,7 @@ use axum::{
 };
 use bytes::Bytes;
 use meshd_api::{AuditView, EventView};
+use meshd_central::Shared;
 use meshd_config::suggest;
 use meshd_model::fleet::{AuditSeq, Event, EventKind, EventSeq, Principal};
 use meshd_store::{AuditFilter, EventFilter};

@@ -1,72 +1,80 @@
 //! Routes of the node life cycle.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::{
-            Answer,
-            orders::{Body, body},
-            shown,
-        },
-        table::{Nothing, One, Routes},
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::{
+        Answer,
+        orders::{Body, body},
+        shown,
     },
-    central::Shared,
+    table::{Empty, Object, Routes},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
 use meshd_api::{AcceptNic, DoctorView, Drain, DrainPolicy, Fence, NodeView, Replace, Replaced};
+use meshd_central::Shared;
 use meshd_config::{Owner, vm::MAX_GRACE_S};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_types::fail;
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/reject", Verb::Reject, "never let a node in", reject)
-        .order::<Nothing, One<NodeView>, _, _>(
+        .post::<Empty, Object<NodeView>, _, _>("/nodes/{node}/reject", Verb::Reject, "Reject a node", reject)
+        .post::<Empty, Object<NodeView>, _, _>(
             "/nodes/{node}/quarantine",
             Verb::Quarantine,
-            "hold a node in iPXE",
+            "Hold a node in iPXE",
             quarantine,
         )
-        .order::<One<Drain>, One<NodeView>, _, _>("/nodes/{node}/drain", Verb::Drain, "a node takes no new work", drain)
-        .order::<One<Fence>, One<NodeView>, _, _>(
+        .post::<Object<Drain>, Object<NodeView>, _, _>(
+            "/nodes/{node}/drain",
+            Verb::Drain,
+            "a node takes no new work",
+            drain,
+        )
+        .post::<Object<Fence>, Object<NodeView>, _, _>(
             "/nodes/{node}/fence",
             Verb::Fence,
-            "a node runs no more: take its credentials, and free its virtual machines",
+            "Fence a node that is powered off: revoke its credentials and release its VMs",
             fence,
         )
-        .order::<Nothing, One<NodeView>, _, _>(
+        .post::<Empty, Object<NodeView>, _, _>(
             "/nodes/{node}/maintenance",
             Verb::Maintenance,
-            "an operator works at a node",
+            "Start maintenance of a node",
             maintenance,
         )
-        .order::<Nothing, One<NodeView>, _, _>("/nodes/{node}/resume", Verb::Resume, "a node takes work again", resume)
-        .order::<Nothing, One<NodeView>, _, _>(
+        .post::<Empty, Object<NodeView>, _, _>(
+            "/nodes/{node}/resume",
+            Verb::Resume,
+            "End the maintenance of a node",
+            resume,
+        )
+        .post::<Empty, Object<NodeView>, _, _>(
             "/nodes/{node}/remove",
             Verb::Remove,
-            "revoke and free all that a node has",
+            "Remove a node: revoke its credentials and release its resources",
             remove,
         )
-        .order::<Nothing, One<DoctorView>, _, _>(
+        .post::<Empty, Object<DoctorView>, _, _>(
             "/nodes/{node}/doctor",
             Verb::Doctor,
-            "run the readiness checks of a node now",
+            "Run the readiness checks of a node now",
             doctor,
         )
-        .order::<One<Replace>, One<Replaced>, _, _>(
+        .post::<Object<Replace>, Object<Replaced>, _, _>(
             "/nodes/{node}/replace",
             Verb::Replace,
-            "a new machine takes the place of an old one",
+            "Replace the hardware of a node",
             replace,
         )
-        .order::<One<AcceptNic>, One<NodeView>, _, _>(
+        .post::<Object<AcceptNic>, Object<NodeView>, _, _>(
             "/nodes/{node}/accept-nic",
             Verb::AcceptNic,
-            "recognise a node by a network card that was put into it",
+            "Accept a new NIC of a node",
             accept_nic,
         )
 }

@@ -35,7 +35,6 @@ pub(crate) mod volumes;
 use crate::serve::admin::transport::auth::Caller;
 use crate::serve::{
     admin::{Plane, doctor, error::Refused},
-    central::{Shared, work_on},
     metrics,
 };
 use axum::{
@@ -45,6 +44,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::*;
+use meshd_central::{Shared, work_on};
 use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};

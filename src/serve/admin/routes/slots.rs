@@ -1,22 +1,20 @@
 //! Routes of slots.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::{
-            Answer,
-            orders::{Body, body},
-        },
-        table::{Many, Nothing, One, Routes},
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::{
+        Answer,
+        orders::{Body, body},
     },
-    central::{Shared, SlotParts},
+    table::{Array, Empty, Object, Routes},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
 use meshd_api::{ApproveSlot, SlotView};
+use meshd_central::{Shared, SlotParts};
 use meshd_model::{
     fleet::{AuditContext, Verb},
     work::{SlotCard, SlotId},
@@ -25,30 +23,25 @@ use meshd_trust::Role;
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<SlotView>, _, _>("/slots", &[], Role::Viewer, "what of nodes can be given away", list)
-        .see::<One<SlotView>, _, _>("/slots/{node}/{unit}", &[], Role::Viewer, "one slot", show)
-        .order::<One<ApproveSlot>, One<SlotView>, _, _>(
+        .get::<Array<SlotView>, _, _>("/slots", &[], Role::Viewer, "List slots", list)
+        .get::<Object<SlotView>, _, _>("/slots/{node}/{unit}", &[], Role::Viewer, "Show a slot", show)
+        .post::<Object<ApproveSlot>, Object<SlotView>, _, _>(
             "/slots/{node}/{unit}/approve",
             Verb::SlotApprove,
-            "let a slot be given as it is now",
+            "Acknowledge the present state of a slot",
             approve,
         )
-        .order::<Nothing, One<SlotView>, _, _>(
+        .post::<Empty, Object<SlotView>, _, _>(
             "/slots/{node}/{unit}/disable",
             Verb::SlotDisable,
-            "keep a slot from being given",
+            "Disable a slot: it is not allocated",
             disable,
         )
-        .order::<Nothing, One<SlotView>, _, _>(
-            "/slots/{node}/{unit}/enable",
-            Verb::SlotEnable,
-            "let a disabled slot be given again",
-            enable,
-        )
-        .order::<Nothing, One<SlotView>, _, _>(
+        .post::<Empty, Object<SlotView>, _, _>("/slots/{node}/{unit}/enable", Verb::SlotEnable, "Enable a slot", enable)
+        .post::<Empty, Object<SlotView>, _, _>(
             "/slots/{node}/{unit}/release",
             Verb::SlotRelease,
-            "clean a slot up again that could not be",
+            "Retry the cleanup of a slot",
             release,
         )
 }

@@ -1,15 +1,12 @@
 //! Stored logs as streams of lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at its
 //! own pace: nobody waits for it.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::gone,
-        table::{Lines, Routes},
-        transport::auth::Caller,
-    },
-    central::Shared,
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::gone,
+    table::{JsonLines, Routes},
+    transport::auth::Caller,
 };
 use axum::{
     Extension,
@@ -20,6 +17,7 @@ use axum::{
 };
 use bytes::Bytes;
 use meshd_api::{BootLogLine, TaskOutput};
+use meshd_central::Shared;
 use meshd_store::Chunk;
 use meshd_trust::Role;
 use meshd_types::{BootSessionId, NodeId, TaskId};
@@ -34,11 +32,11 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(500);
 
 pub(crate) fn routes(routes: Routes) -> Routes {
-    routes.see::<Lines<BootLogLine>, _, _>(
+    routes.get::<JsonLines<BootLogLine>, _, _>(
         "/nodes/{node}/log",
         &["session", "follow", "from"],
         Role::Operator,
-        "kernel messages and system log of one boot, the newest unless another is named",
+        "Read kernel messages and system log of a boot; the newest boot by default",
         boot_log,
     )
 }

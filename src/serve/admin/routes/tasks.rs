@@ -1,23 +1,20 @@
 //! Routes of tasks: run, show, cancel, output.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        query::{
-            answer::{Asked, Encoding, Listing, parameters},
-            page::{ResultPage, cut},
-            work::{TASKS, TaskFilter, task_key},
-        },
-        routes::{
-            Answer,
-            orders::{Body, body},
-            stored_logs::{LogQuery, LogReader, StoredLog},
-        },
-        table::{Lines, Many, Nothing, One, Routes},
-        transport::auth::Caller,
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    query::{
+        answer::{Asked, Encoding, Listing, parameters},
+        page::{ResultPage, cut},
+        work::{TASKS, TaskFilter, task_key},
     },
-    central::{Shared, TaskRequest, TaskTarget},
+    routes::{
+        Answer,
+        orders::{Body, body},
+        stored_logs::{LogQuery, LogReader, StoredLog},
+    },
+    table::{Array, Empty, JsonLines, Object, Routes},
+    transport::auth::Caller,
 };
 use axum::{
     Extension, Json,
@@ -26,6 +23,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{RunTask, TaskOutput, TaskView};
+use meshd_central::{Shared, TaskRequest, TaskTarget};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::task::TaskUser;
 use meshd_trust::Role;
@@ -33,25 +31,25 @@ use meshd_types::{TaskId, fail};
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<TaskView>, _, _>("/tasks", TASKS.parameters, Role::Viewer, "tasks, the newest last", list)
-        .see::<One<TaskView>, _, _>("/tasks/{task}", &[], Role::Viewer, "one task and its nodes", show)
-        .order::<One<RunTask>, One<TaskView>, _, _>(
+        .get::<Array<TaskView>, _, _>("/tasks", TASKS.parameters, Role::Viewer, "List tasks, the newest last", list)
+        .get::<Object<TaskView>, _, _>("/tasks/{task}", &[], Role::Viewer, "Show a task and its nodes", show)
+        .post::<Object<RunTask>, Object<TaskView>, _, _>(
             "/tasks",
             Verb::TaskRun,
-            "run a program on nodes of a group, or on one node",
+            "Run a program on nodes of a group, or on one node",
             run,
         )
-        .order::<Nothing, One<TaskView>, _, _>(
+        .post::<Empty, Object<TaskView>, _, _>(
             "/tasks/{task}/cancel",
             Verb::TaskCancel,
-            "end a task: all its processes on all its nodes",
+            "Cancel a task: end its processes on all its nodes",
             cancel,
         )
-        .see::<Lines<TaskOutput>, _, _>(
+        .get::<JsonLines<TaskOutput>, _, _>(
             "/tasks/{task}/output",
             &["follow", "from"],
             Role::Operator,
-            "what a task wrote, and what it writes from now on",
+            "Read the output of a task, or follow it",
             output,
         )
 }

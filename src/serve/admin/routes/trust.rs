@@ -1,15 +1,12 @@
 //! Routes of enrolment tokens, the certificate authority and node certificates.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::{
-            Answer, detail,
-            orders::{Body, body},
-        },
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::{
+        Answer, detail,
+        orders::{Body, body},
     },
-    central::{AuthorityState, RotateError, Shared, TokenError},
 };
 use axum::{
     Json,
@@ -18,6 +15,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{CreateToken, CreatedToken, NodeDetail, RootView, RotateCa, TokenView};
+use meshd_central::{AuthorityState, RotateError, Shared, TokenError};
 use meshd_model::fleet::AuditContext;
 use meshd_trust::{GRACE, TrustError};
 use meshd_types::Basis;
@@ -72,7 +70,7 @@ pub(crate) async fn create_token(
         (None, Some(basis)) => basis,
         _ => return Err(Refused::bad_request("a token is for a node or for another machine; name one of them")),
     };
-    let life = order.life_s.map_or(crate::serve::central::TOKEN_LIFE, Duration::from_secs);
+    let life = order.life_s.map_or(meshd_central::TOKEN_LIFE, Duration::from_secs);
     let (ticket, token) = central.enrolment.create_token(basis, life, told, &by).await?;
     Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket })).into_response())
 }

@@ -1,21 +1,18 @@
 //! Routes of virtual machines. Responses never contain cloud-init data.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        query::{
-            answer::{Asked, Encoding, Listing, parameters},
-            page::{ResultPage, cut},
-            work::{VMS, VmFilter, vm_key},
-        },
-        routes::{
-            Answer,
-            orders::{Body, body},
-        },
-        table::{Many, Nothing, One, Routes},
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    query::{
+        answer::{Asked, Encoding, Listing, parameters},
+        page::{ResultPage, cut},
+        work::{VMS, VmFilter, vm_key},
     },
-    central::{Shared, VmVerb},
+    routes::{
+        Answer,
+        orders::{Body, body},
+    },
+    table::{Array, Empty, Object, Routes},
 };
 use axum::{
     Json,
@@ -24,6 +21,7 @@ use axum::{
     response::Response,
 };
 use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView};
+use meshd_central::{Shared, VmVerb};
 use meshd_config::vm::VmTemplate;
 use meshd_model::{
     fleet::{AuditContext, Verb},
@@ -35,27 +33,22 @@ use meshd_types::TemplateName;
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<VmView>, _, _>("/vms", VMS.parameters, Role::Viewer, "all virtual machines", list)
-        .see::<One<VmView>, _, _>("/vms/{vm}", &[], Role::Viewer, "one virtual machine", show)
-        .see::<Many<TemplateView>, _, _>("/vm-templates", &[], Role::Viewer, "what vm.tomls need not say", templates)
-        .order::<One<CreateVm>, One<VmView>, _, _>(
+        .get::<Array<VmView>, _, _>("/vms", VMS.parameters, Role::Viewer, "List VMs", list)
+        .get::<Object<VmView>, _, _>("/vms/{vm}", &[], Role::Viewer, "Show a VM", show)
+        .get::<Array<TemplateView>, _, _>("/vm-templates", &[], Role::Viewer, "List VM templates", templates)
+        .post::<Object<CreateVm>, Object<VmView>, _, _>(
             "/vms",
             Verb::VmCreate,
-            "record a virtual machine and give it a node, or do neither",
+            "Create a VM and assign a node; all or nothing",
             create,
         )
-        .order::<Nothing, One<VmView>, _, _>("/vms/{vm}/start", Verb::VmStart, "start a virtual machine", start)
-        .order::<Nothing, One<VmView>, _, _>("/vms/{vm}/stop", Verb::VmStop, "shut a virtual machine down", stop)
-        .order::<Nothing, One<VmView>, _, _>(
-            "/vms/{vm}/restart",
-            Verb::VmRestart,
-            "stop a virtual machine and run it again",
-            restart,
-        )
-        .order::<One<DeleteVm>, One<VmView>, _, _>(
+        .post::<Empty, Object<VmView>, _, _>("/vms/{vm}/start", Verb::VmStart, "Start a VM", start)
+        .post::<Empty, Object<VmView>, _, _>("/vms/{vm}/stop", Verb::VmStop, "Shut a VM down", stop)
+        .post::<Empty, Object<VmView>, _, _>("/vms/{vm}/restart", Verb::VmRestart, "Restart a VM", restart)
+        .post::<Object<DeleteVm>, Object<VmView>, _, _>(
             "/vms/{vm}/delete",
             Verb::VmDelete,
-            "release all that a virtual machine has, then forget it",
+            "Delete a VM and release its resources",
             delete,
         )
 }

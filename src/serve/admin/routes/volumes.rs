@@ -1,13 +1,10 @@
 //! Routes of volumes. `meshd volume add` copies files without the API.
 
-use crate::serve::{
-    admin::{
-        Plane,
-        error::Refused,
-        routes::Answer,
-        table::{Many, Nothing, One, Routes},
-    },
-    central::VolumeUseError,
+use crate::serve::admin::{
+    Plane,
+    error::Refused,
+    routes::Answer,
+    table::{Array, Empty, Object, Routes},
 };
 use axum::{
     Json,
@@ -15,6 +12,7 @@ use axum::{
     http::StatusCode,
 };
 use meshd_api::VolumeView;
+use meshd_central::VolumeUseError;
 use meshd_image::builder::VolumeError;
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_trust::Role;
@@ -22,11 +20,11 @@ use meshd_trust::Role;
 /// The routes of volumes.
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
-        .see::<Many<VolumeView>, _, _>("/volumes", &[], Role::Viewer, "files of virtual machines", list)
-        .order::<Nothing, One<VolumeView>, _, _>(
+        .get::<Array<VolumeView>, _, _>("/volumes", &[], Role::Viewer, "List volumes", list)
+        .post::<Empty, Object<VolumeView>, _, _>(
             "/volumes/{volume}/remove",
             Verb::VolumeRemove,
-            "remove a volume that no virtual machine names",
+            "Remove a volume that no VM uses",
             remove,
         )
 }

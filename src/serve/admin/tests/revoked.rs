@@ -10,11 +10,11 @@ use crate::serve::{
             connection::{Conversation, converse},
         },
     },
-    central::{ConsoleFrame, ConsoleSession},
     limiter::{ConnectionLimiter, Source},
 };
 use axum::{Router, extract::WebSocketUpgrade, http::Extensions, routing::get};
 use hyper_util::service::TowerToHyperService;
+use meshd_central::{ConsoleFrame, ConsoleSession};
 use meshd_trust::Role;
 use meshd_types::ApiTokenName;
 use std::sync::Mutex;

@@ -1,16 +1,14 @@
 //! Authentication and roles. Write access to the socket grants the admin role; HTTPS requests carry a token each, so
 //! revocation takes effect at once.
 
-use crate::serve::{
-    admin::{Plane, error::Refused, transport::connection::Conversation},
-    central::Shared,
-};
+use crate::serve::admin::{Plane, error::Refused, transport::connection::Conversation};
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, header::AUTHORIZATION},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use meshd_central::Shared;
 use meshd_model::fleet::Principal;
 use meshd_trust::{ApiToken, Role};
 use meshd_types::Digest;

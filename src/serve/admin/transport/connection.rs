@@ -2,16 +2,14 @@
 //! reads nor writes.
 
 use crate::serve::admin::transport::auth::Caller;
-use crate::serve::{
-    central::Shared,
-    limiter::{ConnectionPermit, Meter},
-};
+use crate::serve::limiter::{ConnectionPermit, Meter};
 use axum::{Router, http::Extensions};
 use hyper::{Request, body::Incoming};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use meshd_central::Shared;
 use std::{
     io,
     pin::Pin,

@@ -7,11 +7,9 @@ mod overlay;
 use super::sendfile_writer::WriteTimeouts;
 use super::server::{Limits, run};
 use super::*;
-use crate::serve::{
-    bind::{self, Service},
-    central::{Fetched, OverlayDenied},
-};
+use crate::serve::bind::{self, Service};
 use bytes::Bytes;
+use meshd_central::{Fetched, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;

@@ -2,7 +2,7 @@
 
 use super::rig::{Machine, Rig, ordered};
 use crate::world::World;
-use meshd::serve::central::LinkError;
+use meshd_central::LinkError;
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage, Verb};
 use meshd_proto::{Check, CheckReport, CheckStatus, FromAgent};
 use meshd_types::BootSessionId;

@@ -2,7 +2,7 @@
 
 use super::rig::{Machine, Rig};
 use crate::world::World;
-use meshd::serve::central::PlaneError;
+use meshd_central::PlaneError;
 use meshd_model::fleet::{AuditContext, Principal, Stage, Verb};
 use meshd_proto::{EnrolRequest, FromAgent, FromCentral, Heartbeat, VERSION};
 use rcgen::{CertificateParams, KeyPair};

@@ -1,10 +1,8 @@
 //! The central node in this process, with a clock that is turned by hand, and machines without a network.
 
 use crate::world::{World, unpack};
-use meshd::{
-    daemon,
-    serve::central::{Clock, DhcpSeen, DhcpStep, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared},
-};
+use meshd::daemon;
+use meshd_central::{Clock, DhcpSeen, DhcpStep, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared};
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},

@@ -4,8 +4,8 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::serve::{
     agent::{self, AgentPlane, Ticket},
     bind::{self, Service},
-    central::{LinkCommand, PlaneError},
 };
+use meshd_central::{LinkCommand, PlaneError};
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply, RenewRequest,
     SERVER_NAME, VERSION, Welcome,

@@ -1,8 +1,8 @@
 //! The agent itself, as it runs on a node, against the made-up central node.
 
 use super::fake::{Fake, NODE, Seen, deadline};
-use meshd::serve::central::LinkCommand;
 use meshd_agent::driver::{self, Options, RunError};
+use meshd_central::LinkCommand;
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, AgentConfig, BootPart, FromAgent, FromCentral, NodeAction};
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};

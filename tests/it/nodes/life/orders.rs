@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::World,
 };
-use meshd::serve::central::{LinkError, OperateError};
+use meshd_central::{LinkError, OperateError};
 use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};
 use std::time::Duration;
 

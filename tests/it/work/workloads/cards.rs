@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{SlotError, SlotParts};
+use meshd_central::{SlotError, SlotParts};
 use meshd_model::work::SlotCard;
 use meshd_proto::vm::{Nic, VmWant};
 use meshd_types::MacAddr;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{TaskError, TaskRequest, TaskTarget, work_on};
 use meshd_api::DrainPolicy;
+use meshd_central::{TaskError, TaskRequest, TaskTarget, work_on};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::task::{Launcher, Task, TaskState},

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{ConsoleError, LinkError, OperateError};
 use meshd_api::DrainPolicy;
+use meshd_central::{ConsoleError, LinkError, OperateError};
 use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::vm::VmWant;
 use std::time::Duration;

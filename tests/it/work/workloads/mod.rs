@@ -13,7 +13,7 @@ mod tasks;
 mod words;
 
 use crate::boot::sessions::rig::{Machine, Rig, ordered};
-use meshd::serve::central::{LinkCommand, VmError};
+use meshd_central::{LinkCommand, VmError};
 use meshd_config::vm::{VmAsk, parse};
 use meshd_model::{
     fleet::{Stage, Verb},

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
+use meshd_central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
 use meshd_proto::vm::VmWant;
 use meshd_types::SystemUuid;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{SlotParts, VmError, VmVerb};
+use meshd_central::{SlotParts, VmError, VmVerb};
 use meshd_proto::vm::VmWant;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{SlotError, SlotParts};
+use meshd_central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     UnitState,
@@ -122,7 +122,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
     node.boot(Stage::Online).await;
     ready(&node).await;
     approve(&rig, UNIT, Some("eui.sdb"), None).await.unwrap();
-    use meshd::serve::central::VmVerb;
+    use meshd_central::VmVerb;
     let placed = rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(disk(&placed), "slot:eui.sdb", "what its slot has now");
 }

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{VmError, VmVerb};
 use meshd_api::DrainPolicy;
+use meshd_central::{VmError, VmVerb};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmDesiredState,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::world::World;
-use meshd::serve::central::{LinkCommand, TaskError, TaskRequest, TaskTarget};
+use meshd_central::{LinkCommand, TaskError, TaskRequest, TaskTarget};
 use meshd_model::{
     fleet::AuditContext,
     work::task::{Launcher, Task, TaskCause, TaskState},

@@ -1,0 +1,153 @@
+//! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent started.
+
+use crate::boot::BootService;
+use meshd_model::{
+    boot::BootFailure,
+    fleet::{Actor, Event, EventKind, Stage},
+};
+use meshd_proto::{
+    FromCentral,
+    log::{LogPiece, LogSource, LogStored},
+    task::Piece,
+};
+use meshd_store::{Chunk, Limits, LogLine};
+use meshd_types::{BootSessionId, NodeId, fail};
+use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc, time::Duration};
+use tokio::{sync::watch, task::spawn_blocking};
+
+/// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a rack has thousands of logs.
+pub(super) const LOG_LIMITS: Limits = Limits { segment: 128 << 10, newest: 3, keep_open: false };
+/// Bytes that a node may send at once, and in each second after that. An agent sends 2 MiB and 16 KiB; a hostile node must not occupy the disk.
+const BURST: u64 = 4 << 20;
+const BYTES_PER_SECOND: u64 = 32 << 10;
+/// Logs of boots that are no longer on record are removed this often.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// How much of its log a node has sent in one boot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LogBudget {
+    /// Monotonic time of the first piece.
+    since: Duration,
+    sent: u64,
+}
+
+impl LogBudget {
+    fn new(now: Duration) -> Self {
+        LogBudget { since: now, sent: 0 }
+    }
+
+    /// Returns true if the node may send so many bytes now.
+    fn admits(&mut self, bytes: u64, now: Duration) -> bool {
+        let limit = BURST + BYTES_PER_SECOND.saturating_mul(now.saturating_sub(self.since).as_secs());
+        let sent = self.sent.saturating_add(bytes);
+        let admitted = sent <= limit || !fail::defends("boot-log-rate");
+        if admitted {
+            self.sent = sent;
+        }
+        admitted
+    }
+}
+
+impl BootService {
+    /// Stores a piece of a node's log. Without an answer, the node repeats the piece.
+    pub(crate) async fn store_log(&self, node: NodeId, session: BootSessionId, piece: LogPiece) -> Option<FromCentral> {
+        let LogPiece { source, at, data } = piece;
+        if !self.admits_log(session, piece_length(&data)) {
+            return None;
+        }
+        let line = LogLine { when: self.env.now(), node, stream: source, at, data };
+        match self.append_log(session, line).await {
+            Ok(upto) => Some(FromCentral::LogStored(LogStored { source, upto })),
+            Err(error) => {
+                tracing::error!(%node, %session, %error, "the log of a node is not stored; check the disk");
+                None
+            }
+        }
+    }
+
+    fn admits_log(&self, session: BootSessionId, bytes: u64) -> bool {
+        let now = self.env.monotonic();
+        self.log_budgets.lock().entry(session).or_insert_with(|| LogBudget::new(now)).admits(bytes, now)
+    }
+
+    async fn append_log(&self, session: BootSessionId, line: LogLine<LogSource>) -> io::Result<u64> {
+        let logs = Arc::clone(&self.logs);
+        spawn_blocking(move || logs.append(session, line)).await.map_err(io::Error::other)?
+    }
+
+    /// Records why `mesh-init` refused to start a node. Returns false if the machine at this address does not boot this session, or if its
+    /// agent has already started.
+    pub async fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> bool {
+        let BootFailure { session, reason } = failure;
+        let node = self.env.store.read(|model| {
+            let boot = model.session_at(from).filter(|boot| boot.id == session)?;
+            boot.node.filter(|_| boot.reached(Stage::Enrolled).is_none())
+        });
+        let Some(node) = node else { return false };
+        if !self.env.allows(&format!("failed boot of {node}")) {
+            return true;
+        }
+        let now = self.env.now();
+        let event = Event::new(now, Actor::Node, EventKind::BootFailed, reason.clone()).of_node(node);
+        self.env.record(event.in_session(session)).await;
+        let data = Piece::Text(format!("mesh-init: FAILED: {reason}\n"));
+        let line = LogLine { when: now, node, stream: LogSource::BootFailure, at: 0, data };
+        if let Err(error) = self.append_log(session, line).await {
+            tracing::error!(%node, %session, %error, "the report of a failed boot is not stored; check the disk");
+        }
+        true
+    }
+
+    /// Returns lines of a boot's log from an offset on.
+    pub async fn boot_log(&self, session: BootSessionId, from: u64) -> io::Result<Chunk> {
+        let logs = Arc::clone(&self.logs);
+        spawn_blocking(move || logs.read(session, from)).await.map_err(io::Error::other)?
+    }
+
+    /// Returns a signal for new lines of a boot's log.
+    pub async fn watch_boot_log(&self, session: BootSessionId) -> io::Result<watch::Receiver<u64>> {
+        let logs = Arc::clone(&self.logs);
+        spawn_blocking(move || logs.watch(session)).await.map_err(io::Error::other)?
+    }
+
+    /// Removes logs of boots that are no longer on record, once in every [`SWEEP_INTERVAL`].
+    pub(crate) async fn sweep_logs(&self) {
+        let now = self.env.monotonic();
+        {
+            let mut swept = self.swept.lock();
+            if swept.is_some_and(|last| now.saturating_sub(last) < SWEEP_INTERVAL) {
+                return;
+            }
+            *swept = Some(now);
+        }
+        let sessions: BTreeSet<BootSessionId> = self.env.store.read(|model| model.session_ids().collect());
+        self.log_budgets.lock().retain(|session, _| sessions.contains(session));
+        let logs = Arc::clone(&self.logs);
+        // The next sweep removes what this one could not.
+        let _ = spawn_blocking(move || logs.keep_only(&sessions)).await;
+    }
+}
+
+/// Bytes of a piece as it was sent.
+fn piece_length(data: &Piece) -> u64 {
+    let length = match data {
+        Piece::Text(text) => text.len(),
+        Piece::Bytes { hex } => hex.len(),
+    };
+    length as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_sends_its_log_no_faster_than_the_limit() {
+        let (start, piece) = (Duration::from_secs(100), 8 << 10);
+        let mut budget = LogBudget::new(start);
+        let mut stored = |now: Duration| (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece;
+        assert_eq!(stored(start), BURST);
+        assert_eq!(stored(start), 0, "the burst is spent");
+        assert_eq!(stored(start + Duration::from_secs(10)), 10 * BYTES_PER_SECOND);
+    }
+}

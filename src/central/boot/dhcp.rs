@@ -1,0 +1,179 @@
+//! DHCP exchanges: leases are stored, boot sessions are opened and continued.
+
+use crate::boot::{
+    BootService,
+    session_guard::{end_session, moved},
+};
+use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+/// One DHCP exchange, as the engine understood it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DhcpSeen {
+    /// The MAC address.
+    pub mac: MacAddr,
+    /// Firmware, iPXE, or an operating system.
+    pub exchange: DhcpExchange,
+    /// Option 97, if there was one that can be read.
+    pub uuid: Option<SystemUuid>,
+    /// Option 93.
+    pub arch: Option<ClientArch>,
+    /// The machine's address; `None` in the offer or acknowledgement of a proxy.
+    pub address: Option<Ipv4Addr>,
+    /// The lease that the exchange created or renewed.
+    pub lease: Option<Lease>,
+    /// The exchange began with a DISCOVER: the machine was ready to take another address.
+    pub discovered: bool,
+    /// Where the relay says that the machine is plugged in.
+    pub relay_port: Option<RelayPort>,
+    /// A relay forwarded it.
+    pub is_relayed: bool,
+}
+
+/// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseChange {
+    /// The stored lease that the change expects.
+    pub before: Lease,
+    /// The new lease; `None` removes it.
+    pub after: Option<Lease>,
+}
+
+/// A change that the DHCP engine wants to store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DhcpStep {
+    /// An exchange, with its lease.
+    Seen(DhcpSeen),
+    /// A lease of a virtual machine's card, which opens no boot session.
+    Leased(Lease),
+    /// A lease that ends or is removed.
+    Lease(LeaseChange),
+}
+
+impl BootService {
+    /// Stores leases and opens or refreshes boot sessions, in order and in one flush. Replies that depend on them may be sent
+    /// after this returns.
+    pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let mut ended = Vec::new();
+        let stored = self
+            .env
+            .store
+            .commit(|tx| {
+                // Sessions that this transaction opens are not visible in the store yet.
+                let mut opened = BTreeMap::new();
+                for step in steps {
+                    match step {
+                        DhcpStep::Seen(seen) => ended.extend(self.seen(tx, seen, &mut opened, now)),
+                        // The machine may have been deleted since its card asked.
+                        DhcpStep::Leased(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
+                        DhcpStep::Leased(lease) => tx.put_lease(lease.clone()),
+                        DhcpStep::Lease(change) => change_lease(tx, change),
+                    }
+                }
+                Ok(())
+            })
+            .await;
+        fail::point("dhcp-committed");
+        for node in ended {
+            self.enrolment.capabilities.lock().void_node(node);
+        }
+        stored
+    }
+
+    /// Records an exchange. Returns the node whose boot it ended.
+    fn seen(
+        &self,
+        tx: &mut Tx<'_>,
+        seen: &DhcpSeen,
+        opened: &mut BTreeMap<MacAddr, BootSessionId>,
+        now: Timestamp,
+    ) -> Option<NodeId> {
+        if let Some(lease) = &seen.lease {
+            tx.put_lease(lease.clone());
+        }
+        let newest = opened.get(&seen.mac).copied();
+        let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
+        if let Some(moved) = newest.and_then(|id| tx.session(id)).filter(|session| moved(session, seen, now)) {
+            return end_session(tx, moved.clone(), seen, now);
+        }
+        if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.env.random())) {
+            opened.insert(seen.mac, session.id);
+            tx.put_session(session);
+        }
+        None
+    }
+
+    /// Returns the node of a NIC, by the ID that the site's reservations use.
+    pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
+        let live = self.env.live();
+        self.env.store.read(|model| model.node_of_mac(mac).map(|node| live.reserved_as(node)))
+    }
+
+    /// Records an event about the addresses of a segment. `cause` limits how often.
+    pub async fn dhcp_event(&self, kind: EventKind, cause: &str, detail: String) {
+        if self.env.allows(cause) {
+            self.env.record(Event::new(self.env.now(), Actor::Central, kind, detail)).await;
+        }
+    }
+
+    /// All DHCP leases, for the DHCP engine to start with.
+    pub fn leases(&self) -> Vec<Lease> {
+        self.env.store.read(|model| model.leases().cloned().collect())
+    }
+}
+
+fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
+    if tx.lease(change.before.address) == Some(&change.before) {
+        match &change.after {
+            Some(lease) => tx.put_lease(lease.clone()),
+            None => tx.remove_lease(change.before.address),
+        }
+    }
+}
+
+/// Returns the session after this exchange; `None` for an operating system that meshd did not boot.
+fn current_session(
+    tx: &mut Tx<'_>,
+    seen: &DhcpSeen,
+    newest: Option<BootSessionId>,
+    now: Timestamp,
+    fresh: impl FnOnce() -> BootSessionId,
+) -> Option<BootSession> {
+    let stage = match seen.exchange {
+        DhcpExchange::Firmware => Stage::Dhcp,
+        DhcpExchange::Ipxe => Stage::IpxeDhcp,
+        DhcpExchange::Os => Stage::OsDhcp,
+    };
+    let newest = newest.and_then(|id| tx.session(id)).filter(|session| session.continues(seen.exchange, now)).cloned();
+    let mut session = match newest {
+        Some(session) => session,
+        None if seen.exchange == DhcpExchange::Os => return None,
+        None => {
+            let fresh = fresh();
+            let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
+            let started = Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
+            tx.event(started.of_node(node).in_session(fresh));
+            BootSession { stages: Vec::new(), ..BootSession::open(fresh, seen.mac, stage, now) }
+        }
+    };
+    if session.mark(stage, now) {
+        let reached = Event::new(now, Actor::Node, EventKind::Stage { stage }, "");
+        // Before its script, the NIC identifies a known machine, and its events belong to the node.
+        let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+        tx.event(reached.of_node(node).in_session(session.id));
+    }
+    if seen.exchange != DhcpExchange::Os {
+        session.refreshed_at = now;
+    }
+    session.address = seen.address.or(session.address);
+    session.is_relayed = seen.is_relayed;
+    session.relay_port = seen.relay_port.clone().or(session.relay_port);
+    session.uuid = seen.uuid.or(session.uuid);
+    if seen.exchange == DhcpExchange::Firmware || session.arch.is_none() {
+        session.arch = seen.arch.or(session.arch);
+    }
+    Some(session)
+}

@@ -1,0 +1,78 @@
+//! Which node has a network card or an address, and whether its machine is present on the wire.
+
+use crate::{
+    boot::{BootService, identify_machine::has_link},
+    environment::alarms::Alarm,
+};
+use meshd_model::fleet::{ConditionKind, Node, RelayPort};
+use meshd_types::{MacAddr, NodeId, fail};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+};
+
+impl BootService {
+    /// True if the machine of this node is present: its link was alive within the last moments, or its own NIC answers for its address.
+    /// A link that was lost by a restart of meshd or a short interruption counts as live.
+    pub(crate) async fn is_present(&self, node: &Node, asker: Ipv4Addr) -> bool {
+        let is_near = has_link(node.phase) && self.links.silence(node.id) <= self.env.site().agent.offline_after;
+        if is_near && fail::defends("boot-recent-link") {
+            return true;
+        }
+        match node.address {
+            // A requester would answer for its own address.
+            Some(IpAddr::V4(address)) if address != asker && node.phase.is_admitted() => {
+                fail::defends("boot-arp-probe") && self.env.lan.holders(address).await.contains(&node.mac)
+            }
+            _ => false,
+        }
+    }
+
+    /// Records that another machine used DHCP as a network card. `who` limits how often.
+    pub async fn dhcp_alarm(&self, mac: MacAddr, kind: ConditionKind, who: &str, detail: String) {
+        let (node, session) = self.env.store.read(|model| {
+            (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))
+        });
+        // Alarms about other machines must not exhaust the limit of this one.
+        let of = node.map_or_else(|| "nobody".to_owned(), |node| node.to_string());
+        self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {who} as {of}"), detail }).await;
+    }
+
+    /// The NICs of approved nodes: their addresses are never leased to others.
+    pub fn approved_cards(&self) -> BTreeSet<MacAddr> {
+        self.env.store.read(|model| {
+            let approved = model.nodes().filter(|node| node.phase.is_admitted());
+            approved.flat_map(|node| node.fingerprint.macs.iter().copied().chain([node.mac])).collect()
+        })
+    }
+
+    /// Returns true if a network card is an approved node's.
+    pub fn is_approved_card(&self, mac: MacAddr) -> bool {
+        self.env.store.read(|model| model.node_of_mac(mac).is_some_and(|node| node.phase.is_admitted()))
+    }
+
+    /// Returns true while the machine of a network card boots from an address or has its link from there.
+    pub fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
+        let now = self.env.now();
+        let (boots, node) = self.env.store.read(|model| {
+            let session = model.newest_session(mac).filter(|session| session.address == Some(address));
+            let node = model.node_of_mac(mac).filter(|node| node.address == Some(address.into()));
+            (session.is_some_and(|session| session.holds_address(now)), node.map(|node| node.id))
+        });
+        boots || node.is_some_and(|node| self.links.link_state(node).since.is_some())
+    }
+
+    /// Returns true for an approved node.
+    pub fn is_approved_node(&self, id: NodeId) -> bool {
+        self.env.store.read(|model| model.standing_for(id).is_some_and(|node| node.phase.is_admitted()))
+    }
+
+    /// Returns whether the node of a NIC enrolled on a local segment, and its relay port. Both are known for the boot NIC;
+    /// other NICs are checked only when they boot.
+    pub fn attachment_of(&self, mac: MacAddr, boots: bool) -> Option<(bool, Option<RelayPort>)> {
+        self.env.store.read(|model| {
+            let node = model.node_of_mac(mac).filter(|node| boots || node.mac == mac)?;
+            (node.is_local || node.relay_port.is_some()).then(|| (node.is_local, node.relay_port.clone()))
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! The certificate authority, and its rotation while meshd runs.
+//!
+//! Linked nodes receive the new roots at once and renew. The old root stays trusted until its grace time is over. A node that comes back
+//! later is refused, and gets the condition `stale_ca`.
+
+use crate::{
+    enrolment::Enrolment,
+    environment::alarms::{Alarm, report},
+    links::{LinkCommand, LinkedNode},
+};
+use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Stage, Verb};
+use meshd_proto::FromCentral;
+use meshd_store::{StoreError, Tx};
+use meshd_trust::{CertificateAuthority, RootState, TokenRecord, TrustError, enrol_token as token, signed_under};
+use meshd_types::{Digest, NodeId, Secret, Timestamp};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+/// Maximum grace time of a replaced root.
+pub const MAX_GRACE: Duration = Duration::from_secs(366 * 86_400);
+
+/// The present authority.
+pub(crate) struct Authority {
+    current: RwLock<Arc<CertificateAuthority>>,
+    /// Serializes changes; holds the time of the last check.
+    changing: tokio::sync::Mutex<Timestamp>,
+}
+
+/// Why the authority was not replaced. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RotateError {
+    /// The grace time is out of range.
+    #[error("grace time is out of range; use at most 366 days. Without it every node has to boot again")]
+    Grace,
+    /// With a grace time, no node has to enrol again.
+    #[error("linked nodes renew within the grace time; to let them enrol again, use a grace time of 0s")]
+    NeedsNoEnrolment,
+    /// Files and keys.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// The tokens of nodes that enrol again could not be stored.
+    #[error("the tokens of linked nodes could not be stored")]
+    Store(#[from] StoreError),
+    /// The work was interrupted: meshd stops.
+    #[error("the rotation was interrupted because meshd stops; repeat it after the start")]
+    Interrupted,
+}
+
+/// A root of the site and its nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorityState {
+    pub root: RootState,
+    /// Number of nodes whose newest certificate it signed.
+    pub nodes: usize,
+}
+
+impl Authority {
+    pub(crate) fn new(first: CertificateAuthority, now: Timestamp) -> Self {
+        Authority { current: RwLock::new(Arc::new(first)), changing: tokio::sync::Mutex::new(now) }
+    }
+
+    fn replace(&self, next: CertificateAuthority) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+}
+
+impl Enrolment {
+    /// The site's certificate authority; hold it for one request only.
+    pub fn authority(&self) -> Arc<CertificateAuthority> {
+        self.authority.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Creates a new root and issuer. The old root stays trusted for `grace`. Without a grace time every link ends now, and every
+    /// node has to boot again; with `enrol_again`, each linked node first receives the new roots and a one-time token by its link,
+    /// and enrols by itself (EN-9).
+    ///
+    /// # Errors
+    /// [`RotateError`]; the old authority stays.
+    pub async fn rotate_authority(
+        &self,
+        grace: Duration,
+        enrol_again: bool,
+        by: &AuditContext,
+    ) -> Result<Vec<AuthorityState>, RotateError> {
+        if grace > MAX_GRACE {
+            return Err(RotateError::Grace);
+        }
+        if enrol_again && !grace.is_zero() {
+            return Err(RotateError::NeedsNoEnrolment);
+        }
+        let _one = self.authority.changing.lock().await;
+        let (current, now) = (self.authority(), self.env.now());
+        let orders = if enrol_again { self.enrolment_orders(now).await? } else { Vec::new() };
+        let old = current.active().to_owned();
+        let made = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
+        let next = made.map_err(|_| RotateError::Interrupted)??;
+        let new: BTreeSet<Digest> = orders.iter().map(|order| order.record.hash).collect();
+        let told = send_orders(orders, next.roots_pem());
+        self.authority.replace(next);
+        let detail = match grace.as_secs() {
+            0 => format!(
+                "root {old} is replaced by {}, and trusted no more; {} nodes enrol again",
+                self.authority().active(),
+                told.len()
+            ),
+            s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
+        };
+        let heard = self.links.last_heard();
+        let changed = self.env.store.commit(|tx| {
+            if grace.is_zero() {
+                forget_certificates(tx, &heard);
+                forget_tokens(tx, &new);
+            }
+            tx.event(Event::new(now, by, EventKind::AuthorityChanged, detail));
+            Ok::<_, StoreError>(())
+        });
+        report(changed.await);
+        self.tell_roots();
+        if grace.is_zero() {
+            for node in self.links.linked().into_iter().map(|linked| linked.node) {
+                match told.contains(&node) {
+                    // The node reconnects within seconds, so it is not silent.
+                    true => self.links.close_link(node, "the certificate authority was replaced; enrol again"),
+                    false => self.links.sever_link(node, "the certificate authority was replaced; boot the node again"),
+                }
+            }
+        }
+        Ok(self.authority_state())
+    }
+
+    /// Makes and stores a one-time token for the present boot of each linked node. Stored before it is sent: a crash in between leaves
+    /// unused tokens, but no node that cannot enrol.
+    async fn enrolment_orders(&self, now: Timestamp) -> Result<Vec<EnrolmentOrder>, StoreError> {
+        let expires_at = now.after(self.env.site().enroll.token_ttl);
+        let order = |linked: LinkedNode| {
+            let LinkedNode { node, session, commands, .. } = linked;
+            let (token, hash) = token::mint(self.env.random());
+            EnrolmentOrder { token, commands, record: TokenRecord::new(hash, node, session, expires_at) }
+        };
+        let mut orders: Vec<EnrolmentOrder> = self.links.linked().into_iter().map(order).collect();
+        self.env
+            .store
+            .commit(|tx| {
+                // Since its link was read, the node may have booted, or an operator may have taken it out of service.
+                let is_current = |order: &EnrolmentOrder| {
+                    tx.node(order.record.node)
+                        .is_some_and(|node| node.phase.is_admitted() && node.boot == Some(order.record.session))
+                };
+                orders.retain(is_current);
+                for order in &orders {
+                    tx.put_token(order.record.clone());
+                }
+                Ok::<_, StoreError>(orders)
+            })
+            .await
+    }
+
+    /// Returns a guard that blocks a rotation.
+    pub(crate) async fn authority_stays(&self) -> tokio::sync::MutexGuard<'_, Timestamp> {
+        self.authority.changing.lock().await
+    }
+
+    /// The roots, the active one first, with the number of nodes of each.
+    pub fn authority_state(&self) -> Vec<AuthorityState> {
+        let authority = self.authority();
+        let mut nodes: BTreeMap<String, usize> = BTreeMap::new();
+        self.env.store.read(|model| {
+            for newest in model.nodes().filter_map(|node| node.certificates.last()) {
+                *nodes.entry(signed_under(&newest.serial).unwrap_or_default().to_owned()).or_default() += 1;
+            }
+        });
+        let state = |root: RootState| AuthorityState { nodes: nodes.get(&root.root).copied().unwrap_or(0), root };
+        authority.roots(self.env.now()).into_iter().map(state).collect()
+    }
+
+    /// Removes roots whose grace time is over.
+    pub(crate) async fn watch_authority(&self) {
+        let Ok(mut looked) = self.authority.changing.try_lock() else { return };
+        let (current, then, now) = (self.authority(), *looked, self.env.now());
+        let aged = tokio::task::spawn_blocking(move || current.aged(then, now)).await;
+        match aged {
+            Ok(Ok(Some(aged))) => {
+                let detail = format!("the grace of an older root is over; trusted: {}", names(&aged, now));
+                self.authority.replace(aged);
+                let by = self.env.own_order(Verb::CaRotate);
+                self.env.record(Event::new(now, &by, EventKind::AuthorityChanged, detail)).await;
+                self.tell_roots();
+            }
+            Ok(Ok(None)) | Err(_) => {}
+            Ok(Err(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot let go of an older root");
+                return;
+            }
+        }
+        *looked = now;
+    }
+
+    /// The roots that a node must trust, and whether it must renew its certificate.
+    pub(crate) fn roots_for(&self, serial: &str) -> FromCentral {
+        let authority = self.authority();
+        FromCentral::Roots { roots_pem: authority.roots_pem().to_owned(), renew: !authority.is_current(serial) }
+    }
+
+    /// Processes a failed TLS handshake: the client at this address trusts another authority, probably because its overlay is older than
+    /// the authority. An address does not prove an identity, so the result is only a condition.
+    pub async fn distrusted(&self, from: IpAddr) {
+        let node = self.env.store.read(|model| {
+            let boots = match from {
+                IpAddr::V4(from) => model.session_at(from).and_then(|session| session.node),
+                IpAddr::V6(_) => None,
+            };
+            boots.or_else(|| model.nodes().find(|node| node.address == Some(from)).map(|node| node.id))
+        });
+        let Some(node) = node else { return };
+        self.stale(node, from, "does not trust this central node's authority").await;
+    }
+
+    /// Processes a certificate of a replaced authority.
+    pub async fn stale(&self, node: NodeId, from: IpAddr, what: &str) {
+        let known = self.env.store.read(|model| model.node(node).is_some());
+        let detail = format!("{from} {what}; boot the node again, or give it a token: meshd token create {node}");
+        let (kind, cause) = (ConditionKind::StaleCa, format!("stale_ca {from}"));
+        self.env.alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail }).await;
+    }
+
+    fn tell_roots(&self) {
+        for linked in self.links.linked() {
+            // A node with a full queue receives it at its next link.
+            let _ = linked.commands.try_send(LinkCommand::Send(self.roots_for(&linked.certificate.serial)));
+        }
+    }
+}
+
+/// Voids the enrolment orders of an earlier rotation.
+fn forget_tokens(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
+    let is_old = |token: &&TokenRecord| {
+        let has_linked = tx.before().session(token.session).is_some_and(|boot| boot.reached(Stage::Link).is_some());
+        has_linked && token.used.is_none() && !token.is_manual() && !new.contains(&token.hash)
+    };
+    let old: Vec<Digest> = tx.before().tokens().filter(is_old).map(|token| token.hash).collect();
+    for hash in old {
+        tx.remove_token(hash);
+    }
+}
+
+/// The enrolment order of a linked node.
+struct EnrolmentOrder {
+    token: Secret<String>,
+    commands: tokio::sync::mpsc::Sender<LinkCommand>,
+    record: TokenRecord,
+}
+
+/// Sends the orders with the new roots. Returns the nodes that accepted them; a node with a full queue has to boot.
+fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId> {
+    let send = |order: EnrolmentOrder| {
+        let message = FromCentral::EnrolAgain { roots_pem: roots_pem.to_owned(), token: order.token };
+        order.commands.try_send(LinkCommand::Send(message)).is_ok().then_some(order.record.node)
+    };
+    orders.into_iter().filter_map(send).collect()
+}
+
+/// Voids all earlier certificates, also one that is being renewed.
+fn forget_certificates(tx: &mut Tx<'_>, heard: &BTreeMap<NodeId, Timestamp>) {
+    let have = |node: &&Node| !node.certificates.is_empty();
+    let nodes: Vec<NodeId> = tx.before().nodes().filter(have).map(|node| node.id).collect();
+    for id in nodes {
+        tx.edit_node(id, |node| {
+            node.certificates.clear();
+            node.last_seen = heard.get(&id).map_or(node.last_seen, |heard| node.last_seen.max(*heard));
+        });
+    }
+}
+
+fn names(authority: &CertificateAuthority, now: Timestamp) -> String {
+    authority.roots(now).into_iter().map(|root| root.root).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,251 @@
+//! Pending connections: a node without a token waits for an operator's approval.
+//!
+//! Only the machine of a boot session may wait, from its own address. The approval is for one key: while two keys wait for one node,
+//! neither gets a certificate.
+
+use crate::{
+    enrolment::{
+        Enrolment,
+        enrol::{PlaneError, certify, check_version},
+    },
+    environment::alarms::Alarm,
+    locks::Leaf,
+};
+use meshd_model::fleet::{ConditionKind, Node, Phase, Stage, Verb, Wait};
+use meshd_proto::{Facts, PendingHello, PendingReply};
+use meshd_store::{Model, StoreError};
+use meshd_types::{BootSessionId, Digest, NodeId};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// Nodes that may wait at once.
+const MAX_WAITING: usize = 20_000;
+
+/// Most that is kept of what a machine tells that nobody has let in, in bytes of JSON: twice what one with 16 GPUs tells.
+const MAX_FACTS: usize = 128 * 1024;
+
+/// How often a node that waits is looked at, whatever happens.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// All pending connections.
+#[derive(Default)]
+pub(crate) struct PendingEnrolments {
+    entries: Leaf<BTreeMap<u64, PendingEnrolment>>,
+    next: std::sync::atomic::AtomicU64,
+    /// Bumped whenever an operator decided something.
+    decided: watch::Sender<u64>,
+}
+
+struct PendingEnrolment {
+    node: NodeId,
+    key: Digest,
+}
+
+/// One node that waits; dropped when its connection ends.
+pub struct PendingTicket {
+    enrolment: Arc<Enrolment>,
+    id: u64,
+    node: NodeId,
+    session: BootSessionId,
+    csr_pem: String,
+    key: Digest,
+    decided: watch::Receiver<u64>,
+    greeted: bool,
+}
+
+impl Enrolment {
+    /// A node without token or certificate begins to wait.
+    pub async fn pending(self: &Arc<Self>, hello: PendingHello, from: IpAddr) -> Result<PendingTicket, PlaneError> {
+        check_version(hello.version)?;
+        let now = self.env.now();
+        let own = self.env.store.read(|model| {
+            let session = model.session(hello.session)?;
+            let ours = session.node == Some(hello.node) && model.node(hello.node)?.boot == Some(hello.session);
+            Some(ours && session.address.is_some_and(|address| IpAddr::V4(address) == from))
+        });
+        if self.env.store.read(|model| cut_off(model, &hello, from)) {
+            return Err(PlaneError::Unauthorized);
+        }
+        let node = self.env.store.read(|model| model.node(hello.node).cloned());
+        let wire = match &node {
+            Some(node) => self.env.check_node_neighbour(from, node).await,
+            None => Ok(()),
+        };
+        if own != Some(true) || wire.is_err() {
+            let why = wire.err().unwrap_or_else(|| "which is not its own".to_owned());
+            let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
+            let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
+            self.env.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
+            return Err(PlaneError::Unauthorized);
+        }
+        // Signs nothing that is used: it checks the request, and names its key.
+        let key = self.authority().issue_node(&hello.csr_pem, hello.node, now)?.key;
+        let id = self.pending.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        {
+            let mut entries = self.pending.entries.lock();
+            if entries.len() >= MAX_WAITING {
+                return Err(PlaneError::Busy);
+            }
+            entries.insert(id, PendingEnrolment { node: hello.node, key });
+        }
+        let ticket = PendingTicket {
+            enrolment: self.clone(),
+            id,
+            node: hello.node,
+            session: hello.session,
+            csr_pem: hello.csr_pem,
+            key,
+            decided: self.pending.decided.subscribe(),
+            greeted: false,
+        };
+        let facts = brief(hello.facts);
+        self.env
+            .store
+            .commit(|tx| {
+                tx.edit_node(ticket.node, |node| {
+                    node.facts = Some(facts);
+                    node.last_seen = now;
+                });
+                if tx.node(ticket.node).is_some_and(|node| !node.phase.is_admitted()) {
+                    tx.edit_session(ticket.session, |session| session.told_to_wait(Wait::APPROVAL, now));
+                }
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        Ok(ticket)
+    }
+
+    /// Wakes all pending connections: an operator or the site decided about a node.
+    pub(crate) fn decided(&self) {
+        self.pending.decided.send_modify(|count| *count += 1);
+    }
+
+    /// Returns the number of pending connections.
+    pub fn pending_count(&self) -> usize {
+        self.pending.entries.lock().len()
+    }
+}
+
+impl PendingTicket {
+    /// The next thing to tell the node. Ends with `Approved` or `Rejected`.
+    pub async fn next(&mut self) -> PendingReply {
+        loop {
+            self.decided.mark_unchanged();
+            match self.decide().await {
+                PendingReply::Waiting { .. } if self.greeted => {}
+                reply => {
+                    self.greeted = true;
+                    return reply;
+                }
+            }
+            // Approved nodes may wait for something else than an operator: a rival that leaves, a disk that is full.
+            let _ = tokio::time::timeout(LOOK_AGAIN, self.decided.changed()).await;
+        }
+    }
+
+    async fn decide(&self) -> PendingReply {
+        let enrolment = &self.enrolment;
+        let waiting = |reason: &str| PendingReply::Waiting { reason: reason.to_owned() };
+        let Some(node) = enrolment.env.store.read(|model| model.node(self.node).cloned()) else {
+            return PendingReply::Rejected { reason: "the node was removed; boot again".to_owned() };
+        };
+        if node.phase == Phase::Removed {
+            return PendingReply::Rejected { reason: "an operator removed this node; boot again".to_owned() };
+        }
+        if node.phase == Phase::Rejected {
+            return PendingReply::Rejected { reason: "an operator rejected this node".to_owned() };
+        }
+        if node.boot != Some(self.session) {
+            return PendingReply::Rejected { reason: "the node has booted again since".to_owned() };
+        }
+        if !node.phase.is_admitted() {
+            return waiting(&format!("an operator has to approve this node: meshd node approve {}", self.node));
+        }
+        let rivals =
+            enrolment.pending.entries.lock().values().any(|entry| entry.node == self.node && entry.key != self.key);
+        if rivals {
+            let detail = format!("two keys wait for {}; neither is let in", self.node);
+            let (kind, cause) = (ConditionKind::IdCollision, format!("pending {}", self.node));
+            enrolment
+                .env
+                .alarm(Alarm { kind, node: Some(self.node), session: Some(self.session), cause, detail })
+                .await;
+            return waiting("another machine claims to be this node");
+        }
+        match self.certificate().await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => PendingReply::Rejected { reason: "this boot has its certificate already".to_owned() },
+            Err(error) => waiting(&format!("the central node cannot answer now: {error}")),
+        }
+    }
+
+    /// Issues one certificate for each boot session. A second request is refused.
+    async fn certificate(&self) -> Result<Option<PendingReply>, PlaneError> {
+        let now = self.enrolment.env.now();
+        let issued = self.enrolment.authority().issue_node(&self.csr_pem, self.node, now)?;
+        let by = self.enrolment.env.node_order(Verb::Enrol);
+        let certified = self.enrolment.env.store.commit(|tx| {
+            // An operator may have spoken since it was looked at.
+            let still = |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
+            if !tx.node(self.node).is_some_and(still) {
+                return Ok(false);
+            }
+            let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
+            // The token of this boot is not passed by: unless its time is over, or this very key used it and the answer was
+            // lost.
+            let token = tx.before().tokens_of(self.node).any(|token| {
+                let spent = token.used.map_or(token.expires_at >= now, |used| used.key != self.key);
+                token.session == self.session && spent
+            });
+            if linked || token {
+                return Ok(false);
+            }
+            certify(tx, self.node, self.session, &issued, &by, now);
+            Ok::<_, StoreError>(true)
+        });
+        let certified = certified.await?;
+        self.enrolment.links.touch(self.node);
+        Ok(certified.then(|| PendingReply::Approved(issued.response(now))))
+    }
+}
+
+/// What is kept of it for the operator who has to decide: without its devices if they are too many, and nothing if it is still too long.
+fn brief(facts: Facts) -> Facts {
+    let fits = |facts: &Facts| serde_json::to_vec(facts).is_ok_and(|text| text.len() <= MAX_FACTS);
+    let without =
+        |Facts { system, cpu, memory, versions, .. }| Facts { system, cpu, memory, versions, ..Facts::default() };
+    Some(facts).map(|facts| if fits(&facts) { facts } else { without(facts) }).filter(fits).unwrap_or_default()
+}
+
+/// True for a machine that an operator cut off and that still runs: no stranger, and nothing to be alarmed by. Only another boot helps it.
+fn cut_off(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
+    let was_its_own = model.session(hello.session).is_some_and(|session| {
+        session.node == Some(hello.node) && session.address.is_some_and(|address| IpAddr::V4(address) == from)
+    });
+    was_its_own && model.node(hello.node).is_some_and(|node| node.boot.is_none())
+}
+
+impl Drop for PendingTicket {
+    fn drop(&mut self) {
+        self.enrolment.pending.entries.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_proto::PciFacts;
+
+    #[test]
+    fn of_a_machine_that_tells_too_much_its_devices_are_not_kept_and_at_last_nothing() {
+        let mut facts = Facts::default();
+        facts.system.serial = "SN-1".to_owned();
+        facts.pci = vec![PciFacts::default(); 300];
+        assert_eq!(brief(facts.clone()), facts);
+        facts.pci[0].address = "x".repeat(MAX_FACTS);
+        let kept = brief(facts.clone());
+        assert_eq!((kept.system.serial.as_str(), kept.pci.len()), ("SN-1", 0));
+        facts.system.serial = "x".repeat(MAX_FACTS);
+        assert_eq!(brief(facts), Facts::default());
+    }
+}

@@ -1,0 +1,86 @@
+//! Revocation: a node loses certificates, tokens, capability and link at once.
+//!
+//! There is no revocation list. A node's record lists the serial numbers that are honoured, and every connection and request is checked
+//! against it. A certificate that is not listed is refused, also after a restart.
+
+use crate::{enrolment::Enrolment, environment::records::phase_event};
+use meshd_model::fleet::{Cause, Event, EventKind, LinkState, Node};
+use meshd_store::Tx;
+use meshd_types::{Digest, NodeId, Timestamp, fail};
+use std::time::Duration;
+
+/// Interval at which a credential is checked without a revocation: it may have expired.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+impl Enrolment {
+    /// Completes [`disown`] after its commit: voids the capability and closes the link before it returns.
+    pub(crate) fn cut_off(&self, id: NodeId, why: &str) {
+        self.capabilities.lock().void_node(id);
+        self.links.sever_link(id, why);
+        self.decided();
+        self.revoked();
+    }
+
+    /// Wakes every connection and stream that depends on a credential.
+    pub(crate) fn revoked(&self) {
+        self.revocations.send_modify(|count| *count += 1);
+    }
+
+    /// Resolves once `is_honoured` is false: at once after a revocation, within seconds after an expiry.
+    pub async fn until_revoked(&self, is_honoured: impl Fn() -> bool) {
+        let mut revocations = self.revocations.subscribe();
+        while is_honoured() || !fail::defends("revocation-ends-streams") {
+            let _ = tokio::time::timeout(LOOK_AGAIN, revocations.changed()).await;
+        }
+    }
+
+    /// True while a node has a valid certificate.
+    pub fn is_let_in(&self, id: NodeId) -> bool {
+        self.env.store.read(|model| model.node(id).is_some_and(is_let_in))
+    }
+
+    /// Number of stored capabilities, open and spent.
+    pub fn capability_count(&self) -> usize {
+        self.capabilities.lock().len()
+    }
+}
+
+pub(crate) fn is_let_in(node: &Node) -> bool {
+    node.phase.is_admitted() && !node.certificates.is_empty()
+}
+
+/// Revokes the credentials of a node inside a transaction; [`Enrolment::cut_off`] must follow. `link` is the state of the closed
+/// link: its last sign of life is recorded.
+pub(crate) fn disown(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    link: &LinkState,
+    cause: impl Into<Cause>,
+    why: &str,
+    now: Timestamp,
+) {
+    let tokens: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
+    for hash in &tokens {
+        tx.remove_token(*hash);
+    }
+    let certificates = tx.edit_node(id, |node| {
+        node.boot = None;
+        node.last_seen = link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen));
+        std::mem::take(&mut node.certificates).len()
+    });
+    let Some(certificates) = certificates else { return };
+    let detail = format!("{certificates} certificates and {} tokens: {why}", tokens.len());
+    tx.event(Event::new(now, cause, EventKind::CredentialsRevoked, detail).of_node(id));
+}
+
+/// Removes a node with all its credentials.
+pub(crate) fn retire(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, now: Timestamp) -> Option<Node> {
+    let mut node = tx.node(id).cloned()?;
+    let change = node.remove(now).ok().flatten();
+    let hashes: Vec<_> = tx.before().tokens_of(id).map(|token| token.hash).collect();
+    hashes.into_iter().for_each(|hash| tx.remove_token(hash));
+    tx.remove_history(id);
+    tx.put_node(node.clone());
+    phase_event(tx, id, None, change, cause, now);
+    Some(node)
+}

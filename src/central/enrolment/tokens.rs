@@ -1,0 +1,181 @@
+//! Tokens for machines that are not netbooted: for one node, for one use, for an hour.
+//!
+//! A ticket contains the data that an overlay would give to the agent. Its boot session exists for this one use, so that the rules for boot
+//! tokens hold for it too. Creating a ticket approves the node, which is recorded when the token is used.
+
+use crate::{enrolment::Enrolment, environment::records::phase_event};
+use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
+use meshd_proto::{AgentConfig, BootPart, Ticket};
+use meshd_store::{StoreError, Tx};
+use meshd_trust::{TokenRecord, enrol_token as token};
+use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
+use std::{net::Ipv4Addr, time::Duration};
+
+/// Default lifetime of a token.
+pub const TOKEN_LIFE: Duration = Duration::from_secs(60 * 60);
+/// Maximum lifetime of a token.
+pub const MAX_TOKEN_LIFE: Duration = Duration::from_secs(7 * 86_400);
+/// Maximum number of stored tokens of operators; the oldest are removed first.
+const MAX_MANUAL: usize = 4096;
+/// How long an expired token is stored, so that its use differs from a guess.
+const MEMORY: Duration = Duration::from_secs(7 * 86_400);
+
+/// Why there is no token, or none was revoked.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// Lifetime out of range.
+    #[error("lifetime of the token is out of range; use 1 second to 7 days")]
+    Life,
+    /// The node may not have one.
+    #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
+    Held { node: NodeId, phase: Phase },
+    /// No token matches.
+    #[error("there is no token `{0}`; `meshd token list` shows those that there are")]
+    None(String),
+    /// Several tokens match.
+    #[error("several tokens begin with `{0}`; use a longer prefix")]
+    Ambiguous(String),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+impl Enrolment {
+    /// Creates a ticket for a machine. Its text is only in the answer.
+    ///
+    /// # Errors
+    /// [`TokenError`]; nothing was changed.
+    pub async fn create_token(
+        &self,
+        basis: Basis,
+        life: Duration,
+        told: Ipv4Addr,
+        by: &AuditContext,
+    ) -> Result<(Ticket, TokenRecord), TokenError> {
+        if life < Duration::from_secs(1) || life > MAX_TOKEN_LIFE {
+            return Err(TokenError::Life);
+        }
+        let (now, node) = (self.env.now(), basis.node_id());
+        let (text, hash) = token::mint(self.env.random());
+        let session = BootSessionId(self.env.random());
+        let record = TokenRecord::manual(hash, basis, session, now, now.after(life));
+        let kept = record.clone();
+        self.env
+            .store
+            .commit(|tx| {
+                if let Some(Node { phase, .. }) = tx.node(node)
+                    && matches!(phase, Phase::Rejected | Phase::Quarantined)
+                {
+                    return Err(TokenError::Held { node, phase: *phase });
+                }
+                forget(tx, now);
+                tx.put_token(kept);
+                let detail = format!("token {} for {node}, until {}", hash.short(), now.after(life));
+                tx.event(Event::new(now, by, EventKind::Token, detail).of_node(tx.node(node).map(|node| node.id)));
+                Ok(())
+            })
+            .await?;
+        let site = self.env.site();
+        let config = AgentConfig {
+            version: meshd_proto::VERSION,
+            node,
+            central: told,
+            port: site.agent.port,
+            ca_file: "/etc/meshd/ca.pem".to_owned(),
+            heartbeat_s: u32::try_from(site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
+            profile: String::new(),
+            services: Vec::new(),
+            checks: meshd_proto::CheckPolicy::default(),
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            kvm: false,
+        };
+        let boot = BootPart {
+            version: meshd_proto::VERSION,
+            node,
+            session,
+            generation: String::new(),
+            issued_at: now,
+            roots_pem: Some(self.authority().roots_pem().to_owned()),
+            token: Some(text),
+        };
+        Ok((Ticket { config, boot }, record))
+    }
+
+    /// Tokens of operators, newest first.
+    pub fn manual_tokens(&self) -> Vec<TokenRecord> {
+        let mut all: Vec<_> =
+            self.env.store.read(|model| model.tokens().filter(|token| token.is_manual()).cloned().collect());
+        all.sort_by_key(|token: &TokenRecord| std::cmp::Reverse((token.expires_at, token.hash)));
+        all
+    }
+
+    /// Revokes a token of an operator, by a prefix of its hash. A certificate that was issued for it stays valid until
+    /// [`Enrolment::revoke`].
+    ///
+    /// # Errors
+    /// [`TokenError`]; nothing was changed.
+    pub async fn revoke_token(&self, beginning: &str, by: &AuditContext) -> Result<TokenRecord, TokenError> {
+        let now = self.env.now();
+        self.env
+            .store
+            .commit(|tx| {
+                let is_meant =
+                    |token: &&TokenRecord| token.is_manual() && token.hash.to_string().starts_with(beginning);
+                let mut meant = tx.before().tokens().filter(is_meant);
+                let found = meant.next().filter(|_| beginning.len() >= 4);
+                let token = found.cloned().ok_or_else(|| TokenError::None(beginning.to_owned()))?;
+                if meant.next().is_some() {
+                    return Err(TokenError::Ambiguous(beginning.to_owned()));
+                }
+                tx.remove_token(token.hash);
+                let detail = format!("token {} is taken back", token.hash.short());
+                let node = tx.node(token.node).map(|node| node.id);
+                tx.event(Event::new(now, by, EventKind::Token, detail).of_node(node));
+                Ok(token)
+            })
+            .await
+    }
+}
+
+/// Approves the machine of an operator's token, in the boot session of the token.
+pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, now: Timestamp) {
+    let id = token.node;
+    let mut node = tx.node(id).cloned().unwrap_or_else(|| {
+        tx.event(Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis}, by a token")).of_node(id));
+        stranger(basis, now)
+    });
+    for change in [PhaseChange::Rediscover, PhaseChange::Approve] {
+        let changed = node.change(change).ok().flatten();
+        phase_event(tx, id, token.session, changed, Actor::Operator, now);
+    }
+    node.boot = Some(token.session);
+    node.generation = None;
+    node.last_seen = now;
+    tx.put_node(node);
+}
+
+/// Only the basis of its ID is known; its agent reports the rest.
+fn stranger(basis: &Basis, now: Timestamp) -> Node {
+    let uuid = if let Basis::Uuid(uuid) = basis { Some(*uuid) } else { None };
+    let mac = if let Basis::Mac(mac) = basis { Some(*mac) } else { None };
+    let fingerprint = Fingerprint { uuid, ..Fingerprint::default() };
+    let mut node = Node::discovered(basis.clone(), fingerprint, mac.unwrap_or(NO_MAC), now);
+    node.fingerprint.macs = mac.into_iter().collect();
+    node
+}
+
+/// The MAC address of a node whose network card is not known yet.
+pub(crate) const NO_MAC: MacAddr = MacAddr([0; 6]);
+
+/// Removes long expired tokens, and the oldest if there are too many.
+fn forget(tx: &mut Tx<'_>, now: Timestamp) {
+    let mut manual: Vec<_> = tx.before().tokens().filter(|token| token.is_manual()).cloned().collect();
+    manual.sort_by_key(|token| token.expires_at);
+    let surplus = (manual.len() + 1).saturating_sub(MAX_MANUAL);
+    for (place, token) in manual.iter().enumerate() {
+        if place < surplus || now.since(token.expires_at) > MEMORY {
+            tx.remove_token(token.hash);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Alarms: events and conditions for attacks on the boot network, with a rate limit per cause.
+
+use crate::{environment::Environment, locks::Leaf};
+use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+use std::{collections::BTreeMap, time::Duration};
+
+/// Maximum number of recorded alarms of one cause within [`WINDOW`]; the rest is counted.
+const BURST: u32 = 20;
+const WINDOW: Duration = Duration::from_secs(10);
+/// Maximum number of causes with a separate limit; further ones share a limit.
+const MAX_CAUSES: usize = 4096;
+
+/// Limits how often one cause is recorded.
+#[derive(Default)]
+pub(crate) struct Limiter(Leaf<BTreeMap<String, Cause>>);
+
+/// The alarms of one cause within a window.
+struct Cause {
+    since: Duration,
+    count: u32,
+    /// Number of alarms since the last recorded one.
+    suppressed: u32,
+}
+
+impl Limiter {
+    /// True if this alarm is recorded.
+    fn allow(&self, now: Duration, cause: &str) -> bool {
+        self.count(now, cause).is_some()
+    }
+
+    /// Returns the number of alarms that a record stands for: this one and unrecorded earlier ones of its cause. `None`: it is only
+    /// counted.
+    fn count(&self, now: Duration, cause: &str) -> Option<u32> {
+        let mut causes = self.0.lock();
+        if causes.len() >= MAX_CAUSES {
+            causes.retain(|_, cause| now.saturating_sub(cause.since) < WINDOW);
+        }
+        let key = if causes.len() >= MAX_CAUSES { "everything else" } else { cause };
+        let known = causes.entry(key.to_owned()).or_insert(Cause { since: now, count: 0, suppressed: 0 });
+        if now.saturating_sub(known.since) >= WINDOW {
+            if known.suppressed > 0 {
+                tracing::warn!(cause, suppressed = known.suppressed, "alarms were not recorded one by one");
+            }
+            (known.since, known.count) = (now, 0);
+        }
+        known.count = known.count.saturating_add(1);
+        if known.count > BURST {
+            known.suppressed = known.suppressed.saturating_add(1);
+            return None;
+        }
+        Some(1 + std::mem::take(&mut known.suppressed))
+    }
+}
+
+/// An alarm: kind, node, boot session.
+pub(crate) struct Alarm {
+    pub(crate) kind: ConditionKind,
+    pub(crate) node: Option<NodeId>,
+    pub(crate) session: Option<BootSessionId>,
+    /// The cause for the rate limit: an address.
+    pub(crate) cause: String,
+    pub(crate) detail: String,
+}
+
+impl Environment {
+    /// True if an event of this cause is recorded now, and not only counted.
+    pub(crate) fn allows(&self, cause: &str) -> bool {
+        self.alarms.allow(self.monotonic(), cause)
+    }
+
+    /// Records an alarm as an event, and as a condition of the node if it is known.
+    pub(crate) async fn alarm(&self, alarm: Alarm) {
+        let Some(count) = self.alarms.count(self.monotonic(), &alarm.cause) else { return };
+        let Alarm { kind, node, session, detail, .. } = alarm;
+        tracing::warn!(kind = kind.as_str(), node = node.map(tracing::field::display), detail, "alarm");
+        let now = self.now();
+        let recorded = self
+            .store
+            .commit(|tx| {
+                if let Some(node) = node {
+                    tx.edit_node(node, |node| node.raise(kind, &detail, now));
+                }
+                let mut event = Event::new(now, Actor::Stranger, EventKind::Raised { condition: kind }, detail);
+                event.count = count;
+                tx.event(event.of_node(node).in_session(session));
+                Ok::<_, StoreError>(())
+            })
+            .await;
+        report(recorded);
+    }
+
+    /// Records an event by itself.
+    pub(crate) async fn record(&self, event: Event) {
+        let recorded = self.store.commit(|tx| {
+            tx.event(event);
+            Ok::<_, StoreError>(())
+        });
+        report(recorded.await);
+    }
+}
+
+/// Raises a condition of a node, with its event, inside another transaction.
+pub(crate) fn raise(
+    tx: &mut Tx<'_>,
+    node: NodeId,
+    session: BootSessionId,
+    kind: ConditionKind,
+    detail: &str,
+    now: Timestamp,
+) {
+    tracing::warn!(kind = kind.as_str(), %node, detail, "alarm");
+    tx.edit_node(node, |node| node.raise(kind, detail, now));
+    let event = Event::new(now, Actor::Central, EventKind::Raised { condition: kind }, detail.to_owned());
+    tx.event(event.of_node(node).in_session(session));
+}
+
+/// Logs an event that could not be recorded.
+pub(crate) fn report(recorded: Result<(), StoreError>) {
+    if let Err(error) = recorded {
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot record an event");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alarms_that_were_not_recorded_are_counted_with_the_next_one() {
+        let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
+        let counts: Vec<_> = (0..50).filter_map(|_| limiter.count(second, "10.0.0.9")).collect();
+        assert_eq!(counts, [1; 20]);
+        assert_eq!(limiter.count(second, "10.0.0.8"), Some(1), "another cause");
+        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(31));
+        assert_eq!(limiter.count(second + WINDOW, "10.0.0.9"), Some(1));
+    }
+}

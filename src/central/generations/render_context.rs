@@ -1,0 +1,174 @@
+//! Variables, groups and group members that the overlay of a node depends on. Members are found by their IDs, without a pass over all
+//! nodes.
+
+use crate::environment::site_snapshot::SiteSnapshot;
+use meshd_config::Profile;
+use meshd_image::overlay::{GroupContext, MemberContext, NodeContext};
+use meshd_model::fleet::{Node, Phase};
+use meshd_store::Model;
+use meshd_types::{Digest, NodeId};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
+
+/// Makes contexts from one moment; what the members of a group share is looked up once.
+pub(crate) struct Contexts<'a> {
+    live: &'a SiteSnapshot,
+    members: BTreeMap<usize, (Arc<[MemberContext]>, Digest)>,
+}
+
+/// A context, and a digest over all of it.
+pub(crate) struct RenderContext {
+    pub(crate) node: NodeContext,
+    pub(crate) digest: Digest,
+}
+
+impl<'a> Contexts<'a> {
+    pub(crate) fn new(live: &'a SiteSnapshot) -> Self {
+        Contexts { live, members: BTreeMap::new() }
+    }
+
+    /// The context of a node with this profile. Of a variable the last one counts: profile, groups in their order, node.
+    pub(crate) fn of(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
+        let mut vars = profile.vars.clone();
+        let mut groups = Vec::new();
+        let mut digests = Vec::new();
+        for (place, group) in self.live.groups(node.known_as()) {
+            vars.extend(group.vars.clone());
+            let (members, digest) =
+                self.members.entry(place).or_insert_with(|| members(self.live, model, &group.nodes));
+            digests.push(*digest);
+            groups.push(GroupContext {
+                name: group.name.clone(),
+                overlays: group.overlays.clone(),
+                members: members.clone(),
+            });
+        }
+        vars.extend(node.vars.clone());
+        let names: Vec<String> = groups.iter().map(|group| format!("{} {:?}", group.name, group.overlays)).collect();
+        let vars_json = serde_json::to_vec(&vars).expect("variables are plain data");
+        let (id, name) = (node.id.to_string(), node.name.as_bytes());
+        let digest = Digest::of_fields(
+            [id.as_bytes(), name, vars_json.as_slice()]
+                .into_iter()
+                .chain(digests.iter().map(|digest| digest.0.as_slice()))
+                .chain(names.iter().map(String::as_bytes)),
+        );
+        RenderContext {
+            node: NodeContext { vars, groups, ..NodeContext::new(node.id, Some(node.name.clone())) },
+            digest,
+        }
+    }
+}
+
+fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
+    // A group may name a node by two IDs: its own, and that of hardware that it replaced.
+    let mut seen = BTreeSet::new();
+    let members = ids.iter().map(|id| member(live, model, *id)).filter(|member| seen.insert(member.id));
+    let members: Arc<[MemberContext]> = members.collect();
+    let fields: Vec<String> =
+        members.iter().map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address)).collect();
+    let digest = Digest::of_fields(fields.iter().map(String::as_bytes));
+    (members, digest)
+}
+
+/// A member that was never seen is listed too: its ID says what it will be called.
+fn member(live: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
+    let Some(node) = model.standing_for(id).filter(|node| node.phase != Phase::Removed) else {
+        let address = live.reserved([id], []);
+        return MemberContext { id, hostname: NodeContext::new(id, None).hostname(), address };
+    };
+    let reserved = live.reserved(node.known_as(), &node.fingerprint.macs);
+    MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
+}
+
+/// The address that a node has, if it is leased to it: it gets the same one again.
+fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
+    let Some(IpAddr::V4(address)) = node.address else { return None };
+    model.lease(address).filter(|lease| node.fingerprint.macs.contains(&lease.mac)).map(|lease| lease.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meshd_config::{Site, parse};
+    use meshd_image::catalog::{Catalog, Overlays};
+    use meshd_model::fleet::{Fingerprint, Lease};
+    use meshd_store::{Store, StoreError};
+    use meshd_types::{Basis, MacAddr, Timestamp, VarValue};
+    use std::path::Path;
+
+    fn machine(number: u8) -> Node {
+        let mac = MacAddr([2, 0, 0, 0, 0, number]);
+        Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
+    }
+
+    fn site(groups: &str) -> Arc<Site> {
+        let text = include_str!("../../../site.toml")
+            .replace("[profiles.compute]", "[profiles.compute]\nvars = { a = 1, b = 1, c = 1, d = 1 }");
+        let text = format!("{text}\n[[reservation]]\nmac = \"02:00:00:00:00:02\"\naddress = \"10.77.0.9\"\n{groups}");
+        Arc::new(parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}")))
+    }
+
+    #[tokio::test]
+    async fn a_group_knows_its_members_and_of_a_variable_the_last_one_counts() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let store = Store::open(dir.path()).expect("a store");
+        let (mut one, two, three) = (machine(1), machine(2), machine(3));
+        let ids = format!("nodes = [\"{}\", \"{}\", \"zzzzzzzz\"]", one.id, two.id);
+        let groups = format!(
+            "[groups.z]\n{ids}\nvars = {{ b = 2, c = 2, d = 2 }}\n[groups.a]\n{ids}\noverlays = [\"motd\"]\nvars = {{ c = 3, d = 3 }}"
+        );
+        let site = site(&groups);
+        one.vars.insert("d".parse().expect("a name"), VarValue::Integer(4));
+        one.address = "10.77.0.101".parse().ok();
+        let lease =
+            |address: [u8; 4], mac| Lease { mac, address: address.into(), expires_at: Timestamp::EPOCH, vm: None };
+        let put = store.commit(|tx| {
+            for node in [&one, &two, &three] {
+                tx.put_node(node.clone());
+            }
+            tx.put_lease(lease([10, 77, 0, 101], one.mac));
+            Ok::<_, StoreError>(())
+        });
+        put.await.expect("stored");
+        let profile = &site.profiles[&"compute".parse().expect("a name")];
+        let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
+        let live =
+            SiteSnapshot::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
+        let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
+        let context = of(&one);
+        let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();
+        assert_eq!(vars, ["a1", "b2", "c3", "d4"]);
+        let groups: Vec<&str> = context.node.groups.iter().map(|group| group.name.as_str()).collect();
+        assert_eq!(groups, ["z", "a"]);
+        let members: BTreeMap<NodeId, (String, Option<Ipv4Addr>)> = context.node.groups[0]
+            .members
+            .iter()
+            .map(|member| (member.id, (member.hostname.clone(), member.address)))
+            .collect();
+        assert_eq!(members[&one.id], (one.name.clone(), Some([10, 77, 0, 101].into())), "its lease");
+        assert_eq!(members[&two.id], (two.name.clone(), Some([10, 77, 0, 9].into())), "its reservation");
+        assert_eq!(members[&"zzzzzzzz".parse().expect("an ID")], ("node-zzzzzzzz".to_owned(), None), "never seen");
+        assert!(of(&three).node.groups.is_empty());
+        let before = context.digest;
+        let moved = store.commit(|tx| {
+            tx.edit_node(two.id, |node| node.name = "other".to_owned());
+            Ok::<_, StoreError>(())
+        });
+        moved.await.expect("stored");
+        assert_ne!(of(&one).digest, before, "what a member is called is part of what the others boot");
+        one.vars.clear();
+        assert_ne!(of(&one).digest, before);
+        let replaced = store.commit(|tx| {
+            tx.edit_node(two.id, |node| node.former = vec![one.id]);
+            Ok::<_, StoreError>(())
+        });
+        replaced.await.expect("stored");
+        let context = of(&two);
+        let members: Vec<NodeId> = context.node.groups[0].members.iter().map(|member| member.id).collect();
+        assert_eq!(members, [two.id, "zzzzzzzz".parse().expect("an ID")], "both IDs of the group mean one node");
+    }
+}

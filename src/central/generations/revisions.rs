@@ -1,0 +1,304 @@
+//! Archives the revisions of profiles. After a rollback all nodes of a profile boot an earlier revision until an operator ends it.
+
+use crate::{
+    environment::site_snapshot::{PinnedProfile, PinnedProfiles, SiteSnapshot},
+    generations::{Generations, render::RenderError},
+    workloads::{HeldWork, spare},
+};
+use meshd_config::{Profile, Site};
+use meshd_image::catalog::{Image, bundle::load_layer, image::load_version, read_overlays};
+use meshd_model::{
+    boot::effective_profile,
+    fleet::{AuditContext, Event, EventKind, Generation, Node, Revision, RevisionSummary, Revisions},
+};
+use meshd_store::{ArchiveError, Model, StoreError};
+use meshd_types::{BundleName, Digest, OverlayName, ProfileName, fail};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+type StoredProfile = Revision<Profile>;
+
+/// Over a revision as it is written down: a later release, which knows more of a profile, would write it in another way.
+fn digest(text: &[u8]) -> Generation {
+    Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
+}
+
+fn text(kept: &StoredProfile) -> Vec<u8> {
+    serde_json::to_vec(kept).expect("a revision is plain data")
+}
+
+/// Refuses another revision of a profile while one of its nodes holds work that it would host otherwise (PR-4).
+fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) -> Result<(), HeldWork> {
+    if !fail::defends("rollback-guard") {
+        return Ok(());
+    }
+    let changes = |node: &&Node| {
+        let now = effective_profile(site, node);
+        now.name == next.name && now.hosts_otherwise(next).is_some()
+    };
+    model.all_nodes().filter(changes).try_for_each(|node| spare(model, node.id, by))
+}
+
+/// Why a profile cannot be rolled back. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    /// There is none before.
+    #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists those that there are")]
+    NoneBefore(ProfileName),
+    /// None is named so.
+    #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
+    NoGeneration(ProfileName, String),
+    /// It is not rolled back.
+    #[error("profile {0} is what the site file says; `meshd profile history {0}` lists what it was before")]
+    NotHeld(ProfileName),
+    /// A part of it was removed.
+    #[error(
+        "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
+    )]
+    Gone { profile: ProfileName, generation: String, why: String },
+    /// A node of the profile holds work that the other revision would host otherwise.
+    #[error(transparent)]
+    Held(#[from] HeldWork),
+    /// The work was interrupted.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+impl SiteSnapshot {
+    /// A profile of the site file with the versions of its overlays and image; `None` while one of them is missing.
+    fn revision(&self, profile: &Profile) -> Option<StoredProfile> {
+        let overlay = |name: &OverlayName| Some((name.clone(), self.catalog.overlays().named.get(name)?.digest));
+        let overlays = profile.overlays.iter().map(overlay).collect::<Option<_>>()?;
+        let version = self.catalog.image(&profile.image)?.manifest.version();
+        let layer = |name: &BundleName| Some((name.clone(), self.catalog.bundle(name)?.manifest.layer.digest));
+        let bundles = profile.bundles.iter().map(layer).collect::<Option<_>>()?;
+        Some(Revision { profile: profile.clone(), overlays, version, bundles })
+    }
+}
+
+impl Generations {
+    /// Archives the present revision of each profile with all its inputs.
+    pub async fn revise(self: &Arc<Self>) {
+        let live = self.env.live();
+        let this = self.clone();
+        let keep = move || {
+            let mut revised = Vec::new();
+            for (name, profile) in live.filed() {
+                let Some(kept) = live.revision(profile) else { continue };
+                let generation = digest(&text(&kept));
+                let last = this.env.store.read(|model| model.revisions(name).and_then(|all| all.all.last().cloned()));
+                if last.is_some_and(|last| last.generation == generation) {
+                    continue;
+                }
+                match this.keep_revision(&live, generation, &kept) {
+                    Ok(true) => revised.push((name.clone(), generation, kept)),
+                    // It was edited meanwhile; the next reload sees it.
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(profile = %name, error = &error as &dyn std::error::Error, "a profile is not kept");
+                    }
+                }
+            }
+            revised
+        };
+        let Ok(revised) = tokio::task::spawn_blocking(keep).await else { return };
+        let now = self.env.now();
+        let recorded = self.env.store.commit(|tx| {
+            for (name, generation, kept) in revised {
+                let mut revisions = tx.revisions(&name);
+                let image = kept.profile.image.clone();
+                revisions.revise(RevisionSummary { generation, image, version: kept.version, since: now });
+                tx.put_revisions(name, revisions);
+            }
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = recorded.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what profiles are");
+        }
+        let this = self.clone();
+        drop(tokio::task::spawn_blocking(move || this.sweep_revisions()).await);
+    }
+
+    fn keep_revision(
+        &self,
+        live: &SiteSnapshot,
+        generation: Generation,
+        kept: &StoredProfile,
+    ) -> Result<bool, ArchiveError> {
+        for (name, digest) in &kept.overlays {
+            self.revisions.put_overlay(name, digest, &live.site.overlays_dir.join(name.as_str()))?;
+            let copied = read_overlays(&self.revisions.overlay_dir(digest)).ok();
+            let same = copied.and_then(|all| all.named.get(name).map(|overlay| overlay.digest)) == Some(*digest);
+            if !same {
+                self.revisions.remove_overlay(digest);
+                return Ok(false);
+            }
+        }
+        self.revisions.put(generation, &text(kept)).map(|()| true)
+    }
+
+    fn sweep_revisions(&self) {
+        let all: BTreeSet<Generation> = self
+            .env
+            .store
+            .read(|model| model.all_revisions().flat_map(|(_, of)| of.all.iter().map(|one| one.generation)).collect());
+        let read = |generation: &Generation| {
+            serde_json::from_slice::<StoredProfile>(&self.revisions.get(*generation).ok()?).ok()
+        };
+        let overlays = all.iter().filter_map(read).flat_map(|kept| kept.overlays.into_values()).collect();
+        self.revisions.sweep(&all, &overlays);
+    }
+
+    /// Everything that profiles are held at. Blocks.
+    pub(crate) fn all_held(&self) -> PinnedProfiles {
+        let held: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
+            model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.held?))).collect()
+        });
+        held.into_iter().map(|(name, generation)| (name, self.held(generation).map(Arc::new))).collect()
+    }
+
+    fn held(&self, generation: Generation) -> Result<PinnedProfile, String> {
+        let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
+        if digest(&bytes) != generation {
+            return Err("its record does not have the digest that it is named by".to_owned());
+        }
+        let kept: StoredProfile =
+            serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
+        let mut overlays = BTreeMap::new();
+        for (name, digest) in &kept.overlays {
+            let gone = || format!("overlay {name} as it was then is gone");
+            let mut read = read_overlays(&self.revisions.overlay_dir(digest)).map_err(|_| gone())?;
+            let overlay = read.named.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
+            overlays.insert(name.clone(), overlay);
+        }
+        let StoredProfile { profile, version, bundles, .. } = kept;
+        Ok(PinnedProfile { profile, overlays, version, bundles, generation })
+    }
+
+    /// Images that held profiles name and that are not current any more. Blocks.
+    pub(crate) fn held_images(&self, live: &SiteSnapshot) -> Vec<Image> {
+        let blobs = &live.site.blobs_dir;
+        let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
+        for held in live.all_held().values().flatten() {
+            if live.catalog.version(&held.version).is_none() {
+                let image = load_version(blobs, &held.profile.image, &held.version);
+                match image.and_then(|manifest| Image::load(blobs, manifest)) {
+                    Ok(image) => drop(images.insert(held.version, image)),
+                    Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a held image is gone"),
+                }
+            }
+        }
+        images.into_values().collect()
+    }
+
+    /// Returns the revisions of a profile, newest first, and the one that it is rolled back to.
+    pub fn revisions(&self, profile: &ProfileName) -> Revisions {
+        self.env.store.read(|model| model.revisions(profile).cloned().unwrap_or_default())
+    }
+
+    /// Makes all nodes of a profile boot an earlier revision of it: the one before what they boot, or the one that is named.
+    ///
+    /// # Errors
+    /// There is no such revision, or a part of it was removed.
+    pub async fn rollback(
+        self: &Arc<Self>,
+        profile: ProfileName,
+        text: Option<&str>,
+        by: &AuditContext,
+    ) -> Result<Generation, RollbackError> {
+        let revisions = self.revisions(&profile);
+        let target = match text {
+            None => revisions.before().ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?.generation,
+            Some(text) => {
+                let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(text));
+                match (found.next(), found.next()) {
+                    (Some(one), None) if !text.is_empty() => one.generation,
+                    _ => return Err(RollbackError::NoGeneration(profile, text.chars().take(80).collect())),
+                }
+            }
+        };
+        let _one = self.reloading.lock().await;
+        let this = self.clone();
+        let check = move || {
+            let held = this.held(target)?;
+            let live = this.env.live();
+            if live.catalog.version(&held.version).is_none() {
+                let (blobs, image) = (&live.site.blobs_dir, &held.profile.image);
+                let loaded =
+                    load_version(blobs, image, &held.version).and_then(|manifest| Image::load(blobs, manifest));
+                loaded.map_err(|error| error.to_string())?;
+            }
+            for (name, layer) in held.bundles.iter().filter(|(_, layer)| live.catalog.layer(layer).is_none()) {
+                load_layer(&live.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
+            }
+            Ok::<_, String>(held.profile)
+        };
+        let checked = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
+        let generation = target.0.short();
+        let next = checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
+        self.hold_profile(profile, Some(target), &next, by).await?;
+        Ok(target)
+    }
+
+    /// Ends the rollback of a profile.
+    pub async fn let_go(self: &Arc<Self>, profile: ProfileName, by: &AuditContext) -> Result<(), RollbackError> {
+        let _one = self.reloading.lock().await;
+        if self.revisions(&profile).held.is_none() {
+            return Err(RollbackError::NotHeld(profile));
+        }
+        let live = self.env.live();
+        let next = live.filed().get(&profile).ok_or_else(|| RollbackError::NotHeld(profile.clone()))?;
+        self.hold_profile(profile, None, next, by).await
+    }
+
+    async fn hold_profile(
+        self: &Arc<Self>,
+        profile: ProfileName,
+        held: Option<Generation>,
+        next: &Profile,
+        by: &AuditContext,
+    ) -> Result<(), RollbackError> {
+        let (site, now) = (self.env.site(), self.env.now());
+        let detail = match held {
+            Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
+            None => format!("profile {profile} as the site file says"),
+        };
+        self.env
+            .store
+            .commit(|tx| {
+                spare_hosts(tx.before(), &site, next, by)?;
+                let mut revisions = tx.revisions(&profile);
+                revisions.held = held;
+                tx.put_revisions(profile, revisions);
+                tx.event(Event::new(now, by, EventKind::ProfileRolledBack, detail));
+                Ok::<_, RollbackError>(())
+            })
+            .await?;
+        let this = self.clone();
+        let live = tokio::task::spawn_blocking(move || {
+            let now = this.env.live();
+            this.with_all_kept(now.with_held(this.all_held()))
+        });
+        self.env.replace_live(live.await.map_err(|_| RenderError::Interrupted)?);
+        self.update_in_use().await;
+        self.scan_all();
+        Ok(())
+    }
+
+    /// The same with every version of an image and every layer that pinned nodes and held profiles need. Blocks.
+    pub(crate) fn with_all_kept(&self, live: SiteSnapshot) -> SiteSnapshot {
+        let (images, layers) = ([self.kept_images(&live), self.held_images(&live)].concat(), self.kept_layers(&live));
+        if images.is_empty() && layers.is_empty() { live } else { live.with_kept(images, layers) }
+    }
+
+    /// The generation that a profile is rolled back to; `None` where its nodes boot what the site file says.
+    pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
+        let live = self.env.live();
+        live.all_held().get(profile)?.as_ref().ok().map(|held| held.generation)
+    }
+}

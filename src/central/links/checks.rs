@@ -1,0 +1,156 @@
+//! Readiness checks: requested by an operator or reported by the node.
+
+use crate::{
+    environment::records::{clear, phase_event, reach},
+    links::{LinkCommand, LinkError, LinkId, Links},
+};
+use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
+use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
+use meshd_store::{StoreError, Tx};
+use meshd_types::{BootSessionId, NodeId, Timestamp};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Maximum number of stored checks of a node.
+const MAX_CHECKS: usize = 64;
+/// Timeout of requested checks; the probe of a silent gateway takes four seconds.
+const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
+
+/// An unanswered request for the checks of a node.
+pub(crate) struct PendingCheck {
+    node: NodeId,
+    asked: u64,
+    done: oneshot::Sender<()>,
+}
+
+impl Links {
+    /// Requests the checks of a node over its link. Returns their results.
+    pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, LinkError> {
+        let (done, told) = oneshot::channel();
+        let (commands, asked) = {
+            let mut links = self.inner.lock();
+            let commands = links.live.get(&id).map(|live| live.commands.clone());
+            let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
+            links.asked += 1;
+            let asked = links.asked;
+            links.pending_checks.retain(|asking| !asking.done.is_closed());
+            links.pending_checks.push(PendingCheck { node: id, asked, done });
+            (commands, asked)
+        };
+        self.env
+            .record(
+                Event::new(self.env.now(), by, EventKind::NodeAction, "run the readiness checks".to_owned())
+                    .of_node(id),
+            )
+            .await;
+        let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
+        let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, told).await, Ok(Ok(())));
+        let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
+        let late = LinkError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
+        report.filter(|_| answered).ok_or(late)
+    }
+
+    /// Requests a report of resources without waiting for it. A node without link reports at its next connection.
+    pub(crate) fn ask_checks(&self, node: NodeId) {
+        let mut links = self.inner.lock();
+        links.asked += 1;
+        let asked = links.asked;
+        if let Some(live) = links.live.get(&node) {
+            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Check { asked }));
+        }
+    }
+
+    /// Processes reported checks. Results of another boot are ignored.
+    pub(crate) async fn checked(
+        &self,
+        link: LinkId,
+        session: BootSessionId,
+        mut report: CheckReport,
+    ) -> Result<(), StoreError> {
+        let id = link.node();
+        report.checks.truncate(MAX_CHECKS);
+        let (now, asked) = (self.env.now(), report.asked);
+        let failures: Vec<String> = report
+            .checks
+            .iter()
+            .filter(|check| check.status == CheckStatus::Fail)
+            .map(|check| format!("{}: {}", check.name, check.detail))
+            .collect();
+        let (passes, mut passed) = (failures.is_empty(), false);
+        let taken = self.env.store.commit(|tx| {
+            let mut change = None;
+            let (mut raised, mut taken) = (false, false);
+            tx.edit_node(id, |node| {
+                passed = node.passes();
+                taken = node.take_checks(report, session, now);
+                if !taken {
+                    return;
+                }
+                if failures.is_empty() {
+                    node.clear(ConditionKind::CheckFailed);
+                    change = node.change(PhaseChange::ChecksPass).ok().flatten();
+                } else {
+                    raised = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
+                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
+                }
+            });
+            if !taken {
+                return Ok(false);
+            }
+            if raised {
+                let kind = EventKind::Raised { condition: ConditionKind::CheckFailed };
+                tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(Some(session)));
+            }
+            compare_units(tx, id, session, now);
+            if failures.is_empty() {
+                reach(tx, session, Stage::Online, now);
+                clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
+            }
+            phase_event(tx, id, session, change, Actor::Node, now);
+            Ok::<_, StoreError>(true)
+        });
+        if !taken.await? {
+            tracing::debug!(node = %id, "checks of another boot");
+            return Ok(());
+        }
+        self.is_checked(id);
+        if !passed && passes {
+            // Orders to run VMs waited for these checks.
+            self.notify_node(id, None);
+        }
+        if let Some(asked) = asked {
+            let mut links = self.inner.lock();
+            for asking in links.pending_checks.extract_if(.., |it| it.node == id && it.asked <= asked) {
+                // The requester may have stopped waiting.
+                let _ = asking.done.send(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Summarizes the checks of this boot for `doctor`; `None` if there are none.
+pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
+    let (checks, evidence) = (node.valid_checks()?, node.evidence.as_ref()?);
+    let units = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+    Some(DoctorReport::new(evidence.at, Some(evidence.session), checks.to_vec(), units))
+}
+
+/// Raises a condition if the units differ from the approved ones (GP-16).
+pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
+    let (mut drift, mut raised) = (None, false);
+    tx.edit_node(id, |node| {
+        drift = node.compare_units();
+        if let Some(detail) = &drift {
+            raised = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
+        }
+    });
+    match drift {
+        None => clear(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
+        Some(detail) if raised => {
+            let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
+            tx.event(Event::new(now, Actor::Node, kind, detail).of_node(id).in_session(session));
+        }
+        Some(_) => {}
+    }
+}

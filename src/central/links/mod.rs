@@ -1,0 +1,389 @@
+//! One live link for each node: commands to it, its heartbeats and checks, ordered actions, and the deadline after which it is offline.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `checks` | readiness checks: requested, reported, compared with the approved units |
+//! | `deadlines` | nodes that fall silent become offline |
+//! | `stale_checks` | nodes whose checks are too old become degraded |
+
+mod checks;
+mod deadlines;
+mod stale_checks;
+
+pub(crate) use checks::compare_units;
+pub use checks::doctor_report;
+pub use deadlines::WATCH_INTERVAL;
+
+use crate::{
+    environment::Environment,
+    locks::{DEADLINES, Leaf, Ordered},
+};
+use checks::PendingCheck;
+use deadlines::Timers;
+use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
+use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral, Heartbeat, NodeAction};
+use meshd_store::StoreError;
+use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::{mpsc, oneshot};
+
+/// How long a live link has to answer a probe. A LAN answers in milliseconds; a busy machine may need a second.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Identifies one connection; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkId {
+    node: NodeId,
+    number: u64,
+}
+
+/// A command for a link.
+#[derive(Debug)]
+pub enum LinkCommand {
+    /// Send this message.
+    Send(FromCentral),
+    /// Send the desired state of one virtual machine, or of all.
+    Vms(Option<SystemUuid>),
+    /// Ping, and fire when the node has answered.
+    Probe(oneshot::Sender<()>),
+    /// End the link, for this reason.
+    Close(String),
+}
+
+/// Why an order that needs a node's link, or needs it to be down, is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The node to be replaced or fenced has a link.
+    #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
+    StillLinked { node: NodeId },
+    /// The node's link is down.
+    #[error("cannot reboot node {node}: it has no link; power-cycle it")]
+    NotLinked { node: NodeId },
+    /// The node did not answer.
+    #[error("cannot reboot node {node}: no answer within {seconds} s; look at its console")]
+    NoAnswer {
+        node: NodeId,
+        /// How long meshd waited.
+        seconds: u64,
+    },
+}
+
+/// The live links of all nodes, with the heartbeat deadline of each.
+pub struct Links {
+    env: Arc<Environment>,
+    inner: Leaf<LinksInner>,
+    deadlines: Ordered<DEADLINES, Timers>,
+}
+
+/// A linked node, as of one moment.
+pub(crate) struct LinkedNode {
+    pub(crate) node: NodeId,
+    pub(crate) session: BootSessionId,
+    pub(crate) certificate: Certificate,
+    pub(crate) commands: mpsc::Sender<LinkCommand>,
+}
+
+#[derive(Default)]
+struct LinksInner {
+    live: BTreeMap<NodeId, LinkEntry>,
+    /// Monotonic time of the last sign of life, also of nodes whose link is down.
+    heard: BTreeMap<NodeId, Duration>,
+    actions: BTreeMap<ActionId, Outstanding>,
+    next: u64,
+    /// Waiting requests for checks by node, and the number of the last request.
+    pending_checks: Vec<PendingCheck>,
+    asked: u64,
+}
+
+struct LinkEntry {
+    number: u64,
+    certificate: Certificate,
+    /// The node's boot session.
+    session: BootSessionId,
+    /// The protocol version of its agent.
+    version: u16,
+    /// Monotonic time of the last reported checks, or of the start of the link.
+    checked: Duration,
+    state: LinkState,
+    commands: mpsc::Sender<LinkCommand>,
+}
+
+struct Outstanding {
+    order: ActionOrder,
+    done: Option<oneshot::Sender<ActionOutcome>>,
+}
+
+impl LinkId {
+    pub fn node(self) -> NodeId {
+        self.node
+    }
+}
+
+impl Links {
+    pub(crate) fn new(env: Arc<Environment>) -> Self {
+        Links { env, inner: Leaf::default(), deadlines: Ordered::default() }
+    }
+
+    /// The queue of commands of a node's link.
+    pub(crate) fn commands(&self, node: NodeId) -> Option<mpsc::Sender<LinkCommand>> {
+        self.inner.lock().live.get(&node).map(|live| live.commands.clone())
+    }
+
+    /// Queues a message for a linked node. It is lost where the queue is full: the caller repeats it later.
+    pub(crate) fn try_send(&self, node: NodeId, message: FromCentral) {
+        if let Some(commands) = self.commands(node) {
+            let _ = commands.try_send(LinkCommand::Send(message));
+        }
+    }
+
+    /// All linked nodes.
+    pub(crate) fn linked(&self) -> Vec<LinkedNode> {
+        let one = |(node, live): (&NodeId, &LinkEntry)| LinkedNode {
+            node: *node,
+            session: live.session,
+            certificate: live.certificate.clone(),
+            commands: live.commands.clone(),
+        };
+        self.inner.lock().live.iter().map(one).collect()
+    }
+
+    /// Replaces the certificate of a node's link after a renewal. A link that was opened meanwhile has another
+    /// certificate and stays unchanged.
+    pub(crate) fn renewed(&self, node: NodeId, shown: &Certificate, newest: Certificate) {
+        if let Some(live) = self.inner.lock().live.get_mut(&node).filter(|live| live.certificate == *shown) {
+            live.certificate = newest;
+        }
+    }
+
+    /// Opens a link in place of an older one of the same node. Returns the actions that the node has not answered.
+    pub(crate) fn register(
+        &self,
+        (node, certificate): (NodeId, Certificate),
+        session: BootSessionId,
+        version: u16,
+        commands: mpsc::Sender<LinkCommand>,
+        now: Timestamp,
+    ) -> (LinkId, Vec<ActionOrder>) {
+        let mut links = self.inner.lock();
+        links.next += 1;
+        let number = links.next;
+        links.heard.insert(node, self.env.monotonic());
+        let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
+        let live = LinkEntry { number, certificate, session, version, checked: self.env.monotonic(), state, commands };
+        if let Some(old) = links.live.insert(node, live) {
+            let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
+        }
+        // An expired action still needs its outcome; the agent does not start it.
+        links.actions.retain(|_, outstanding| {
+            let ActionOrder { expires_at, action, .. } = &outstanding.order;
+            expires_at.after(action.window().saturating_sub(action.ttl())) > now
+        });
+        let due = links.actions.values().filter(|outstanding| outstanding.order.node == node);
+        (LinkId { node, number }, due.map(|outstanding| outstanding.order.clone()).collect())
+    }
+
+    /// Closes a link. Silence counts from its last message; the phase changes only after `offline_after`.
+    pub async fn link_down(&self, link: LinkId) {
+        let heard = {
+            let mut links = self.inner.lock();
+            if links.live.get(&link.node).is_none_or(|live| live.number != link.number) {
+                return;
+            }
+            links.live.remove(&link.node).and_then(|live| live.state.heard)
+        };
+        let Some(heard) = heard else { return };
+        let seen = self.env.store.commit(|tx| {
+            tx.edit_node(link.node, |node| node.last_seen = node.last_seen.max(heard));
+            Ok::<_, StoreError>(())
+        });
+        if let Err(error) = seen.await {
+            tracing::error!(error = &error as &dyn std::error::Error, "cannot record when a node was last seen");
+        }
+    }
+
+    /// Probes the node's link and closes a silent one, so that it does not delay a power-cycled node.
+    pub(crate) async fn probe(&self, node: NodeId) -> bool {
+        let commands = self.commands(node);
+        let Some(commands) = commands else { return false };
+        let (answered, answer) = oneshot::channel();
+        if commands.send(LinkCommand::Probe(answered)).await.is_err() {
+            return false;
+        }
+        if matches!(tokio::time::timeout(PROBE_TIMEOUT, answer).await, Ok(Ok(()))) {
+            return true;
+        }
+        let _ = commands.try_send(LinkCommand::Close("the node does not answer".to_owned()));
+        false
+    }
+
+    /// Sends an action to a node whose link is up, and waits for its outcome.
+    pub(crate) async fn run_action(
+        &self,
+        node: NodeId,
+        action: NodeAction,
+        by: &AuditContext,
+    ) -> Result<Option<ActionOutcome>, StoreError> {
+        let id = ActionId(u64::from_be_bytes(self.env.random()));
+        let (done, outcome) = oneshot::channel();
+        let now = self.env.now();
+        let window = action.window();
+        let order = ActionOrder { id, node, expires_at: now.after(action.ttl()), action };
+        let detail = format!("action {}: {:?}", id.0, order.action);
+        self.env
+            .store
+            .commit(|tx| {
+                tx.event(Event::new(now, by, EventKind::NodeAction, detail).of_node(node));
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        let commands = {
+            let mut links = self.inner.lock();
+            links.actions.insert(id, Outstanding { order: order.clone(), done: Some(done) });
+            links.live.get(&node).map(|live| live.commands.clone())
+        };
+        if let Some(commands) = commands {
+            let _ = commands.send(LinkCommand::Send(FromCentral::Action(order))).await;
+        }
+        Ok(tokio::time::timeout(window, outcome).await.ok().and_then(Result::ok))
+    }
+
+    pub(crate) async fn action_done(
+        &self,
+        node: NodeId,
+        id: ActionId,
+        outcome: ActionOutcome,
+    ) -> Result<(), StoreError> {
+        let is_its = |outstanding: &Outstanding| outstanding.order.node == node;
+        if !self.inner.lock().actions.get(&id).is_some_and(is_its) {
+            return Ok(());
+        }
+        let event =
+            Event::new(self.env.now(), Actor::Node, EventKind::NodeAction, format!("action {}: {outcome:?}", id.0));
+        self.env
+            .store
+            .commit(|tx| {
+                tx.event(event.of_node(node));
+                Ok::<_, StoreError>(())
+            })
+            .await?;
+        // After the commit: an earlier repetition would be acknowledged before it is stored.
+        let done = self.inner.lock().actions.remove(&id).and_then(|outstanding| outstanding.done);
+        if let Some(done) = done {
+            let _ = done.send(outcome);
+        }
+        Ok(())
+    }
+
+    /// Records a sign of life without link: the node just received a certificate.
+    pub(crate) fn touch(&self, node: NodeId) {
+        let now = self.env.monotonic();
+        self.inner.lock().heard.insert(node, now);
+        self.watch_over(node, now);
+    }
+
+    pub(crate) fn heard(&self, link: LinkId) -> Option<(Certificate, BootSessionId)> {
+        let now = self.env.now();
+        let mut links = self.inner.lock();
+        let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;
+        live.state.heard = Some(now);
+        let (shown, session) = (live.certificate.clone(), live.session);
+        let monotonic = self.env.monotonic();
+        links.heard.insert(link.node, monotonic);
+        drop(links);
+        self.watch_over(link.node, monotonic);
+        Some((shown, session))
+    }
+
+    pub(crate) fn heartbeat(&self, link: LinkId, heartbeat: Heartbeat) {
+        if let Some(live) = self.inner.lock().live.get_mut(&link.node) {
+            live.state.heartbeat = Some(heartbeat);
+        }
+    }
+
+    /// Whether the node's link is up, and its last heartbeat.
+    pub fn link_state(&self, node: NodeId) -> LinkState {
+        self.inner.lock().live.get(&node).map(|live| live.state.clone()).unwrap_or_default()
+    }
+
+    /// Refuses an operation that needs the node to be gone, if it has a newer link than the silent one.
+    /// Called inside the transaction that revokes its credentials.
+    pub(crate) fn no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), LinkError> {
+        let newer = self.link_number(node).is_some_and(|number| Some(number) != silent);
+        if newer { Err(LinkError::StillLinked { node }) } else { Ok(()) }
+    }
+
+    /// Returns the ID of the node's link.
+    pub(crate) fn link_number(&self, node: NodeId) -> Option<u64> {
+        self.inner.lock().live.get(&node).map(|live| live.number)
+    }
+
+    /// When each linked node was last heard of.
+    pub(crate) fn last_heard(&self) -> BTreeMap<NodeId, Timestamp> {
+        let links = self.inner.lock();
+        links.live.iter().filter_map(|(node, live)| Some((*node, live.state.heard?))).collect()
+    }
+
+    /// The last heartbeat of each node that is linked and sent one.
+    pub fn heartbeats(&self) -> Vec<Heartbeat> {
+        self.inner.lock().live.values().filter_map(|live| live.state.heartbeat.clone()).collect()
+    }
+
+    /// How many nodes are linked.
+    pub fn link_count(&self) -> usize {
+        self.inner.lock().live.len()
+    }
+
+    /// Returns the time since the node's last sign of life, at most since the start of meshd (LC-6).
+    pub(crate) fn silence(&self, node: NodeId) -> Duration {
+        let heard = self.inner.lock().heard.get(&node).copied().unwrap_or(self.env.started);
+        self.env.monotonic().saturating_sub(heard)
+    }
+
+    /// True if the node had a link since the start of this process.
+    pub(crate) fn was_linked(&self, node: NodeId) -> bool {
+        self.inner.lock().heard.contains_key(&node)
+    }
+
+    /// Linked nodes with at least this protocol version whose last checks are older than this.
+    pub(crate) fn unchecked_for(&self, patience: Duration, version: u16) -> Vec<NodeId> {
+        let now = self.env.monotonic();
+        let links = self.inner.lock();
+        let old = |live: &LinkEntry| live.version >= version && now.saturating_sub(live.checked) > patience;
+        links.live.iter().filter(|(_, live)| old(live)).map(|(node, _)| *node).collect()
+    }
+
+    /// Records the time of reported checks.
+    pub(crate) fn is_checked(&self, node: NodeId) {
+        let now = self.env.monotonic();
+        if let Some(live) = self.inner.lock().live.get_mut(&node) {
+            live.checked = now;
+        }
+    }
+
+    /// Ends a node's link.
+    pub(crate) fn close_link(&self, node: NodeId, reason: &str) {
+        if let Some(live) = self.inner.lock().live.get(&node) {
+            let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
+        }
+    }
+
+    /// Ends a node's link at once, without waiting for the node.
+    pub(crate) fn sever_link(&self, node: NodeId, reason: &str) {
+        let mut links = self.inner.lock();
+        links.actions.retain(|_, outstanding| outstanding.order.node != node);
+        if let Some(live) = links.live.remove(&node) {
+            // A full queue does not save it: without its sender the link ends too.
+            let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
+        }
+        // What was heard of it says nothing of who comes next.
+        links.heard.remove(&node);
+    }
+
+    /// Makes a node's link send what is wanted of one virtual machine, or of all. A full queue is no loss: what is not settled is sent
+    /// again with the next heartbeat.
+    pub(crate) fn notify_node(&self, node: NodeId, which: Option<SystemUuid>) {
+        if let Some(commands) = self.commands(node) {
+            let _ = commands.try_send(LinkCommand::Vms(which));
+        }
+    }
+}

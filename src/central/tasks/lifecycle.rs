@@ -1,0 +1,343 @@
+//! Starts, cancels and watches tasks.
+//!
+//! The transaction that stores a task also claims its nodes, so that no node has two. The order for each node follows from the record
+//! ([`Task::order_for`]). It is sent whenever the record changes, at each welcome, and again while a node has not followed it.
+
+use super::node_selection::claim;
+use crate::{links::LinkCommand, tasks::Tasks};
+use meshd_config::Site;
+use meshd_model::{
+    fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
+    work::task::{Launcher, Member, NodeObservation, Task, TaskSpec, TaskState},
+};
+use meshd_proto::{FromCentral, task::TaskUser};
+use meshd_store::{Chunk, Model, StoreError, Tx};
+use meshd_types::{GroupName, NodeId, TaskId, Timestamp, fail};
+use std::{collections::BTreeSet, io, sync::Arc};
+use tokio::sync::watch;
+
+/// Where a task runs.
+#[derive(Clone, Debug)]
+pub enum TaskTarget {
+    /// Nodes of a group of the site.
+    Group(String),
+    /// One node; its ID takes the place of the group's name in the record.
+    Node(NodeId),
+}
+
+/// The request of an operator; missing values follow from the target.
+#[derive(Clone, Debug)]
+pub struct TaskRequest {
+    pub target: TaskTarget,
+    /// The number of nodes; all nodes of the target by default.
+    pub nodes: Option<usize>,
+    /// Ranks on each node.
+    pub ranks_per_node: u16,
+    /// Who starts the ranks; see [`Launcher::of`].
+    pub launcher: Option<Launcher>,
+    /// The user of the processes.
+    pub user: TaskUser,
+    pub timeout_s: Option<u64>,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+}
+
+/// Why a task is not started or not found.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    /// No such task.
+    #[error("there is no task {id}; `meshd task list` shows those that are kept")]
+    None {
+        /// The requested ID.
+        id: String,
+    },
+    /// Invalid specification.
+    #[error("{0}")]
+    Spec(String),
+    /// No such group.
+    #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
+    NoGroup {
+        group: String,
+        /// The groups of the site.
+        known: String,
+    },
+    /// The site forbids tasks of root.
+    #[error("cannot run the task as root: the site file has [agent].root_tasks = false; give --user a user ID")]
+    RootForbidden,
+    /// Too few nodes can take it now.
+    #[error("cannot start the task: {wanted} nodes of {group} are requested and {free} are free; {why}")]
+    NotEnough {
+        group: GroupName,
+        /// The number of wanted nodes.
+        wanted: usize,
+        /// The number of free nodes.
+        free: usize,
+        /// Why the other nodes are not free.
+        why: String,
+    },
+    /// The output cannot be read.
+    #[error("the output of a task cannot be read; check the disk")]
+    Output(#[from] io::Error),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+impl Tasks {
+    /// Claims nodes and starts the task on them.
+    pub async fn run_task(&self, ask: TaskRequest, by: &AuditContext) -> Result<Task, TaskError> {
+        let site = self.env.site();
+        let (group, candidates) = candidates(&site, &ask.target)?;
+        let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = ask;
+        if user == TaskUser::Root && !site.agent.root_tasks && fail::defends("root-tasks") {
+            return Err(TaskError::RootForbidden);
+        }
+        let nodes = ask.nodes.unwrap_or_else(|| self.env.store.read(|model| count(model, &candidates)));
+        let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
+        let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
+        spec.check().map_err(TaskError::Spec)?;
+        let (id, now) = (TaskId(self.env.random()), self.env.now());
+        let task = self
+            .env
+            .store
+            .commit(|tx| {
+                if tx.task(id).is_some() {
+                    return Err(TaskError::Spec("the new task's ID is taken; ask again".to_owned()));
+                }
+                let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
+                let task = Task::claim(id, spec, by.who.to_string(), members, now);
+                tx.event(Event::new(now, by, EventKind::Task, begun(&task)));
+                tx.put_task(task.clone());
+                Ok::<_, TaskError>(task)
+            })
+            .await?;
+        self.send_orders(&task);
+        self.sweep_outputs().await;
+        Ok(task)
+    }
+
+    /// Cancels a task: all its processes on all nodes end.
+    pub async fn cancel_task(&self, id: TaskId, by: &AuditContext) -> Result<Option<Task>, TaskError> {
+        let now = self.env.now();
+        let none = || TaskError::None { id: id.to_string() };
+        let detail = by.reason.clone().unwrap_or_else(|| format!("by {}", by.who));
+        let cancelled = self.env.store.commit(|tx| {
+            let Some(mut task) = tx.task(id).cloned() else { return Err(none()) };
+            if task.cancel(detail, now) {
+                tx.event(Event::new(now, by, EventKind::Task, format!("task {id} is cancelled")));
+                tx.put_task(task.clone());
+            }
+            Ok(task)
+        });
+        match cancelled.await {
+            Ok(task) => {
+                self.send_orders(&task);
+                Ok(Some(task))
+            }
+            // The task is not on record, but a node runs it.
+            Err(TaskError::None { .. }) if self.release_orphan(id) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A task on record.
+    pub fn task_record(&self, id: TaskId) -> Result<Task, TaskError> {
+        let found = self.env.store.read(|model| model.task(id).cloned());
+        found.ok_or_else(|| TaskError::None { id: id.to_string() })
+    }
+
+    /// Returns the output of a task from an offset on.
+    pub async fn task_output(self: &Arc<Self>, id: TaskId, from: u64) -> Result<Chunk, TaskError> {
+        let outputs = Arc::clone(&self.outputs);
+        let read = tokio::task::spawn_blocking(move || outputs.read(id, from)).await;
+        Ok(read.map_err(io::Error::other)??)
+    }
+
+    /// Returns a signal for new output of a task.
+    pub async fn watch_task_output(self: &Arc<Self>, id: TaskId) -> Result<watch::Receiver<u64>, TaskError> {
+        let outputs = Arc::clone(&self.outputs);
+        let watched = tokio::task::spawn_blocking(move || outputs.watch(id)).await;
+        Ok(watched.map_err(io::Error::other)??)
+    }
+
+    /// Removes the output of tasks that are no longer on record.
+    async fn sweep_outputs(&self) {
+        let tasks: BTreeSet<TaskId> = self.env.store.read(|model| model.tasks().map(|task| task.id).collect());
+        let outputs = Arc::clone(&self.outputs);
+        // The next call removes the rest.
+        let _ = tokio::task::spawn_blocking(move || outputs.keep_only(&tasks)).await;
+    }
+
+    /// Changes tasks, stores the changes, and sends orders to their nodes.
+    pub(crate) async fn edit_tasks(&self, ids: &[TaskId], edit: impl Fn(&mut Task)) -> Result<(), StoreError> {
+        let now = self.env.now();
+        let edited = |task: &Task| {
+            let mut after = task.clone();
+            edit(&mut after);
+            (after != *task).then_some(after)
+        };
+        // Most reports change nothing and cause no write.
+        let changes = self
+            .env
+            .store
+            .read(|model| ids.iter().any(|id| model.task(*id).is_some_and(|task| edited(task).is_some())));
+        if !changes {
+            return Ok(());
+        }
+        let changed = self
+            .env
+            .store
+            .commit(|tx| {
+                let changed = ids.iter().filter_map(|id| edit_task(tx, Some(*id), now, &edit));
+                Ok::<_, StoreError>(changed.collect::<Vec<_>>())
+            })
+            .await?;
+        for task in &changed {
+            self.send_orders(task);
+        }
+        Ok(())
+    }
+
+    /// Sends the present order of a task to each of its nodes.
+    fn send_orders(&self, task: &Task) {
+        task.members.iter().for_each(|member| self.send_order(member.node));
+    }
+
+    /// Sends the present order of the task that holds this node to each of its nodes.
+    pub(crate) fn send_orders_of_task_on(&self, node: NodeId) {
+        if let Some(task) = self.env.store.read(|model| model.task_on(node).cloned()) {
+            self.send_orders(&task);
+        }
+    }
+
+    /// Sends a node the order of the task that holds it. The record is read under [`Tasks::orders`], so that the newest order is sent last.
+    /// The lock of the links is not held meanwhile: transactions take it.
+    pub(crate) fn send_order(&self, node: NodeId) {
+        let _turn = self.orders.lock();
+        let Some(commands) = self.links.commands(node) else { return };
+        let order = self.env.store.read(|model| model.task_on(node).and_then(|task| task.order_for(node)));
+        if let Some(order) = order {
+            // A full queue loses nothing: the order is repeated.
+            let _ = commands.try_send(LinkCommand::Send(FromCentral::Task(order)));
+        }
+    }
+
+    /// Repeats orders that nodes have not followed yet.
+    pub(crate) fn repeat_orders(&self) {
+        let waits =
+            |task: &&Task| matches!(task.state, TaskState::Starting | TaskState::Ending) || task.state.is_final();
+        let open: Vec<Task> = self.env.store.read(|model| model.open_tasks().filter(waits).cloned().collect());
+        open.iter().for_each(|task| self.send_orders(task));
+    }
+
+    /// Checks the time limit and the nodes of every open task.
+    pub(crate) async fn watch_tasks(&self) {
+        let now = self.env.now();
+        let open: Vec<(TaskId, Vec<(NodeId, NodeObservation)>)> = self.env.store.read(|model| {
+            let seen =
+                |task: &Task| task.holding().map(|id| (id, seen(model.node(id).map(|node| node.phase)))).collect();
+            model.open_tasks().map(|task| (task.id, seen(task))).collect()
+        });
+        for (id, nodes) in open {
+            let ids = [id];
+            let looked = self.edit_tasks(&ids, |task| {
+                for (node, seen) in &nodes {
+                    task.seen(*node, seen.clone(), now);
+                }
+                task.timer(now);
+            });
+            if let Err(error) = looked.await {
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
+            }
+        }
+    }
+}
+
+/// The name of the target in the record, and its nodes.
+fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId>), TaskError> {
+    match target {
+        TaskTarget::Group(name) => {
+            let named = site.groups.iter().find(|group| group.name.as_str() == name);
+            let known = || site.groups.iter().map(|group| group.name.to_string()).collect::<Vec<_>>().join(" ");
+            let group = named.ok_or_else(|| TaskError::NoGroup { group: name.clone(), known: known() })?;
+            Ok((group.name.clone(), group.nodes.clone()))
+        }
+        TaskTarget::Node(id) => {
+            let name = id.to_string().parse().map_err(|error| TaskError::Spec(format!("{error}")))?;
+            Ok((name, vec![*id]))
+        }
+    }
+}
+
+/// Changes a task and stores the change; `None` if nothing changed.
+pub(crate) fn edit_task(
+    tx: &mut Tx<'_>,
+    id: Option<TaskId>,
+    now: Timestamp,
+    edit: impl FnOnce(&mut Task),
+) -> Option<Task> {
+    let before = tx.task(id?).cloned()?;
+    let mut after = before.clone();
+    edit(&mut after);
+    if after == before {
+        return None;
+    }
+    for event in change_events(&before, &after, now) {
+        tx.event(event);
+    }
+    tx.put_task(after.clone());
+    Some(after)
+}
+
+/// Derives the state of a task's part from the phase of its node.
+fn seen(phase: Option<Phase>) -> NodeObservation {
+    match phase {
+        None | Some(Phase::Removed) => NodeObservation::Gone("an operator removed the node".to_owned()),
+        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => NodeObservation::There,
+        Some(phase) => NodeObservation::Lost(format!("the node is {phase}")),
+    }
+}
+
+/// Marks a node's part of a task as lost, in the transaction of the cause. The other nodes receive their orders at the next reminder
+/// at the latest.
+pub(crate) fn lose_node(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
+    let task = tx.task_on(node).map(|task| task.id);
+    edit_task(tx, task, now, |task| task.seen(node, NodeObservation::Gone(why.to_owned()), now));
+}
+
+/// How many nodes a group has: it may name one by two IDs, its own and that of hardware that it replaced.
+fn count(model: &Model, group: &[NodeId]) -> usize {
+    let standing = group.iter().map(|id| model.standing_for(*id).map_or(*id, |node| node.id));
+    standing.collect::<BTreeSet<NodeId>>().len()
+}
+
+fn begun(task: &Task) -> String {
+    let nodes: Vec<String> = task.members.iter().map(|member| member.node.to_string()).collect();
+    format!("task {} of {} on {}: {}", task.id, task.spec.group, nodes.join(" "), task.spec.argv.join(" "))
+}
+
+/// The events of a change of a task.
+fn change_events(before: &Task, after: &Task, now: Timestamp) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut push = |node: Option<NodeId>, what: String| {
+        let cause: Cause = Actor::Central.into();
+        events.push(Event::new(now, cause, EventKind::Task, format!("task {} {what}", after.id)).of_node(node));
+    };
+    if before.state == TaskState::Starting && after.started_at != before.started_at {
+        push(None, "runs".to_owned());
+    }
+    if let (None, Some(end)) = (&before.end, &after.end) {
+        let detail = if end.detail.is_empty() { String::new() } else { format!(": {}", end.detail) };
+        push(end.node, format!("ends, {}, {}{detail}", end.state.as_str(), end.cause.as_str()));
+    }
+    if !before.state.is_final() && after.state.is_final() {
+        push(None, format!("is {}", after.state.as_str()));
+    }
+    for member in &after.members {
+        let was = before.members.iter().find(|other| other.node == member.node);
+        if before.state.is_final() && !member.is_held() && was.is_some_and(Member::is_held) {
+            push(Some(member.node), "has left the node at last".to_owned());
+        }
+    }
+    events
+}

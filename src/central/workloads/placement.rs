@@ -1,0 +1,111 @@
+//! Nodes as placement sees them: capacity, units, slots.
+
+use crate::workloads::vms::takes_work;
+use meshd_config::{Site, SlotPolicy};
+use meshd_model::{
+    boot::effective_profile,
+    fleet::Node,
+    work::{Allocations, Approved, CandidateNode, SlotId, VmSupport, barred, of_node, unit_of},
+};
+use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
+use meshd_store::Model;
+use meshd_types::NodeId;
+
+/// The check of virtualisation.
+const KVM_CHECK: &str = "kvm";
+/// The check of volumes. It is unproven during a fetch, and does not concern units.
+const IMAGES_CHECK: &str = "images";
+
+static NOTHING: Allocations = Allocations::none();
+static UNKNOWN: std::sync::LazyLock<Facts> = std::sync::LazyLock::new(Facts::default);
+
+/// All nodes that were let in, without their slots: [`complete`] adds them.
+pub(crate) fn hosts<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item = CandidateNode<'a>> + Clone {
+    let nodes = model.all_nodes().filter(|node| node.phase.is_admitted());
+    nodes.map(move |node| host(model, site, node))
+}
+
+/// Describes one node, without slots.
+fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> {
+    let facts = node.facts.as_ref().unwrap_or(&UNKNOWN);
+    // `MemTotal` includes memory that the kernel reserves.
+    let pool = match &facts.hosting {
+        Some(hosting) => hosting.hugepages.iter().map(HugepageFacts::bytes).sum(),
+        // An older agent does not report it: then the profile's request counts.
+        None => effective_profile(site, node).hugepages.map_or(0, |pages| pages.bytes()),
+    };
+    let total = facts.memory.total_kib.saturating_mul(1024);
+    // Volumes and layers of a diskless node lie in its memory.
+    let in_files = facts.store.filter(|store| store.kind == StoreKind::Memory).map_or(0, |store| store.used);
+    CandidateNode {
+        node: node.id,
+        unready: (!takes_work(node.phase))
+            .then(|| node.phase.as_str())
+            // It is the task's alone (BM-5).
+            .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task")),
+        runs: runs(node),
+        hosting: facts.hosting.as_deref(),
+        threads: facts.cpu.threads,
+        overcommit: site.vms.rules.cpu_overcommit,
+        memory: total.saturating_sub(pool).saturating_sub(in_files),
+        hugepages: pool.min(total),
+        units: &facts.units,
+        disks: &facts.disks,
+        pci: &facts.pci,
+        held: model.held(node.id).unwrap_or(&NOTHING),
+        // Unproven checks matter only for nodes that could be chosen.
+        closed: model.closed_units(node.id, site.slot_policy() == SlotPolicy::Auto),
+        barred: Vec::new(),
+        slots: Vec::new(),
+    }
+}
+
+/// The approved slots of a node to which more than a unit belongs.
+fn slots_of(model: &Model, node: NodeId) -> Vec<&Approved> {
+    if model.slots().is_empty() {
+        return Vec::new();
+    }
+    let own = of_node(model.slots(), node).map(|(_, slot)| slot);
+    own.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.card.is_some()).collect()
+}
+
+/// The disks of a node that belong to slots.
+pub(crate) fn slot_disks(model: &Model, node: NodeId) -> Vec<SlotDisk> {
+    let disk = |slot: &Approved| Some(SlotDisk { unit: slot.id.unit.clone(), disk: slot.disk.clone()? });
+    slots_of(model, node).into_iter().filter_map(disk).collect()
+}
+
+/// Adds the units of a node that their slots block, and the parts of slots.
+pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut CandidateNode<'a>) {
+    host.slots = slots_of(model, host.node);
+    let Some((node, facts)) = model.node(host.node).and_then(|node| Some((node, node.facts.as_ref()?))) else { return };
+    let unproven = node.unproven_beside(IMAGES_CHECK);
+    let implied = site.slot_policy() == SlotPolicy::Auto && unproven.is_none();
+    if facts.units.is_empty() || (implied && model.slots().is_empty()) {
+        return;
+    }
+    let holds = |slot: &SlotId| {
+        let unit = unit_of(slot, facts);
+        let functions = unit.into_iter().flat_map(|unit| &unit.members).map(|member| member.address.as_str());
+        host.held.unit(functions).is_some()
+    };
+    host.barred = barred(node.id, facts, model.slots(), holds, implied);
+    if let Some(why) = unproven.filter(|_| site.slot_policy() == SlotPolicy::Auto) {
+        host.barred.iter_mut().for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
+    }
+}
+
+/// True if the units of a node may be given without an operator's approval: the site says so, and the node's checks prove what it tells
+/// (DR-12). One that an operator disabled stays so.
+pub(crate) fn implied(site: &Site, node: Option<&Node>) -> bool {
+    site.slot_policy() == SlotPolicy::Auto && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
+}
+
+/// Returns the result of the checks of this boot for virtual machines.
+fn runs(node: &Node) -> VmSupport {
+    match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
+        Some(CheckStatus::Pass) => VmSupport::Kvm,
+        Some(CheckStatus::Warn | CheckStatus::Fail) => VmSupport::Emulated,
+        Some(CheckStatus::Skip) | None => VmSupport::Nothing,
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether a virtual machine may run where it is, and whether its node may be told to run it.
+
+use crate::workloads::{
+    Workloads,
+    placement::implied,
+    vms::{VmError, takes_work},
+};
+use meshd_config::Site;
+use meshd_model::{
+    fleet::{Node, Phase},
+    work::{SlotId, SlotState, Vm, candidates, judge, unit_of},
+};
+use meshd_proto::{CheckStatus, Facts, vm::VmSpec};
+use meshd_store::Model;
+use meshd_types::{NodeId, PciAddress, SystemUuid};
+
+/// Returns why a node starts nothing now, with a hint; `None` if it may. Orders wait for the checks after a new link.
+fn not_in_service(node: &Node) -> Option<(String, String)> {
+    let failing = || node.valid_checks().into_iter().flatten().find(|check| check.status == CheckStatus::Fail);
+    let id = node.id;
+    match node.phase {
+        phase if takes_work(phase) => None,
+        phase @ (Phase::Enrolling | Phase::Degraded) => failing().map(|check| {
+            let why = format!("{phase}: check {} says {}", check.name, check.detail);
+            (why, format!("repair it; meshd node doctor {id} says whether it is"))
+        }),
+        phase @ (Phase::Draining | Phase::Maintenance) => {
+            Some((phase.to_string(), format!("take it back: meshd node resume {id}")))
+        }
+        phase => Some((phase.to_string(), format!("see meshd node show {id}"))),
+    }
+}
+
+/// Returns whether a placed virtual machine may start.
+pub(crate) fn startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmError> {
+    let Some(node) = vm.node() else { return Ok(()) };
+    let Some(node) = model.node(node) else { return Ok(()) };
+    if let Some((why, hint)) = not_in_service(node) {
+        return Err(VmError::NotInService { name: vm.name().clone(), node: node.id, why, hint });
+    }
+    let Some(facts) = &node.facts else { return Ok(()) };
+    for unit in &vm.ask.spec.units {
+        let id = slot_with(node.id, unit, facts);
+        let slot = judge(id.clone(), facts, model.slots().get(&id), None, implied(site, Some(node)));
+        if matches!(slot.state, SlotState::Disabled | SlotState::Failed) {
+            let (name, state, why) = (vm.name().clone(), slot.state, slot.reason);
+            return Err(VmError::SlotClosed { name, slot: id, state, why });
+        }
+    }
+    Ok(())
+}
+
+/// The slot whose unit has a function.
+fn slot_with(node: NodeId, function: &PciAddress, facts: &Facts) -> SlotId {
+    let has = |id: &SlotId| {
+        let mut members = unit_of(id, facts).into_iter().flat_map(|unit| &unit.members);
+        members.any(|member| member.address == function.as_str())
+    };
+    candidates(node, facts).find(has).unwrap_or_else(|| SlotId { node, unit: function.clone() })
+}
+
+/// True if a node may run work: no check of this boot fails (DR-13, DR-16).
+pub(crate) fn may_be_told(model: &Model, node: NodeId) -> bool {
+    model.node(node).is_some_and(Node::passes)
+}
+
+impl Workloads {
+    /// Refuses to start a virtual machine that another node reports: there are never two copies.
+    pub(crate) fn not_elsewhere(&self, uuid: SystemUuid) -> Result<(), VmError> {
+        match self.orphans.vms.with(uuid) {
+            Some(node) => Err(VmError::Elsewhere { uuid, node }),
+            None => Ok(()),
+        }
+    }
+
+    /// Every file that it names is here, to be given to its node.
+    pub(crate) fn has_files(&self, spec: &VmSpec) -> Result<(), VmError> {
+        let volumes = self.volumes();
+        match spec.files().find(|(_, digest)| !volumes.path(digest).is_file()) {
+            Some((volume, digest)) => Err(VmError::NoVolume { volume: volume.clone(), digest }),
+            None => Ok(()),
+        }
+    }
+}

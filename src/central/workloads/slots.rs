@@ -1,0 +1,276 @@
+//! Approves, disables, enables and releases slots.
+
+use super::VmError;
+use crate::workloads::{Workloads, nics::against_slot, placement::implied};
+use meshd_config::Site;
+use meshd_model::{
+    fleet::{AuditContext, Event, EventKind, Node},
+    work::{
+        Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmDesiredState, candidates, functions,
+        judge, of_node, unit_of,
+    },
+};
+use meshd_proto::{DiskFacts, vm::DiskIdentity};
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{NodeId, PciAddress, Timestamp, VmName};
+use std::{collections::BTreeSet, str::FromStr};
+
+/// Most slots of a site that are on record.
+const MAX_SLOTS: usize = 100_000;
+
+/// Why an order about a slot is not followed. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum SlotError {
+    /// There is none.
+    #[error("there is no slot {0}; `meshd slot list` shows those that there are")]
+    None(SlotId),
+    /// It is not approved.
+    #[error("slot {0} is a candidate; approve it first: meshd slot approve {0}")]
+    Candidate(SlotId),
+    /// Its state does not allow it.
+    #[error("slot {id} is {}: {reason}; {hint}", state.as_str())]
+    Unlawful { id: SlotId, state: SlotState, reason: String, hint: &'static str },
+    /// The node has no such disk, or another slot has it.
+    #[error(
+        "disk `{0}` is not a disk of that node, or belongs to another slot of it; `meshd node show` lists its disks"
+    )]
+    Disk(DiskIdentity),
+    /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
+    #[error("cannot assign disk `{disk}`: {why}; `meshd node show` lists the node's disks")]
+    DiskBlocked { disk: DiskIdentity, why: String },
+    /// A virtual machine that does not have the slot has the disk.
+    #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
+    DiskHeld {
+        disk: DiskIdentity,
+        /// The virtual machine.
+        vm: VmName,
+    },
+    /// The node reports none.
+    #[error("slot {id} has no nearest {what}: its node reports none; name one, or omit it")]
+    NoneNear {
+        id: SlotId,
+        /// The kind of device.
+        what: &'static str,
+    },
+    /// The checks of its node do not prove its report (DR-12).
+    #[error("cannot approve slot {id}: {why}; repair its node first")]
+    Unproven { id: SlotId, why: String },
+    /// Its addresses cannot be its own.
+    #[error("{0}; use other addresses, or omit them")]
+    Card(String),
+    /// The name of a fabric device is none.
+    #[error("invalid fabric device: use 1 to {MAX_FABRIC} printable characters without spaces")]
+    Fabric,
+    /// The site is full.
+    #[error("cannot approve the slot: there are {MAX_SLOTS} on record; remove nodes that no longer exist")]
+    TooMany,
+    /// Its virtual machine cannot be deleted.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// The store cannot be written.
+    #[error("the change could not be stored")]
+    Store(#[from] StoreError),
+}
+
+/// The parts of a slot other than its unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotParts {
+    /// A disk of the node.
+    pub disk: Option<Pick<DiskIdentity>>,
+    /// A fabric device of the node.
+    pub fabric: Option<Pick<String>>,
+    /// The addresses of the NIC of the virtual machine that has the slot.
+    pub card: Option<SlotCard>,
+}
+
+impl Workloads {
+    /// All slots, by node and unit.
+    pub fn slots(&self) -> Vec<Slot> {
+        let site = self.env.site();
+        self.env.store.read(|model| {
+            let ids: BTreeSet<SlotId> = model
+                .all_nodes()
+                .filter(|node| node.phase.is_admitted())
+                .flat_map(|node| node.facts.iter().flat_map(|facts| candidates(node.id, facts)))
+                .chain(model.slots().keys().cloned())
+                .collect();
+            ids.into_iter().map(|id| slot(model, &site, id)).collect()
+        })
+    }
+
+    pub fn slot(&self, id: &SlotId) -> Result<Slot, SlotError> {
+        let found = self.slots().into_iter().find(|slot| slot.id == *id);
+        found.ok_or_else(|| SlotError::None(id.clone()))
+    }
+
+    /// Approves a slot with its present parts. Approving again replaces the approved parts.
+    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, SlotError> {
+        let plain =
+            |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
+        if matches!(&parts.fabric, Some(Pick::Named(name)) if !plain(name)) {
+            return Err(SlotError::Fabric);
+        }
+        let live = self.env.live();
+        self.change_slot(id, by, "approved", |tx, slot, now| {
+            if holder(tx.before(), &slot.id).is_some() {
+                return Err(unlawful(slot, "delete its virtual machine first"));
+            }
+            if slot.functions.is_empty() {
+                return Err(SlotError::None(slot.id.clone()));
+            }
+            if let Some(why) = tx.node(slot.id.node).and_then(Node::unproven) {
+                return Err(SlotError::Unproven { id: slot.id.clone(), why });
+            }
+            let fabric = pick(slot, "fabric device", parts.fabric.clone(), slot.near.fabric.as_ref())?;
+            let disk = pick(slot, "disk", parts.disk.clone(), slot.near.disk.as_ref())?;
+            if let Some(disk) = &disk {
+                check_disk(tx.before(), &slot.id, disk)?;
+            }
+            let against = |card| against_slot(tx.before(), &live, now, &slot.id, card);
+            if let Some(why) = parts.card.and_then(against) {
+                return Err(SlotError::Card(why));
+            }
+            if tx.before().slots().len() >= MAX_SLOTS {
+                return Err(SlotError::TooMany);
+            }
+            let (id, functions) = (slot.id.clone(), slot.functions.clone());
+            Ok(Approved { id, functions, disk, fabric, card: parts.card, disabled: None, approved_at: now })
+        })
+        .await
+    }
+
+    /// Disables a slot for new VMs; a VM that has it keeps it.
+    pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
+        let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
+        self.change_slot(id, by, "disabled", |_, slot, now| {
+            let known = slot.approved.clone().unwrap_or_else(|| Approved {
+                id: slot.id.clone(),
+                functions: slot.functions.clone(),
+                disk: None,
+                fabric: None,
+                card: None,
+                disabled: None,
+                approved_at: now,
+            });
+            Ok(Approved { disabled: Some(why), ..known })
+        })
+        .await
+    }
+
+    /// Lets a disabled slot be given again.
+    pub async fn enable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
+        self.change_slot(id, by, "enabled", |_, slot, _| {
+            let known = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
+            Ok(Approved { disabled: None, ..known })
+        })
+        .await
+    }
+
+    /// Asks the node of a slot that cannot be cleaned up to try again.
+    pub async fn release_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
+        let slot = self.slot(&id)?;
+        let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.desired_state)));
+        match holder {
+            Some((uuid, VmDesiredState::Release)) => drop(self.delete_vm(uuid, None, by).await?),
+            Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete")),
+            None => self.links.ask_checks(id.node),
+        }
+        self.slot(&id)
+    }
+
+    async fn change_slot(
+        &self,
+        id: SlotId,
+        by: &AuditContext,
+        word: &str,
+        change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<Approved, SlotError>,
+    ) -> Result<Slot, SlotError> {
+        let (site, now) = (self.env.site(), self.env.now());
+        self.env
+            .store
+            .commit(|tx| {
+                let known = tx.before().slots().contains_key(&id)
+                    || facts_of(tx.before(), id.node).is_some_and(|facts| unit_of(&id, facts).is_some());
+                if !known {
+                    return Err(SlotError::None(id.clone()));
+                }
+                let approved = change(tx, &slot(tx.before(), &site, id.clone()), now)?;
+                let detail = format!("slot {id} is {word}");
+                tx.event(Event::new(now, by, EventKind::SlotChanged, detail).of_node(id.node));
+                tx.put_slot(approved);
+                Ok::<_, SlotError>(())
+            })
+            .await?;
+        self.slot(&id)
+    }
+}
+
+/// A removed node has no slots any more.
+pub(crate) fn forget_slots(tx: &mut Tx<'_>, node: NodeId) {
+    let own: Vec<SlotId> = of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
+    own.into_iter().for_each(|id| tx.remove_slot(id));
+}
+
+fn facts_of(model: &Model, node: NodeId) -> Option<&meshd_proto::Facts> {
+    model.node(node).and_then(|node| node.facts.as_ref())
+}
+
+fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
+    static UNKNOWN: std::sync::LazyLock<meshd_proto::Facts> = std::sync::LazyLock::new(meshd_proto::Facts::default);
+    let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
+    let (record, holder) = (model.slots().get(&id), holder(model, &id));
+    let implied = implied(site, model.node(id.node));
+    judge(id, facts, record, holder, implied)
+}
+
+/// The virtual machine that has the unit of a slot.
+fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
+    let unit = facts_of(model, id.node).and_then(|facts| unit_of(id, facts));
+    let functions: Vec<String> = match unit {
+        Some(unit) => functions(unit).into_keys().collect(),
+        None => vec![PciAddress::as_str(&id.unit).to_owned()],
+    };
+    let owner = model.held(id.node)?.unit(functions.iter().map(String::as_str))?;
+    model.vm(owner)
+}
+
+/// Returns the named device, or the nearest.
+fn pick<T: FromStr>(
+    slot: &Slot,
+    what: &'static str,
+    picked: Option<Pick<T>>,
+    near: Option<&String>,
+) -> Result<Option<T>, SlotError> {
+    match picked {
+        None => Ok(None),
+        Some(Pick::Named(name)) => Ok(Some(name)),
+        Some(Pick::Nearest) => {
+            let near = near.and_then(|near| near.parse().ok());
+            near.map(Some).ok_or_else(|| SlotError::NoneNear { id: slot.id.clone(), what })
+        }
+    }
+}
+
+fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), SlotError> {
+    let facts = facts_of(model, id.node);
+    let Some(found) = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str())) else {
+        return Err(SlotError::Disk(disk.clone()));
+    };
+    // Another slot may know the same disk by its other name.
+    let is_it = |other: &DiskIdentity| found.names().any(|name| name == other.as_str());
+    let mut others = of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
+    if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_it)) {
+        return Err(SlotError::Disk(disk.clone()));
+    }
+    if let Some(vm) = model.held(id.node).and_then(|held| held.disk(found.names())).and_then(|uuid| model.vm(uuid)) {
+        return Err(SlotError::DiskHeld { disk: disk.clone(), vm: vm.name().clone() });
+    }
+    match found.blocked.clone() {
+        Some(why) => Err(SlotError::DiskBlocked { disk: disk.clone(), why }),
+        None => Ok(()),
+    }
+}
+
+fn unlawful(slot: &Slot, hint: &'static str) -> SlotError {
+    SlotError::Unlawful { id: slot.id.clone(), state: slot.state, reason: slot.reason.clone(), hint }
+}

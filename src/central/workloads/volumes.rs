@@ -1,0 +1,76 @@
+//! Files of virtual machines: which node may fetch them, and when they may be removed.
+
+use crate::workloads::Workloads;
+use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
+use meshd_model::work::{Vm, VmDesiredState};
+use meshd_store::Model;
+use meshd_types::{Digest, NodeId, VmName};
+use std::path::PathBuf;
+
+/// Why a volume stays.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeUseError {
+    /// Machines name it.
+    #[error("cannot remove volume {volume}: {} use it; delete these first", names(.by))]
+    Used {
+        volume: String,
+        /// By which machines.
+        by: Vec<VmName>,
+    },
+    #[error(transparent)]
+    Files(#[from] VolumeError),
+    /// The check of the volumes was interrupted.
+    #[error("the removal was interrupted; retry")]
+    Interrupted,
+}
+
+fn names(all: &[VmName]) -> String {
+    all.iter().map(VmName::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn has(vm: &Vm, digest: &Digest) -> bool {
+    vm.ask.spec.files().any(|(_, file)| file == *digest)
+}
+
+fn users(model: &Model, digest: &Digest) -> Vec<VmName> {
+    model.vms().filter(|vm| has(vm, digest)).map(|vm| vm.name().clone()).collect()
+}
+
+impl Workloads {
+    pub(crate) fn volumes(&self) -> Volumes {
+        Volumes::new(&self.env.site().blobs_dir)
+    }
+
+    /// Returns the path of a volume, if a virtual machine placed on the node names it.
+    pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
+        let may = self
+            .env
+            .store
+            .read(|model| model.vms_of(node).any(|vm| vm.desired_state != VmDesiredState::Release && has(vm, digest)));
+        may.then(|| self.volumes().path(digest))
+    }
+
+    /// All volumes, with the machines that name them.
+    pub async fn list_volumes(&self) -> Result<Vec<(VolumeInfo, Vec<VmName>)>, VolumeUseError> {
+        let volumes = self.volumes();
+        let all = tokio::task::spawn_blocking(move || volumes.list()).await;
+        let all = all.map_err(|_| VolumeUseError::Interrupted)??;
+        Ok(self.env.store.read(|model| {
+            all.into_iter().map(|info| (users(model, &info.digest), info)).map(|(by, info)| (info, by)).collect()
+        }))
+    }
+
+    /// Removes a volume that no machine names, by its name or digest.
+    pub async fn remove_volume(&self, text: &str) -> Result<VolumeInfo, VolumeUseError> {
+        let (volumes, text) = (self.volumes(), text.to_owned());
+        let found = tokio::task::spawn_blocking(move || volumes.find(&text).map(|info| (volumes, info))).await;
+        let (volumes, info) = found.map_err(|_| VolumeUseError::Interrupted)??;
+        let _alone = self.volume_use.write().await;
+        let by = self.env.store.read(|model| users(model, &info.digest));
+        if !by.is_empty() {
+            return Err(VolumeUseError::Used { volume: info.name.to_string(), by });
+        }
+        let removed = tokio::task::spawn_blocking(move || volumes.remove(&info).map(|()| info)).await;
+        Ok(removed.map_err(|_| VolumeUseError::Interrupted)??)
+    }
+}

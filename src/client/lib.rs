@@ -1,0 +1,97 @@
+//! HTTP/1.1 and WebSocket client over a Unix socket or TLS. The command line and the agent use it.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | here | sends requests, opens WebSockets |
+//! | `endpoint` | where a server listens, and how a connection to it is opened |
+//! | `body` | the body of a response |
+//! | `error` | why a call failed |
+//!
+//! Each call opens its own connection. Paths are those of the HTTP request target; the caller sets all headers.
+
+mod body;
+mod endpoint;
+mod error;
+#[cfg(test)]
+mod tests;
+
+pub use body::{ResponseBody, collect};
+pub use endpoint::{Endpoint, Stream};
+pub use error::{ClientError, Step};
+
+use hyper::{Request, Response, body::Body, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use std::{error::Error, time::Duration};
+use tokio::{task::JoinSet, time::timeout};
+use tokio_tungstenite::{
+    WebSocketStream, client_async_with_config,
+    tungstenite::{self, protocol::WebSocketConfig},
+};
+
+/// A WebSocket (RFC 6455) to the server.
+pub type Socket = WebSocketStream<Box<dyn Stream>>;
+
+/// How long a server may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For TCP and TLS together.
+    pub connect: Duration,
+    /// From the request to the first byte of the response.
+    pub response: Duration,
+}
+
+/// A client of one server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub endpoint: Endpoint,
+    pub timeouts: Timeouts,
+}
+
+impl Client {
+    fn late(&self, step: Step) -> ClientError {
+        ClientError::Timeout { server: self.endpoint.clone(), step }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
+        let connected = timeout(self.timeouts.connect, self.endpoint.connect()).await;
+        connected.map_err(|_| self.late(Step::Connect))?
+    }
+
+    /// Sends a request. A response of any status is a success; its body follows as it arrives.
+    ///
+    /// # Errors
+    /// The server cannot be reached, or does not begin a response in time.
+    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<ResponseBody>, ClientError>
+    where
+        B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+    {
+        let stream = self.connect().await?;
+        let exchange = async {
+            let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+            // The connection ends with the response body, because dropping a set of tasks aborts them.
+            let mut tasks = JoinSet::new();
+            tasks.spawn(connection);
+            let response = sender.send_request(request).await?;
+            Ok(response.map(|body| ResponseBody::new(body, tasks)))
+        };
+        let exchanged = timeout(self.timeouts.response, exchange).await;
+        exchanged.map_err(|_| self.late(Step::Response))?.map_err(ClientError::Connection)
+    }
+
+    /// Opens a WebSocket.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), or [`ClientError::Rejected`] if the server does not switch protocols.
+    pub async fn web_socket(&self, request: Request<()>, limits: WebSocketConfig) -> Result<Socket, ClientError> {
+        let stream = self.connect().await?;
+        let opened = timeout(self.timeouts.response, client_async_with_config(request, stream, Some(limits))).await;
+        match opened.map_err(|_| self.late(Step::Response))? {
+            Ok((socket, _)) => Ok(socket),
+            Err(tungstenite::Error::Http(response)) => {
+                let status = response.status();
+                Err(ClientError::Rejected { status, body: response.into_body().unwrap_or_default().into() })
+            }
+            Err(error) => Err(ClientError::WebSocket(Box::new(error))),
+        }
+    }
+}

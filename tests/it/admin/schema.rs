@@ -1,0 +1,51 @@
+//! Schemathesis against the admin API: requests derived from its OpenAPI document, valid and invalid ones.
+
+use super::https::{ADMIN, Office, PORT};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+/// A WebSocket is no request with an answer.
+const WEB_SOCKET: &str = "see_vms_vm_console";
+/// Requests for each operation and kind of data.
+const EXAMPLES: &str = "6";
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
+    response_schema_conformance,unsupported_method";
+
+/// Installed by `make setup`, in the user's cache.
+fn schemathesis() -> String {
+    let home = std::env::var("HOME").unwrap();
+    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| format!("{home}/.cache"));
+    format!("{cache}/meshd/schemathesis/bin/schemathesis")
+}
+
+#[test]
+fn schemathesis_finds_no_server_error_and_no_answer_outside_the_schema() {
+    let office = Office::open();
+    let token = fs::read_to_string(office.token("schema", "admin")).unwrap();
+    // An answer that follows what happens does not end.
+    let config = office.world.path("schemathesis.toml");
+    fs::write(&config, "[parameters]\n\"query.follow\" = false\n").unwrap();
+    let mut command = Command::new(schemathesis());
+    command.arg("--config-file").arg(&config);
+    command.args(["run", &format!("https://{ADMIN}:{PORT}/v1/openapi.json"), "--tls-verify", "false", "--no-color"]);
+    command.args(["--header", &format!("Authorization: Bearer {}", token.trim()), "--checks", CHECKS]);
+    command.args([
+        "--phases",
+        "coverage,fuzzing",
+        "--max-examples",
+        EXAMPLES,
+        "--seed",
+        "1",
+        "--request-timeout",
+        "20",
+    ]);
+    command.args(["--continue-on-failure", "--generation-database", "none", "--warnings", "off"]);
+    command.args(["--exclude-operation-id", WEB_SOCKET]);
+    command.current_dir(office.world.path("")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = office.desk.spawn(&mut command).unwrap().wait_with_output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(report.contains("No issues found"), "{report}");
+}
