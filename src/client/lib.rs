@@ -6,27 +6,27 @@
 //! | `endpoint` | where a server listens, and how a connection to it is opened |
 //! | `body` | the body of a response |
 //! | `error` | why a call failed |
+//! | `web_socket` | the upgrade to a WebSocket |
 //!
 //! Each call opens its own connection. Paths are those of the HTTP request target; the caller sets all headers.
 
 mod body;
 mod endpoint;
 mod error;
+mod web_socket;
 #[cfg(test)]
 mod tests;
 
 pub use body::{ResponseBody, collect};
 pub use endpoint::{Endpoint, Stream};
 pub use error::{ClientError, Step};
+pub use web_socket::upgrade;
 
 use hyper::{Request, Response, body::Body, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use std::{error::Error, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
-use tokio_tungstenite::{
-    WebSocketStream, client_async_with_config,
-    tungstenite::{self, protocol::WebSocketConfig},
-};
+use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::WebSocketConfig};
 
 /// A WebSocket (RFC 6455) to the server.
 pub type Socket = WebSocketStream<Box<dyn Stream>>;
@@ -84,14 +84,7 @@ impl Client {
     /// As [`send`](Self::send), or [`ClientError::Rejected`] if the server does not switch protocols.
     pub async fn web_socket(&self, request: Request<()>, limits: WebSocketConfig) -> Result<Socket, ClientError> {
         let stream = self.connect().await?;
-        let opened = timeout(self.timeouts.response, client_async_with_config(request, stream, Some(limits))).await;
-        match opened.map_err(|_| self.late(Step::Response))? {
-            Ok((socket, _)) => Ok(socket),
-            Err(tungstenite::Error::Http(response)) => {
-                let status = response.status();
-                Err(ClientError::Rejected { status, body: response.into_body().unwrap_or_default().into() })
-            }
-            Err(error) => Err(ClientError::WebSocket(Box::new(error))),
-        }
+        let opened = timeout(self.timeouts.response, web_socket::upgrade(stream, request, limits)).await;
+        opened.map_err(|_| self.late(Step::Response))?
     }
 }

@@ -8,6 +8,7 @@ use axum::{
 
 const STYLE: &str = include_str!("assets/style.css");
 const SCRIPT: &str = include_str!("assets/script.js");
+const CONSOLE: &str = include_str!("assets/console.js");
 const ICON: &str = include_str!("assets/icon.svg");
 
 /// The asset of a path.
@@ -15,6 +16,7 @@ pub(crate) fn find(path: &str) -> Option<Response> {
     let (text, media) = match path.strip_prefix(PREFIX)? {
         "/assets/style.css" => (STYLE, "text/css; charset=utf-8"),
         "/assets/script.js" => (SCRIPT, "text/javascript; charset=utf-8"),
+        "/assets/console.js" => (CONSOLE, "text/javascript; charset=utf-8"),
         "/assets/icon.svg" => (ICON, "image/svg+xml"),
         _ => return None,
     };

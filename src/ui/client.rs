@@ -1,7 +1,10 @@
 //! Calls the admin API in the name of whoever is signed in.
 
+use crate::{
+    Environment,
+    console::{Console, Consoles},
+};
 use axum::{
-    Router,
     body::Body,
     http::{
         Extensions, HeaderMap, HeaderValue, Method, Request, StatusCode,
@@ -12,8 +15,10 @@ use axum::{
 use http_body_util::{BodyExt as _, Limited};
 pub(crate) use meshd_api::segment as encoded;
 use meshd_api::{CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
-use meshd_types::Secret;
+use meshd_types::{Digest, Secret};
 use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tower::ServiceExt as _;
 
 /// Largest answer of the API that is read, in bytes.
@@ -21,13 +26,14 @@ const MAX_ANSWER: usize = 64 << 20;
 /// One user's way to the API.
 #[derive(Clone)]
 pub(crate) struct ApiClient {
-    pub(crate) api: Router,
+    pub(crate) environment: Environment,
+    pub(crate) consoles: Consoles,
     /// Where the browser's request came from, as the API wants to know it.
     pub(crate) origin: Extensions,
+    /// Key of the session; `None` before somebody signed in.
+    pub(crate) session: Option<Digest>,
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
-    /// 32 random bytes.
-    pub(crate) random: fn() -> [u8; 32],
 }
 
 /// Why the API did not do what it was asked.
@@ -76,14 +82,8 @@ impl ApiClient {
         })?;
         request.extensions_mut().extend(self.origin.clone());
         request.headers_mut().extend(headers);
-        if let Some(token) = &self.token {
-            // The API checks the token with each request, so a revoked one ends here.
-            let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-            let mut value = value.map_err(|error| ApiError::not_understood(&error))?;
-            value.set_sensitive(true);
-            request.headers_mut().insert(AUTHORIZATION, value);
-        }
-        let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        self.sign(request.headers_mut())?;
+        let response = self.environment.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
         if response.status().is_success() {
             return Ok(response);
         }
@@ -91,6 +91,35 @@ impl ApiClient {
         let body = collect(response.into_body()).await?;
         let view = serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
         Err(ApiError { status, view })
+    }
+
+    /// Adds the token. The API checks it with each request, so a revoked one ends there.
+    fn sign(&self, headers: &mut HeaderMap) -> Result<(), ApiError> {
+        if let Some(token) = &self.token {
+            let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
+            let mut value = value.map_err(|error| ApiError::not_understood(&error))?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        Ok(())
+    }
+
+    /// The console of a virtual machine that this session has open.
+    pub(crate) fn console(&self, vm: &str) -> Option<Arc<Console>> {
+        self.consoles.find(self.session?, vm, (self.environment.now)())
+    }
+
+    /// Opens the console of a virtual machine.
+    pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
+        let session = self
+            .session
+            .ok_or_else(|| ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in"))?;
+        let request = format!("ws://meshd/v1/vms/{}/console", encoded(vm)).into_client_request();
+        let mut request = request.map_err(|error| ApiError::not_understood(&error))?;
+        self.sign(request.headers_mut())?;
+        let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
+        let socket = opened.map_err(|(status, view)| ApiError { status, view })?;
+        Ok(self.consoles.open(session, vm, socket, self.environment.now))
     }
 
     /// Asks for one value.

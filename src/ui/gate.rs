@@ -3,6 +3,7 @@
 use crate::{
     Environment, PREFIX, assets,
     client::{ApiClient, ApiError},
+    console::Consoles,
     form::Fields,
     html,
     screens::{self, sign_in},
@@ -24,7 +25,7 @@ use axum::{
 };
 use http_body_util::BodyExt as _;
 use meshd_api::CallerView;
-use meshd_types::{Secret, fail};
+use meshd_types::{Digest, Secret, fail};
 use std::{net::IpAddr, time::Duration};
 use tower::ServiceExt as _;
 
@@ -43,10 +44,12 @@ struct Gate {
     environment: Environment,
     pages: Router,
     sessions: Sessions,
+    consoles: Consoles,
 }
 
 pub(crate) fn router(environment: Environment) -> Router {
-    let gate = Gate { environment, pages: screens::router(), sessions: Sessions::default() };
+    let gate =
+        Gate { environment, pages: screens::router(), sessions: Sessions::default(), consoles: Consoles::default() };
     // One handler for all: a route of this router would leave its path parameters in the request, and the API counts its own.
     Router::new().fallback(enter).layer(DefaultBodyLimit::disable()).with_state(gate)
 }
@@ -116,7 +119,7 @@ impl Gate {
             _ => {}
         }
         let session = self.session(request.headers()).ok_or_else(|| redirect(&format!("{PREFIX}/sign-in")))?;
-        let client = self.client(&request, session.token, session.caller);
+        let client = self.client(&request, Some(session.key), session.token, session.caller);
         let headers = request.headers().clone();
         let mut request = request;
         request.extensions_mut().insert(client);
@@ -128,9 +131,15 @@ impl Gate {
         Ok(response)
     }
 
-    fn client(&self, request: &Request<Body>, token: Option<Secret<String>>, caller: CallerView) -> ApiClient {
-        let (api, random) = (self.environment.api.clone(), self.environment.random);
-        ApiClient { api, origin: request.extensions().clone(), token, caller, random }
+    fn client(
+        &self,
+        request: &Request<Body>,
+        session: Option<Digest>,
+        token: Option<Secret<String>>,
+        caller: CallerView,
+    ) -> ApiClient {
+        let (environment, consoles) = (self.environment.clone(), self.consoles.clone());
+        ApiClient { environment, consoles, origin: request.extensions().clone(), session, token, caller }
     }
 
     /// Name and attributes of the cookie. Browsers take a `__Host-` cookie by TLS alone.
@@ -156,7 +165,7 @@ impl Gate {
         if !matches!(self.environment.sign_in, SignIn::Token) {
             return Err(sign_in::page(&self.environment.sign_in, None));
         }
-        let client = self.client(&request, None, nobody());
+        let client = self.client(&request, None, None, nobody());
         let fields = fields(request).await?;
         let text = fields.text("token");
         if text.is_empty() || text.len() > MAX_TOKEN || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -182,7 +191,7 @@ impl Gate {
             );
             return Err(sign_in::page(&self.environment.sign_in, Some(&error)));
         }
-        let client = self.client(&request, None, nobody());
+        let client = self.client(&request, None, None, nobody());
         self.begin(client).await
     }
 
@@ -204,7 +213,7 @@ impl Gate {
 
     fn sign_out(&self, headers: &HeaderMap) -> Response {
         if let Some(id) = self.session_id(headers) {
-            self.sessions.end(id);
+            self.consoles.end(self.sessions.end(id));
         }
         let mut response = redirect(&format!("{PREFIX}/sign-in"));
         self.forget(response.headers_mut());

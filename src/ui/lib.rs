@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `assets` | style sheet and script |
 //! | `client` | calls the admin API in the name of whoever is signed in |
+//! | `console` | interactive consoles of virtual machines |
 //! | `form` | fields of a submitted form |
 //! | `gate` | what comes before every page: origin, session, security headers |
 //! | `html` | the frame of a page and its parts: tables, badges, times |
@@ -17,6 +18,7 @@
 
 mod assets;
 mod client;
+mod console;
 mod form;
 mod gate;
 mod html;
@@ -27,6 +29,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use console::{OpenSocket, Opening, SocketRefusal};
 pub use session::{LinkCode, SignIn};
 
 use axum::Router;
@@ -40,6 +43,8 @@ pub const PREFIX: &str = "/ui";
 pub struct Environment {
     /// Answers requests for `/v1`.
     pub api: Router,
+    /// Opens WebSockets of the same API.
+    pub open_socket: OpenSocket,
     /// How people sign in.
     pub sign_in: SignIn,
     /// 32 random bytes.

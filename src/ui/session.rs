@@ -51,6 +51,8 @@ impl LinkCode {
 /// Somebody who is signed in.
 #[derive(Clone)]
 pub(crate) struct Session {
+    /// Digest of its ID.
+    pub(crate) key: Digest,
     /// Shown to the API with each request; `None` where the API knows the caller by the connection.
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
@@ -82,7 +84,8 @@ impl Sessions {
         {
             all.remove(&oldest);
         }
-        all.insert(Digest::of(id.as_bytes()), Session { token, caller, used: now });
+        let key = Digest::of(id.as_bytes());
+        all.insert(key, Session { key, token, caller, used: now });
         Secret::new(id)
     }
 
@@ -100,8 +103,11 @@ impl Sessions {
         Some(session.clone())
     }
 
-    pub(crate) fn end(&self, id: &str) {
-        self.all().remove(&Digest::of(id.as_bytes()));
+    /// Ends a session; gives its key.
+    pub(crate) fn end(&self, id: &str) -> Digest {
+        let key = Digest::of(id.as_bytes());
+        self.all().remove(&key);
+        key
     }
 }
 

@@ -1,5 +1,7 @@
 //! The pages over an API that answers what a test says: sign-in, origin, escaping, roles.
 
+mod console;
+
 use crate::{Environment, LinkCode, SignIn, router};
 use axum::{
     Json, Router,
@@ -78,6 +80,7 @@ impl FakeApi {
             "/v1/whoami" => json!({ "name": "token:ada", "role": self.role }),
             "/v1/nodes" => json!([node()]),
             "/v1/nodes/3f9a1c0e" => detail(),
+            path if path.starts_with("/v1/vms/") && path.matches('/').count() == 3 => console::vm(path),
             "/v1/bulk/nodes/reboot" => json!({ "failed": 1, "results": [{ "id": "3f9a1c0e", "node": null,
                 "error": { "code": "holds_vms", "message": HOSTILE, "hint": "drain it", "correlation_id": "c" } }] }),
             "/v1/status" => {
@@ -91,6 +94,10 @@ impl FakeApi {
         }
         if path == "/v1/events" { Body::empty().into_response() } else { Json(answer).into_response() }
     }
+}
+
+fn environment(api: Router, sign_in: SignIn) -> Environment {
+    Environment { api, open_socket: console::guest(), sign_in, random: || [9; 32], now: Instant::now }
 }
 
 struct Browser {
@@ -113,7 +120,7 @@ impl Shown {
 
 impl Browser {
     fn new(api: &FakeApi, sign_in: SignIn) -> Self {
-        let ui = router(Environment { api: api.router(), sign_in, random: || [9; 32], now: Instant::now });
+        let ui = router(environment(api.router(), sign_in));
         Browser { host: "meshd.example:8443", ui, cookie: None }
     }
 
@@ -283,8 +290,7 @@ async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
         request.headers_mut().insert(AUTHORIZATION, value);
         trusting.oneshot(request).await.expect("infallible")
     });
-    let ui =
-        router(Environment { api: with_token, sign_in: SignIn::Link(code), random: || [9; 32], now: Instant::now });
+    let ui = router(environment(with_token, SignIn::Link(code)));
     let mut browser = Browser { host: LOOPBACK, ui: ui.clone(), cookie: None };
     for path in ["/v1/nodes", "/metrics", "/v1/../v1/nodes"] {
         assert_eq!(browser.get(path).await.status, StatusCode::SEE_OTHER, "{path}");

@@ -10,7 +10,7 @@ use axum::{
 };
 use clap::Args;
 use meshd_api::ErrorView;
-use meshd_ui::{Environment, LinkCode, PREFIX, SignIn};
+use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SignIn};
 use std::{net::Ipv4Addr, sync::Arc, time::Instant};
 use tokio::net::TcpListener;
 
@@ -37,6 +37,7 @@ impl Ui {
             println!("http://{address}{PREFIX}/enter?code={}", text.expose());
             eprintln!("the link works once; the web UI ends with Ctrl-C");
             let router = meshd_ui::router(Environment {
+                open_socket: open_socket(client.clone()),
                 api: forward(client),
                 sign_in: SignIn::Link(code),
                 random,
@@ -64,9 +65,23 @@ fn forward(client: Arc<AdminClient>) -> Router {
     })
 }
 
+/// WebSockets of the central node.
+fn open_socket(client: Arc<AdminClient>) -> OpenSocket {
+    Arc::new(move |request, _| {
+        let client = client.clone();
+        Box::pin(async move {
+            let opened = client.socket(request.uri().path()).await;
+            opened.map_err(|failure| (StatusCode::BAD_GATEWAY, view(&failure)))
+        })
+    })
+}
+
 fn unreachable(failure: &Failure) -> Response {
+    (StatusCode::BAD_GATEWAY, Json(view(failure))).into_response()
+}
+
+fn view(failure: &Failure) -> ErrorView {
     let (message, hint) = failure.parts();
     let (code, correlation_id) = ("unreachable".to_owned(), String::new());
-    let view = ErrorView { code, message: message.to_owned(), hint: hint.to_owned(), correlation_id };
-    (StatusCode::BAD_GATEWAY, Json(view)).into_response()
+    ErrorView { code, message: message.to_owned(), hint: hint.to_owned(), correlation_id }
 }

@@ -153,7 +153,7 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
         tasks: tasks.clone(),
     };
     let serving = Serving { central: plane.central.clone(), router: router::router(plane), shutdown };
-    let with_pages = Serving { router: pages(serving.router.clone()), ..serving.clone() };
+    let with_pages = Serving { router: pages(serving.router.clone(), &tasks), ..serving.clone() };
     let Listening { socket, https, connections } = listening;
     let by_https = async {
         if let Some(https) = https {
@@ -171,13 +171,15 @@ pub async fn run(central: Shared, listening: Listening, told: Ipv4Addr, metrics:
 }
 
 /// The web UI beside the API.
-fn pages(api: Router) -> Router {
+fn pages(api: Router, tasks: &TaskTracker) -> Router {
     let random = || {
         let mut bytes = [0; 32];
         SystemEntropy.fill(&mut bytes);
         bytes
     };
-    meshd_ui::router(meshd_ui::Environment { api, sign_in: meshd_ui::SignIn::Token, random, now: Instant::now })
+    let open_socket = transport::in_process::opener(api.clone(), tasks.clone());
+    let sign_in = meshd_ui::SignIn::Token;
+    meshd_ui::router(meshd_ui::Environment { api, open_socket, sign_in, random, now: Instant::now })
 }
 
 /// What every connection is given.

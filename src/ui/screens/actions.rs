@@ -151,7 +151,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
         p { (action.effect) }
         form.stack method="post" action=(format!("{PREFIX}/actions/run")) {
             input type="hidden" name="action" value=(action.word);
-            input type="hidden" name="key" value=(hex(&(client.random)()));
+            input type="hidden" name="key" value=(hex(&(client.environment.random)()));
             ul { @for node in &nodes {
                 li { (shown(node.name)) " " code { (node.target.id) } input type="hidden" name="node" value=(node.value); }
             } }

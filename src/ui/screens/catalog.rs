@@ -38,7 +38,7 @@ pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
     let rows: Vec<_> = profiles.iter().map(row).collect();
     let content = html! {
         h1 { "Profiles" }
-        (html::table(&["Name", "Extends", "Image", "Overlays", "VFIO", ""], &rows, "The site has no profile."))
+        (html::table(&["Name", "Extends", "Image", "Overlays", "VFIO", "Nodes"], &rows, "The site has no profile."))
     };
     Ok(Page { client: &client, title: "Profiles".to_owned(), place: "/profiles", content }.answer(&headers))
 }
@@ -91,7 +91,7 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
         h2 { "Variables" }
         (html::table(&["Name", "Value"], &vars, "It sets no variable."))
         h2 { "Revisions" }
-        (html::table(&["Generation", "", "Image", "Version", "Since"], &rows, "No revision is on record."))
+        (html::table(&["Generation", "State", "Image", "Version", "Since"], &rows, "No revision is on record."))
     };
     Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
 }

@@ -5,6 +5,7 @@
 //! | `access` | API tokens, tokens of machines, roots of the certificate authority |
 //! | `actions` | orders for nodes: preview, confirmation, result for each node |
 //! | `catalog` | profiles, images, overlays |
+//! | `console` | the console of a virtual machine |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
 //! | `node` | everything of one node |
@@ -18,6 +19,7 @@
 mod access;
 mod actions;
 mod catalog;
+mod console;
 mod inbox;
 mod log;
 mod node;
@@ -56,6 +58,10 @@ pub(crate) fn router() -> Router {
         .route(&at("/actions/run"), post(actions::run))
         .route(&at("/vms"), get(work::vms))
         .route(&at("/vms/{vm}"), get(work::vm))
+        .route(&at("/vms/{vm}/console"), get(console::page))
+        .route(&at("/vms/{vm}/console/screen"), get(console::screen))
+        .route(&at("/vms/{vm}/console/input"), post(console::input))
+        .route(&at("/vms/{vm}/console/line"), post(console::line))
         .route(&at("/vms/{vm}/{verb}"), post(work::order_vm))
         .route(&at("/tasks"), get(work::tasks))
         .route(&at("/tasks/{task}"), get(work::task))

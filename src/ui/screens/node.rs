@@ -183,7 +183,7 @@ fn generations(related: &Related) -> Markup {
         @if let Some(diff) = &related.diff {
             div.alert.warn { strong { "It would boot another generation than it runs." } (difference(diff)) }
         }
-        (html::table(&["Generation", "", "Profile", "Image", "Version", "Given"], &rows, "It was given no generation yet."))
+        (html::table(&["Generation", "State", "Profile", "Image", "Version", "Given"], &rows, "It was given no generation yet."))
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
         }
         div.scroll tabindex="0" role="group" aria-label="Stages of this boot" {
             table.stages {
-                thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "After" } th.wide scope="col" { "" } } }
+                thead { tr { th scope="col" { "Stage" } th scope="col" { "Took" } th scope="col" { "After" } th.wide scope="col" { "Share of the boot" } } }
                 tbody { @for stage in &boot.stages { (bar(stage, boot.total_ms)) } }
             }
         }

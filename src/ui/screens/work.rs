@@ -96,7 +96,9 @@ pub(crate) async fn vm(client: ApiClient, Path(vm): Path<String>, headers: Heade
                 Err(error) => (html::refusal(error)),
             }
         }
-        p.quiet { "To type into it: " code { "meshd vm console " (vm.name) } }
+        @if actions::may_order(&client) {
+            p { a.button href=(format!("{PREFIX}/vms/{}/console", vm.uuid)) { "Open console" } }
+        }
     };
     Ok(Page { client: &client, title: vm.name.to_string(), place: "/vms", content }.answer(&headers))
 }

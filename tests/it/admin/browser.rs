@@ -1,100 +1,16 @@
-//! The web UI in Chromium: a link signs in, pages follow what happens, an action goes from the list to the result.
-//!
-//! With `MESHD_SCREENSHOTS=FOLDER` the pictures of README are written there.
+//! The web UI in Chromium: a link signs in, pages follow what happens, an action goes from the list to the result, and a console is
+//! typed into. Each page is checked with axe-core in both themes.
 
-use crate::world::{World, eventually, node::PxeNode};
-use std::{
-    io::{BufRead as _, BufReader, Read as _},
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+use crate::{
+    work::vms::{central, linux},
+    world::{
+        World,
+        browser::{assert_accessible, in_chromium, picture, wait_for},
+        eventually,
+        node::PxeNode,
+    },
 };
 use thirtyfour::prelude::*;
-
-/// How long a page may take to show what is expected.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A process that ends with the test.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// `meshd ui` of a site, and its link.
-fn meshd_ui(world: &World) -> (Ends, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
-    command.arg("--site").arg(world.path("site.toml")).arg("ui").stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let mut link = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut link).unwrap();
-    assert!(link.starts_with("http://127.0.0.1:"), "{link}");
-    (Ends(child), link.trim().to_owned())
-}
-
-/// ChromeDriver at a free port.
-fn driver() -> (Ends, String) {
-    // ChromeDriver takes no port 0: a port that was free a moment ago is as near as it gets.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut command = Command::new("chromedriver");
-    command.arg(format!("--port={port}")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("started successfully") {
-        line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "chromedriver ended");
-    }
-    // Its pipe must not fill up.
-    std::thread::spawn(move || drop(said.read_to_end(&mut Vec::new())));
-    (Ends(child), format!("http://127.0.0.1:{port}"))
-}
-
-async fn browser(driver: &str, profile: &Path) -> WebDriver {
-    let mut options = DesiredCapabilities::chrome();
-    options.set_binary("/usr/bin/chromium").unwrap();
-    let profile = format!("--user-data-dir={}", profile.display());
-    // The tests run as root, where Chromium has no sandbox.
-    for argument in [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1280,800",
-        &profile,
-    ] {
-        options.add_arg(argument).unwrap();
-    }
-    WebDriver::new(driver, options).await.unwrap()
-}
-
-/// Waits until a selector's text contains something.
-async fn wait_for(browser: &WebDriver, selector: &str, text: &str) -> WebElement {
-    let began = Instant::now();
-    loop {
-        let mut seen = Vec::new();
-        for element in browser.find_all(By::Css(selector)).await.unwrap() {
-            // A refresh may replace it between these two steps.
-            let Ok(shown) = element.text().await else { continue };
-            if shown.contains(text) {
-                return element;
-            }
-            seen.push(shown);
-        }
-        assert!(began.elapsed() < PATIENCE, "no `{text}` in {selector}: {seen:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-async fn picture(browser: &WebDriver, name: &str) {
-    if let Some(folder) = std::env::var_os("MESHD_SCREENSHOTS") {
-        browser.screenshot(&PathBuf::from(folder).join(name)).await.unwrap();
-    }
-}
 
 /// Eight machines: seven are named and approved, five of these have begun to boot.
 fn rack() -> World {
@@ -127,18 +43,7 @@ fn rack() -> World {
 #[test]
 fn rack_is_seen_and_changed_in_chromium() {
     let world = rack();
-    let (ui, link) = meshd_ui(&world);
-    let (chrome, driver) = driver();
-    let profile = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let browser = browser(&driver, profile.path()).await;
-        let done = std::panic::AssertUnwindSafe(walk(&browser, &world, &link));
-        let done = futures_util::FutureExt::catch_unwind(done).await;
-        browser.quit().await.unwrap();
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
-    drop((ui, chrome));
+    in_chromium(&world, async |browser, link| walk(browser, &world, link).await);
 }
 
 async fn walk(browser: &WebDriver, world: &World, link: &str) {
@@ -181,4 +86,61 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
         let fits = browser.execute(width, vec![]).await.unwrap();
         assert_eq!(fits.json(), &serde_json::Value::Bool(true), "{page} is wider than the screen");
     }
+}
+
+/// Pages of a site with nodes and a virtual machine, below `/ui`.
+const PAGES: [&str; 13] = [
+    "",
+    "nodes",
+    "nodes/gpu-1",
+    "inbox",
+    "vms",
+    "tasks",
+    "slots",
+    "profiles",
+    "images",
+    "overlays",
+    "events",
+    "audit",
+    "access",
+];
+
+#[test]
+fn pages_are_accessible_in_both_themes_and_break_no_content_policy() {
+    let world = rack();
+    in_chromium(&world, async |browser, link| {
+        browser.goto(link).await.unwrap();
+        wait_for(browser, ".tile", "gpu-7").await;
+        let base = browser.current_url().await.unwrap();
+        for page in PAGES {
+            browser.goto(base.join(page).unwrap().as_str()).await.unwrap();
+            wait_for(browser, "nav a", "Overview").await;
+            assert_accessible(browser, page).await;
+        }
+    });
+}
+
+#[test]
+fn console_of_a_virtual_machine_is_typed_into_in_chromium() {
+    let world = central::world();
+    let mut machine = central::Machine::new(&world, &PxeNode::new(&world, 1).boot());
+    machine.start();
+    world.wait_for_phase("online");
+    linux::create(&world, "one");
+    central::reaches(&machine, "one", "running");
+    in_chromium(&world, async |browser, link| {
+        browser.goto(link).await.unwrap();
+        wait_for(browser, "nav a", "VMs").await.click().await.unwrap();
+        wait_for(browser, "tbody a", "one").await.click().await.unwrap();
+        wait_for(browser, "a.button", "Open console").await.click().await.unwrap();
+        let terminal = wait_for(browser, "#terminal", linux::PROMPT.trim()).await;
+        assert_accessible(browser, "console").await;
+        terminal.send_keys("echo answer $((6 * 7))" + Key::Enter).await.unwrap();
+        wait_for(browser, "#terminal", "answer 42").await;
+        // Control and cursor keys: the line is discarded, then the last one is fetched and completed.
+        terminal.send_keys("false" + Key::Control + "c").await.unwrap();
+        terminal.send_keys(Key::Up + "8" + Key::Enter).await.unwrap();
+        wait_for(browser, "#terminal", "answer 428").await;
+        picture(browser, "console.png").await;
+    });
 }

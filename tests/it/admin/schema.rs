@@ -1,6 +1,7 @@
 //! Schemathesis against the admin API: requests derived from its OpenAPI document, valid and invalid ones.
 
 use super::https::{ADMIN, Office, PORT};
+use crate::world::program;
 use std::{
     fs,
     process::{Command, Stdio},
@@ -13,13 +14,6 @@ const EXAMPLES: &str = "6";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
     response_schema_conformance,unsupported_method";
 
-/// Installed by `make setup`, in the user's cache.
-fn schemathesis() -> String {
-    let home = std::env::var("HOME").unwrap();
-    let cache = std::env::var("XDG_CACHE_HOME").unwrap_or_else(|_| format!("{home}/.cache"));
-    format!("{cache}/meshd/schemathesis/bin/schemathesis")
-}
-
 #[test]
 fn schemathesis_finds_no_server_error_and_no_answer_outside_the_schema() {
     let office = Office::open();
@@ -27,7 +21,7 @@ fn schemathesis_finds_no_server_error_and_no_answer_outside_the_schema() {
     // An answer that follows what happens does not end.
     let config = office.world.path("schemathesis.toml");
     fs::write(&config, "[parameters]\n\"query.follow\" = false\n").unwrap();
-    let mut command = Command::new(schemathesis());
+    let mut command = Command::new(program::python_tools().join("bin/schemathesis"));
     command.arg("--config-file").arg(&config);
     command.args(["run", &format!("https://{ADMIN}:{PORT}/v1/openapi.json"), "--tls-verify", "false", "--no-color"]);
     command.args(["--header", &format!("Authorization: Bearer {}", token.trim()), "--checks", CHECKS]);

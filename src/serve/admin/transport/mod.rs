@@ -6,6 +6,7 @@
 //! | `connection` | a connection that ends when its caller loses the right to it |
 //! | `https` | the HTTPS listener |
 //! | `idempotency` | an order with a key is followed once |
+//! | `in_process` | WebSockets for the web UI in this process |
 //! | `order` | correlation ID, reason and audit record of an order |
 //! | `socket` | the Unix socket |
 
@@ -13,5 +14,6 @@ pub(crate) mod auth;
 pub(crate) mod connection;
 pub(crate) mod https;
 pub(crate) mod idempotency;
+pub(crate) mod in_process;
 pub(crate) mod order;
 pub(crate) mod socket;

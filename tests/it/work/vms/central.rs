@@ -105,7 +105,7 @@ impl Drop for Machine<'_> {
 }
 
 /// A site whose nodes run virtual machines, by emulation.
-pub(super) fn world() -> World {
+pub fn world() -> World {
     let mut world = prepared("auto");
     world.start();
     world
@@ -162,7 +162,7 @@ pub(super) fn create(world: &World, name: &str, digest: &str) -> String {
     vm["uuid"].as_str().unwrap().to_owned()
 }
 
-pub(super) fn reaches(machine: &Machine<'_>, name: &str, state: &str) -> Value {
+pub fn reaches(machine: &Machine<'_>, name: &str, state: &str) -> Value {
     eventually(&format!("{name} is {state}"), || {
         let vm = machine.world.json(&["vm", "show", name, "-o", "json"]);
         if vm["state"] == state { Ok(vm) } else { Err(format!("{vm}\n{}", machine.log())) }

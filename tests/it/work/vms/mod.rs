@@ -9,7 +9,7 @@ mod firmware;
 mod guest;
 mod held;
 mod isolated;
-mod linux;
+pub mod linux;
 mod overlay;
 mod short;
 mod typing;

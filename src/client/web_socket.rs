@@ -1,0 +1,60 @@
+//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1). Hyper makes it, because a rejection has a body, which tungstenite
+//! reads only as far as it arrived with the head.
+
+use crate::{ClientError, Socket, Stream};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{
+    Request, StatusCode,
+    client::conn::http1,
+    header::{SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY},
+    http::uri::Uri,
+};
+use hyper_util::rt::TokioIo;
+use tokio::task::JoinSet;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        self,
+        error::ProtocolError,
+        handshake::derive_accept_key,
+        protocol::{Role, WebSocketConfig},
+    },
+};
+
+/// Largest body of a rejection that is read, in bytes.
+const MAX_REJECTION: usize = 64 * 1024;
+
+/// Opens a WebSocket over a connection. The request has the headers of `IntoClientRequest`.
+///
+/// # Errors
+/// The connection broke, or the server does not switch protocols: [`ClientError::Rejected`].
+pub async fn upgrade(
+    stream: Box<dyn Stream>,
+    request: Request<()>,
+    limits: WebSocketConfig,
+) -> Result<Socket, ClientError> {
+    let mut request = request.map(|()| Empty::<Bytes>::new());
+    // An origin server wants the path alone (RFC 9112, section 3.2.1).
+    if let Some(path) = request.uri().path_and_query() {
+        *request.uri_mut() = Uri::from(path.clone());
+    }
+    let wanted = request.headers().get(SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::Connection)?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection.with_upgrades());
+    let response = sender.send_request(request).await.map_err(ClientError::Connection)?;
+    let status = response.status();
+    if status != StatusCode::SWITCHING_PROTOCOLS {
+        let body = Limited::new(response.into_body(), MAX_REJECTION).collect().await;
+        return Err(ClientError::Rejected { status, body: body.map(|body| body.to_bytes()).unwrap_or_default() });
+    }
+    let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
+    if wanted.is_none() || accepted != wanted.as_deref() {
+        let error = tungstenite::Error::Protocol(ProtocolError::SecWebSocketAcceptKeyMismatch);
+        return Err(ClientError::WebSocket(Box::new(error)));
+    }
+    let upgraded = hyper::upgrade::on(response).await.map_err(ClientError::Connection)?;
+    let stream: Box<dyn Stream> = Box::new(TokioIo::new(upgraded));
+    Ok(WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await)
+}

@@ -1,0 +1,115 @@
+//! WebSockets of the admin API for the web UI in this process: a connection in memory between the API and its client.
+
+use super::connection::Conversation;
+use axum::{
+    Router,
+    http::{Extensions, Request, StatusCode},
+};
+use hyper::body::Incoming;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use meshd_api::ErrorView;
+use meshd_client::ClientError;
+use meshd_ui::{OpenSocket, Opening};
+use std::sync::Arc;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+/// Bytes in either direction that wait for the other side.
+const BUFFER: usize = 64 * 1024;
+/// Largest message that the web UI reads, in bytes.
+const MAX_MESSAGE: usize = 1 << 20;
+
+/// Opens WebSockets of an API. Its connections are among `tasks`.
+pub(crate) fn opener(api: Router, tasks: TaskTracker) -> OpenSocket {
+    Arc::new(move |request, origin| open(api.clone(), &tasks, request, origin))
+}
+
+fn open(api: Router, tasks: &TaskTracker, request: Request<()>, mut origin: Extensions) -> Opening {
+    // The WebSocket outlives the request of the page, and so may not hold the place of its connection.
+    origin.remove::<Conversation>();
+    let (near, far) = tokio::io::duplex(BUFFER);
+    let router = api.map_request(move |mut request: Request<Incoming>| {
+        let own = std::mem::replace(request.extensions_mut(), origin.clone());
+        // The upgrade is that of this connection, not the one of the page.
+        request.extensions_mut().extend(own);
+        request
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(far), TowerToHyperService::new(router))
+        .with_upgrades();
+    // It ends when the client drops its side.
+    tasks.spawn(async move { drop(connection.await) });
+    Box::pin(async move {
+        let limits = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+        meshd_client::upgrade(Box::new(near), request, limits).await.map_err(|error| match error {
+            ClientError::Rejected { status, body } => {
+                let view = serde_json::from_slice(&body).unwrap_or_else(|_| failure(&format!("status {status}")));
+                (status, view)
+            }
+            error => (StatusCode::BAD_GATEWAY, failure(&error.to_string())),
+        })
+    })
+}
+
+fn failure(message: &str) -> ErrorView {
+    let (code, hint) = ("no_socket".to_owned(), "look at the log of meshd".to_owned());
+    ErrorView { code, message: message.to_owned(), hint, correlation_id: String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::{
+        Extension,
+        extract::ws::WebSocketUpgrade,
+        response::{IntoResponse as _, Response},
+        routing::get,
+    };
+    use futures_util::{SinkExt as _, StreamExt as _};
+    use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest as _};
+
+    /// Where a request comes from.
+    #[derive(Clone)]
+    struct Office(&'static str);
+
+    async fn echo(Extension(Office(office)): Extension<Office>, upgrade: WebSocketUpgrade) -> Response {
+        if office != "ours" {
+            return (StatusCode::NOT_FOUND, axum::Json(failure("no such office"))).into_response();
+        }
+        upgrade.on_upgrade(async |mut socket| {
+            while let Some(Ok(message)) = socket.next().await {
+                if socket.send(message).await.is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    async fn opened(
+        office: &'static str,
+        tasks: &TaskTracker,
+    ) -> Result<meshd_client::Socket, meshd_ui::SocketRefusal> {
+        let opener = opener(Router::new().route("/v1/echo", get(echo)), tasks.clone());
+        let mut origin = Extensions::new();
+        origin.insert(Office(office));
+        opener("ws://meshd/v1/echo".into_client_request().expect("a request"), origin).await
+    }
+
+    #[tokio::test]
+    async fn socket_carries_messages_and_its_connection_ends_with_it() {
+        let tasks = TaskTracker::new();
+        let mut socket = opened("ours", &tasks).await.expect("opened");
+        socket.send(Message::Binary("ls\r".into())).await.expect("sent");
+        assert_eq!(socket.next().await.expect("a message").expect("read"), Message::Binary("ls\r".into()));
+        drop(socket);
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    #[tokio::test]
+    async fn refusal_is_that_of_the_api() {
+        let (status, view) = opened("another", &TaskTracker::new()).await.expect_err("refused");
+        assert_eq!((status, view.message.as_str()), (StatusCode::NOT_FOUND, "no such office"));
+    }
+}

@@ -1,0 +1,27 @@
+//! Interactive consoles of virtual machines. The central node's terminal emulator keeps the screen, so a page shows it at once, however
+//! late it is opened.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `screen` | the screen of an emulated terminal as HTML |
+//! | `table` | open consoles by session and virtual machine |
+//!
+//! A console is one WebSocket of the admin API, opened in the name of its user. The browser polls the screen and posts what is typed.
+
+mod screen;
+mod table;
+
+pub(crate) use table::{Console, Consoles};
+
+use axum::http::{Extensions, Request};
+use meshd_api::ErrorView;
+use meshd_client::Socket;
+use std::{pin::Pin, sync::Arc};
+
+/// Why a WebSocket was not opened: status and body of the response.
+pub type SocketRefusal = (axum::http::StatusCode, ErrorView);
+/// A WebSocket that is being opened.
+pub type Opening = Pin<Box<dyn Future<Output = Result<Socket, SocketRefusal>> + Send>>;
+/// Opens a WebSocket of the admin API: a request with its path and the headers of the caller, and what the connection of the browser
+/// says about its origin.
+pub type OpenSocket = Arc<dyn Fn(Request<()>, Extensions) -> Opening + Send + Sync>;

@@ -1,0 +1,104 @@
+//! The console page over a guest that greets and then echoes in upper case.
+
+use super::*;
+use crate::{OpenSocket, Opening, SocketRefusal};
+use axum::http::Extensions;
+use futures_util::{SinkExt as _, StreamExt as _};
+use meshd_api::ErrorView;
+use tokio_tungstenite::{accept_async, client_async, tungstenite::Message};
+
+const VM: &str = "0b1f6bd0-8c4d-4c0c-9d1e-3c5a1f0e7a11";
+const CONSOLE: &str = "/ui/vms/0b1f6bd0-8c4d-4c0c-9d1e-3c5a1f0e7a11/console";
+
+/// Opens consoles for whoever shows the token.
+pub(super) fn guest() -> OpenSocket {
+    Arc::new(|request: axum::http::Request<()>, _: Extensions| -> Opening {
+        Box::pin(async move {
+            let is_known = request.headers().get(AUTHORIZATION).is_some_and(|it| it == &format!("Bearer {TOKEN}"));
+            if !is_known || !request.uri().path().ends_with(&format!("/v1/vms/{VM}/console")) {
+                let [code, message, hint, correlation_id] = ["forbidden", "no console", "", "c"].map(str::to_owned);
+                let refusal: SocketRefusal = (StatusCode::FORBIDDEN, ErrorView { code, message, hint, correlation_id });
+                return Err(refusal);
+            }
+            let (near, far) = tokio::io::duplex(4096);
+            tokio::spawn(async move {
+                let mut socket = accept_async(far).await.expect("a WebSocket");
+                socket.send(Message::Binary("login: <b>\u{1b}[31mred\u{1b}[0m ".into())).await.expect("sent");
+                while let Some(Ok(Message::Binary(typed))) = socket.next().await {
+                    let echo = typed.to_ascii_uppercase();
+                    if socket.send(Message::Binary(echo.into())).await.is_err() {
+                        break;
+                    }
+                }
+            });
+            let near: Box<dyn meshd_client::Stream> = Box::new(near);
+            Ok(client_async(request, near).await.expect("a WebSocket").0)
+        })
+    })
+}
+
+/// A virtual machine; only one name has the UUID of the guest.
+pub(super) fn vm(path: &str) -> Value {
+    let uuid = if path.ends_with(VM) { VM } else { "0b1f6bd0-8c4d-4c0c-9d1e-000000000000" };
+    json!({
+        "uuid": uuid, "name": "web-1", "state": "running", "node": null, "since": null, "restarts": 0, "vcpus": 1,
+        "memory": "1G", "units": [], "wants": [], "volumes": [], "nics": [], "on_node_loss": "wait", "start": 1,
+        "created_at": null, "wish": "run"
+    })
+}
+
+/// Asks for screens until one has a text.
+async fn screen_with(browser: &mut Browser, text: &str) -> String {
+    let mut after = "0".to_owned();
+    loop {
+        let shown = browser.get(&format!("{CONSOLE}/screen?after={after}")).await;
+        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
+        after = shown.headers["x-screen"].to_str().expect("text").to_owned();
+        if shown.text.contains(text) {
+            return shown.text;
+        }
+    }
+}
+
+#[tokio::test]
+async fn typed_text_reaches_the_guest_and_the_screen_comes_back_escaped() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let page = browser.get(CONSOLE).await;
+    assert_eq!(page.status, StatusCode::OK, "{}", page.text);
+    assert!(page.text.contains("data-console") && page.text.contains("Shift+Tab"), "{}", page.text);
+    let screen = screen_with(&mut browser, "login:").await;
+    assert!(screen.contains("&lt;b&gt;<span class=\"f1\">red</span>"), "{screen}");
+    assert_eq!(browser.post(&format!("{CONSOLE}/input"), "root").await.status, StatusCode::NO_CONTENT);
+    screen_with(&mut browser, "ROOT").await;
+    let typed = browser.post(&format!("{CONSOLE}/line"), "line=ls+-l").await;
+    assert_eq!((typed.status, typed.location()), (StatusCode::SEE_OTHER, CONSOLE));
+    screen_with(&mut browser, "LS -L").await;
+    // Somebody who comes later sees the screen at once.
+    assert!(browser.get(CONSOLE).await.text.contains("ROOTLS -L"));
+}
+
+#[tokio::test]
+async fn console_belongs_to_its_session_and_ends_with_it() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    assert_eq!(browser.get(&format!("{CONSOLE}/screen")).await.status, StatusCode::GONE, "not opened yet");
+    browser.get(CONSOLE).await;
+    screen_with(&mut browser, "login:").await;
+    let foreign = browser.send(Method::POST, &format!("{CONSOLE}/input"), Some("https://evil.example"), "x").await;
+    assert_eq!(foreign.status, StatusCode::FORBIDDEN);
+    let cookie = browser.cookie.clone();
+    browser.post("/ui/sign-out", "").await;
+    browser.cookie = cookie;
+    let answer = browser.get(&format!("{CONSOLE}/screen?after=0")).await;
+    assert_eq!((answer.status, answer.location()), (StatusCode::SEE_OTHER, "/ui/sign-in"));
+}
+
+#[tokio::test]
+async fn refusal_of_the_api_is_a_page() {
+    let api = FakeApi::new("viewer");
+    let mut browser = Browser::signed_in(&api).await;
+    let page = browser.get("/ui/vms/another/console").await;
+    assert_eq!(page.status, StatusCode::FORBIDDEN);
+    assert!(page.text.contains("no console"), "{}", page.text);
+}
