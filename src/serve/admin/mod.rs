@@ -80,6 +80,7 @@
 mod bulk;
 pub mod doctor;
 mod error;
+mod event_tail;
 mod lists;
 mod openapi;
 mod query;

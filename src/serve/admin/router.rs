@@ -6,7 +6,7 @@ use super::{
     lists,
     query::{logs, nodes::NODES, search},
     routes::*,
-    table::{AnyObject, Array, Binary, Empty, Gzip, JsonLines, Object, Routes},
+    table::{AnyObject, Array, Binary, Empty, Gzip, JsonLines, Object, Routes, ServerSentEvents},
     transport::{auth::admitted, order::named},
 };
 use axum::{
@@ -180,6 +180,13 @@ fn site_routes(routes: Routes) -> Routes {
             Role::Viewer,
             "List events, or follow them",
             events::events,
+        )
+        .get::<ServerSentEvents, _, _>(
+            "/events/stream",
+            events::STREAM_PARAMETERS,
+            Role::Viewer,
+            "Follow events as server-sent events; the header last-event-id resumes, the event `lag` says that some are lost",
+            events::stream,
         )
         .get::<Array<AuditView>, _, _>(
             "/audit",

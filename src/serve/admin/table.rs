@@ -48,6 +48,16 @@ pub(crate) struct Array<T>(PhantomData<T>);
 pub(crate) struct JsonLines<T>(PhantomData<T>);
 /// A gzip-compressed tar archive, such as an apkovl.
 pub(crate) struct Gzip;
+/// Server-sent events (HTML, 9.2).
+pub(crate) struct ServerSentEvents;
+
+impl Shape for ServerSentEvents {
+    const MEDIA: &'static str = "text/event-stream";
+    fn schema(_: &mut Schemas) -> Option<Value> {
+        None
+    }
+}
+
 /// The text format of Prometheus.
 pub(crate) struct PlainText;
 /// No body, or `null`.

@@ -1,6 +1,7 @@
 //! Tests of the admin API over a real socket.
 
 mod document;
+mod event_stream;
 mod orders;
 mod revoked;
 

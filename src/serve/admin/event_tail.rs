@@ -1,0 +1,181 @@
+//! Events that one reader still gets: recorded ones first, then new ones as they happen.
+
+use super::{
+    Plane,
+    error::Refused,
+    query::{answer::selected, logs::MAX_RECORDS},
+    transport::auth::Caller,
+};
+use axum::{
+    body::Body,
+    http::header::{CACHE_CONTROL, CONTENT_TYPE},
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use meshd_api::EventView;
+use meshd_central::Shared;
+use meshd_model::fleet::{Event, EventSeq};
+use meshd_store::EventFilter;
+use serde_json::json;
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio_util::sync::CancellationToken;
+
+/// After so much silence a line without content shows whether the reader is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// How events are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// One JSON object a line.
+    Lines,
+    /// Server-sent events (HTML, 9.2).
+    ServerSent,
+}
+
+impl Format {
+    fn media(self) -> &'static str {
+        match self {
+            Format::Lines => "application/x-ndjson",
+            Format::ServerSent => "text/event-stream",
+        }
+    }
+
+    fn record(self, seq: EventSeq, event: &Event, fields: Option<&[&'static str]>) -> Bytes {
+        let view = EventView::new(seq, event);
+        let text = match fields {
+            None => serde_json::to_string(&view),
+            Some(fields) => selected(&[view], fields).and_then(|rows| serde_json::to_string(&rows[0])),
+        };
+        let text = text.expect("an event is plain data");
+        match self {
+            Format::Lines => format!("{text}\n"),
+            // JSON has no line break, so the data is one line.
+            Format::ServerSent => format!("id: {}\nevent: event\ndata: {text}\n\n", seq.0),
+        }
+        .into()
+    }
+
+    fn keepalive(self) -> Bytes {
+        match self {
+            Format::Lines => Bytes::from_static(b"\n"),
+            Format::ServerSent => Bytes::from_static(b":\n\n"),
+        }
+    }
+}
+
+/// Reads recorded events.
+pub(crate) async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, Refused> {
+    let central = central.clone();
+    let read = tokio::task::spawn_blocking(move || central.store().events(filter)).await;
+    Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted; try again"))??)
+}
+
+/// What is still to be written to one reader.
+pub(crate) struct EventTail {
+    central: Shared,
+    caller: Caller,
+    /// Subscribed before the record is read: no event falls between the two.
+    receiver: Receiver<(EventSeq, Event)>,
+    /// Which events are written.
+    wanted: EventFilter,
+    /// Fields of each event; `None` for all.
+    fields: Option<Vec<&'static str>>,
+    format: Format,
+    /// The newest event that was written.
+    last: Option<EventSeq>,
+    queue: VecDeque<Bytes>,
+    shutdown: CancellationToken,
+}
+
+impl EventTail {
+    pub(crate) fn new(
+        plane: Plane,
+        caller: Caller,
+        wanted: EventFilter,
+        fields: Option<Vec<&'static str>>,
+        format: Format,
+    ) -> Self {
+        let Plane { central, shutdown, .. } = plane;
+        let (receiver, queue) = (central.store().subscribe(), VecDeque::new());
+        EventTail { central, caller, receiver, wanted, fields, format, last: None, queue, shutdown }
+    }
+
+    /// Begins with the newest `limit` events after a number.
+    pub(crate) async fn begin_with_newest(&mut self, after: Option<EventSeq>, limit: usize) -> Result<(), Refused> {
+        let past = read(&self.central, EventFilter { after, limit, ..self.wanted.clone() }).await?;
+        self.last = past.last().map(|(seq, _)| *seq).or(after);
+        self.queue(&past);
+        Ok(())
+    }
+
+    /// Begins with all events after a number; with none if there is no number. If some of them are not on record any more, the first
+    /// message is `lag`: the reader must load what it shows anew.
+    pub(crate) async fn begin_after(&mut self, after: Option<EventSeq>) -> Result<(), Refused> {
+        self.queue.push_back(self.format.keepalive());
+        let Some(after) = after else { return Ok(()) };
+        let edge = |oldest| EventFilter { oldest, limit: 1, ..EventFilter::default() };
+        let first = read(&self.central, edge(true)).await?.first().map(|(seq, _)| seq.0);
+        let newest = read(&self.central, edge(false)).await?.first().map_or(0, |(seq, _)| seq.0);
+        let filter = EventFilter { after: Some(after), limit: MAX_RECORDS + 1, ..self.wanted.clone() };
+        let past = read(&self.central, filter).await?;
+        let is_missing = first.is_some_and(|first| first > after.0.saturating_add(1));
+        if is_missing || after.0 > newest || past.len() > MAX_RECORDS {
+            let data = json!({ "after": after.0, "oldest": first, "newest": newest });
+            self.queue.push_back(format!("id: {newest}\nevent: lag\ndata: {data}\n\n").into());
+            self.last = Some(EventSeq(newest));
+            return Ok(());
+        }
+        self.last = past.last().map(|(seq, _)| *seq).or(Some(after));
+        self.queue(&past);
+        Ok(())
+    }
+
+    fn queue(&mut self, events: &[(EventSeq, Event)]) {
+        let (format, fields) = (self.format, self.fields.as_deref());
+        self.queue.extend(events.iter().map(|(seq, event)| format.record(*seq, event, fields)));
+    }
+
+    /// The response. It ends with the token of the reader, or with the program.
+    pub(crate) fn response(self) -> Response {
+        let headers = [(CONTENT_TYPE, self.format.media()), (CACHE_CONTROL, "no-store")];
+        let body = Body::from_stream(futures_util::stream::unfold(self, |mut tail| async move {
+            tail.next().await.map(|bytes| (Ok::<_, Infallible>(bytes), tail))
+        }));
+        (headers, body).into_response()
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            // A token that was revoked sees nothing more.
+            if !self.caller.still_may(&self.central) {
+                return None;
+            }
+            if let Some(record) = self.queue.pop_front() {
+                return Some(record);
+            }
+            let received = tokio::select! {
+                () = self.shutdown.cancelled() => return None,
+                received = tokio::time::timeout(KEEPALIVE, self.receiver.recv()) => received,
+            };
+            match received {
+                Err(_) => return Some(self.format.keepalive()),
+                Ok(Ok((seq, event))) => {
+                    let new = self.last.is_none_or(|last| seq > last);
+                    if new && self.wanted.takes(&event) {
+                        self.last = Some(seq);
+                        return Some(self.format.record(seq, &event, self.fields.as_deref()));
+                    }
+                }
+                // A reader that is too slow for the memory of the channel catches up from the disk.
+                Ok(Err(RecvError::Lagged(_))) => {
+                    let filter = EventFilter { after: self.last, ..self.wanted.clone() };
+                    let missed = read(&self.central, filter).await.ok()?;
+                    self.last = missed.last().map(|(seq, _)| *seq).or(self.last);
+                    self.queue(&missed);
+                }
+                Ok(Err(RecvError::Closed)) => return None,
+            }
+        }
+    }
+}
