@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb doc clean
+.PHONY: help setup agent build image demo test test-attack test-crash test-floods test-package test-full unit e2e record-compat lint fuzz bench bench-boot deb oci doc clean
 
 TARGET := x86_64-unknown-linux-musl
 AGENT := target/agent/$(firstword $(subst -, ,$(TARGET)))/mesh-agent
@@ -126,6 +126,10 @@ bench-boot: image ## Measures power-on to online beside stock Alpine netboot fro
 deb: ## Builds the Debian package target/deb/meshd_VERSION_amd64.deb
 	@.ci/setup deb
 	@.ci/deb
+
+oci: deb ## Builds the OCI image layout target/oci from the Debian package
+	@.ci/setup oci
+	@$(AS_ROOT) .ci/oci
 
 doc: ## Builds the API documentation
 	@cargo doc --quiet --locked --no-deps

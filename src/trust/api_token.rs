@@ -14,6 +14,8 @@ const PREFIX: &str = "meshd_";
 pub enum Role {
     /// See everything but overlays, which carry secrets.
     Viewer,
+    /// See who has access as well: the API tokens.
+    Auditor,
     /// Give orders about nodes and what they boot.
     Operator,
     /// Decide who else may: tokens, certificates, backups.
@@ -22,11 +24,12 @@ pub enum Role {
 
 impl Role {
     /// Every role there is.
-    pub const ALL: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
+    pub const ALL: [Role; 4] = [Role::Viewer, Role::Auditor, Role::Operator, Role::Admin];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Viewer => "viewer",
+            Role::Auditor => "auditor",
             Role::Operator => "operator",
             Role::Admin => "admin",
         }
@@ -41,7 +44,7 @@ impl fmt::Display for Role {
 
 /// The text is no role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid role `{0}`; use viewer, operator or admin")]
+#[error("invalid role `{0}`; use viewer, auditor, operator or admin")]
 pub struct ParseRoleError(String);
 
 impl FromStr for Role {

@@ -20,7 +20,7 @@ pub(crate) enum ApiToken {
     Create {
         /// Name of the token, for lists and the audit log
         name: ApiTokenName,
-        /// Role: viewer, operator or admin
+        /// Role: viewer, auditor, operator or admin
         #[arg(long)]
         role: Role,
         /// Lifetime, such as 12h or 90d [default: until revoked]

@@ -26,18 +26,18 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// How events are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum StreamFormat {
     /// One JSON object a line.
     Lines,
     /// Server-sent events (HTML, 9.2).
     ServerSent,
 }
 
-impl Format {
+impl StreamFormat {
     fn media(self) -> &'static str {
         match self {
-            Format::Lines => "application/x-ndjson",
-            Format::ServerSent => "text/event-stream",
+            StreamFormat::Lines => "application/x-ndjson",
+            StreamFormat::ServerSent => "text/event-stream",
         }
     }
 
@@ -49,17 +49,17 @@ impl Format {
         };
         let text = text.expect("an event is plain data");
         match self {
-            Format::Lines => format!("{text}\n"),
+            StreamFormat::Lines => format!("{text}\n"),
             // JSON has no line break, so the data is one line.
-            Format::ServerSent => format!("id: {}\nevent: event\ndata: {text}\n\n", seq.0),
+            StreamFormat::ServerSent => format!("id: {}\nevent: event\ndata: {text}\n\n", seq.0),
         }
         .into()
     }
 
     fn keepalive(self) -> Bytes {
         match self {
-            Format::Lines => Bytes::from_static(b"\n"),
-            Format::ServerSent => Bytes::from_static(b":\n\n"),
+            StreamFormat::Lines => Bytes::from_static(b"\n"),
+            StreamFormat::ServerSent => Bytes::from_static(b":\n\n"),
         }
     }
 }
@@ -81,7 +81,7 @@ pub(crate) struct EventTail {
     wanted: EventFilter,
     /// Fields of each event; `None` for all.
     fields: Option<Vec<&'static str>>,
-    format: Format,
+    format: StreamFormat,
     /// The newest event that was written.
     last: Option<EventSeq>,
     queue: VecDeque<Bytes>,
@@ -94,7 +94,7 @@ impl EventTail {
         caller: Caller,
         wanted: EventFilter,
         fields: Option<Vec<&'static str>>,
-        format: Format,
+        format: StreamFormat,
     ) -> Self {
         let Plane { central, shutdown, .. } = plane;
         let (receiver, queue) = (central.store().subscribe(), VecDeque::new());

@@ -12,6 +12,7 @@
 //! | `consoles` | VM consoles: `console`, an interactive WebSocket, and `logs`, read-only |
 //! | `doctor` | health findings of the running central node, with hints |
 //! | `error` | error responses: status, code, message, hint and correlation ID |
+//! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
 //! | `events` | `/v1/events`: recorded and new events, one JSON object a line |
 //! | `generations` | routes of generations and of reload |
 //! | `https` | the HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured |

@@ -208,7 +208,7 @@ fn site_routes(routes: Routes) -> Routes {
 /// Who and what is let in: by tokens of this plane, by tokens of machines, by certificates. And all of it, sealed.
 fn credentials(routes: Routes) -> Routes {
     routes
-        .get::<Array<ApiTokenView>, _, _>("/api-tokens", &[], Role::Admin, "List API tokens", tokens::list)
+        .get::<Array<ApiTokenView>, _, _>("/api-tokens", &[], Role::Auditor, "List API tokens", tokens::list)
         .post::<Object<CreateApiToken>, Object<CreatedApiToken>, _, _>(
             "/api-tokens/create",
             Verb::ApiTokenCreate,

@@ -14,9 +14,9 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
     let roots: Vec<RootView> = client.get("/v1/ca").await.map_err(failed)?;
     let machines: Vec<TokenView> = client.get("/v1/tokens").await.map_err(failed)?;
-    let is_admin = client.caller.role == Role::Admin;
+    let sees_tokens = client.caller.role >= Role::Auditor;
     let tokens: Vec<ApiTokenView> =
-        if is_admin { client.get("/v1/api-tokens").await.map_err(failed)? } else { Vec::new() };
+        if sees_tokens { client.get("/v1/api-tokens").await.map_err(failed)? } else { Vec::new() };
     let token = |token: &ApiTokenView| {
         let end = match token.expires_at {
             Some(at) => html! { (time(at)) @if token.expired { " " (html::badge("bad", "over")) } },
@@ -40,11 +40,11 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let content = html! {
         h1 { "Access" }
         h2 { "API tokens" }
-        @if is_admin {
+        @if sees_tokens {
             (html::table(&["Name", "Role", "Made", "Ends"], &tokens.iter().map(token).collect::<Vec<_>>(), "There is no API token."))
             p.quiet { "Make one with " code { "meshd api-token create NAME --role viewer" } ", revoke one with " code { "meshd api-token revoke NAME" } "." }
         } @else {
-            p.quiet { "Role admin sees the API tokens." }
+            p.quiet { "The API tokens are visible from the role auditor on." }
         }
         h2 { "Tokens of machines that are not netbooted" }
         (html::table(&["Token", "Node", "Ends", "Used", "From"], &machines.iter().map(machine).collect::<Vec<_>>(), "There is none."))

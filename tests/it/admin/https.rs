@@ -114,6 +114,19 @@ fn ok(output: Output) -> String {
 }
 
 #[test]
+fn auditor_sees_who_has_access_and_changes_nothing() {
+    let office = Office::open();
+    let (viewer, auditor) = (office.token("eyes", "viewer"), office.token("books", "auditor"));
+    let listed = ok(office.ask(&auditor, &["api-token", "list", "-o", "json"]));
+    assert!(listed.contains("\"eyes\"") && listed.contains("\"auditor\""), "{listed}");
+    ok(office.ask(&auditor, &["audit"]));
+    let beyond = office.refused(&viewer, &["api-token", "list"]);
+    assert!(beyond.contains("role viewer may not") && beyond.contains("role auditor"), "{beyond}");
+    let beyond = office.refused(&auditor, &["reload"]);
+    assert!(beyond.contains("role auditor may not") && beyond.contains("role operator"), "{beyond}");
+}
+
+#[test]
 fn a_token_may_what_its_role_may_until_it_is_revoked_and_the_audit_log_knows() {
     let office = Office::open();
     let (viewer, operator, admin) =

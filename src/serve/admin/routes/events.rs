@@ -3,7 +3,7 @@
 use crate::serve::admin::{
     Plane,
     error::Refused,
-    event_tail::{EventTail, Format, read},
+    event_tail::{EventTail, StreamFormat, read},
     query::{
         answer::{Asked, Encoding, Listing, parameters},
         logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
@@ -40,7 +40,7 @@ pub(crate) async fn events(
     if !follow {
         return past(&plane.central, log, wanted, fields, &headers).await;
     }
-    let mut tail = EventTail::new(plane, caller, wanted, fields, Format::Lines);
+    let mut tail = EventTail::new(plane, caller, wanted, fields, StreamFormat::Lines);
     tail.begin_with_newest(log.after.map(EventSeq), log.limit).await?;
     Ok(tail.response())
 }
@@ -58,7 +58,7 @@ pub(crate) async fn stream(
     let invalid = |_| Refused::bad_request("the header last-event-id is not the number of an event; leave it out");
     let last: Option<u64> = last.map(str::parse).transpose().map_err(invalid)?;
     let after = last.or(asked.number("after")?).map(EventSeq);
-    let mut tail = EventTail::new(plane, caller, wanted, fields, Format::ServerSent);
+    let mut tail = EventTail::new(plane, caller, wanted, fields, StreamFormat::ServerSent);
     tail.begin_after(after).await?;
     Ok(tail.response())
 }
