@@ -65,7 +65,11 @@ pub fn derive(user: &Path, layout: &Layout, settings: &[Setting]) -> Result<Site
     let theirs = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
     let derived = rewrite(&text, &theirs, layout, settings)?;
-    fs::write(&layout.site, derived).map_err(LabError::file("write", &layout.site))?;
+    // A running meshd reads the rack's file: it is replaced by a valid one, or not at all.
+    let fresh = layout.site.with_extension("toml.new");
+    fs::write(&fresh, derived).map_err(LabError::file("write", &fresh))?;
+    load(&fresh).map_err(|faults| LabError::Site(faults.to_string()))?;
+    fs::rename(&fresh, &layout.site).map_err(LabError::file("write", &layout.site))?;
     load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))
 }
 

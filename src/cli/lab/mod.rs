@@ -63,6 +63,16 @@ enum LabVerb {
         #[command(flatten)]
         output: Output,
     },
+    /// Apply changes of the site file, overlays and images
+    Reload {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Restart meshd with the site file as it is now
+    Restart {
+        #[command(flatten)]
+        at: At,
+    },
     /// Delete the rack; keep built images and logs
     Down {
         #[command(flatten)]
@@ -166,6 +176,15 @@ impl LabArgs {
                 Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |word| eprintln!("{word}"))?)
             }
             LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
+            LabVerb::Reload { at } => {
+                print!("{}", Rack::attach(&at.dir)?.reload(&mut |word| eprintln!("{word}"))?);
+                Ok(())
+            }
+            LabVerb::Restart { at } => {
+                Rack::attach(&at.dir)?.restart(&mut |word| eprintln!("{word}"))?;
+                eprintln!("meshd was restarted; nodes keep running");
+                Ok(())
+            }
             LabVerb::Down { at } => down(&at.dir),
             LabVerb::Power { at, node, button } => {
                 let mut rack = Rack::attach(&at.dir)?;
@@ -209,7 +228,12 @@ fn up(options: &Options) -> Result<(), Failure> {
     let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
     rack.leave();
     eprintln!(
-        "the rack is up; talk to it with `meshd --site {site} node list`, end it with `meshd lab down --dir {dir}`"
+        "the rack is up\n  \
+         talk to it:          export MESHD_SITE={site}; meshd node list\n  \
+         open the web UI:     meshd --site {site} ui\n  \
+         apply your changes:  meshd lab reload --dir {dir}, or restart\n  \
+         see a node's serial: meshd lab console node1 --follow --dir {dir}\n  \
+         end it:              meshd lab down --dir {dir}"
     );
     Ok(())
 }

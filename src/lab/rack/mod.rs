@@ -161,6 +161,31 @@ impl Rack {
         Ok(Rack { layout, namespace, tools, site, record, children, interrupt, detached: true })
     }
 
+    /// Reads the user's site file again. A file with errors changes nothing.
+    fn derive_again(&mut self, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+        let user = self.record.user_site.clone().ok_or(LabError::Options(
+            "this rack was made by an earlier release; run `meshd lab down`, then `meshd lab up`".to_owned(),
+        ))?;
+        self.site = site::derive(&user, &self.layout, &self.record.settings)?;
+        central::ensure_images(&self.record.program, &self.site, None, talk)
+    }
+
+    /// Takes over changes of the user's site file, overlays and images, as `meshd reload` does. Gives what meshd says.
+    pub fn reload(&mut self, talk: &mut dyn FnMut(&str)) -> Result<String, LabError> {
+        let _lock = lock(&self.layout.dir)?;
+        self.derive_again(talk)?;
+        self.tell(&["reload"])
+    }
+
+    /// Ends meshd and starts it with the user's site file as it is now. Nodes keep running.
+    pub fn restart(&mut self, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+        tools::check_privilege()?;
+        let _lock = lock(&self.layout.dir)?;
+        self.derive_again(talk)?;
+        self.stop_central()?;
+        self.start_central()
+    }
+
     /// Bridge and taps.
     fn wire(&self) -> Result<(), LabError> {
         let segment = &self.site.segments[0];
@@ -253,6 +278,8 @@ fn record(options: &Options, accel: Accel) -> Record {
     Record {
         host_boot: crate::host::process::host_boot_id(),
         program: options.program.clone(),
+        user_site: std::path::absolute(&options.site).ok(),
+        settings: options.settings.clone(),
         accel,
         shape: options.shape,
         console: options.console,

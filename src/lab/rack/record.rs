@@ -1,6 +1,6 @@
 //! `rack.json`: the record of a rack's processes and networks.
 
-use crate::{Accel, Extra, Identity, LabError, ProcessId, Shape, machine::Firmware};
+use crate::{Accel, Extra, Identity, LabError, ProcessId, Shape, machine::Firmware, site::Setting};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -16,6 +16,12 @@ pub struct Record {
     pub host_boot: String,
     /// The program under trial.
     pub program: PathBuf,
+    /// The user's site file; absent in a rack of an earlier release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_site: Option<PathBuf>,
+    /// Keys of the site file that are overridden beside the lab's own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<Setting>,
     pub accel: Accel,
     /// What each node has.
     pub shape: Shape,
@@ -112,7 +118,8 @@ mod tests {
         let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
         let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
-        Record { host_boot, program, accel, shape, console: false, central: process, nodes }
+        let (user_site, settings) = (Some(PathBuf::from("/site.toml")), vec![("http.port".into(), "8081".into())]);
+        Record { host_boot, program, user_site, settings, accel, shape, console: false, central: process, nodes }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod crash;
 mod disk;
 mod images;
 mod init;
+mod lab;
 mod monitoring;
 mod secrets;
 mod ssh;

@@ -1,0 +1,125 @@
+//! `meshd lab` with a site file of the user: changes are applied by `reload` and `restart`; a file with errors changes nothing.
+
+use serde_json::Value;
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+use tempfile::TempDir;
+
+/// A rack of one node that stays powered off; it ends with the test.
+struct Lab {
+    folder: TempDir,
+}
+
+impl Lab {
+    fn up() -> Self {
+        let folder = tempfile::Builder::new().prefix("meshd-lab").tempdir().unwrap();
+        let lab = Lab { folder };
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let text = fs::read_to_string(repository.join("site.toml")).unwrap();
+        lab.write(&text);
+        for name in ["overlays", "images"] {
+            std::os::unix::fs::symlink(repository.join(name), lab.path(name)).unwrap();
+        }
+        let blobs = env::var_os("MESHD_E2E_BLOBS").map_or_else(|| repository.join(".lab/blobs"), PathBuf::from);
+        let blobs = blobs.display().to_string();
+        let agent = format!("agent.binary={}", repository.join("target/agent/x86_64/mesh-agent").display());
+        let site = lab.path("site.toml").display().to_string();
+        let up = ["--site", &site, "lab", "up", "--nodes", "1", "--powered-off", "--blobs", &blobs, "--set", &agent];
+        succeeded(&lab.meshd(&[&up[..], &["--dir", &lab.dir()]].concat()));
+        lab
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn dir(&self) -> String {
+        self.path("lab").display().to_string()
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(self.path("site.toml"), text).unwrap();
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.path("site.toml")).unwrap()
+    }
+
+    fn meshd(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_meshd")).args(args).output().unwrap()
+    }
+
+    fn lab(&self, verb: &str) -> Output {
+        self.meshd(&["lab", verb, "--dir", &self.dir()])
+    }
+
+    /// An answer of the rack's meshd: `profile list` of the command line would read the file.
+    fn api(&self, path: &str) -> Value {
+        let socket = self.path("lab/admin.sock");
+        let mut curl = Command::new("curl");
+        curl.arg("--silent").arg("--unix-socket").arg(socket);
+        let text = succeeded(&curl.arg(format!("http://meshd/v1/{path}")).output().unwrap());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    fn has_profile(&self, name: &str) -> bool {
+        self.api("profiles").as_array().unwrap().iter().any(|profile| profile["name"] == name)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let down = self.lab("down");
+        if !std::thread::panicking() {
+            succeeded(&down);
+        }
+    }
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn rack_takes_over_changes_of_the_users_site_file() {
+    let lab = Lab::up();
+    let first = lab.api("status");
+    assert!(!lab.has_profile("spare"));
+
+    let text = lab.text();
+    lab.write(
+        &format!("{text}\n[profiles.spare]\nextends = \"base\"\n").replace("extends = \"base\"", &extends(&text)),
+    );
+    succeeded(&lab.lab("reload"));
+    assert!(lab.has_profile("spare"));
+    assert_eq!(lab.api("status")["pid"], first["pid"], "the same process");
+
+    // A file with errors is refused, and the rack keeps what it has.
+    let good = lab.text();
+    lab.write(&good.replace("[profiles.spare]", "[profiles.spare]\nimgae = 1"));
+    for verb in ["reload", "restart"] {
+        let refused = lab.lab(verb);
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && message.contains("imgae"), "{verb}: {message}");
+    }
+    assert!(lab.has_profile("spare"));
+    assert_eq!(lab.api("status")["pid"], first["pid"]);
+
+    // The name of the site is read at the start only.
+    lab.write(&good.replacen("name = \"rack-a\"", "name = \"rack-b\"", 1));
+    succeeded(&lab.lab("restart"));
+    let last = lab.api("status");
+    assert_eq!(last["site"], "rack-b");
+    assert_ne!(last["pid"], first["pid"]);
+    assert!(lab.has_profile("spare"));
+}
+
+/// Extends the first profile of a site file.
+fn extends(text: &str) -> String {
+    let name = text.lines().find_map(|line| line.strip_prefix("[profiles.")?.strip_suffix(']')).unwrap();
+    format!("extends = \"{name}\"")
+}
