@@ -68,7 +68,7 @@ enum LabVerb {
         #[command(flatten)]
         at: At,
     },
-    /// Restart meshd with the site file as it is now
+    /// Restart meshd with the present site file
     Restart {
         #[command(flatten)]
         at: At,
