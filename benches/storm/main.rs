@@ -21,6 +21,7 @@ mod overlay;
 mod report;
 mod tally;
 mod tftp;
+mod views;
 
 use anyhow::Context as _;
 use arguments::Arguments;
@@ -125,6 +126,7 @@ async fn weather(arguments: &Arguments, wire: &Wire, site: &Site, server: frame:
     watch(arguments, &storm, begin, Step::Link).await?;
     let report = tokio::task::block_in_place(|| report::Report::new(arguments, wire, &server, &storm, begin, cpu))?;
     report.print();
+    tokio::task::block_in_place(|| views::measure(arguments, wire, &server))?;
     println!("storm: meshd is killed and started again; every agent dials anew");
     let began = report::Moment::now();
     let server = tokio::task::block_in_place(|| {
