@@ -86,7 +86,7 @@ impl Bench {
         let took = begun.elapsed().as_secs_f64();
         online.with_context(|| rack.last_words(20))?;
         let id = rack.id(1).to_string();
-        eprintln!("meshd: {took:.1} s\n{}", rack.tell(&["node", "timeline", &id])?);
+        eprintln!("meshd: {took:.1} s\n{}", rack.run_cli(&["node", "timeline", &id])?);
         rack.down()?;
         Ok([took])
     }

@@ -272,7 +272,7 @@ pub fn run(cli: Cli) -> ExitCode {
         // Whoever read our output has seen enough: `meshd events | head`.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.tell();
+            failure.print();
             failure.code()
         }
     }

@@ -279,13 +279,13 @@ fn list(all: &[TaskView]) -> String {
     let rows = all.iter().map(|task| {
         let program = task.argv.join(" ").chars().take(50).collect();
         let nodes = task.nodes.len().to_string();
-        [task.id.to_string(), told(task), task.group.clone(), nodes, ago(task.created_at, now()), program]
+        [task.id.to_string(), state_text(task), task.group.clone(), nodes, ago(task.created_at, now()), program]
     });
     table(["task", "state", "group", "nodes", "since", "program"], rows)
 }
 
 /// The state, with what ended it where that is no plain exit.
-fn told(task: &TaskView) -> String {
+fn state_text(task: &TaskView) -> String {
     let state = task.state.as_str();
     match (task.code, task.cause.as_deref()) {
         (Some(code), _) if code != 0 => format!("{state} ({code})"),
@@ -303,7 +303,7 @@ fn show(task: &TaskView) -> String {
     };
     let head = fields([
         ("task", task.id.to_string()),
-        ("state", told(task)),
+        ("state", state_text(task)),
         ("detail", task.detail.clone()),
         ("node", task.node.map(|node| node.to_string()).unwrap_or_default()),
         ("program", task.argv.join(" ")),

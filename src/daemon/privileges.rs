@@ -85,7 +85,7 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
         .map_err(refused("switch core dumps off"))?;
     // Last: becoming another user sets it back.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("switch core dumps off"))?;
-    tell();
+    log_privileges();
     Ok(())
 }
 
@@ -137,7 +137,7 @@ fn become_user(user: &User) -> Result<(), PrivilegeError> {
     setresuid(uid, uid, uid).map_err(refused("become another user"))
 }
 
-fn tell() {
+fn log_privileges() {
     let uid = Uid::effective();
     let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     if uid.is_root() {

@@ -92,7 +92,7 @@ impl Rack {
 
     /// Asks meshd by its CLI: `ask(&["node", "list"])`; the JSON that it prints.
     pub fn ask(&self, args: &[&str]) -> Result<Value, LabError> {
-        let output = self.tell(&[args, &["-o", "json"]].concat())?;
+        let output = self.run_cli(&[args, &["-o", "json"]].concat())?;
         serde_json::from_str(&output).map_err(|error| LabError::Failed {
             program: format!("meshd {}", args.join(" ")),
             detail: error.to_string(),
@@ -100,7 +100,7 @@ impl Rack {
     }
 
     /// Says something to meshd by its CLI; what it prints.
-    pub fn tell(&self, args: &[&str]) -> Result<String, LabError> {
+    pub fn run_cli(&self, args: &[&str]) -> Result<String, LabError> {
         let mut command = Command::new(&self.record.program);
         command.arg("--site").arg(&self.layout.site).args(args);
         command::run(&mut command).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())

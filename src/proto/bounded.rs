@@ -146,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    fn said(value: &Value) -> Result<Value, Unread> {
+    fn read_value(value: &Value) -> Result<Value, Unread> {
         read(value.to_string().as_bytes())
     }
 
@@ -164,16 +164,16 @@ mod tests {
         assert_eq!(read(&text), Ok(facts));
 
         let text = |length: usize| json!({ "a": "x".repeat(length) });
-        assert!(said(&text(MAX_TEXT)).is_ok() && said(&text(MAX_TEXT + 1)).is_err());
+        assert!(read_value(&text(MAX_TEXT)).is_ok() && read_value(&text(MAX_TEXT + 1)).is_err());
         let list = |length: usize| json!([vec![0; length]]);
-        assert!(said(&list(MAX_LIST)).is_ok());
-        assert_eq!(said(&list(MAX_LIST + 1)), Err(Unread::TooMuch("a list is too long")));
+        assert!(read_value(&list(MAX_LIST)).is_ok());
+        assert_eq!(read_value(&list(MAX_LIST + 1)), Err(Unread::TooMuch("a list is too long")));
         let records = json!(vec![vec![json!({}); MAX_LIST]; 1 + MAX_RECORDS / MAX_LIST]);
-        assert_eq!(said(&records), Err(Unread::TooMuch("too many records")));
+        assert_eq!(read_value(&records), Err(Unread::TooMuch("too many records")));
         let values = json!(vec![vec![0; MAX_LIST]; 1 + MAX_VALUES / MAX_LIST]);
-        assert_eq!(said(&values), Err(Unread::TooMuch("too many values")));
+        assert_eq!(read_value(&values), Err(Unread::TooMuch("too many values")));
         let fields: serde_json::Map<_, _> = (0..=MAX_LIST).map(|n| (n.to_string(), json!(0))).collect();
-        assert_eq!(said(&fields.into()), Err(Unread::TooMuch("a record has too many fields")));
+        assert_eq!(read_value(&fields.into()), Err(Unread::TooMuch("a record has too many fields")));
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
     proptest! {
         #[test]
         fn small_message_round_trips_and_nothing_panics(value in any_json(), bytes: Vec<u8>) {
-            prop_assert_eq!(said(&value), Ok(value));
+            prop_assert_eq!(read_value(&value), Ok(value));
             let _ = read::<Value>(&bytes);
         }
     }

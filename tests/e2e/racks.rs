@@ -158,7 +158,7 @@ pub fn stages(node: &Value) -> Vec<&str> {
 
 /// All events so far, oldest first.
 pub fn events(rack: &Rack) -> Vec<Value> {
-    let text = rack.tell(&["events", "--limit", "10000", "-o", "json"]).or_end();
+    let text = rack.run_cli(&["events", "--limit", "10000", "-o", "json"]).or_end();
     text.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
 }
 

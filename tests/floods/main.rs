@@ -141,7 +141,7 @@ fn let_all_in(rack: &mut Rack) {
     }
     for place in PLACES {
         rack.wait_node(place, BOOT, "known", |node| node["phase"] == "discovered").or_end();
-        rack.tell(&["node", "approve", &rack.id(place).to_string()]).or_end();
+        rack.run_cli(&["node", "approve", &rack.id(place).to_string()]).or_end();
     }
     for place in PLACES {
         until_phase(rack, place, "online", BOOT);
@@ -168,13 +168,13 @@ fn order(rack: &Rack) {
     for number in 0..ORDERS / 2 {
         let reason = format!("before the floods: {number}");
         for verb in ["maintenance", "resume"] {
-            rack.tell(&["node", verb, &id, "--reason", &reason]).or_end();
+            rack.run_cli(&["node", verb, &id, "--reason", &reason]).or_end();
         }
     }
 }
 
 fn recorded_orders(rack: &Rack) -> usize {
-    let text = rack.tell(&["audit", "--limit", "20000", "-o", "json"]).or_end();
+    let text = rack.run_cli(&["audit", "--limit", "20000", "-o", "json"]).or_end();
     text.matches("before the floods: ").count()
 }
 
@@ -182,7 +182,7 @@ fn recorded_orders(rack: &Rack) -> usize {
 fn alarms(rack: &Rack) -> BTreeSet<String> {
     let of = |place: u8| {
         let text =
-            rack.tell(&["events", "--node", &rack.id(place).to_string(), "--limit", "10000", "-o", "json"]).or_end();
+            rack.run_cli(&["events", "--node", &rack.id(place).to_string(), "--limit", "10000", "-o", "json"]).or_end();
         let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("one JSON object a line"));
         all.filter(|event| event["kind"] == "boot_impersonated")
             .map(|event| event["time"].to_string())

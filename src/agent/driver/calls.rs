@@ -113,7 +113,7 @@ impl Driver {
         self.facts = facts.clone();
         let (node, session) = (self.config.node, self.boot.session);
         let hello = Hello { version: meshd_proto::VERSION, node, session, facts };
-        self.say(&FromAgent::Hello(Box::new(hello))).await;
+        self.send_message(&FromAgent::Hello(Box::new(hello))).await;
         self.set_endpoint();
     }
 

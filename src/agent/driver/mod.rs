@@ -222,7 +222,7 @@ impl Driver {
             Action::Console(order) => self.vms.console(order),
             Action::ReportVms => {
                 let all = FromAgent::Vm(self.vms.all());
-                self.say(&all).await;
+                self.send_message(&all).await;
             }
             Action::Task(order) => self.tasks.order(order),
             Action::LogStored(stored) => self.boot_log.stored(stored),
@@ -248,19 +248,19 @@ impl Driver {
             Action::Heartbeat => {
                 let workloads = self.vms.workloads().saturating_add(self.tasks.count());
                 let heartbeat = Heartbeat { workloads, ..facts::heartbeat(&self.tree) };
-                self.say(&FromAgent::Heartbeat(heartbeat)).await;
+                self.send_message(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
             Action::Say(message) => {
                 self.outcomes.store(&message);
-                self.say(&message).await;
+                self.send_message(&message).await;
                 if let FromAgent::Checks(report) = &message {
                     let (failures, warnings) = meshd_proto::tally(&report.checks);
                     tracing::info!(failures, warnings, "check report sent");
                 }
             }
             Action::AskRenewal => match self.keys.request() {
-                Ok(csr_pem) => self.say(&FromAgent::Renew { csr_pem }).await,
+                Ok(csr_pem) => self.send_message(&FromAgent::Renew { csr_pem }).await,
                 Err(error) => tracing::error!(%error, "no renewal"),
             },
             Action::Check => self.check(),
@@ -325,7 +325,7 @@ impl Driver {
         });
     }
 
-    async fn say(&mut self, message: &FromAgent) {
+    async fn send_message(&mut self, message: &FromAgent) {
         match serde_json::to_string(message) {
             Ok(text) => self.send(Message::Text(text.into())).await,
             Err(error) => tracing::error!(%error, "a message cannot be written"),

@@ -43,14 +43,15 @@ pub fn collect_again(
     let Resources { units, disks, slots, store, hosting } = config
         .map(|config| resources_again(tree, vms, config, before))
         .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });
-    let (own, cpu, memory) = told(base.by(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
+    let (own, cpu, memory) =
+        value_or(base.by(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
     Facts {
         system: own,
         cpu,
         memory,
-        pci: told(pci.by(deadline), || last.pci.clone()),
+        pci: value_or(pci.by(deadline), || last.pci.clone()),
         disks,
-        nics: told(nics.by(deadline), || last.nics.clone()),
+        nics: value_or(nics.by(deadline), || last.nics.clone()),
         units,
         slots,
         store,
@@ -80,15 +81,15 @@ fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resour
     // Nothing here may block.
     let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));
     let disks = disks::survey(tree, &config.data_disks);
-    let units = told(units.by(deadline), || before.units);
+    let units = value_or(units.by(deadline), || before.units);
     let slots = slots::candidates(tree, &units, &disks);
-    let store = told(store.by(deadline), || before.store);
+    let store = value_or(store.by(deadline), || before.store);
     let hosting = hosting.by(deadline).map(Box::new).ok().or(before.hosting);
     Resources { units, disks, slots, store, hosting }
 }
 
 /// Returns the value of a source, or its replacement.
-fn told<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
+fn value_or<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
     read.unwrap_or_else(|late| {
         tracing::warn!(kind = std::any::type_name::<T>(), %late, "a source of facts is left out");
         before()

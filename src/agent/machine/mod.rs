@@ -157,7 +157,7 @@ impl Machine {
             Event::Lost(_) => self.wait(now, random, None),
             Event::StaleCa(_) => self.wait(now, random, Some(REJECTED_RETRY)),
             Event::Connected => self.connected(now),
-            Event::Heard(message) => self.heard(now, random, message),
+            Event::Heard(message) => self.receive(now, random, message),
             Event::UnknownAction(id) => {
                 self.alive(now);
                 vec![Action::Say(self.ordered.unknown(id))]
@@ -301,7 +301,7 @@ impl Machine {
         }
     }
 
-    fn heard(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Action> {
+    fn receive(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Action> {
         self.alive(now);
         match (&mut self.state, message) {
             (State::Greeting { .. }, FromCentral::Welcome(welcome)) => self.welcome(now, random, &welcome),

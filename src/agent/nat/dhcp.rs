@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// Message type, yiaddr and destination.
-    fn told(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
+    fn fields_of(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
         let Answer { bytes, to } = answer(packet, &given())?;
         assert_eq!((&bytes[..4], &bytes[4..8], to.port()), (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68));
         assert!(bytes.len() >= LEAST && bytes[OPTIONS] == 53);
@@ -203,12 +203,12 @@ mod tests {
         let none = Ipv4Addr::UNSPECIFIED;
         let every = Ipv4Addr::BROADCAST;
         let other = Ipv4Addr::new(172, 30, 0, 8);
-        assert_eq!(told(&packet(MAC, DISCOVER, none, &[])), Some((OFFER, OWN, every)));
-        assert_eq!(told(&packet(MAC, REQUEST, none, &[(50, OWN), (54, GATEWAY)])), Some((ACK, OWN, every)));
-        assert_eq!(told(&packet(MAC, REQUEST, none, &[(50, other)])), Some((NAK, none, every)));
-        assert_eq!(told(&packet(MAC, REQUEST, OWN, &[])), Some((ACK, OWN, OWN)), "it renews");
-        assert_eq!(told(&packet(MAC, REQUEST, other, &[])), Some((NAK, none, every)), "a NAK is broadcast");
-        assert_eq!(told(&packet(MAC, INFORM, OWN, &[])), Some((ACK, none, OWN)));
+        assert_eq!(fields_of(&packet(MAC, DISCOVER, none, &[])), Some((OFFER, OWN, every)));
+        assert_eq!(fields_of(&packet(MAC, REQUEST, none, &[(50, OWN), (54, GATEWAY)])), Some((ACK, OWN, every)));
+        assert_eq!(fields_of(&packet(MAC, REQUEST, none, &[(50, other)])), Some((NAK, none, every)));
+        assert_eq!(fields_of(&packet(MAC, REQUEST, OWN, &[])), Some((ACK, OWN, OWN)), "it renews");
+        assert_eq!(fields_of(&packet(MAC, REQUEST, other, &[])), Some((NAK, none, every)), "a NAK is broadcast");
+        assert_eq!(fields_of(&packet(MAC, INFORM, OWN, &[])), Some((ACK, none, OWN)));
     }
 
     #[test]
@@ -233,10 +233,10 @@ mod tests {
     #[test]
     fn strangers_other_servers_and_what_is_no_question_get_no_answer() {
         let none = Ipv4Addr::UNSPECIFIED;
-        assert_eq!(told(&packet(MacAddr([2, 0, 0, 0, 0, 9]), DISCOVER, none, &[])), None);
-        assert_eq!(told(&packet(MAC, REQUEST, none, &[(50, OWN), (54, OWN)])), None, "another server was chosen");
+        assert_eq!(fields_of(&packet(MacAddr([2, 0, 0, 0, 0, 9]), DISCOVER, none, &[])), None);
+        assert_eq!(fields_of(&packet(MAC, REQUEST, none, &[(50, OWN), (54, OWN)])), None, "another server was chosen");
         for kind in [0, OFFER, 4, ACK, NAK, 7, 9] {
-            assert_eq!(told(&packet(MAC, kind, none, &[])), None, "{kind}");
+            assert_eq!(fields_of(&packet(MAC, kind, none, &[])), None, "{kind}");
         }
         let whole = packet(MAC, DISCOVER, none, &[]);
         for length in 0..OPTIONS {

@@ -92,7 +92,7 @@ impl AgentSessions {
 
     /// Handles a message of a node.
     pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
-        let (shown, session) = self.links.heard(link).ok_or(PlaneError::Unauthorized)?;
+        let (shown, session) = self.links.record_message(link).ok_or(PlaneError::Unauthorized)?;
         match message {
             FromAgent::Hello(_) => Err(PlaneError::BadRequest("a second hello on one link".to_owned())),
             FromAgent::Heartbeat(heartbeat) => {

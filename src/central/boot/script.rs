@@ -162,7 +162,7 @@ impl BootService {
             None => meshd_types::hex(&self.env.random::<4>()),
         };
         let news = match session {
-            Some(id) => self.env.store.read(|model| model.session(id).is_some_and(|boot| boot.is_wait_news(code, now))),
+            Some(id) => self.env.store.read(|model| model.session(id).is_some_and(|boot| boot.is_new_wait(code, now))),
             None => self.env.allows(&format!("refusal of {from}")),
         };
         if news {
@@ -173,7 +173,7 @@ impl BootService {
                 tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
             }
             let told = self.env.store.commit(|tx| {
-                let again = session.and_then(|session| tx.edit_session(session, |boot| boot.told_to_wait(code, now)));
+                let again = session.and_then(|session| tx.edit_session(session, |boot| boot.record_wait(code, now)));
                 if again != Some(false) && !in_line {
                     let event = Event::new(now, Actor::Central, EventKind::BootRefused, detail);
                     tx.event(event.of_node(node).in_session(session));

@@ -119,7 +119,7 @@ impl Enrolment {
             Ok::<_, StoreError>(())
         });
         report(changed.await);
-        self.tell_roots();
+        self.send_roots();
         if grace.is_zero() {
             for node in self.links.linked().into_iter().map(|linked| linked.node) {
                 match told.contains(&node) {
@@ -188,7 +188,7 @@ impl Enrolment {
                 self.authority.replace(aged);
                 let by = self.env.own_order(Verb::CaRotate);
                 self.env.record(Event::new(now, &by, EventKind::AuthorityChanged, detail)).await;
-                self.tell_roots();
+                self.send_roots();
             }
             Ok(Ok(None)) | Err(_) => {}
             Ok(Err(error)) => {
@@ -227,7 +227,7 @@ impl Enrolment {
         self.env.alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail }).await;
     }
 
-    fn tell_roots(&self) {
+    fn send_roots(&self) {
         for linked in self.links.linked() {
             // A node with a full queue receives it at its next link.
             let _ = linked.commands.try_send(LinkCommand::Send(self.roots_for(&linked.certificate.serial)));

@@ -107,7 +107,7 @@ impl Enrolment {
                     node.last_seen = now;
                 });
                 if tx.node(ticket.node).is_some_and(|node| !node.phase.is_admitted()) {
-                    tx.edit_session(ticket.session, |session| session.told_to_wait(Wait::APPROVAL, now));
+                    tx.edit_session(ticket.session, |session| session.record_wait(Wait::APPROVAL, now));
                 }
                 Ok::<_, StoreError>(())
             })

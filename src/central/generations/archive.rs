@@ -35,14 +35,14 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
 const MAX_WAITING: usize = 16_384;
 
 /// Minimum interval between two lists of images in use: a rack that powers on at once changes the list a thousand times.
-const SAY_EVERY: Duration = Duration::from_secs(5);
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Generations that wait to be kept.
 #[derive(Default)]
 pub(crate) struct PendingArchive {
     generations: Leaf<Vec<Rendered>>,
     /// Whether the list of images in use has changed since it was written last, and the time of that write.
-    unsaid: Leaf<(bool, Option<Duration>)>,
+    unpublished: Leaf<(bool, Option<Duration>)>,
 }
 
 /// A generation as it is kept.
@@ -88,18 +88,18 @@ impl Generations {
             }
         };
         drop(tokio::task::spawn_blocking(work).await);
-        self.to_keep.unsaid.lock().0 = true;
+        self.to_keep.unpublished.lock().0 = true;
     }
 
     /// Writes the list of images in use, if it has changed and was not written a moment ago.
-    pub(crate) async fn say_in_use(self: &Arc<Self>) {
+    pub(crate) async fn publish_in_use(self: &Arc<Self>) {
         let now = self.env.monotonic();
         {
-            let mut unsaid = self.to_keep.unsaid.lock();
-            if !unsaid.0 || unsaid.1.is_some_and(|last| now.saturating_sub(last) < SAY_EVERY) {
+            let mut unpublished = self.to_keep.unpublished.lock();
+            if !unpublished.0 || unpublished.1.is_some_and(|last| now.saturating_sub(last) < PUBLISH_INTERVAL) {
                 return;
             }
-            *unsaid = (false, Some(now));
+            *unpublished = (false, Some(now));
         }
         self.update_in_use().await;
     }

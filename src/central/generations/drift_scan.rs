@@ -72,7 +72,7 @@ impl Generations {
     pub async fn chores(self: &Arc<Self>) {
         self.scan_stale().await;
         self.keep_waiting().await;
-        self.say_in_use().await;
+        self.publish_in_use().await;
         self.sweep().await;
     }
 

@@ -66,7 +66,7 @@ impl Generations {
             self.revise().await;
             self.enrolment.admit_waiting().await;
         }
-        self.tell_reload(&before, &reload, by).await;
+        self.record_reload(&before, &reload, by).await;
         reload
     }
 
@@ -88,7 +88,7 @@ impl Generations {
         self.reloaded.lock().clone()
     }
 
-    async fn tell_reload(&self, before: &Reload, reload: &Reload, by: &AuditContext) {
+    async fn record_reload(&self, before: &Reload, reload: &Reload, by: &AuditContext) {
         if !reload.restart.is_empty() && before.restart != reload.restart {
             let keys = reload.restart.join(", ");
             tracing::warn!(keys, "these keys of the site file have changed and need a restart of meshd");

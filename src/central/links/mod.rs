@@ -281,7 +281,7 @@ impl Links {
         self.watch_over(node, now);
     }
 
-    pub(crate) fn heard(&self, link: LinkId) -> Option<(Certificate, BootSessionId)> {
+    pub(crate) fn record_message(&self, link: LinkId) -> Option<(Certificate, BootSessionId)> {
         let now = self.env.now();
         let mut links = self.inner.lock();
         let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;

@@ -175,7 +175,7 @@ impl NodeOps {
                 spare(tx.before(), id, by)?;
             }
             let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
-            tell(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
+            record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
             node.once = Some(once);
             Ok(node)
         })
@@ -187,7 +187,7 @@ impl NodeOps {
         let now = self.env.now();
         self.order(id, |tx, mut node| {
             let once = node.once.take().ok_or(OrderError::NothingOrdered { node: id })?;
-            tell(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
+            record_event(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
             Ok(node)
         })
         .await
@@ -215,7 +215,7 @@ impl NodeOps {
             .order(id, |tx, mut node| {
                 node.pinned = Some(generation);
                 node.once = None;
-                tell(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
+                record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
                 Ok(node)
             })
             .await?;
@@ -228,7 +228,14 @@ impl NodeOps {
         let now = self.env.now();
         self.order(id, |tx, mut node| {
             let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: id })?;
-            tell(tx, &node, EventKind::Pinned, format!("no longer to generation {}", generation.0.short()), by, now);
+            record_event(
+                tx,
+                &node,
+                EventKind::Pinned,
+                format!("no longer to generation {}", generation.0.short()),
+                by,
+                now,
+            );
             Ok(node)
         })
         .await
@@ -325,7 +332,7 @@ pub(super) fn profile_assigned(
     if running && (node.told.is_none() || node.booted.is_none()) && before != *profile {
         node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
     }
-    tell(tx, &node, EventKind::ProfileAssigned, detail, by, now);
+    record_event(tx, &node, EventKind::ProfileAssigned, detail, by, now);
     Ok(node)
 }
 
@@ -347,10 +354,10 @@ pub(super) fn vars_changed(
     if node.vars.len() > MAX_VARS {
         return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
     }
-    tell(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
+    record_event(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
     Ok(node)
 }
 
-fn tell(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
+fn record_event(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
     tx.event(Event::new(now, by, kind, detail).of_node(node.id));
 }

@@ -51,7 +51,7 @@ impl Workloads {
     pub fn show_addresses(&self, vm: SystemUuid, node: Option<NodeId>, nics: &mut [Nic]) {
         let now = self.env.now();
         let leased: Vec<Lease> = self.env.store.read(|model| model.leases_of_vm(vm).cloned().collect());
-        let told = node.map(|node| self.told_addresses(node, vm)).unwrap_or_default();
+        let told = node.map(|node| self.reported_addresses(node, vm)).unwrap_or_default();
         for nic in nics {
             let lease = leased.iter().filter(|lease| lease.mac == nic.mac && lease.expires_at > now);
             let lease = lease.max_by_key(|lease| lease.expires_at).map(|lease| lease.address);

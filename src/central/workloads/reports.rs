@@ -36,7 +36,7 @@ type VmAddresses = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
 
 impl Workloads {
     /// Returns the private addresses of a VM's NICs.
-    pub(crate) fn told_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
+    pub(crate) fn reported_addresses(&self, node: NodeId, uuid: SystemUuid) -> BTreeMap<MacAddr, Ipv4Addr> {
         self.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
     }
 
@@ -45,7 +45,7 @@ impl Workloads {
         self.fetching.lock().get(&node)?.get(&uuid).cloned()
     }
 
-    fn told_besides(&self, node: NodeId, vms: &[VmReport]) {
+    fn keep_details(&self, node: NodeId, vms: &[VmReport]) {
         let now: BTreeMap<_, _> =
             vms.iter().filter_map(|report| Some((report.uuid, report.fetching.clone()?))).collect();
         replace(&mut self.fetching.lock(), node, now);
@@ -59,19 +59,19 @@ impl Workloads {
         match news {
             VmUpdate::All { mut vms } => {
                 vms.truncate(MAX_VMS);
-                self.told_besides(node, &vms);
-                self.told_all(node, vms).await
+                self.keep_details(node, &vms);
+                self.apply_reports(node, vms).await
             }
             VmUpdate::Released { uuid } => self.released(node, uuid).await,
             VmUpdate::ReleaseBlocked { uuid, reason } => self.release_blocked(node, uuid, reason).await,
         }
     }
 
-    async fn told_all(&self, node: NodeId, vms: Vec<VmReport>) -> Result<(), StoreError> {
+    async fn apply_reports(&self, node: NodeId, vms: Vec<VmReport>) -> Result<(), StoreError> {
         let now = self.env.now();
         let (is_news, odd) = self.env.store.read(|model| {
             let told = |report: &VmReport| match concern(model.vm(report.uuid), node) {
-                Concern::Own(vm) => vm.has_told(report),
+                Concern::Own(vm) => vm.has_reported(report),
                 Concern::Going | Concern::Strange => true,
             };
             (!vms.iter().all(told) || absent(model, node, &vms).next().is_some(), strange(model, node, &vms))
@@ -90,7 +90,7 @@ impl Workloads {
                     let Concern::Own(vm) = concern(tx.vm(report.uuid), node) else { continue };
                     let mut vm = vm.clone();
                     disk_records::given(tx, &vm, report, node, order, now);
-                    let told = vm.tell(report.clone(), now);
+                    let told = vm.apply_report(report.clone(), now);
                     if vm.give_back().is_some() {
                         refused.push(vm.uuid());
                     }

@@ -168,7 +168,7 @@ fn build(site: &Site, name: &str, promote: bool) -> Result<(), Failure> {
     names.sort_unstable();
     names.dedup();
     for name in names {
-        told(builder::build(&request(site, name, promote), &Drawing::new()))?;
+        print_outcome(builder::build(&request(site, name, promote), &Drawing::new()))?;
     }
     Ok(())
 }
@@ -186,7 +186,7 @@ fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
 }
 
 /// Says what came of a build or import.
-fn told(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
+fn print_outcome(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
     let built = outcome.map_err(|error| match error {
         BuildError::Recipe(faults) => faults.into(),
         error => Failure::of(&error),
@@ -213,7 +213,7 @@ fn import(
         return Err(Failure::new(format!("the recipe of image `{name}` has no section [mirror]"), hint));
     }
     let request = ImportRequest { build: request(site, name, promote), from, mirror };
-    told(builder::import(&request, &Drawing::new()))
+    print_outcome(builder::import(&request, &Drawing::new()))
 }
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {

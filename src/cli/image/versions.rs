@@ -39,17 +39,17 @@ pub(crate) fn promote(site: &Site, name: &ImageName, version: &str) -> Result<()
     let next = builder::find_version(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
     let manifest = builder::promote(&site.blobs_dir, name, version).map_err(|error| Failure::of(&error))?;
-    tell(&manifest)
+    print_version(&manifest)
 }
 
 pub(crate) fn rollback(site: &Site, name: &ImageName) -> Result<(), Failure> {
     let next = builder::previous_version(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
     fits_profiles(site, &next)?;
     let manifest = builder::rollback(&site.blobs_dir, name).map_err(|error| Failure::of(&error))?;
-    tell(&manifest)
+    print_version(&manifest)
 }
 
-fn tell(manifest: &ImageManifest) -> Result<(), Failure> {
+fn print_version(manifest: &ImageManifest) -> Result<(), Failure> {
     let (name, version) = (&manifest.name, manifest.version().short());
     let (kernel, built) = (&manifest.kernel_release, manifest.built_at);
     write(&format!("{name}: nodes get version {version} from their next boot on: kernel {kernel}, built {built}\n"))

@@ -47,7 +47,7 @@ impl Failure {
     }
 
     /// Says it to whoever typed the verb.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn print(&self) {
         if self.code.is_none() {
             eprintln!("{self}");
         }

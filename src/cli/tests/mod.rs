@@ -189,8 +189,8 @@ fn table_shows_nodes_and_obeys_no_control_character() {
 fn timeline_shows_what_each_stage_took_and_what_held_it_up() {
     let (node, mut boot) = machine();
     let at = Timestamp::from_millis;
-    boot.told_to_wait("image_missing", at(2_000));
-    boot.told_to_wait("image_missing", at(4_000));
+    boot.record_wait("image_missing", at(2_000));
+    boot.record_wait("image_missing", at(4_000));
     boot.stalls.push(Stall {
         after: Stage::Script,
         missing: Stage::Kernel,

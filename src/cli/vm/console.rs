@@ -70,7 +70,7 @@ async fn listen(shown: &mut (impl Stream<Item = Result<Message, Error>> + Unpin)
             Some(Ok(Message::Binary(bytes))) => show(&bytes)?,
             Some(Ok(Message::Text(text))) => {
                 if let Ok(note) = serde_json::from_str::<ConsoleNote>(&text) {
-                    eprint!("\r\n{}\r\n", told(&note));
+                    eprint!("\r\n{}\r\n", note_text(&note));
                 }
             }
             Some(Ok(Message::Close(_))) | None => return Ok(()),
@@ -128,7 +128,7 @@ fn show(bytes: &[u8]) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-fn told(note: &ConsoleNote) -> String {
+fn note_text(note: &ConsoleNote) -> String {
     match note {
         ConsoleNote::Lost { bytes } => {
             format!("[meshd: {bytes} bytes of what it wrote are missing here: this terminal was too slow]")

@@ -78,7 +78,7 @@ impl SlotCommand {
                 }
                 SlotCommand::Approve { slot, disk, fabric, mac, address } => {
                     let parts = ApproveSlot { disk, fabric, mac, address };
-                    say(&client.post(&path(&slot, "/approve")?, &parts).await?)
+                    print_state(&client.post(&path(&slot, "/approve")?, &parts).await?)
                 }
                 SlotCommand::Disable { slot } => order(&client, &slot, "disable").await,
                 SlotCommand::Enable { slot } => order(&client, &slot, "enable").await,
@@ -96,10 +96,10 @@ fn path(slot: &str, rest: &str) -> Result<String, Failure> {
 }
 
 async fn order(client: &AdminClient, slot: &str, verb: &str) -> Result<(), Failure> {
-    say(&client.post(&path(slot, &format!("/{verb}"))?, &()).await?)
+    print_state(&client.post(&path(slot, &format!("/{verb}"))?, &()).await?)
 }
 
-fn say(slot: &SlotView) -> Result<(), Failure> {
+fn print_state(slot: &SlotView) -> Result<(), Failure> {
     let reason = if slot.reason.is_empty() { String::new() } else { format!(": {}", slot.reason) };
     eprintln!("slot {} is {}{reason}", slot.id, slot.state.as_str());
     Ok(())

@@ -86,15 +86,15 @@ impl Script<'_> {
             nodes.iter().flatten().filter(|node| node.phase == "online").count() == nodes.len()
         })?;
         self.title("The rack")?;
-        self.say(&["node", "list"])?;
+        self.show(&["node", "list"])?;
         for place in 1..=self.rack.size() {
             let id = self.rack.id(place).to_string();
             self.title(&format!("Where the time of node{place} ({id}) went"))?;
-            self.say(&["node", "timeline", &id])?;
+            self.show(&["node", "timeline", &id])?;
         }
         self.reassign()?;
         self.title("The rack now")?;
-        self.say(&["node", "list"])
+        self.show(&["node", "list"])
     }
 
     /// Gives the last node another profile by a reboot, and waits until it runs it.
@@ -103,7 +103,7 @@ impl Script<'_> {
         let (id, profile) = (self.rack.id(place).to_string(), self.demo.profile.clone());
         let before = self.rack.node(place)?.map(|node| Progress::read(&node)).unwrap_or_default();
         self.title(&format!("node{place} becomes `{profile}`: assign, reboot"))?;
-        self.say(&["node", "assign-profile", &id, &profile, "--reboot"])?;
+        self.show(&["node", "assign-profile", &id, &profile, "--reboot"])?;
         self.watch("the node to be online with its new profile", move |nodes| {
             nodes.last().and_then(Option::as_ref).is_some_and(|node| {
                 let booted_anew = node.session != before.session && node.generation != before.generation;
@@ -129,9 +129,9 @@ impl Script<'_> {
     }
 
     /// Prints what a verb of the CLI prints.
-    fn say(&mut self, args: &[&str]) -> Result<(), DemoError> {
+    fn show(&mut self, args: &[&str]) -> Result<(), DemoError> {
         writeln!(self.out, "$ meshd {}", args.join(" "))?;
-        let told = self.rack.tell(args)?;
+        let told = self.rack.run_cli(args)?;
         write!(self.out, "{told}")?;
         Ok(())
     }

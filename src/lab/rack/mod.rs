@@ -174,7 +174,7 @@ impl Rack {
     pub fn reload(&mut self, talk: &mut dyn FnMut(&str)) -> Result<String, LabError> {
         let _lock = lock(&self.layout.dir)?;
         self.derive_again(talk)?;
-        self.tell(&["reload"])
+        self.run_cli(&["reload"])
     }
 
     /// Ends meshd and starts it with the user's site file as it is now. Nodes keep running.

@@ -158,7 +158,7 @@ impl Rack {
             }
             Step::Report { number, state } => self.edit(uuid(number), |vm| {
                 let name = vm.name().clone();
-                vm.tell(VmReport::new(vm.uuid(), name, state), at);
+                vm.apply_report(VmReport::new(vm.uuid(), name, state), at);
             }),
             Step::Missing { number } => self.edit(uuid(number), |vm| drop(vm.missing(true, at))),
             Step::Reboot { node } => {

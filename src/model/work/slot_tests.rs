@@ -75,7 +75,7 @@ fn whoever_holds_it_says_where_it_stands() {
         (VmState::Stopped, SlotState::Reserved),
     ] {
         let (uuid, name) = (vm.uuid(), vm.name().clone());
-        vm.tell(VmReport::new(uuid, name, told), Timestamp::EPOCH);
+        vm.apply_report(VmReport::new(uuid, name, told), Timestamp::EPOCH);
         assert_eq!(state(&vm), expected, "{told:?}");
     }
     vm.desired_state = VmDesiredState::Release;

@@ -39,7 +39,7 @@ pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> 
     for _ in 0..REQUESTS {
         sendto(socket.as_raw_fd(), &request(mac, own, address), &link, MsgFlags::MSG_DONTWAIT)?;
         let end = Instant::now() + WAIT;
-        while let Ok(heard) = timeout_at(end, hear(&socket, address)).await {
+        while let Ok(heard) = timeout_at(end, receive_answer(&socket, address)).await {
             answers.extend(heard?);
             if answers.len() >= MAX_ANSWERS {
                 return Ok(answers);
@@ -50,7 +50,7 @@ pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> 
 }
 
 /// Receives one frame and parses it as an answer.
-async fn hear(socket: &AsyncFd<Socket>, address: Ipv4Addr) -> io::Result<Option<MacAddr>> {
+async fn receive_answer(socket: &AsyncFd<Socket>, address: Ipv4Addr) -> io::Result<Option<MacAddr>> {
     let mut buffer = [0; 128];
     let length = socket
         .async_io(Interest::READABLE, |socket| {

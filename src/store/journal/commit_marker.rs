@@ -23,7 +23,7 @@ const CHECK: usize = 8;
 #[derive(Debug)]
 pub(super) struct CommitMarker {
     file: File,
-    said: MarkerRecord,
+    last: MarkerRecord,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,8 +51,8 @@ impl MarkerRecord {
         let mut bytes = [0; FIELDS + CHECK];
         file.read_exact_at(&mut bytes, place * STRIDE).ok()?;
         let field = |at: usize| bytes[at * 8..][..8].try_into().map(u64::from_le_bytes).ok();
-        let said = MarkerRecord { turn: field(0)?, seq: field(1)?, first: field(2)? };
-        (said.bytes() == bytes).then_some(said)
+        let record = MarkerRecord { turn: field(0)?, seq: field(1)?, first: field(2)? };
+        (record.bytes() == bytes).then_some(record)
     }
 }
 
@@ -74,27 +74,27 @@ impl CommitMarker {
     /// Opens it, or makes an empty one. `None`: it says nothing.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Option<MarkerRecord>)> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        let said = (0..2).filter_map(|place| MarkerRecord::read(&file, place)).max();
-        Ok((CommitMarker { file, said: said.unwrap_or_default() }, said))
+        let record = (0..2).filter_map(|place| MarkerRecord::read(&file, place)).max();
+        Ok((CommitMarker { file, last: record.unwrap_or_default() }, record))
     }
 
-    /// What it said last.
-    pub(super) fn said(&self) -> MarkerRecord {
-        self.said
+    /// The record that was written last.
+    pub(super) fn record(&self) -> MarkerRecord {
+        self.last
     }
 
-    /// Says that everything up to a change is there, and where numbered records begin.
-    pub(super) fn say(&mut self, seq: u64, first: u64) -> io::Result<()> {
-        let said = MarkerRecord { turn: self.said.turn + 1, seq, first };
-        self.file.write_all_at(&said.bytes(), said.turn % 2 * STRIDE)?;
-        self.said = said;
+    /// Writes that everything up to a change is stored, and where numbered records begin.
+    pub(super) fn write(&mut self, seq: u64, first: u64) -> io::Result<()> {
+        let record = MarkerRecord { turn: self.last.turn + 1, seq, first };
+        self.file.write_all_at(&record.bytes(), record.turn % 2 * STRIDE)?;
+        self.last = record;
         Ok(())
     }
 
-    /// Says so in both places, and flushes it.
-    pub(super) fn insist(&mut self, seq: u64, first: u64) -> io::Result<()> {
-        self.say(seq, first)?;
-        self.say(seq, first)?;
+    /// Writes the same record in both places, and flushes it.
+    pub(super) fn write_twice(&mut self, seq: u64, first: u64) -> io::Result<()> {
+        self.write(seq, first)?;
+        self.write(seq, first)?;
         self.file.sync_all()
     }
 }
@@ -107,12 +107,12 @@ mod tests {
     fn commit_marker_survives_damage_of_one_slot() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("witness");
-        let (mut witness, said) = CommitMarker::open(&path).expect("made");
-        assert_eq!(said, None);
+        let (mut marker, record) = CommitMarker::open(&path).expect("made");
+        assert_eq!(record, None);
         for seq in 1..=3 {
-            witness.say(seq, 7).expect("written");
+            marker.write(seq, 7).expect("written");
         }
-        let read = || CommitMarker::open(&path).expect("opened").1.map(|said| (said.seq, said.first));
+        let read = || CommitMarker::open(&path).expect("opened").1.map(|record| (record.seq, record.first));
         assert_eq!(read(), Some((3, 7)));
         let file = OpenOptions::new().write(true).open(&path).expect("opened");
         file.write_all_at(&[0xff], STRIDE + 9).expect("damaged");

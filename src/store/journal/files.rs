@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Where the [witness](super::commit_marker) is.
-pub(super) const WITNESS: &str = "acknowledged";
+pub(super) const COMMIT_MARKER: &str = "acknowledged";
 /// Made by an operator who accepts a journal without its marker; removed when it was used.
 pub(super) const ACCEPTED: &str = "accept-without-marker";
 /// Held by the one meshd that has the store open.

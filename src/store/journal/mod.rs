@@ -126,7 +126,7 @@ struct Disk {
     unindexed: Vec<(Log, u64, Option<ValueLocation>)>,
     last: u64,
     renew_at: u64,
-    witness: CommitMarker,
+    marker: CommitMarker,
     /// The first numbered file that is needed.
     first: u64,
 }
@@ -206,8 +206,8 @@ impl Journal {
                 }
             }
         }
-        if disk.witness.said().seq != disk.seq {
-            disk.witness.say(disk.seq, disk.first)?;
+        if disk.marker.record().seq != disk.seq {
+            disk.marker.write(disk.seq, disk.first)?;
             fail::point("store-acknowledged");
         }
         Ok(())
@@ -267,7 +267,7 @@ impl Journal {
     fn forget_before(&self, disk: &mut Disk, merged: u64) -> io::Result<()> {
         let old: Vec<u64> = (disk.first..merged).collect();
         disk.first = merged;
-        disk.witness.insist(disk.seq, disk.first)?;
+        disk.marker.write_twice(disk.seq, disk.first)?;
         old.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
     }
 
@@ -288,12 +288,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Flushes what is left, and makes the witness as durable as what it speaks of. Blocks.
+    /// Flushes what is left, and makes the marker as durable as what it speaks of. Blocks.
     pub fn close(&self) -> io::Result<()> {
         let mut disk = lock(&self.disk);
         self.flush_to(&mut disk)?;
         let (seq, first) = (disk.seq, disk.first);
-        disk.witness.insist(seq, first)
+        disk.marker.write_twice(seq, first)
     }
 }
 

@@ -51,24 +51,25 @@ impl Journal {
         let journals = files::numbers(dir, Kind::Journal).map_err(fault)?;
         let rows = files::numbers(dir, Kind::Numbered).map_err(fault)?;
         let is_new = journals.is_empty() && rows.is_empty();
-        let said = said(dir, is_new, trust)?;
-        let mut witness = CommitMarker::open(&dir.join(files::WITNESS)).map_err(fault)?.0;
+        let marker_record = read_marker(dir, is_new, trust)?;
+        let mut marker = CommitMarker::open(&dir.join(files::COMMIT_MARKER)).map_err(fault)?.0;
         let number = match journals.last() {
             Some(number) => *number,
             None => {
-                if is_new && said.is_none_or(|said| said.seq == 0) {
+                if is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0) {
                     // Before the journal: from its first byte on, a journal has a marker.
-                    witness.insist(0, 1).map_err(fault)?;
+                    marker.write_twice(0, 1).map_err(fault)?;
                 }
-                begin(dir, is_new && said.is_none_or(|said| said.seq == 0))?
+                begin(dir, is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0))?
             }
         };
-        let first = said.map_or_else(|| rows.first().copied().unwrap_or(number), |said| said.first);
+        let first =
+            marker_record.map_or_else(|| rows.first().copied().unwrap_or(number), |marker_record| marker_record.first);
         let index = Index::default();
         for row in first..number {
             read_numbered(&Kind::Numbered.path(dir, row), row, &index)?;
         }
-        let read = read_journal(&Kind::Journal.path(dir, number), number, said, &index)?;
+        let read = read_journal(&Kind::Journal.path(dir, number), number, marker_record, &index)?;
         // Nothing is changed before all of it was read. A renewal that was cut off leaves the journal before this one, or numbered
         // records that are still in it; those before the first were about to be removed.
         let old = journals.into_iter().filter(|old| *old < number).map(|old| (Kind::Journal, old));
@@ -89,11 +90,11 @@ impl Journal {
             last: seq,
             // A store of an earlier version is written anew at once.
             renew_at: if is_old { 0 } else { renew_at(begin) },
-            witness,
+            marker,
             first,
         };
         disk.file.set_len(length).and_then(|()| disk.file.sync_all()).map_err(fault)?;
-        disk.witness.insist(seq, first).map_err(fault)?;
+        disk.marker.write_twice(seq, first).map_err(fault)?;
         let journal =
             Journal { dir: dir.to_owned(), waiting: Mutex::new(waiting), disk: Mutex::new(disk), index, _lock: lock };
         Ok((journal, records))
@@ -127,12 +128,12 @@ enum Trust {
 }
 
 /// What the commit marker says. A journal without one is refused: nobody could tell if its last changes were cut off.
-fn said(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRecord>, StoreError> {
-    let path = dir.join(files::WITNESS);
+fn read_marker(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRecord>, StoreError> {
+    let path = dir.join(files::COMMIT_MARKER);
     let fault = |source| StoreError::Open { path: dir.to_owned(), source };
-    let said = CommitMarker::read(&path).map_err(fault)?;
-    if said.is_some() || is_new || trust == Trust::Files || !fail::defends("commit-marker") {
-        return Ok(said);
+    let marker_record = CommitMarker::read(&path).map_err(fault)?;
+    if marker_record.is_some() || is_new || trust == Trust::Files || !fail::defends("commit-marker") {
+        return Ok(marker_record);
     }
     let accepted = dir.join(files::ACCEPTED);
     if !accepted.exists() {
@@ -212,7 +213,12 @@ struct Read {
     records: Records,
 }
 
-fn read_journal(path: &Path, number: u64, said: Option<MarkerRecord>, index: &Index) -> Result<Read, StoreError> {
+fn read_journal(
+    path: &Path,
+    number: u64,
+    marker_record: Option<MarkerRecord>,
+    index: &Index,
+) -> Result<Read, StoreError> {
     let bytes = read(path)?;
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = Arc::new(file.map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
@@ -240,8 +246,8 @@ fn read_journal(path: &Path, number: u64, said: Option<MarkerRecord>, index: &In
         return Err(damaged(path, begin, "not all records of its beginning are there"));
     }
     let is_cut = frames.good < bytes.len();
-    match said {
-        Some(said) if seq < said.seq => {
+    match marker_record {
+        Some(marker_record) if seq < marker_record.seq => {
             return Err(damaged(path, frames.good, "changes that were acknowledged are missing or altered there"));
         }
         None if is_cut => return Err(damaged(path, frames.good, "it ends in an incomplete change")),

@@ -100,13 +100,13 @@ fn change_cut_by_a_crash_is_dropped_and_all_earlier_ones_remain() {
     change(&journal, "a", "1");
     let path = Kind::Journal.path(dir.path(), 1);
     let good = fs::metadata(&path).expect("there").len();
-    // The witness of the moment before the last change: nobody was told of that one.
-    let witness = fs::read(dir.path().join(files::WITNESS)).expect("read");
+    // The marker of the moment before the last change: nobody was told of that one.
+    let marker = fs::read(dir.path().join(files::COMMIT_MARKER)).expect("read");
     change(&journal, "b", "2");
     drop(journal);
     let bytes = fs::read(&path).expect("read");
     for cut in good..=bytes.len() as u64 {
-        fs::write(dir.path().join(files::WITNESS), &witness).expect("written");
+        fs::write(dir.path().join(files::COMMIT_MARKER), &marker).expect("written");
         fs::write(&path, &bytes[..usize::try_from(cut).expect("small")]).expect("written");
         let (journal, records) = open(dir.path());
         let whole = cut == bytes.len() as u64;
@@ -148,7 +148,7 @@ fn file_that_is_missing_or_another_one_is_named() {
         if name == files::LOCK {
             let (journal, records) = open(dir.path());
             assert_eq!(content(&journal, &records), before, "without {name}");
-        } else if name == files::WITNESS {
+        } else if name == files::COMMIT_MARKER {
             assert!(matches!(refused(dir.path()), StoreError::Marker { .. }), "without {name}");
         } else {
             assert!(matches!(refused(dir.path()), StoreError::Broken { .. }), "without {name}");
@@ -245,15 +245,15 @@ fn copy_made_while_changes_go_on_is_the_store_of_that_moment() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// At every kind of place: heads and bodies of frames, headers, both kinds of files, the witness.
+    /// At every kind of place: heads and bodies of frames, headers, both kinds of files, the marker.
     #[test]
     fn one_altered_byte_is_refused_or_loses_nothing(place in any::<prop::sample::Index>(), with in 1..=255u8) {
         let dir = tempfile::tempdir().expect("a folder");
         let before = sample(dir.path());
         let sizes = files_of(dir.path()).into_iter().map(|name| {
             let length = fs::metadata(dir.path().join(&name)).expect("there").len();
-            // Of the witness, only what says something.
-            (name.clone(), if name == files::WITNESS { 32 } else { usize::try_from(length).expect("small") })
+            // Of the marker, only what says something.
+            (name.clone(), if name == files::COMMIT_MARKER { 32 } else { usize::try_from(length).expect("small") })
         });
         let sizes: Vec<(String, usize)> = sizes.filter(|(_, size)| *size > 0).collect();
         let mut at = place.index(sizes.iter().map(|(_, size)| size).sum());

@@ -69,6 +69,7 @@ fn reason_of_a_node_that_mesh_init_refuses_is_recorded() {
     let failed = failed.or_end();
     let id = rack.id(NODE).to_string();
     assert_eq!((&failed["detail"], &failed["node"]), (&REASON.into(), &id.as_str().into()), "{failed}");
-    let log = rack.tell(&["node", "logs", &id, "--session", failed["session"].as_str().unwrap_or_default()]).or_end();
+    let log =
+        rack.run_cli(&["node", "logs", &id, "--session", failed["session"].as_str().unwrap_or_default()]).or_end();
     assert_eq!(log, format!("mesh-init: FAILED: {REASON}\n"));
 }

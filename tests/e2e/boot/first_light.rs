@@ -91,12 +91,12 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
 fn keeps_its_log(rack: &Rack, id: &str) {
     let lines = ["Linux version ", "mesh-init: ok", "mesh-agent started"];
     rack.wait(SOON, "the log of the boot", |rack| {
-        let log = rack.tell(&["node", "logs", id])?;
+        let log = rack.run_cli(&["node", "logs", id])?;
         let missing: Vec<&str> = lines.into_iter().filter(|line| !log.contains(line)).collect();
         Ok(Wait::some(missing.is_empty().then_some(()), format!("missing: {missing:?} in {} bytes", log.len())))
     })
     .or_end();
-    let kernel = rack.tell(&["node", "logs", id, "--source", "kernel"]).or_end();
+    let kernel = rack.run_cli(&["node", "logs", id, "--source", "kernel"]).or_end();
     assert!(kernel.starts_with("[    0.000000] Linux version "), "{}", kernel.lines().next().unwrap_or_default());
 }
 
@@ -123,9 +123,9 @@ fn becomes_compute(rack: &Rack, place: u8, other: u8) {
     let motd = peeked(&rack.serial(place), "PEEK-MOTD");
 
     let refused =
-        rack.tell(&["node", "assign-profile", &id, "no-such-profile"]).expect_err("there is none").to_string();
+        rack.run_cli(&["node", "assign-profile", &id, "no-such-profile"]).expect_err("there is none").to_string();
     assert!(refused.contains("compute") && refused.contains("discovery"), "it says which do: {refused}");
-    rack.tell(&["node", "assign-profile", &id, "compute", "--reboot"]).or_end();
+    rack.run_cli(&["node", "assign-profile", &id, "compute", "--reboot"]).or_end();
     let changed = |node: &Value| node["phase"] == "online" && node["boot"]["session"] != before["boot"]["session"];
     let node = rack.wait_node(place, BOOT, "online again", changed).or_end();
     assert_eq!((&node["profile"], &node["assigned"]), (&Value::from("compute"), &Value::from(true)));

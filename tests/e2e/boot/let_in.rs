@@ -43,7 +43,7 @@ fn a_new_node_by_tftp_waits_without_a_token_through_kills_of_meshd_and_is_let_in
     rack.kill_central().or_end();
     rack.start_central().or_end();
     let id = rack.id(NODE).to_string();
-    rack.tell(&["node", "approve", &id]).or_end();
+    rack.run_cli(&["node", "approve", &id]).or_end();
     let node = until_phase(rack, NODE, "online", SOON * 2);
     assert_eq!(node["boot"]["session"], session, "through no firmware");
     assert_eq!(kernel_starts(rack, NODE), 1, "without a reboot");

@@ -32,8 +32,8 @@ fn a_machine_stays_what_it_is_through_a_twin_a_power_cycle_and_another_card_and_
     let id = rack.id(NODE).to_string();
     rack.power(NODE, Power::On).or_end();
     until(rack, &id, "node1 to tell of itself", |shown| !shown["facts"].is_null());
-    rack.tell(&["node", "approve", &id]).or_end();
-    rack.tell(&["node", "assign-profile", &id, "compute"]).or_end();
+    rack.run_cli(&["node", "approve", &id]).or_end();
+    rack.run_cli(&["node", "assign-profile", &id, "compute"]).or_end();
     let first = until_phase(rack, NODE, "online", SOON * 2);
 
     the_twin_waits_in_ipxe(rack, &id);
@@ -73,7 +73,7 @@ fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
     let detail = collision["detail"].as_str().unwrap_or_default().to_owned();
     assert!(detail.contains("LAB-0001") && detail.contains(&own.serial), "with both sides: {detail}");
     rack.power(TWIN, Power::Off).or_end();
-    rack.tell(&["node", "approve", id]).or_end();
+    rack.run_cli(&["node", "approve", id]).or_end();
     assert!(self::shown(rack, id)["rivals"].is_null(), "an operator has seen it");
 }
 
@@ -96,7 +96,7 @@ fn another_card_is_the_same_node(rack: &mut Rack, id: &str, before: &Value) {
 
 /// Cut off at once; a stranger when it boots; the same node when it is let in.
 fn the_node_is_removed_and_comes_back(rack: &mut Rack, id: &str) {
-    rack.tell(&["node", "remove", id, "--yes"]).or_end();
+    rack.run_cli(&["node", "remove", id, "--yes"]).or_end();
     // By the time the word comes back there is no link: no second passes.
     let gone = shown(rack, id);
     assert_eq!((&gone["phase"], &gone["link_since"]), (&"removed".into(), &Value::Null));
@@ -109,7 +109,7 @@ fn the_node_is_removed_and_comes_back(rack: &mut Rack, id: &str) {
         shown["phase"] == "discovered" && !shown["facts"].is_null()
     });
     assert_eq!(back["profile"], "discovery", "what was said of it is forgotten");
-    rack.tell(&["node", "approve", id]).or_end();
+    rack.run_cli(&["node", "approve", id]).or_end();
     let online = until_phase(rack, NODE, "online", SOON * 2);
     assert_eq!(online["id"], id, "with the same ID");
 }

@@ -59,21 +59,22 @@ fn an_allreduce_runs_over_two_netbooted_nodes_and_one_that_loses_power_fails_the
     // MPICH may hang at its end, as tests/it/work/tasks/rig.rs tells: such a run is made again.
     let hung =
         |ran: &Result<String, LabError>| ran.as_ref().is_err_and(|error| error.to_string().contains("time_limit"));
-    let mut runs = (0..3).map(|_| rack.tell(&[&run[..], &ranks[..]].concat()));
+    let mut runs = (0..3).map(|_| rack.run_cli(&[&run[..], &ranks[..]].concat()));
     let out = runs.find(|ran| !hung(ran)).expect("one run comes to its end").or_end();
     for rank in 0..4 {
         assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid 64999\n")), "{out}");
     }
     // Nothing that lets anybody in was made for it, and nothing of it is left (BM-4).
     let look = "ls -A /root/.ssh 2>/dev/null; ls /run/meshd-jobs | grep -v $MESHD_JOB; ls /dev/shm; pgrep -f '[t]rial/program'; true";
-    let left = rack.tell(&[&run[..], &["--launcher", "none", "--user", "root", "--", "/bin/sh", "-c", look]].concat());
+    let left =
+        rack.run_cli(&[&run[..], &["--launcher", "none", "--user", "root", "--", "/bin/sh", "-c", look]].concat());
     let left = left.or_end();
     assert!(left.lines().all(|line| line == "authorized_keys"), "{left}");
 
-    let id = rack.tell(&[&run[..], &["--detach", "--", "mpi-run", PROGRAM, "stay"]].concat()).or_end();
+    let id = rack.run_cli(&[&run[..], &["--detach", "--", "mpi-run", PROGRAM, "stay"]].concat()).or_end();
     let id = id.trim().to_owned();
     rack.wait(SOON, "both ranks", |rack| {
-        let logs = rack.tell(&["task", "logs", &id])?;
+        let logs = rack.run_cli(&["task", "logs", &id])?;
         Ok(Wait::some((logs.matches("stays").count() == 2).then_some(()), &logs))
     })
     .or_end();
@@ -94,7 +95,7 @@ fn an_allreduce_runs_over_two_netbooted_nodes_and_one_that_loses_power_fails_the
         nodes.find(|node| node["node"] == id.as_str()).map(|node| node["claimed"] == true)
     };
     assert_eq!((claimed(HEAD), claimed(OTHER)), (Some(false), Some(true)), "{failed}");
-    let left = rack.tell(
+    let left = rack.run_cli(
         &[&run[..], &["--nodes", "1", "--", "/bin/sh", "-c", "pgrep -f '[t]rial/program' || echo free"]].concat(),
     );
     assert_eq!(left.or_end(), "free\n", "the ranks of the other node are gone too");

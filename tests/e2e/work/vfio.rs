@@ -69,7 +69,7 @@ fn shown(rack: &Rack, place: u8) -> Value {
 }
 
 fn last_line(rack: &Rack, place: u8) -> String {
-    let text = rack.tell(&["node", "show", &rack.id(place).to_string()]).or_end();
+    let text = rack.run_cli(&["node", "show", &rack.id(place).to_string()]).or_end();
     text.lines().last().unwrap_or_default().to_owned()
 }
 
@@ -114,7 +114,7 @@ fn vfio_by_a_profile_gives_a_gpu_away_and_without_an_iommu_the_node_is_degraded_
         until_phase(rack, place, "online", BOOT);
         assert_eq!(shown(rack, place)["facts"]["units"], serde_json::json!([]), "discovery gives nothing away");
         assert_eq!(check(&shown(rack, place), "iommu").0, "SKIP");
-        rack.tell(&["node", "assign-profile", &rack.id(place).to_string(), "vfio-host", "--reboot"]).or_end();
+        rack.run_cli(&["node", "assign-profile", &rack.id(place).to_string(), "vfio-host", "--reboot"]).or_end();
     }
     let again = |phase: &'static str| move |node: &Value| node["phase"] == phase && node["profile"] == "vfio-host";
     let booted = |node: &Value| {

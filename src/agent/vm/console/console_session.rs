@@ -55,8 +55,8 @@ async fn relay_console(
     }
     let (unheard, is_unheard) = watch::channel(());
     tokio::select! {
-        told = tell(&mut out, new, is_unheard) => told,
-        () = hear(&mut typed, &input, &unheard) => Ok(()),
+        told = send_output(&mut out, new, is_unheard) => told,
+        () = receive_input(&mut typed, &input, &unheard) => Ok(()),
     }
 }
 
@@ -73,7 +73,7 @@ async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Erro
 }
 
 /// Sends output. A slow reader loses output and is told how much.
-async fn tell(
+async fn send_output(
     out: &mut Out,
     mut new: ConsoleReader,
     mut unheard: watch::Receiver<()>,
@@ -97,7 +97,7 @@ async fn tell(
 }
 
 /// Receives input. A guest that does not read blocks the connection and thereby the operator.
-async fn hear(
+async fn receive_input(
     typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
     input: &ConsoleWriter,
     unheard: &watch::Sender<()>,
@@ -106,7 +106,7 @@ async fn hear(
         match message {
             Message::Binary(bytes) => {
                 let mut taken = pin!(input.write(bytes.to_vec()));
-                // `tell` reports a released VM.
+                // `send_output` reports a released VM.
                 if timeout(STALL, &mut taken).await.is_err() {
                     unheard.send_replace(());
                     taken.await;

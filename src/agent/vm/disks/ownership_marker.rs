@@ -61,7 +61,7 @@ pub fn of(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
 }
 
 /// Like [`of`], and the former content of disks that were not empty.
-pub fn told(files: &VmPaths, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
+pub fn disk_uses(files: &VmPaths, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
     let own = own(files, spec);
     let states = own.iter().map(|(name, mark)| (name.clone(), mark.state)).collect();
     (
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(adopts(&files, &plain, &disks), Ok(()));
         given(&files, &plain, &disks).expect("written");
         let name = plain.volumes[0].name.clone();
-        assert_eq!(told(&files, &plain).1, BTreeMap::from([(name, holds)]));
+        assert_eq!(disk_uses(&files, &plain).1, BTreeMap::from([(name, holds)]));
         if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
             *adopt = false;
         }
@@ -265,7 +265,7 @@ mod tests {
         begun(&files, &image.volumes[0], vec!["old".to_owned()]).expect("written");
         begun(&files, &image.volumes[0], vec!["half an image".to_owned()]).expect("written");
         set(&files, &image.volumes[0], DiskUse::Done).expect("written");
-        let (states, contents) = told(&files, &image);
+        let (states, contents) = disk_uses(&files, &image);
         assert_eq!(states.values().collect::<Vec<_>>(), [&DiskUse::Done]);
         assert_eq!(contents.values().collect::<Vec<_>>(), [&["old".to_owned()]]);
     }

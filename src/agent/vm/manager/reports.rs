@@ -28,7 +28,7 @@ impl Reconciler {
         }
         for spec in self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec)) {
             if let Some(report) = all.get_mut(&spec.uuid) {
-                (report.disks, report.contents) = ownership_marker::told(&self.vms.files(spec.uuid), spec);
+                (report.disks, report.contents) = ownership_marker::disk_uses(&self.vms.files(spec.uuid), spec);
             }
         }
         for (uuid, fault) in &self.faults {

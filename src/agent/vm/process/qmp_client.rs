@@ -75,8 +75,8 @@ pub struct QmpSessionConfig {
 /// A session with a running QEMU, which continues to run when this is dropped.
 #[derive(Debug)]
 pub struct QmpSession {
-    told: mpsc::Receiver<QemuEvent>,
-    say: mpsc::Sender<&'static str>,
+    events: mpsc::Receiver<QemuEvent>,
+    commands: mpsc::Sender<&'static str>,
     gone: CancellationToken,
     _task: JoinSet<()>,
 }
@@ -84,22 +84,22 @@ pub struct QmpSession {
 impl QmpSession {
     /// Opens the session.
     pub fn open(terms: QmpSessionConfig) -> Self {
-        let (tell, told) = mpsc::channel(WAITING);
-        let (say, heard) = mpsc::channel(WAITING);
+        let (sender, events) = mpsc::channel(WAITING);
+        let (commands, orders) = mpsc::channel(WAITING);
         let gone = CancellationToken::new();
         let mut task = JoinSet::new();
         let ended = gone.clone();
         task.spawn(async move {
-            match run(terms, &tell, heard, &ended).await {
+            match run(terms, &sender, orders, &ended).await {
                 // Sockets break when the process ends, and the supervisor knows how it ended.
                 Err(error) if error.kind() == io::ErrorKind::Other => {
-                    let _ = tell.send(QemuEvent::CannotGo(error.to_string())).await;
+                    let _ = sender.send(QemuEvent::CannotGo(error.to_string())).await;
                 }
                 Err(error) => tracing::debug!(%error, "a session with QEMU broke off"),
                 Ok(()) => {}
             }
         });
-        QmpSession { told, say, gone, _task: task }
+        QmpSession { events, commands, gone, _task: task }
     }
 
     /// Tells the session that the process ended: it delivers what the socket still holds.
@@ -109,43 +109,43 @@ impl QmpSession {
 
     /// Waits for the next event; `None` when the socket ended.
     pub async fn next(&mut self) -> Option<QemuEvent> {
-        self.told.recv().await
+        self.events.recv().await
     }
 
     /// Presses the power button.
     pub fn power_down(&self) {
-        self.say("system_powerdown");
+        self.send("system_powerdown");
     }
 
     /// Resumes the guest.
     pub fn resume(&self) {
-        self.say("cont");
+        self.send("cont");
     }
 
-    fn say(&self, command: &'static str) {
-        if let Err(error) = self.say.try_send(command) {
-            tracing::warn!(%error, command, "QEMU was not told");
+    fn send(&self, command: &'static str) {
+        if let Err(error) = self.commands.try_send(command) {
+            tracing::warn!(%error, command, "a command was not sent to QEMU");
         }
     }
 }
 
 async fn run(
     terms: QmpSessionConfig,
-    tell: &mpsc::Sender<QemuEvent>,
-    heard: mpsc::Receiver<&'static str>,
+    events: &mpsc::Sender<QemuEvent>,
+    orders: mpsc::Receiver<&'static str>,
     gone: &CancellationToken,
 ) -> io::Result<()> {
-    let mut control = QmpConnection::open(&terms.qmp, tell, gone).await?;
+    let mut control = QmpConnection::open(&terms.qmp, events, gone).await?;
     let written = terms.console.watch()?;
     terms.console.look();
     if qmp_message::is_before_start(&control.ask("query-status").await?) {
         plug(&terms).await.map_err(io::Error::other)?;
         control.ask("cont").await?;
     }
-    let _ = tell.send(QemuEvent::Answered).await;
+    let _ = events.send(QemuEvent::Answered).await;
     // The guest may have been paused while no agent ran.
     control.is_held = true;
-    carry(control, &written, &terms, heard).await
+    carry(control, &written, &terms, orders).await
 }
 
 /// Plugs each TAP device into its bridge.
@@ -166,13 +166,13 @@ async fn carry(
     mut control: QmpConnection<'_>,
     written: &FileWatch,
     terms: &QmpSessionConfig,
-    mut heard: mpsc::Receiver<&'static str>,
+    mut orders: mpsc::Receiver<&'static str>,
 ) -> io::Result<()> {
     let mut console_input = terms.console_input.lock().await;
     let mut keyboard = ConsoleInput::new(&terms.serial);
     loop {
         if std::mem::take(&mut control.is_held) {
-            control.tell_pause().await?;
+            control.report_pause().await?;
         }
         tokio::select! {
             line = control.lines.next() => match line {
@@ -190,8 +190,8 @@ async fn carry(
                     keyboard = ConsoleInput::new(&terms.serial);
                 }
             }
-            Some(command) = heard.recv() => {
-                control.say(command).await?;
+            Some(command) = orders.recv() => {
+                control.send(command).await?;
             }
         }
     }
@@ -205,7 +205,7 @@ struct QmpConnection<'a> {
     lines: LineReader,
     write: OwnedWriteHalf,
     last: u64,
-    tell: &'a mpsc::Sender<QemuEvent>,
+    events: &'a mpsc::Sender<QemuEvent>,
     /// The guest is paused or may be: `query-status` follows.
     is_held: bool,
     /// Last disk error.
@@ -213,10 +213,10 @@ struct QmpConnection<'a> {
 }
 
 impl<'a> QmpConnection<'a> {
-    async fn open(path: &Path, tell: &'a mpsc::Sender<QemuEvent>, gone: &CancellationToken) -> io::Result<Self> {
+    async fn open(path: &Path, events: &'a mpsc::Sender<QemuEvent>, gone: &CancellationToken) -> io::Result<Self> {
         let (read, write) = connect(path, gone).await?.into_split();
         let mut control =
-            QmpConnection { lines: LineReader::new(read), write, last: 0, tell, is_held: false, error: None };
+            QmpConnection { lines: LineReader::new(read), write, last: 0, events, is_held: false, error: None };
         while qmp_message::read(&control.line().await?) != QmpMessage::Greeting {}
         control.ask("qmp_capabilities").await?;
         Ok(control)
@@ -226,7 +226,7 @@ impl<'a> QmpConnection<'a> {
         self.lines.next().await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    async fn say(&mut self, command: &str) -> io::Result<u64> {
+    async fn send(&mut self, command: &str) -> io::Result<u64> {
         self.last += 1;
         self.write.write_all(qmp_message::command(self.last, command).as_bytes()).await?;
         Ok(self.last)
@@ -234,7 +234,7 @@ impl<'a> QmpConnection<'a> {
 
     /// Sends a command and waits for its answer; processes events meanwhile.
     async fn ask(&mut self, command: &str) -> io::Result<Value> {
-        let asked = self.say(command).await?;
+        let asked = self.send(command).await?;
         loop {
             let line = self.line().await?;
             match qmp_message::read(&line) {
@@ -247,9 +247,9 @@ impl<'a> QmpConnection<'a> {
         }
     }
 
-    async fn tell_pause(&mut self) -> io::Result<()> {
+    async fn report_pause(&mut self) -> io::Result<()> {
         let Some(pause) = qmp_message::pause(&self.ask("query-status").await?) else { return Ok(()) };
-        let _ = self.tell.send(QemuEvent::Paused { pause, error: self.error.clone() }).await;
+        let _ = self.events.send(QemuEvent::Paused { pause, error: self.error.clone() }).await;
         Ok(())
     }
 
@@ -259,9 +259,9 @@ impl<'a> QmpConnection<'a> {
             QmpMessage::DiskError(error) => self.error = Some(error),
             QmpMessage::Resumed => {
                 self.error = None;
-                drop(self.tell.send(QemuEvent::Resumed).await);
+                drop(self.events.send(QemuEvent::Resumed).await);
             }
-            QmpMessage::ShuttingDown(leaving) => drop(self.tell.send(QemuEvent::ShuttingDown(leaving)).await),
+            QmpMessage::ShuttingDown(leaving) => drop(self.events.send(QemuEvent::ShuttingDown(leaving)).await),
             QmpMessage::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
             _ => {}
         }

@@ -122,7 +122,7 @@ mod tests {
         use Stage::*;
         assert_eq!(found(&boots(&[Overlay, Overlay, Online, Overlay, Overlay])), None, "reprovisioned");
         let mut waited = boots(&[Script, Script, Script]);
-        waited[1].told_to_wait("image_missing", at(50));
+        waited[1].record_wait("image_missing", at(50));
         assert_eq!(found(&waited), None);
         let mut ordered = boots(&[Link, Link, Link]);
         ordered[0].reboot_ordered = true;

@@ -176,7 +176,7 @@ impl BootSession {
     }
 
     /// Records a wait; returns true if its reason is new in this session.
-    pub fn told_to_wait(&mut self, code: &str, now: Timestamp) -> bool {
+    pub fn record_wait(&mut self, code: &str, now: Timestamp) -> bool {
         if let Some(wait) = self.waits.iter_mut().find(|wait| wait.code == code) {
             wait.last = now;
             return false;
@@ -187,8 +187,8 @@ impl BootSession {
         true
     }
 
-    /// Returns whether [`BootSession::told_to_wait`] would change the record significantly.
-    pub fn is_wait_news(&self, code: &str, now: Timestamp) -> bool {
+    /// Returns whether [`BootSession::record_wait`] would change the record significantly.
+    pub fn is_new_wait(&self, code: &str, now: Timestamp) -> bool {
         match self.waits.iter().find(|wait| wait.code == code) {
             Some(wait) => now.since(wait.last) >= WAIT_NOTED,
             None => self.waits.len() < MAX_WAITS,

@@ -66,10 +66,10 @@ fn a_repeated_stage_keeps_its_first_time_and_counts() {
 #[test]
 fn a_machine_waits_until_it_does_something_else() {
     let mut session = session();
-    assert!(session.told_to_wait("image_missing", at(3)));
-    assert!(!session.told_to_wait("image_missing", at(23)));
+    assert!(session.record_wait("image_missing", at(3)));
+    assert!(!session.record_wait("image_missing", at(23)));
     assert_eq!(session.outcome(), Outcome::Waiting);
-    assert!(!session.is_wait_news("image_missing", at(82)) && session.is_wait_news("image_missing", at(83)));
+    assert!(!session.is_new_wait("image_missing", at(82)) && session.is_new_wait("image_missing", at(83)));
     session.mark(Stage::Script, at(43));
     assert_eq!(session.outcome(), Outcome::Stopped(Stage::Script));
     session.mark(Stage::Online, at(99));
@@ -80,7 +80,7 @@ fn a_machine_waits_until_it_does_something_else() {
 fn reasons_to_wait_are_bounded() {
     let mut session = session();
     for reason in 0..100 {
-        session.told_to_wait(&format!("reason {reason}"), at(reason));
+        session.record_wait(&format!("reason {reason}"), at(reason));
     }
     assert_eq!(session.waits.len(), MAX_WAITS);
 }

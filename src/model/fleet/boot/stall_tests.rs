@@ -91,7 +91,7 @@ fn what_is_told_to_wait_is_not_stalled_until_it_asks_no_more() {
     let mut session = boot(CHAIN, Stage::Loader);
     for minute in 1..60 {
         session.mark(Stage::IpxeDhcp, at(minute));
-        session.told_to_wait("quarantined", at(minute));
+        session.record_wait("quarantined", at(minute));
     }
     assert_eq!(stall(&session, CHAIN, NEVER, at(60)), None);
     let found = stall(&session, CHAIN, NEVER, at(70)).expect("it is gone");
@@ -104,7 +104,7 @@ fn what_is_told_to_wait_is_not_stalled_until_it_asks_no_more() {
 #[test]
 fn a_node_that_waits_for_an_operator_waits_for_ever() {
     let mut session = boot(CHAIN, Stage::Modloop);
-    session.told_to_wait(Wait::APPROVAL, at(1));
+    session.record_wait(Wait::APPROVAL, at(1));
     assert_eq!(stall(&session, CHAIN, NEVER, at(100_000)), None);
 }
 

@@ -63,7 +63,7 @@ impl Vm {
     }
 
     /// Adds the disk states that the node reports.
-    pub(super) fn tell_disks(&mut self, told: BTreeMap<VolumeName, DiskUse>) {
+    pub(super) fn apply_disk_uses(&mut self, told: BTreeMap<VolumeName, DiskUse>) {
         for (name, told) in told {
             if self.ask.spec.volumes.iter().any(|volume| volume.name == name) {
                 let disk = self.disks.entry(name).or_insert(told);

@@ -220,7 +220,7 @@ impl Vm {
     }
 
     /// Returns true if the node reported exactly this before.
-    pub fn has_told(&self, report: &VmReport) -> bool {
+    pub fn has_reported(&self, report: &VmReport) -> bool {
         let same = |seen: &NodeReport| {
             seen.told
                 && (seen.state, seen.restarts) == (report.state, report.restarts)
@@ -287,9 +287,9 @@ impl Vm {
     }
 
     /// Processes a report of the node.
-    pub fn tell(&mut self, report: VmReport, now: Timestamp) -> Option<VmChange> {
+    pub fn apply_report(&mut self, report: VmReport, now: Timestamp) -> Option<VmChange> {
         let VmReport { state, failure, restarts, start, disks, .. } = report;
-        self.tell_disks(disks);
+        self.apply_disk_uses(disks);
         let failure = failure.map(bounded);
         if std::mem::take(&mut self.unconfirmed) {
             self.obstacle = None;

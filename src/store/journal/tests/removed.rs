@@ -6,7 +6,7 @@ use super::*;
 fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
     let sampled = tempfile::tempdir().expect("a folder");
     let before = sample(sampled.path());
-    let altered = fs::read(sampled.path().join(files::WITNESS)).expect("read").iter().map(|byte| !byte).collect();
+    let altered = fs::read(sampled.path().join(files::COMMIT_MARKER)).expect("read").iter().map(|byte| !byte).collect();
     for marker in [None, Some(Vec::new()), Some(altered)] {
         let dir = tempfile::tempdir().expect("a folder");
         copy(sampled.path(), dir.path());
@@ -15,7 +15,7 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
         let bytes = fs::read(&path).expect("read");
         let last = Frames::of(&bytes).last().expect("a frame").at - HEAD;
         fs::write(&path, &bytes[..last]).expect("cut");
-        let place = dir.path().join(files::WITNESS);
+        let place = dir.path().join(files::COMMIT_MARKER);
         match marker {
             Some(bytes) => fs::write(&place, bytes).expect("written"),
             None => fs::remove_file(&place).expect("removed"),
@@ -39,7 +39,7 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
 fn start_that_ends_before_its_journal_begins_anew() {
     for left in [&b""[..], &[0; 40]] {
         let dir = tempfile::tempdir().expect("a folder");
-        fs::write(dir.path().join(files::WITNESS), left).expect("written");
+        fs::write(dir.path().join(files::COMMIT_MARKER), left).expect("written");
         let (journal, records) = open(dir.path());
         assert_eq!((records.len(), journal.seq()), (0, 0));
         drop(journal);

@@ -66,14 +66,14 @@ fn create_with_gpu(rack: &Rack, digest: &str, toml: &Path) {
          [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
     );
     fs::write(toml, text).expect("written");
-    rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
+    rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
 }
 
 /// The folder of blobs is shared with other tests.
 fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
     rack.wait(SOON, "nothing is left", |rack| {
         let said = [digest, cd]
-            .map(|digest| rack.tell(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string()));
+            .map(|digest| rack.run_cli(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string()));
         let left = rack.ask(&["volume", "list"])?.to_string();
         let is_gone = !left.contains(digest) && !left.contains(cd);
         Ok(Wait::some(is_gone.then_some(()), format!("{said:?}")))
@@ -87,11 +87,11 @@ fn takes_no_work(rack: &Rack, toml: &Path) {
     let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("/dev/kvm cannot be opened");
     rack.wait_node(NODE, DEADLINE, "degraded for want of KVM", lacks_kvm).or_end();
     let refused = |said: Result<String, LabError>| said.expect_err("there is no KVM").to_string();
-    let said = refused(rack.tell(&["vm", "start", "one"]));
+    let said = refused(rack.run_cli(&["vm", "start", "one"]));
     assert!(said.contains("degraded"), "{said}");
     let other = fs::read_to_string(toml).expect("there").replace("\"one\"", "\"two\"");
     fs::write(toml, other).expect("written");
-    let said = refused(rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
+    let said = refused(rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
     assert!(said.contains("kvm_missing"), "{said}");
 }
 
@@ -119,7 +119,7 @@ fn run_machines() {
     });
     let (image, toml, site) = files.expect("made");
     let rack = &mut test.rack;
-    let digest = rack.tell(&["volume", "add", image.to_str().expect("plain")]).or_end().trim().to_owned();
+    let digest = rack.run_cli(&["volume", "add", image.to_str().expect("plain")]).or_end().trim().to_owned();
     until_phase(rack, NODE, "online", BOOT);
     let dir = toml.parent().expect("a folder");
     let (server, cd) = start_server(rack, dir);
@@ -146,14 +146,14 @@ fn run_machines() {
     drop(operator);
     let mut operator = rack
         .wait(SOON, "the console is brought again", |rack| {
-            let log = rack.tell(&["vm", "logs", "one"]);
+            let log = rack.run_cli(&["vm", "logs", "one"]);
             let is = log.as_ref().is_ok_and(|log| log.contains(&format!("{SEEN}I")));
             Ok(Wait::some(is.then(|| Operator::attach(&site)), format!("{log:?}")))
         })
         .or_end();
     operator.hears(HELLO);
     assert_eq!(shown(rack)["restarts"], 0);
-    rack.tell(&["vm", "delete", "net", "--yes"]).or_end();
+    rack.run_cli(&["vm", "delete", "net", "--yes"]).or_end();
     operator.types(b'X');
     let serial = until_written(rack, NODE, "TRIAL-RELEASED", SOON);
     assert_eq!(tried(&serial, "TRIAL-RELEASED"), "1", "its port and its folder are gone");
@@ -163,6 +163,6 @@ fn run_machines() {
     assert_eq!(failed["failure"]["kind"], "crashed", "{failed}");
     until_written(rack, NODE, "TRIAL-END", SOON);
     takes_no_work(rack, &toml);
-    rack.tell(&["vm", "delete", "one", "--yes"]).or_end();
+    rack.run_cli(&["vm", "delete", "one", "--yes"]).or_end();
     volumes_are_gone(rack, &digest, &cd);
 }

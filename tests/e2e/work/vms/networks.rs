@@ -20,7 +20,7 @@ pub fn start_server(rack: &Rack, dir: &Path) -> (Server, String) {
     assert!(added.expect("ip").success());
     let server = rack.namespace().inside(|| Server::start(BEYOND)).or_end();
     let cd = private_net::cd(dir, BEYOND);
-    let digest = rack.tell(&["volume", "add", cd.to_str().expect("plain")]).or_end().trim().to_owned();
+    let digest = rack.run_cli(&["volume", "add", cd.to_str().expect("plain")]).or_end().trim().to_owned();
     (server, digest)
 }
 
@@ -32,14 +32,14 @@ pub fn run_client(rack: &Rack, dir: &Path, name: &str, cd: &str, card: &str, (ke
     );
     let toml = dir.join(format!("{name}.toml"));
     fs::write(&toml, text).expect("written");
-    rack.tell(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
+    rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]).or_end();
 }
 
 /// On the bridge of overlay `bridge` meshd itself answers a machine, with the address of its record, and everyone sees that one. It has a
 /// slot with its disk, too: an image is written there, and when the machine is deleted nothing of it is left.
 pub fn check_site_bridge_and_slot(rack: &Rack, dir: &Path, server: &Server, cd: &str, image: &str) -> Ipv4Addr {
     let slot = format!("{}/{}", rack.id(NODE), gpu(rack));
-    rack.tell(&["slot", "approve", &slot, "--disk", "LAB-DISK"]).or_end();
+    rack.run_cli(&["slot", "approve", &slot, "--disk", "LAB-DISK"]).or_end();
     let [a, b, c, _] = rack.site().segments[0].address.expect("the lab's site names it").octets();
     let address = Ipv4Addr::new(a, b, c, 251);
     let disk = format!("[[volume]]\nname = \"own\"\nformat = \"raw\"\ndisk = \"slot\"\ndigest = \"{image}\"\n");
@@ -52,7 +52,7 @@ pub fn check_site_bridge_and_slot(rack: &Rack, dir: &Path, server: &Server, cd: 
     rack.wait(DEADLINE, "a machine on the site's network asks", asked).or_end();
     let on_disk = || fs::read(rack.disk_file(NODE)).expect("a disk");
     assert_eq!(on_disk()[0x100..0x100 + HELLO.len()], *HELLO.as_bytes(), "the image is on it");
-    rack.tell(&["vm", "delete", "site", "--yes", "--wait"]).or_end();
+    rack.run_cli(&["vm", "delete", "site", "--yes", "--wait"]).or_end();
     assert!(on_disk().iter().all(|byte| *byte == 0), "nothing is left on it");
     let is_free = |rack: &Rack| {
         let slots = rack.ask(&["slot", "list"])?;
@@ -78,7 +78,7 @@ pub fn check_private_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
     asks(0, "first");
     // The server has the question before the guest has written its answer to the console, and then the trial stops the agent for a while.
     rack.wait(DEADLINE, "the guest writes that it was answered", |rack| {
-        let told = rack.tell(&["vm", "logs", "net"]);
+        let told = rack.run_cli(&["vm", "logs", "net"]);
         let is = told.as_ref().is_ok_and(|told| told.contains(ANSWERED));
         Ok(Wait::some(is.then_some(()), format!("{told:?}")))
     })
