@@ -4,7 +4,7 @@ use crate::{
     Storm, fabric, fault::Fault, frame::AGENT_PORT, http, machine::Machine as Host, overlay::Opened, tally::Step,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd_agent::machine::{Action, Event, Life, Machine, Now};
+use meshd_agent::link_state::{Action, Event, Life, Machine, Now};
 use meshd_proto::{
     Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello, NicFacts,
     SERVER_NAME,

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `files` | files of the overlay: agent.json, boot.json with the token of this boot, CA certificate |
 //! | `link` | the connection to the central node: TLS, the node's key and certificate |
-//! | `machine` | the link state machine: enrolment, connection, heartbeats, retries; pure, no socket, no clock |
-//! | `driver` | passes events to `machine` and executes its actions |
+//! | `link_state` | the link state machine: enrolment, connection, heartbeats, retries; pure, no socket, no clock |
+//! | `link_driver` | passes events to `link_state` and executes its actions |
 //! | `system` | the kernel's view of the node: sysfs and procfs |
 //! | `facts` | what the node reports about itself |
 //! | `disks` | whole disks, and which of them are free |
@@ -19,12 +19,12 @@
 
 pub mod checks;
 mod disks;
-pub mod driver;
+pub mod link_driver;
 pub mod facts;
 pub mod files;
 pub mod task;
 mod link;
-pub mod machine;
+pub mod link_state;
 mod nat;
 pub mod system;
 pub mod vfio;

@@ -2,9 +2,9 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use meshd_agent::checks;
-use meshd_agent::driver;
 use meshd_agent::facts;
 use meshd_agent::files;
+use meshd_agent::link_driver;
 use meshd_agent::system::Tree;
 use meshd_agent::task::exec;
 use meshd_agent::vfio;
@@ -163,13 +163,13 @@ fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> 
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
     let Places { config, boot_file, state_dir, vm_dir, jobs_dir, root, reboot } = places;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
-    let options = driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
+    let options = link_driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
     // One thread is enough for one connection, and a node has better uses for its memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         tokio::spawn(stop_on_signal(shutdown.clone()));
-        driver::run(options, shutdown).await
+        link_driver::run(options, shutdown).await
     });
     // Files that are still being removed are left to the next agent.
     runtime.shutdown_background();

@@ -3,7 +3,7 @@
 
 use crate::{
     files::{self, FileError},
-    machine::Life,
+    link_state::Life,
 };
 use meshd_proto::EnrolResponse;
 use meshd_types::{Digest, NodeId, Timestamp};

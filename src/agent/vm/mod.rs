@@ -34,7 +34,7 @@ pub use console::console_log::{
 pub(super) use host::{
     capacity::{Space, space, store},
     memory::{resident, taken},
-    sandbox::check_installed as check_sandbox,
+    seccomp_support::check_installed as check_sandbox,
 };
 pub use host::{
     config::{CheckRunner, HostConfig},

@@ -7,7 +7,7 @@
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
 //! | `plane` | the trait by which the agent API calls the central node |
 //! | `routes` | routes of the agent API, and their error responses |
-//! | `seats` | connection limits of authenticated nodes, counted by node |
+//! | `node_connections` | connection limits of authenticated nodes, counted by node |
 //! | `socket` | A WebSocket of typed messages with an idle timeout |
 //! | `volumes` | serves byte ranges of volume files |
 //!
@@ -29,7 +29,7 @@ mod link;
 mod pending;
 mod plane;
 mod routes;
-mod seats;
+mod node_connections;
 mod socket;
 mod volumes;
 
@@ -90,7 +90,7 @@ struct AgentApi<P> {
     plane: Arc<P>,
     pending: Arc<ConnectionLimiter>,
     /// Links and consoles.
-    seats: Arc<seats::NodeSeats>,
+    permits: Arc<node_connections::NodePermits>,
     /// Files that go out at once.
     transfers: Arc<Semaphore>,
     shutdown: CancellationToken,
@@ -126,7 +126,7 @@ pub async fn run<P: AgentPlane>(
     let service = Arc::new(AgentApi {
         plane,
         pending: ConnectionLimiter::new("agent-pending", waiting),
-        seats: seats::NodeSeats::new(limits.connections - arriving - waiting),
+        permits: node_connections::NodePermits::new(limits.connections - arriving - waiting),
         transfers: Arc::new(Semaphore::new(MAX_TRANSFERS)),
         shutdown: shutdown.clone(),
         tasks: TaskTracker::new(),

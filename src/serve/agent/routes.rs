@@ -111,7 +111,7 @@ async fn link<P: AgentPlane>(
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
-    let seat = service.seats.take(client.peer.node).ok_or(Refusal::BUSY)?;
+    let seat = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
@@ -140,7 +140,7 @@ async fn accept_console<P: AgentPlane>(
     let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
     let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or_else(not_found)?;
-    let seat = service.seats.take(client.peer.node).ok_or(Refusal::BUSY)?;
+    let seat = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();

@@ -3,15 +3,15 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `screen` | the screen of an emulated terminal as HTML |
-//! | `table` | open consoles by session and virtual machine |
+//! | `terminal_screen` | the screen of an emulated terminal as HTML |
+//! | `open_consoles` | open consoles by session and virtual machine |
 //!
 //! A console is one WebSocket of the admin API, opened in the name of its user. The browser polls the screen and posts what is typed.
 
-mod screen;
-mod table;
+mod terminal_screen;
+mod open_consoles;
 
-pub(crate) use table::{Console, Consoles};
+pub(crate) use open_consoles::{Console, Consoles};
 
 use axum::http::{Extensions, Request};
 use meshd_api::ErrorView;

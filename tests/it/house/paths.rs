@@ -19,7 +19,7 @@ const PURE: [&str; 19] = [
     "src/image/overlay/secret.rs",
     "src/image/overlay/values.rs",
     "src/trust/capability.rs",
-    "src/agent/machine",
+    "src/agent/link_state",
     "src/dhcp",
     "src/tftp",
     "src/agent/vm/spec",

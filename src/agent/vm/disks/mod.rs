@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `volumes` | image files named by digest, fetched from the central node |
+//! | `qcow2_overlay` | the qcow2 overlay that a VM writes, above a base image |
 //! | `disk_write` | writes an image onto a disk of the node before the first start, and compares |
 //! | `exclusive_disk` | a block device opened with O_EXCL: size, wipe |
 //! | `ownership_marker` | which disks a VM owns and whether their image is written |
@@ -14,4 +15,5 @@ pub mod disk_release;
 pub mod disk_write;
 pub mod exclusive_disk;
 pub mod ownership_marker;
+pub mod qcow2_overlay;
 pub mod volumes;

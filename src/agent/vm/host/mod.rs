@@ -6,7 +6,7 @@
 //! | `resources` | what the node has for one specification: CPUs, NUMA nodes, huge pages, disks, bridges, images |
 //! | `installed` | QEMU, helper programs, UEFI firmware |
 //! | `cpu_models` | CPU models of the installed QEMU |
-//! | `sandbox` | whether the installed QEMU has a seccomp sandbox |
+//! | `seccomp_support` | whether the installed QEMU has a seccomp sandbox |
 //! | `memory` | memory that is left for VMs and their files |
 //! | `capacity` | space that is left in the store |
 //! | `facts` | the part that is reported to the central node for placement |
@@ -18,4 +18,4 @@ pub mod facts;
 pub mod installed;
 pub mod memory;
 pub mod resources;
-pub mod sandbox;
+pub mod seccomp_support;

@@ -5,7 +5,7 @@ use super::{
     config::HostConfig,
     installed::{self, Programs, Uefi},
     memory::{self, Memory},
-    sandbox,
+    seccomp_support,
 };
 use crate::{
     disks,
@@ -133,7 +133,7 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
     HostResources {
         models: programs.qemu.as_ref().and_then(|qemu| config.models.of(qemu)),
         kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
-        unconfined: programs.qemu.as_ref().and_then(|qemu| sandbox::check(qemu).err()),
+        unconfined: programs.qemu.as_ref().and_then(|qemu| seccomp_support::check(qemu).err()),
         vhost: tree.has(VHOST),
         threads: system::cpu(&tree).threads,
         programs,

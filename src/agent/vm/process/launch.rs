@@ -6,7 +6,7 @@ use crate::{
     vfio,
     vm::{
         confine::{Confinement, cgroup, cpuset::DedicatedCpus, device},
-        disks::{cloud_init_seed, ownership_marker},
+        disks::{cloud_init_seed, ownership_marker, qcow2_overlay},
         host::{config::HostConfig, resources},
         net::tap_ports,
         reservations::Reservations,
@@ -18,14 +18,14 @@ use crate::{
         vm_paths::VmPaths,
     },
 };
-use meshd_proto::vm::{ByteSize, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec, qcow2};
+use meshd_proto::vm::{MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmRefusal, VmSpec};
 use rustix::{
     fs::{CWD, FileType, Mode, mknodat},
     process::Signal,
 };
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
-    io::{self, Read as _, Write as _},
+    io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, lchown, symlink},
     path::{Path, PathBuf},
     sync::Arc,
@@ -138,7 +138,7 @@ fn confine(
 fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupLimits {
     let layers = plan.volumes.iter().filter_map(|volume| match volume {
         PlannedVolume::Layer { base, size } if layers_in_memory => {
-            Some(disk_size(base, *size).unwrap_or(0).saturating_add(LAYER_TABLES))
+            Some(qcow2_overlay::virtual_size(base, *size).unwrap_or(0).saturating_add(LAYER_TABLES))
         }
         _ => None,
     });
@@ -147,14 +147,6 @@ fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupL
     let dedicated = (!spec.shares_processors())
         .then(|| DedicatedCpus { count: usize::try_from(spec.vcpus).unwrap_or(usize::MAX), among: plan.cpus.clone() });
     cgroup::CgroupLimits { memory, vcpus: spec.vcpus, dedicated }
-}
-
-/// Returns the size of a layer's disk that the guest sees.
-fn disk_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
-    let mut header = Vec::new();
-    File::open(base)?.take(qcow2::HEADER).read_to_end(&mut header)?;
-    let own = qcow2::virtual_size(&header).map_err(io::Error::other)?;
-    Ok(size.map_or(own, ByteSize::bytes))
 }
 
 /// Cleans up after QEMU ended: helpers, control group, device permissions, TAP devices. A TPM that QEMU never connected to does not end by
@@ -213,7 +205,7 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
     }
     for (index, volume) in plan.volumes.iter().enumerate() {
         if let (PlannedVolume::Layer { base, size }, Some(qemu_img)) = (volume, &plan.qemu_img) {
-            layer(files, index, (base, *size), qemu_img, confined).await?;
+            qcow2_overlay::create(files, index, (base, *size), qemu_img, confined).await?;
         }
     }
     if let Some(swtpm) = &plan.swtpm {
@@ -243,27 +235,6 @@ fn serial(files: &VmPaths) -> io::Result<()> {
     }
     mknodat(CWD, files.serial_in(), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
     symlink("/dev/null", files.serial_out())
-}
-
-/// Makes a layer under a temporary name, so that no incomplete layer remains.
-async fn layer(
-    files: &VmPaths,
-    index: usize,
-    (base, size): (&Path, Option<ByteSize>),
-    qemu_img: &Path,
-    confined: &Confinement,
-) -> Result<(), String> {
-    let (place, (user, group)) = (files.layer(index), confined.owner());
-    let failed = |error: io::Error| format!("{} cannot be made: {error}", place.display());
-    if !place.exists() {
-        let fresh = place.with_extension("new");
-        write(&fresh, &[]).and_then(|()| device::own(&fresh, user, group, 0o600)).map_err(failed)?;
-        let size = disk_size(base, size).map_err(failed)?;
-        let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&fresh, base, size));
-        tool::run(&program, &args).await?;
-        fs::rename(&fresh, &place).map_err(failed)?;
-    }
-    device::own(&place, user, group, 0o600).map_err(failed)
 }
 
 fn copy_once(from: &Path, to: &Path) -> io::Result<()> {

@@ -6,7 +6,7 @@
 use super::plan::{Accel, Plan, PlannedVolume};
 use crate::vm::{
     confine::enter::{FIRST, PassedFile},
-    host::{installed::Uefi, resources::VHOST, sandbox::SANDBOX},
+    host::{installed::Uefi, resources::VHOST, seccomp_support::SANDBOX},
     net::tap_ports,
     vm_paths::VmPaths,
 };

@@ -1,7 +1,7 @@
 //! The agent itself, as it runs on a node, against the made-up central node.
 
 use super::fake::{Fake, NODE, Seen, deadline};
-use meshd_agent::driver::{self, Options, RunError};
+use meshd_agent::link_driver::{self, Options, RunError};
 use meshd_central::LinkCommand;
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, AgentConfig, BootPart, FromAgent, FromCentral, NodeAction};
 use meshd_types::{BootSessionId, NodeId, Secret, Timestamp};
@@ -77,7 +77,7 @@ impl Machine {
             reboot: vec!["/bin/touch".into(), self.path("rebooted").display().to_string()],
         };
         let shutdown = CancellationToken::new();
-        self.running = Some((shutdown.clone(), tokio::spawn(driver::run(options, shutdown))));
+        self.running = Some((shutdown.clone(), tokio::spawn(link_driver::run(options, shutdown))));
     }
 
     async fn stop(&mut self) {

@@ -1,6 +1,6 @@
 //! Ten thousand agents have lost meshd, and it comes back: the agents' own minds, with a clock that jumps from one deadline to the next.
 
-use meshd_agent::machine::{Action, Event, Life, Machine, Now};
+use meshd_agent::link_state::{Action, Event, Life, Machine, Now};
 use meshd_proto::{EnrolResponse, FromCentral, VERSION, Welcome};
 use meshd_types::Timestamp;
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};

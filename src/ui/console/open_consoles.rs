@@ -1,6 +1,6 @@
 //! Open consoles by session and virtual machine.
 
-use super::screen;
+use super::terminal_screen;
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use maud::Markup;
@@ -46,7 +46,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Console {
     fn new(now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
         let (typed, input) = mpsc::channel(MAX_WAITING);
-        let (rows, columns) = screen::SIZE;
+        let (rows, columns) = terminal_screen::SIZE;
         let terminal = Mutex::new(vt100::Parser::new(rows, columns, 0));
         let (version, used, ended) = (watch::Sender::new(1), Mutex::new(now), Mutex::default());
         (Console { terminal, version, typed, used, ended }, input)
@@ -55,7 +55,7 @@ impl Console {
     /// Number of the present screen, its HTML, and why the console ended if it did.
     pub(crate) fn screen(&self) -> (u64, Markup, Option<String>) {
         let version = *self.version.borrow();
-        (version, screen::html(lock(&self.terminal).screen()), lock(&self.ended).clone())
+        (version, terminal_screen::html(lock(&self.terminal).screen()), lock(&self.ended).clone())
     }
 
     /// Waits for a screen with another number, for at most `limit`.

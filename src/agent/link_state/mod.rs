@@ -26,14 +26,14 @@
 //! | `linked` | the state while connected: next heartbeat, report or renewal |
 //! | `runs` | runs of the checks, one at a time |
 //! | `actions` | ordered actions, each executed at most once |
-//! | `words` | events and actions |
+//! | `events` | events and actions |
 
 mod linked;
 mod runs;
 pub mod actions;
-mod words;
+mod events;
 
-pub use words::{Action, Event, Life, Now};
+pub use events::{Action, Event, Life, Now};
 
 use self::{
     linked::{Linked, silence},

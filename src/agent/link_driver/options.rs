@@ -1,6 +1,6 @@
 //! Paths of the agent, and why it cannot start.
 
-use super::edge::wall;
+use super::side_effects::wall;
 use crate::{
     checks,
     files::FileError,

@@ -10,25 +10,25 @@ use std::{
 const MAX_OF_NODE: usize = 64;
 
 /// Counts them.
-pub(super) struct NodeSeats {
+pub(super) struct NodePermits {
     total: usize,
     of_node: Mutex<BTreeMap<NodeId, usize>>,
 }
 
 /// Counts as one connection of a node until it is dropped.
-pub(super) struct NodeSeat {
-    seats: Arc<NodeSeats>,
+pub(super) struct NodePermit {
+    permits: Arc<NodePermits>,
     node: NodeId,
 }
 
-impl NodeSeats {
+impl NodePermits {
     /// `total` is the most of all nodes together.
     pub(super) fn new(total: usize) -> Arc<Self> {
-        Arc::new(NodeSeats { total, of_node: Mutex::default() })
+        Arc::new(NodePermits { total, of_node: Mutex::default() })
     }
 
     /// A seat for a connection of a node; `None` if the node or all nodes together have too many.
-    pub(super) fn take(self: &Arc<Self>, node: NodeId) -> Option<NodeSeat> {
+    pub(super) fn take(self: &Arc<Self>, node: NodeId) -> Option<NodePermit> {
         let mut all = self.lock();
         let taken: usize = all.values().sum();
         let own = all.entry(node).or_default();
@@ -36,7 +36,7 @@ impl NodeSeats {
             return None;
         }
         *own += 1;
-        Some(NodeSeat { seats: Arc::clone(self), node })
+        Some(NodePermit { permits: Arc::clone(self), node })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeId, usize>> {
@@ -44,9 +44,9 @@ impl NodeSeats {
     }
 }
 
-impl Drop for NodeSeat {
+impl Drop for NodePermit {
     fn drop(&mut self) {
-        let mut all = self.seats.lock();
+        let mut all = self.permits.lock();
         if let Some(own) = all.get_mut(&self.node) {
             *own -= 1;
             if *own == 0 {
@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_node_cannot_take_the_seats_of_others() {
-        let seats = NodeSeats::new(MAX_OF_NODE + 1);
+    fn one_node_cannot_take_the_permits_of_others() {
+        let permits = NodePermits::new(MAX_OF_NODE + 1);
         let node = |text: &str| text.parse().expect("an ID");
-        let mut taken: Vec<_> = (0..MAX_OF_NODE).filter_map(|_| seats.take(node("aaaaaaaa"))).collect();
+        let mut taken: Vec<_> = (0..MAX_OF_NODE).filter_map(|_| permits.take(node("aaaaaaaa"))).collect();
         assert_eq!(taken.len(), MAX_OF_NODE);
-        assert!(seats.take(node("aaaaaaaa")).is_none());
-        let _other = seats.take(node("bbbbbbbb")).expect("one is left");
+        assert!(permits.take(node("aaaaaaaa")).is_none());
+        let _other = permits.take(node("bbbbbbbb")).expect("one is left");
         taken.pop();
-        assert!(seats.take(node("bbbbbbbb")).is_some());
+        assert!(permits.take(node("bbbbbbbb")).is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! The machine: the order of the start, the pauses, the heartbeats, the tasks; and no sequence of events breaks a promise.
 
 use super::*;
-use crate::machine::actions::{MAX_REMEMBERED, REBOOT_PATIENCE};
+use crate::link_state::actions::{MAX_REMEMBERED, REBOOT_PATIENCE};
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, Check, NodeAction};
 use meshd_types::{Secret, Timestamp};
 use proptest::prelude::*;

@@ -3,8 +3,8 @@
 use super::Options;
 use crate::{
     files::{self, FileError},
-    machine::Event,
-    machine::actions::MAX_REMEMBERED,
+    link_state::Event,
+    link_state::actions::MAX_REMEMBERED,
 };
 use meshd_proto::{ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral, PendingReply};
 use meshd_types::Timestamp;

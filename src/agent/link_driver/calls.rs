@@ -1,11 +1,11 @@
 //! Runs one call to the central node at a time and returns its result as an event.
 
-use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT, edge::source};
+use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT, side_effects::source};
 use crate::{
     facts, files,
     link::call::{self, CallError},
     link::keys::KeyError,
-    machine::Event,
+    link_state::Event,
 };
 use futures_util::SinkExt as _;
 use meshd_proto::{EnrolRequest, EnrolResponse, Facts, FromAgent, Hello, PendingHello, RenewRequest};

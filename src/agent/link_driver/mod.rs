@@ -1,4 +1,4 @@
-//! Passes events to the link state machine ([`super::machine`]) and executes its actions. One task, one connection; slow work runs beside
+//! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One task, one connection; slow work runs beside
 //! it and returns as an event.
 //!
 //! | module | what it holds |
@@ -6,24 +6,24 @@
 //! | `background_thread` | a second thread for VMs and tasks |
 //! | `calls` | one call to the central node at a time |
 //! | `options` | paths of the agent, and why it cannot start |
-//! | `edge` | clock, randomness, log, files, reboot |
+//! | `side_effects` | clock, randomness, log, files, reboot |
 
 mod background_thread;
 mod calls;
-mod edge;
+mod side_effects;
 mod options;
 
 use self::{
     background_thread::BackgroundThread,
-    edge::{Outcomes, log, random, run_program, source, wall, with_ticket},
     options::places,
+    side_effects::{Outcomes, log, random, run_program, source, wall, with_ticket},
 };
 use super::{
     checks, facts, files,
     link::boot_log::BootLog,
     link::call::{self, Endpoint, LinkRead, Socket},
     link::keys::{KeyError, Keys},
-    machine::{Action, Event, Life, Machine, Now},
+    link_state::{Action, Event, Life, Machine, Now},
     nat,
     system::Tree,
     task::Tasks,
@@ -90,7 +90,7 @@ struct Driver {
 /// # Errors
 /// Only at the start: files of the overlay are missing or damaged. Later errors are logged and retried.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
-    edge::raise_limits();
+    side_effects::raise_limits();
     let options = with_ticket(options)?;
     let config = files::config(&options.config)?;
     let boot = files::boot(&options.boot_file, &config)?;
@@ -101,7 +101,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let outcomes = Outcomes::open(&options.state_dir);
     machine.remember(outcomes.all());
     let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
-    edge::log_start(&config, &boot);
+    side_effects::log_start(&config, &boot);
     let places = places(&options, &tree, &config, &boot);
     let background_thread = BackgroundThread::new()?;
     let vms = background_thread.within(|| VmManager::open(places));
