@@ -249,6 +249,54 @@ async fn action_names_ids_and_revisions_and_its_result_is_shown_for_each_node() 
 }
 
 #[tokio::test]
+async fn order_for_one_node_has_the_body_that_the_api_reads() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let page = browser.get("/ui/nodes/3f9a1c0e").await.text;
+    for (verb, form, body) in [
+        ("fence", "confirm=gpu-1&reason=power+is+off", json!({ "confirm": "gpu-1" })),
+        ("replace", "new=5a0b77c1", json!({ "new": "5a0b77c1" })),
+        ("accept-nic", "mac=02:00:00:00:00:09", json!({ "mac": "02:00:00:00:00:09" })),
+        (
+            "boot-once",
+            "profile=&kernel_args=debug+-quiet",
+            json!({ "profile": null, "kernel_args": ["debug", "-quiet"], "clear": false }),
+        ),
+        ("boot-once", "clear=1", json!({ "profile": null, "kernel_args": [], "clear": true })),
+    ] {
+        assert!(page.contains(&format!("action=\"/ui/nodes/3f9a1c0e/{verb}\"")), "{verb}");
+        let done = browser.post(&format!("/ui/nodes/3f9a1c0e/{verb}"), form).await;
+        assert_eq!(done.location(), format!("/ui/nodes/3f9a1c0e?done={verb}"), "{}", done.text);
+        let asked = api.asked.lock().expect("no panic").clone();
+        assert_eq!(asked.last(), Some(&(format!("/v1/nodes/3f9a1c0e/{verb}"), body)));
+    }
+    for (verb, form) in [("accept-nic", "mac=x"), ("erase", "")] {
+        let refused = browser.post(&format!("/ui/nodes/3f9a1c0e/{verb}"), form).await;
+        assert!(refused.status.is_client_error(), "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn faults_of_a_vm_file_are_shown_with_their_lines_above_the_text() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let refused = browser.post("/ui/vms", "key=k&start=1&file=name+%3D+%22one%22%0D%0Avcpu+%3D+1").await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(
+        refused.text.contains("vm.toml:2: vcpu") && refused.text.contains("vcpu = 1</textarea>"),
+        "{}",
+        refused.text
+    );
+    let asked = api.asked.lock().expect("no panic").clone();
+    assert!(asked.iter().all(|(path, _)| path != "/v1/vms"), "nothing was ordered");
+    let mut viewer = Browser::signed_in(&FakeApi::new("viewer")).await;
+    for path in ["/ui/vms", "/ui/vms/new"] {
+        let page = viewer.get(path).await.text;
+        assert!(!page.contains("textarea") && !page.contains("/ui/vms/new\""), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn viewer_sees_no_action() {
     let (viewer, operator) = (FakeApi::new("viewer"), FakeApi::new("operator"));
     for (api, sees) in [(viewer, false), (operator, true)] {

@@ -1,17 +1,20 @@
 //! Profiles, images, overlays.
 
-use super::Answer;
+use super::{Answer, actions};
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, encoded},
+    client::{ApiClient, ApiError, OrderNotes, encoded},
+    gate::{fields, redirect},
     html::{self, Page, code, plain, shown, time},
 };
 use axum::{
+    body::Body,
     extract::Path,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{ImageView, OverlayView, ProfileView, RevisionView};
+use meshd_api::{ImageView, OverlayView, ProfileView, RevisionView, Rollback};
+use serde_json::Value;
 
 fn profile_link(name: &str) -> Markup {
     html! { a href=(format!("{PREFIX}/profiles/{}", encoded(name))) { (name) } }
@@ -68,6 +71,7 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
             plain(&view.revised.image),
             code(view.revised.version.short()),
             time(view.revised.since),
+            rollback_form(&client, &name, view),
         ]
     };
     let rows: Vec<_> = revisions.iter().map(row).collect();
@@ -91,9 +95,38 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
         h2 { "Variables" }
         (html::table(&["Name", "Value"], &vars, "It sets no variable."))
         h2 { "Revisions" }
-        (html::table(&["Generation", "State", "Image", "Version", "Since"], &rows, "No revision is on record."))
+        (html::table(&["Generation", "State", "Image", "Version", "Since", "Order"], &rows, "No revision is on record."))
     };
     Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
+}
+
+/// Rolls the profile back to a revision; the one of the site file ends a rollback.
+fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Markup {
+    html! {
+        @if view.boots {
+            span.quiet { "booted" }
+        } @else if actions::may_order(client) {
+            form.inline method="post" action=(format!("{PREFIX}/profiles/{}/rollback", encoded(profile))) {
+                @if view.filed {
+                    input type="hidden" name="off" value="1";
+                    button { "Return to site file" }
+                } @else {
+                    input type="hidden" name="to" value=(view.revised.generation);
+                    button { "Roll back" }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) async fn rollback(client: ApiClient, Path(name): Path<String>, request: Request<Body>) -> Answer {
+    let fields = fields(request).await?;
+    let to = Some(fields.text("to").to_owned()).filter(|to| !to.is_empty());
+    let path = format!("/v1/profiles/{}/rollback", encoded(&name));
+    let order = Rollback { to, off: fields.is_ticked("off") };
+    let done = client.order::<Value>(&path, &order, &OrderNotes::default()).await;
+    done.map_err(|error| client.failed(&error))?;
+    Ok(redirect(&format!("{PREFIX}/profiles/{}", encoded(&name))))
 }
 
 pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {

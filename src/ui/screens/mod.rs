@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `access` | API tokens, tokens of machines, roots of the certificate authority |
-//! | `actions` | orders for nodes: preview, confirmation, result for each node |
+//! | `actions` | orders for nodes, and new virtual machines |
 //! | `catalog` | profiles, images, overlays |
 //! | `console` | the console of a virtual machine |
 //! | `inbox` | machines that wait for approval |
@@ -52,11 +52,12 @@ pub(crate) fn router() -> Router {
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
         .route(&at("/nodes/{node}/log"), get(node_log::page))
-        .route(&at("/nodes/{node}/{verb}"), post(actions::single))
+        .route(&at("/nodes/{node}/{verb}"), post(actions::one_node::run))
         .route(&at("/inbox"), get(inbox::page))
         .route(&at("/actions/preview"), post(actions::preview))
         .route(&at("/actions/run"), post(actions::run))
-        .route(&at("/vms"), get(work::vms))
+        .route(&at("/vms"), get(work::vms).post(actions::create_vm::run))
+        .route(&at("/vms/new"), get(actions::create_vm::page))
         .route(&at("/vms/{vm}"), get(work::vm))
         .route(&at("/vms/{vm}/console"), get(console::page))
         .route(&at("/vms/{vm}/console/screen"), get(console::screen))
@@ -69,6 +70,7 @@ pub(crate) fn router() -> Router {
         .route(&at("/slots"), get(work::slots))
         .route(&at("/profiles"), get(catalog::profiles))
         .route(&at("/profiles/{profile}"), get(catalog::profile))
+        .route(&at("/profiles/{profile}/rollback"), post(catalog::rollback))
         .route(&at("/images"), get(catalog::images))
         .route(&at("/overlays"), get(catalog::overlays))
         .route(&at("/events"), get(log::events))

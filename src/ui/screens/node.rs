@@ -76,7 +76,7 @@ pub(crate) async fn page(
         h1 { (shown(&view.name)) " " (html::phase(view.phase)) }
         @if !asked.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(asked.text("done"))) } }
         section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
-        @if actions::may_order(&client) { section aria-label="Actions" { (actions::of_node(view)) } }
+        @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail)) } }
         section { h2 { "Boot" } div id="boot" data-live {
             @match &related.boot { Some(boot) => (timeline::bars(boot)), None => p.quiet { "No boot is on record. Power the machine on." } }
         }

@@ -59,7 +59,13 @@ pub(super) fn vm_table(vms: &[VmView]) -> Markup {
 pub(crate) async fn vms(client: ApiClient, headers: HeaderMap) -> Answer {
     let vms = client.list::<VmView>(&format!("/v1/vms?sort=name&limit={ROWS}")).await;
     let vms = vms.map_err(|error| client.failed(&error))?;
-    let content = html! { h1 { "Virtual machines" } div id="rows" data-live { (vm_table(&vms.rows)) } };
+    let content = html! {
+        h1 { "Virtual machines" }
+        @if actions::may_order(&client) {
+            div.actions { a.button href=(format!("{PREFIX}/vms/new")) { "Create virtual machine" } }
+        }
+        div id="rows" data-live { (vm_table(&vms.rows)) }
+    };
     Ok(Page { client: &client, title: "VMs".to_owned(), place: "/vms", content }.answer(&headers))
 }
 

@@ -121,17 +121,19 @@ fn pages_are_accessible_in_both_themes_and_break_no_content_policy() {
 }
 
 #[test]
-fn console_of_a_virtual_machine_is_typed_into_in_chromium() {
+fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
     let world = central::world();
     let mut machine = central::Machine::new(&world, &PxeNode::new(&world, 1).boot());
     machine.start();
     world.wait_for_phase("online");
-    linux::create(&world, "one");
-    central::reaches(&machine, "one", "running");
+    let file = linux::file(&world, "one");
     in_chromium(&world, async |browser, link| {
         browser.goto(link).await.unwrap();
         wait_for(browser, "nav a", "VMs").await.click().await.unwrap();
-        wait_for(browser, "tbody a", "one").await.click().await.unwrap();
+        wait_for(browser, "a.button", "Create virtual machine").await.click().await.unwrap();
+        create_from_file(browser, &file).await;
+        wait_for(browser, "h1", "one").await;
+        wait_for(browser, "tbody td", "running").await;
         wait_for(browser, "a.button", "Open console").await.click().await.unwrap();
         let terminal = wait_for(browser, "#terminal", linux::PROMPT.trim()).await;
         assert_accessible(browser, "console").await;
@@ -143,4 +145,21 @@ fn console_of_a_virtual_machine_is_typed_into_in_chromium() {
         wait_for(browser, "#terminal", "answer 428").await;
         picture(browser, "console.png").await;
     });
+}
+
+/// A file with a fault is shown again with the line of the fault; the corrected one makes the virtual machine.
+async fn create_from_file(browser: &WebDriver, file: &str) {
+    wait_for(browser, "h1", "Create virtual machine").await;
+    assert_accessible(browser, "vms/new").await;
+    for (text, is_right) in [(file.replace("vcpus = 1", "vcpu = 1"), false), (file.to_owned(), true)] {
+        let field = browser.find(By::Css("textarea")).await.unwrap();
+        field.clear().await.unwrap();
+        field.send_keys(text).await.unwrap();
+        browser.find(By::Css("form button.main")).await.unwrap().click().await.unwrap();
+        if !is_right {
+            wait_for(browser, ".alert.bad", "vm.toml:2: vcpu").await;
+            let kept = browser.find(By::Css("textarea")).await.unwrap().prop("value").await.unwrap();
+            assert!(kept.unwrap_or_default().contains("vcpu = 1"), "the text is kept");
+        }
+    }
 }

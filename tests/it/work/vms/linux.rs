@@ -48,8 +48,8 @@ fn initramfs(dir: &Path) {
     run(Command::new("sh").args(["-c", archive, "sh"]).arg(&root).arg(dir.join("cd/initrd")));
 }
 
-/// Makes the CD and orders a machine that boots it.
-pub fn create(world: &World, name: &str) {
+/// Makes the CD, adds it to the volumes, and returns the vm.toml of a machine that boots it.
+pub fn file(world: &World, name: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let cd = dir.path().join("cd");
     fs::create_dir_all(&cd).unwrap();
@@ -63,12 +63,16 @@ pub fn create(world: &World, name: &str) {
     make.args(["-quiet", "-R", "-b", "isolinux.bin", "-c", "boot.cat", "-no-emul-boot", "-boot-load-size", "4"]);
     run(make.arg("-boot-info-table").arg("-o").arg(&iso).arg(&cd));
     let digest = done(world, &["volume", "add", iso.to_str().unwrap()]);
-    let text = format!(
+    format!(
         "name = \"{name}\"\nvcpus = 1\nmemory = \"256M\"\nallow_tcg = true\n\
          [[volume]]\nname = \"cd\"\nformat = \"iso\"\ndigest = \"{}\"\n",
         digest.trim()
-    );
+    )
+}
+
+/// Orders a machine that boots the CD.
+pub fn create(world: &World, name: &str) {
     let file = world.path(&format!("{name}.toml"));
-    fs::write(&file, text).unwrap();
+    fs::write(&file, self::file(world, name)).unwrap();
     done(world, &["vm", "create", "--start", "-f", file.to_str().unwrap()]);
 }

@@ -1,22 +1,27 @@
-//! Orders for nodes: preview, confirmation, result for each node.
+//! Orders: preview, confirmation, result for each node.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `create_vm` | the form for a new virtual machine |
+//! | `one_node` | orders that only one node takes |
+
+pub(super) mod create_vm;
+pub(super) mod one_node;
 
 use super::{Answer, node::node_link};
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, OrderNotes, encoded},
+    client::{ApiClient, ApiError, OrderNotes},
     form::Fields,
-    gate::{fields, redirect},
+    gate::fields,
     html::{self, Page, shown},
 };
 use axum::{
     body::Body,
-    extract::Path,
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{
-    Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, Drain, DrainPolicy, NodeView, Pin, ProfileView, Rename,
-};
+use meshd_api::{Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, Drain, DrainPolicy, NodeView, ProfileView};
 use meshd_trust::Role;
 use meshd_types::hex;
 use serde_json::{Value, json};
@@ -260,54 +265,4 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };
     Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
-}
-
-/// An order for one node that others do not take at the same time.
-pub(crate) async fn single(
-    client: ApiClient,
-    Path((node, verb)): Path<(String, String)>,
-    request: Request<Body>,
-) -> Answer {
-    let fields = fields(request).await?;
-    let path = format!("/v1/nodes/{}/{}", encoded(&node), encoded(&verb));
-    let order = match verb.as_str() {
-        "rename" => serde_json::to_value(Rename { name: fields.text("name").to_owned() }),
-        "pin" => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
-        "doctor" => Ok(Value::Null),
-        _ => {
-            let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "");
-            return Err(client.failed(&error));
-        }
-    };
-    let order = order.unwrap_or_default();
-    let done: Result<Value, ApiError> = client.order(&path, &order, &notes(&fields)).await;
-    done.map_err(|error| client.failed(&error))?;
-    Ok(redirect(&format!("{PREFIX}/nodes/{}?done={}", encoded(&node), encoded(&verb))))
-}
-
-/// Forms for one node: every action, and those that only one node takes.
-pub(super) fn of_node(node: &NodeView) -> Markup {
-    let to = |verb: &str| format!("{PREFIX}/nodes/{}/{verb}", node.id);
-    html! {
-        form method="post" action=(format!("{PREFIX}/actions/preview")) {
-            input type="hidden" name="node" value=(target(node));
-            (bar())
-        }
-        div.actions {
-            form.inline method="post" action=(to("rename")) {
-                label.hidden for="name" { "New name" }
-                input id="name" name="name" value=(shown(&node.name)) required maxlength="63";
-                button { "Rename" }
-            }
-            form.inline method="post" action=(to("pin")) {
-                @if node.pinned.is_some() {
-                    input type="hidden" name="off" value="1";
-                    button { "Unpin" }
-                } @else {
-                    button title="It boots what it runs now until it is unpinned" { "Pin running generation" }
-                }
-            }
-            form.inline method="post" action=(to("doctor")) { button { "Run readiness checks" } }
-        }
-    }
 }

@@ -1,0 +1,126 @@
+//! The form for a new virtual machine: a `vm.toml`, as `meshd vm create` reads it.
+
+use super::{Answer, may_order, notes};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError},
+    form::Fields,
+    gate::{fields, redirect},
+    html::{self, Page, shown},
+};
+use axum::{
+    body::Body,
+    http::{HeaderMap, Request, StatusCode},
+    response::Response,
+};
+use maud::{Markup, html};
+use meshd_api::{CreateVm, NodeView, TemplateView, VmView, VolumeView};
+use meshd_config::vm::parse_with;
+use meshd_types::{Digest, SystemUuid, hex};
+use std::path::Path;
+
+/// Nodes that the form offers.
+const MAX_NODES: usize = 1000;
+/// What the form starts with.
+const SAMPLE: &str = "name = \"vm-1\"
+vcpus = 1
+memory = \"1G\"
+
+[[volume]]
+name = \"root\"
+format = \"FORMAT\"
+digest = \"DIGEST\"
+";
+
+/// What somebody wrote, and why it was not done.
+struct Draft<'d> {
+    text: &'d str,
+    node: &'d str,
+    start: bool,
+    problem: Option<Markup>,
+}
+
+/// The empty form, with a volume of this site.
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let volumes: Vec<VolumeView> = client.get("/v1/volumes").await.map_err(|error| client.failed(&error))?;
+    let text = match volumes.first() {
+        Some(volume) => {
+            SAMPLE.replace("FORMAT", &html::word(&volume.kind)).replace("DIGEST", &volume.digest.to_string())
+        }
+        None => SAMPLE.replace("FORMAT", "qcow2"),
+    };
+    form(&client, &headers, &Draft { text: &text, node: "", start: true, problem: None }).await
+}
+
+async fn form(client: &ApiClient, headers: &HeaderMap, draft: &Draft<'_>) -> Answer {
+    let nodes = client.list::<NodeView>(&format!("/v1/nodes?sort=name&limit={MAX_NODES}")).await;
+    let nodes = nodes.map_err(|error| client.failed(&error))?;
+    let content = html! {
+        h1 { "Create virtual machine" }
+        @if let Some(problem) = &draft.problem { (problem) }
+        @if may_order(client) {
+            form.stack method="post" action=(format!("{PREFIX}/vms")) {
+                input type="hidden" name="key" value=(hex(&(client.environment.random)()));
+                label for="file" { "Specification (vm.toml)" }
+                textarea.code id="file" name="file" rows="16" spellcheck="false" required { (draft.text) }
+                label for="node" { "Node" }
+                select id="node" name="node" {
+                    option value="" { "any that is suitable" }
+                    @for node in &nodes.rows {
+                        @let id = node.id.to_string();
+                        option value=(id) selected[draft.node == id] { (shown(&node.name)) }
+                    }
+                }
+                label { input type="checkbox" name="start" value="1" checked[draft.start]; " Start it now" }
+                label for="reason" { "Reason, for the audit log" }
+                input id="reason" name="reason" maxlength="500";
+                div.actions {
+                    button.main { "Create" }
+                    a.button href=(format!("{PREFIX}/vms")) { "Cancel" }
+                }
+            }
+        } @else {
+            p { "Virtual machines are created from the role operator on." }
+        }
+    };
+    Ok(Page { client, title: "Create virtual machine".to_owned(), place: "/vms", content }.answer(headers))
+}
+
+/// Creates what the form describes. What is wrong with it is shown above the form, with the text as it was written.
+pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
+    let fields = fields(request).await?;
+    let problem = match create(&client, &fields).await {
+        Ok(vm) => return Ok(redirect(&format!("{PREFIX}/vms/{}", vm.uuid))),
+        Err(error) if error.status == StatusCode::UNAUTHORIZED => return Err(client.failed(&error)),
+        Err(error) => error,
+    };
+    let draft = Draft {
+        text: fields.text("file"),
+        node: fields.text("node"),
+        start: fields.is_ticked("start"),
+        problem: Some(html::refusal(&problem)),
+    };
+    let mut answer: Response = form(&client, &headers, &draft).await?;
+    *answer.status_mut() = problem.status;
+    Ok(answer)
+}
+
+async fn create(client: &ApiClient, fields: &Fields) -> Result<VmView, ApiError> {
+    let templates: Vec<TemplateView> = client.get("/v1/vm-templates").await?;
+    let templates = templates.into_iter().map(|TemplateView { name, template }| (name, template)).collect();
+    // Browsers send CR LF.
+    let text = fields.text("file").replace("\r\n", "\n");
+    let vm = parse_with(&text, Path::new("vm.toml"), uuid(fields.text("key")), Some(&templates));
+    let vm = vm.map_err(|faults| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", faults.to_string(), ""))?;
+    let node = Some(fields.text("node").to_owned()).filter(|node| !node.is_empty());
+    client.order("/v1/vms", &CreateVm { vm, node, start: fields.is_ticked("start") }, &notes(fields)).await
+}
+
+/// A UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice creates one virtual machine.
+fn uuid(key: &str) -> SystemUuid {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&Digest::of(key.as_bytes()).0[..16]);
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    SystemUuid(bytes)
+}

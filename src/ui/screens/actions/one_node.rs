@@ -1,0 +1,137 @@
+//! Orders that only one node takes.
+
+use super::{Answer, bar, notes, target};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, encoded},
+    form::Fields,
+    gate::{fields, redirect},
+    html::shown,
+};
+use axum::{
+    body::Body,
+    extract::Path,
+    http::{Request, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{AcceptNic, BootOnce, Fence, NodeDetail, Pin, Rename, Replace};
+use serde_json::Value;
+
+/// The body of an order.
+fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
+    let text = |name| fields.text(name).to_owned();
+    let order = match verb {
+        "rename" => serde_json::to_value(Rename { name: text("name") }),
+        "pin" => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
+        "doctor" => Ok(Value::Null),
+        "boot-once" => serde_json::to_value(BootOnce {
+            profile: Some(text("profile")).filter(|profile| !profile.is_empty()),
+            kernel_args: text("kernel_args").split_whitespace().map(str::to_owned).collect(),
+            clear: fields.is_ticked("clear"),
+        }),
+        "accept-nic" => {
+            let mac = fields.text("mac").parse().map_err(|_| {
+                let (message, hint) = ("this is no MAC address", "write it like 52:54:00:12:34:56");
+                ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, hint)
+            })?;
+            serde_json::to_value(AcceptNic { mac })
+        }
+        "replace" => serde_json::to_value(Replace { new: text("new") }),
+        "fence" => serde_json::to_value(Fence { confirm: text("confirm") }),
+        _ => return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")),
+    };
+    order.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", error.to_string(), ""))
+}
+
+/// Gives the order, and returns to the page of the node.
+pub(crate) async fn run(
+    client: ApiClient,
+    Path((node, verb)): Path<(String, String)>,
+    request: Request<Body>,
+) -> Answer {
+    let fields = fields(request).await?;
+    let failed = |error| client.failed(&error);
+    let order = body(&verb, &fields).map_err(failed)?;
+    let path = format!("/v1/nodes/{}/{}", encoded(&node), encoded(&verb));
+    let done: Value = client.order(&path, &order, &notes(&fields)).await.map_err(failed)?;
+    // A replacement moves the identity to another node.
+    let node = if verb == "replace" { done["node"]["id"].as_str().unwrap_or(&node) } else { &node };
+    Ok(redirect(&format!("{PREFIX}/nodes/{}?done={}", encoded(node), encoded(&verb))))
+}
+
+/// Forms for one node: every action, and those that only one node takes.
+pub(in crate::screens) fn forms(detail: &NodeDetail) -> Markup {
+    let node = &detail.node;
+    let to = |verb: &str| format!("{PREFIX}/nodes/{}/{verb}", node.id);
+    html! {
+        form method="post" action=(format!("{PREFIX}/actions/preview")) {
+            input type="hidden" name="node" value=(target(node));
+            (bar())
+        }
+        div.actions {
+            form.inline method="post" action=(to("rename")) {
+                label.hidden for="name" { "New name" }
+                input id="name" name="name" value=(shown(&node.name)) required maxlength="63";
+                button { "Rename" }
+            }
+            form.inline method="post" action=(to("pin")) {
+                @if node.pinned.is_some() {
+                    input type="hidden" name="off" value="1";
+                    button { "Unpin" }
+                } @else {
+                    button title="It boots what it runs now until it is unpinned" { "Pin running generation" }
+                }
+            }
+            form.inline method="post" action=(to("doctor")) { button { "Run readiness checks" } }
+            (boot_once(detail, &to("boot-once")))
+            (asked(&to("accept-nic"), "Accept NIC", "The node is recognised by this NIC, too.", &html! {
+                label for="mac" { "MAC address" }
+                input id="mac" name="mac" required maxlength="17" placeholder="52:54:00:12:34:56";
+            }, false))
+            (asked(&to("replace"), "Replace hardware", "Another machine takes over name, profile, variables and labels of this node.", &html! {
+                label for="new" { "ID or name of the new machine" }
+                input id="new" name="new" required maxlength="63";
+            }, true))
+            (asked(&to("fence"), "Fence", "The node is declared dead, and its virtual machines start elsewhere. Do this only when its power is off: otherwise they run twice.", &html! {
+                label for="confirm" { "Name of this node, to confirm that it is off" }
+                input id="confirm" name="confirm" required maxlength="63" autocomplete="off";
+            }, true))
+        }
+    }
+}
+
+/// A form that opens on demand: what comes of the order, what it asks, and the reason.
+fn asked(to: &str, title: &str, effect: &str, question: &Markup, is_dangerous: bool) -> Markup {
+    let id = format!("reason-{}", to.rsplit('/').next().unwrap_or_default());
+    html! {
+        details {
+            summary { (title) "…" }
+            form.stack method="post" action=(to) {
+                p { (effect) }
+                (question)
+                label for=(id) { "Reason, for the audit log" }
+                input id=(id) name="reason" maxlength="500";
+                button class=(if is_dangerous { "danger" } else { "main" }) { (title) }
+            }
+        }
+    }
+}
+
+/// The next boot only, or the way back.
+fn boot_once(detail: &NodeDetail, to: &str) -> Markup {
+    html! {
+        @if detail.once.is_some() {
+            form.inline method="post" action=(to) {
+                input type="hidden" name="clear" value="1";
+                button { "Clear boot once" }
+            }
+        } @else {
+            (asked(to, "Boot once", "The next boot only differs; the node keeps its profile.", &html! {
+                label for="once-profile" { "Profile, empty for its own" }
+                input id="once-profile" name="profile" maxlength="63";
+                label for="once-args" { "Additional kernel arguments; -NAME removes one" }
+                input id="once-args" name="kernel_args" maxlength="500" placeholder="debug -quiet";
+            }, false))
+        }
+    }
+}
