@@ -6,7 +6,7 @@ use meshd_agent::facts;
 use meshd_agent::files;
 use meshd_agent::link_driver;
 use meshd_agent::system::Tree;
-use meshd_agent::task::exec;
+use meshd_agent::task::task_enter;
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
@@ -85,7 +85,7 @@ enum Verb {
     #[command(subcommand)]
     Vfio(Vfio),
     /// Become a program of a task
-    #[command(hide = true, name = exec::VERB)]
+    #[command(hide = true, name = task_enter::VERB)]
     TaskEnter {
         #[arg(long)]
         procs: PathBuf,
@@ -146,7 +146,9 @@ fn main() -> ExitCode {
         Verb::Facts => print_facts(&places),
         Verb::Doctor { output, lines } => doctor(&places, if lines { ReportFormat::Lines } else { output }),
         Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
-        Verb::TaskEnter { procs, uid, dir, shm, argv } => task_enter(exec::TaskExec { procs, uid, dir, shm }, &argv),
+        Verb::TaskEnter { procs, uid, dir, shm, argv } => {
+            task_enter(task_enter::TaskExec { procs, uid, dir, shm }, &argv)
+        }
         Verb::VmEnter { uid, gid, procs, pins, users, pass, argv } => {
             let entry = vm_enter::VmExec { uid, gid, procs, pins, users, pass: Vec::new() };
             vm_enter(entry, &pass, &argv)
@@ -247,13 +249,13 @@ fn vm_enter(entry: vm_enter::VmExec, pass: &[OsString], argv: &[String]) -> anyh
     }
 }
 
-fn task_enter(place: exec::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
+fn task_enter(place: task_enter::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
     let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
-    match exec::enter(&place, program, args) {
+    match task_enter::enter(&place, program, args) {
         Ok(never) => match never {},
         Err(why) => {
             eprintln!("mesh-agent: {why}");
-            Ok(ExitCode::from(exec::CANNOT_RUN))
+            Ok(ExitCode::from(task_enter::CANNOT_RUN))
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `locks` | mutexes with a fixed order |
 //! | `environment` | store, clock, randomness, boot LAN, site snapshot, event log |
-//! | `orphans` | work that nodes report and that is not on record |
+//! | `orphan_workloads` | work that nodes report and that is not on record |
 //! | `links` | the live link of each node: commands, heartbeats, checks, deadlines |
 //! | `enrolment` | credentials of nodes: capabilities, tokens, certificates, authority |
 //! | `tasks` | programs on the metal of nodes |
@@ -43,7 +43,7 @@ pub mod generations;
 pub mod links;
 mod locks;
 pub mod nodes;
-mod orphans;
+mod orphan_workloads;
 pub mod tasks;
 pub mod workloads;
 
@@ -83,7 +83,7 @@ use meshd_store::Store;
 use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
 use nodes::NodeOps;
-use orphans::OrphanWork;
+use orphan_workloads::OrphanWork;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tasks::Tasks;
 use workloads::Workloads;

@@ -1,6 +1,6 @@
 //! Binds all sockets of all segments before anything serves. Errors are one sentence with a hint.
 
-use super::{files::Connections, tasks::DaemonTasks};
+use super::{files::Connections, supervisor::DaemonTasks};
 use crate::serve::{
     admin, agent,
     bind::{self, Service},

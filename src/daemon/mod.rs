@@ -7,7 +7,7 @@
 //! | `files` | the limit of open files, and the share of each API |
 //! | `privileges` | drops privileges while the process has one thread, because later threads inherit capabilities |
 //! | `reload` | reload: detects edited site files, overlays and secrets, and new images |
-//! | `tasks` | supervises all tasks: the first that ends stops the others |
+//! | `supervisor` | supervises all tasks: the first that ends stops the others |
 //!
 //! Nothing serves before all sockets are bound, so an occupied port ends the start with one error. After a signal, or when a task ends,
 //! all tasks are stopped and joined, so that no panic is lost.
@@ -17,7 +17,7 @@ mod build;
 mod files;
 mod privileges;
 mod reload;
-mod tasks;
+mod supervisor;
 
 pub use bind::DaemonError;
 pub use build::{REQUIRED_LOADERS, build, build_with};
@@ -27,7 +27,7 @@ use crate::serve::metrics::{self, Metrics};
 use bind::BoundSockets;
 use meshd_central::{Shared, WATCH_INTERVAL};
 use meshd_config::{DhcpMode, Site};
-use tasks::DaemonTasks;
+use supervisor::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 

@@ -7,7 +7,7 @@
 //! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
-//! | `hosting` | A node's capabilities for virtual machines in its current boot, besides its units and disks |
+//! | `vm_hosting` | A node's capabilities for virtual machines in its current boot, besides its units and disks |
 //! | `log` | the log of one boot of a node, in pieces |
 //! | `task` | tasks on a node: the desired state in one direction, the whole actual state in the other |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
@@ -31,7 +31,7 @@ pub mod bounded;
 mod check;
 mod enrol;
 mod facts;
-mod hosting;
+mod vm_hosting;
 pub mod log;
 pub mod task;
 mod link;
@@ -47,9 +47,9 @@ pub use facts::{
     CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP, SlotFacts, SriovFacts,
     StoreFacts, StoreKind, SystemFacts, Versions,
 };
-pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction, Welcome};
 pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
+pub use vm_hosting::{Hosting, HugepageFacts, NumaFacts};
 
 /// The version of everything in this module. Since 2 an agent tells its checks again also when nothing has changed.
 pub const VERSION: u16 = 2;

@@ -7,7 +7,7 @@
 //! | `capability` | capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes |
 //! | `enrol_token` | enrolment tokens: a secret that buys one certificate for one node |
 //! | `files` | files of keys and certificates, written atomically |
-//! | `mark` | marks of secrets: a keyed digest that changes with the secret and reveals nothing |
+//! | `secret_mark` | marks of secrets: a keyed digest that changes with the secret and reveals nothing |
 //! | `peer` | maps a verified client certificate to a node |
 //! | `verifier` | verifies client certificates in the TLS handshake |
 //! | `web` | the TLS certificate of the admin API: the operator's own, or a self-signed one that clients pin by fingerprint |
@@ -24,7 +24,7 @@ mod authority;
 pub mod capability;
 pub mod enrol_token;
 mod files;
-mod mark;
+mod secret_mark;
 mod peer;
 mod verifier;
 mod web;
@@ -32,8 +32,8 @@ mod web;
 pub use api_token::{ApiToken, ParseRoleError, Role};
 pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
 pub use enrol_token::{TokenRecord, TokenRefused};
-pub use mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use peer::Peer;
+pub use secret_mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
 pub use web::{WebIdentity, fingerprint};
 
 use std::path::PathBuf;

@@ -13,7 +13,7 @@
 //! | `services` | services that started and no longer run |
 //! | `store` | free space of the store of VMs |
 //! | `virtualization` | KVM and the units of the profile |
-//! | `work` | memory that VMs and tasks use |
+//! | `workload_memory` | memory that VMs and tasks use |
 
 mod clock;
 mod images;
@@ -25,7 +25,7 @@ mod report;
 mod services;
 mod store;
 mod virtualization;
-mod work;
+mod workload_memory;
 
 pub use self::{
     clock::Reference,
@@ -152,7 +152,7 @@ fn memory(context: &Context<'_>) -> Check {
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
     // Memory of VMs and tasks is meant for them.
-    let own = work::memory(context) >> 20;
+    let own = workload_memory::memory(context) >> 20;
     let work = if own > 0 { format!(", {own} MiB more taken by its work") } else { String::new() };
     let detail = format!("{available} of {total} MiB available{work}");
     if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available + own < *least) {

@@ -1,6 +1,6 @@
 //! The link state while connected: which heartbeat, report or renewal is due next.
 
-use super::{Action, Life, Now, runs::CheckRuns};
+use super::{Action, Life, Now, check_runs::CheckRuns};
 use meshd_proto::{CheckStatus, Resources};
 use meshd_types::Timestamp;
 use std::time::Duration;

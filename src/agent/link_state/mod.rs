@@ -24,20 +24,20 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `linked` | the state while connected: next heartbeat, report or renewal |
-//! | `runs` | runs of the checks, one at a time |
+//! | `check_runs` | runs of the checks, one at a time |
 //! | `actions` | ordered actions, each executed at most once |
 //! | `events` | events and actions |
 
 mod linked;
-mod runs;
+mod check_runs;
 pub mod actions;
 mod events;
 
 pub use events::{Action, Event, Life, Now};
 
 use self::{
+    check_runs::CheckRuns,
     linked::{Linked, silence},
-    runs::CheckRuns,
 };
 use actions::Actions;
 use meshd_proto::{

@@ -3,8 +3,8 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `rank_runner` | runs one task: prepare, start, wait, kill, clean up |
-//! | `exec` | the process that becomes the program: control group, limits, user |
-//! | `storage` | the file system of a task, bounded, in memory |
+//! | `task_enter` | the process that becomes the program: control group, limits, user |
+//! | `scratch_storage` | the file system of a task, bounded, in memory |
 //! | `mounts` | the mounts of a task: /dev/shm, /tmp, read-only control groups |
 //! | `hydra_launch_parser` | parses the launch commands of `mpiexec`; pure |
 //! | `cgroup` | the control group, which ends all processes together |
@@ -12,9 +12,9 @@
 //! An agent that ends kills its tasks, and an agent that starts kills the remains of an earlier one. The central node records them as failed.
 
 mod cgroup;
-pub mod exec;
+pub mod task_enter;
 mod hydra_launch_parser;
-mod storage;
+mod scratch_storage;
 mod mounts;
 mod rank_runner;
 

@@ -2,7 +2,7 @@
 //! leaves its group by accident, such as a service that root starts. A process of root can still leave it; the agent finds such a
 //! process by its mounts and kills it with the task.
 
-use super::storage;
+use super::scratch_storage;
 use rustix::{
     fs::{major, minor},
     mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount},
@@ -35,7 +35,7 @@ pub fn enter(shm: &Path) -> Result<(), String> {
         mount_bind(shm, SHARED).map_err(failed("cannot mount private shared memory"))?;
         mount_remount(SHARED, flags, "").map_err(failed("cannot restrict shared memory"))?;
     }
-    for (place, own) in [("/tmp", storage::tmp(shm)), ("/var/tmp", storage::var_tmp(shm))] {
+    for (place, own) in [("/tmp", scratch_storage::tmp(shm)), ("/var/tmp", scratch_storage::var_tmp(shm))] {
         // A task with files below this folder would not see them; no node has that.
         if !Path::new(place).is_dir() || shm.starts_with(place) {
             continue;

@@ -3,9 +3,9 @@
 use super::{
     TaskEvent,
     cgroup::Cgroup,
-    exec::{self, TaskExec},
     hydra_launch_parser, mounts,
-    storage::Storage,
+    scratch_storage::Storage,
+    task_enter::{self, TaskExec},
 };
 use crate::link::forward::{AckedOffsets, forward};
 use meshd_proto::task::{
@@ -132,7 +132,7 @@ impl TaskRunner {
     /// Starts a process of the task.
     fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, Fault> {
         let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
-        let mut command = exec::command(&TaskExec { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
+        let mut command = task_enter::command(&TaskExec { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
         let dir = dir.display().to_string();
         command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));

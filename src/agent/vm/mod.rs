@@ -12,7 +12,7 @@
 //! | [`confine`] | unprivileged user, control group and device rights of each VM |
 //! | `reservations` | resources of the node that are promised to VMs |
 //! | `vm_paths` | files of one VM |
-//! | `tool` | runs a helper program to its end |
+//! | `helper_program` | runs a helper program to its end |
 //!
 //! QEMU outlives the agent: a restarted agent finds the process and takes it over.
 
@@ -25,7 +25,7 @@ mod net;
 mod process;
 mod reservations;
 mod spec;
-mod tool;
+mod helper_program;
 mod vm_paths;
 
 pub use console::console_log::{

@@ -3,23 +3,23 @@
 //! | module | content |
 //! | --- | --- |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
-//! | `deadlines` | nodes that fall silent become offline |
+//! | `heartbeat_deadlines` | nodes that fall silent become offline |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
 mod checks;
-mod deadlines;
+mod heartbeat_deadlines;
 mod stale_checks;
 
 pub(crate) use checks::compare_units;
 pub use checks::doctor_report;
-pub use deadlines::WATCH_INTERVAL;
+pub use heartbeat_deadlines::WATCH_INTERVAL;
 
 use crate::{
     environment::Environment,
     locks::{DEADLINES, Leaf, Ordered},
 };
 use checks::PendingCheck;
-use deadlines::Timers;
+use heartbeat_deadlines::Timers;
 use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, LinkState};
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral, Heartbeat, NodeAction};
 use meshd_store::StoreError;

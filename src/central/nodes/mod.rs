@@ -29,7 +29,7 @@ pub use naming::NamingError;
 
 use super::{
     enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf,
-    orphans::OrphanWork, tasks::Tasks, workloads::Workloads,
+    orphan_workloads::OrphanWork, tasks::Tasks, workloads::Workloads,
 };
 use meshd_model::fleet::Lease;
 use std::sync::Arc;

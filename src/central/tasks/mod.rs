@@ -4,11 +4,11 @@
 //! | --- | --- |
 //! | `lifecycle` | starts and cancels tasks, tells nodes what to do, watches time limits |
 //! | `node_selection` | the nodes of a task, or the reason against each |
-//! | `reports` | what nodes report of their tasks, and their output |
+//! | `node_reports` | what nodes report of their tasks, and their output |
 
 mod lifecycle;
 mod node_selection;
-mod reports;
+mod node_reports;
 
 pub use lifecycle::{TaskError, TaskRequest, TaskTarget};
 pub(crate) use lifecycle::{edit_task, lose_node};
@@ -17,7 +17,7 @@ use super::{
     environment::Environment,
     links::Links,
     locks::{Ordered, TASK_ORDERS},
-    orphans::OrphanWork,
+    orphan_workloads::OrphanWork,
 };
 use meshd_proto::task::Stream;
 use meshd_store::{Limits, PieceLogs};

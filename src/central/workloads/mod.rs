@@ -4,44 +4,44 @@
 //! | --- | --- |
 //! | `consoles` | joins an operator and a node at the console of a virtual machine |
 //! | `disk_records` | audit records of disks that are written or wiped |
-//! | `guard` | refuses orders that would end or lose the work of a node |
+//! | `running_work_guard` | refuses orders that would end or lose the work of a node |
 //! | `lost_node` | frees the virtual machines of a node that is fenced or removed, and places them elsewhere |
 //! | `nics` | MAC and IP addresses of virtual NICs |
 //! | `placement` | nodes as placement sees them |
 //! | `readiness` | whether a virtual machine may run where it is |
 //! | `renamed_node` | moves the work of a node to its new ID |
-//! | `reports` | what nodes report of their virtual machines |
+//! | `node_reports` | what nodes report of their virtual machines |
 //! | `slots` | approves, disables and releases slots |
 //! | `vms` | creates, starts, stops and deletes virtual machines |
 //! | `volumes` | files of virtual machines: who may fetch them, when they may go |
 
 mod consoles;
 mod disk_records;
-mod guard;
+mod running_work_guard;
 mod lost_node;
 mod nics;
 mod placement;
 mod readiness;
 mod renamed_node;
-mod reports;
+mod node_reports;
 mod slots;
 mod vms;
 mod volumes;
 
 pub use consoles::{ConsoleError, ConsoleFrame, ConsoleSession, NodeEnd};
-pub use guard::{HeldWork, work_on};
-pub(crate) use guard::{spare, spare_all, spare_task};
 pub(crate) use lost_node::{forget, free};
+pub(crate) use node_reports::rebooted;
 pub(crate) use renamed_node::{move_vms, move_work};
-pub(crate) use reports::rebooted;
+pub use running_work_guard::{HeldWork, work_on};
+pub(crate) use running_work_guard::{spare, spare_all, spare_task};
 pub use slots::{SlotError, SlotParts};
 pub(crate) use vms::story;
 pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
 pub use volumes::VolumeUseError;
 
-use super::{environment::Environment, links::Links, locks::Leaf, orphans::OrphanWork};
+use super::{environment::Environment, links::Links, locks::Leaf, orphan_workloads::OrphanWork};
 use consoles::Consoles;
-use reports::{Addresses, Fetching};
+use node_reports::{Addresses, Fetching};
 use std::sync::Arc;
 
 /// Runs virtual machines on nodes.

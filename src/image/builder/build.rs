@@ -12,7 +12,7 @@ use super::{
     progress::{BuildStep, Progress},
     store,
     versions::{promote, versions},
-    work::BuildFolder,
+    work_folder::BuildFolder,
 };
 use crate::catalog::{
     Image,

@@ -15,7 +15,7 @@
 //! | `store` | writes blobs and manifests atomically |
 //! | `versions` | versions of images and bundles: promote, roll back, prune |
 //! | `volumes` | volume files of virtual machines, named by digest |
-//! | `work` | the work folder of one build, and the lock against a second build |
+//! | `work_folder` | the work folder of one build, and the lock against a second build |
 //!
 //! ```text
 //! image.toml ── recipe ──┐                       ┌─ repo       packages made again from the installed database, signed
@@ -38,7 +38,7 @@ mod progress;
 mod store;
 mod versions;
 mod volumes;
-mod work;
+mod work_folder;
 
 pub use build::{BuildRequest, build, recipe_digest};
 pub use bundle::{BundleFault, BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};

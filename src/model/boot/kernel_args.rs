@@ -1,6 +1,6 @@
 //! The kernel command line: arguments of site and profile, and what an argument must not be.
 
-use super::{Refusal, plan::What, quote};
+use super::{Refusal, ipxe_quote, plan::What};
 use meshd_config::{Profile, Site, arg_key};
 use meshd_types::Arch;
 
@@ -45,7 +45,7 @@ pub(super) fn check_args(what: &What, chain: &[String]) -> Result<(), Refusal> {
         let key = arg_key(arg);
         return refuse(format!("profile {name} sets the kernel argument {key}, which the boot chain needs itself"));
     }
-    if let Some(arg) = chain.iter().chain(&what.args).find(|arg| quote::ipxe_word(arg).is_none()) {
+    if let Some(arg) = chain.iter().chain(&what.args).find(|arg| ipxe_quote::ipxe_word(arg).is_none()) {
         return refuse(format!("the kernel argument {arg} of profile {name} cannot be written into an iPXE script"));
     }
     let passthrough = |arg: &&String| arg_key(arg) == arg_key(ARM_TRANSLATED) && *arg != ARM_TRANSLATED;

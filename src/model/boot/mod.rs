@@ -8,7 +8,7 @@
 //! | `refusal` | why a machine does not boot now |
 //! | `script` | renders a plan or a refusal for iPXE |
 //! | `failure` | the query of `GET /boot/failed` |
-//! | `quote` | quotes values in iPXE scripts |
+//! | `ipxe_quote` | quotes values in iPXE scripts |
 //! | `boot_queue` | limits how many machines load at once |
 //!
 //! Everything here is pure: equal inputs give equal scripts, byte for byte. A refusal is also a script: it shows the reason, waits and asks
@@ -18,7 +18,7 @@ mod boot_queue;
 mod failure;
 mod kernel_args;
 mod plan;
-mod quote;
+mod ipxe_quote;
 mod refusal;
 mod request;
 mod script;

@@ -4,7 +4,7 @@
 //! entry script. It never goes through its firmware's self test for that. `ifconf --configurator dhcp` and not `dhcp`, which also
 //! waits 16 seconds for an IPv6 router (seen with the iPXE of 2019).
 
-use super::{BootPlan, Endpoint, OverlayUrl, Refusal, quote};
+use super::{BootPlan, Endpoint, OverlayUrl, Refusal, ipxe_quote};
 use meshd_types::NodeId;
 use std::fmt::Write as _;
 
@@ -49,8 +49,8 @@ pub fn boot_script(plan: &BootPlan) -> String {
 pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId>, correlation: &str) -> String {
     let node = node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
     let (code, seconds) = (refusal.code(), refusal.wait_seconds());
-    let message = quote::ipxe_text(&refusal.message());
-    let correlation = quote::ipxe_text(correlation);
+    let message = ipxe_quote::ipxe_text(&refusal.message());
+    let correlation = ipxe_quote::ipxe_text(correlation);
     format!(
         "#!ipxe\n# refusal {code}\n# node {node}\n# correlation {correlation}\n\
          echo\necho meshd: not booted ({code})\necho {message}\necho node {node}, correlation {correlation}\n\

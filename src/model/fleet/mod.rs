@@ -7,13 +7,13 @@
 //! | `generations` | what nodes run: generations, history, revisions of profiles |
 //! | `events` | event log, audit log, idempotency keys |
 //! | `deadline_queue` | heartbeat deadlines |
-//! | `lease` | DHCP leases |
+//! | `dhcp_lease` | DHCP leases |
 
 mod boot;
 mod deadline_queue;
 mod events;
 mod generations;
-mod lease;
+mod dhcp_lease;
 mod node;
 
 pub use boot::{
@@ -23,6 +23,7 @@ pub use boot::{
     stall::Chain, stall::Stall, stall::stall,
 };
 pub use deadline_queue::DeadlineQueue;
+pub use dhcp_lease::Lease;
 pub use events::{
     audit::Audit, audit::AuditOutcome, audit::AuditSeq, audit_context::AuditContext, audit_context::Cause,
     audit_context::MAX_REASON, audit_context::ParseWhoError, audit_context::Principal, audit_context::Verb,
@@ -36,7 +37,6 @@ pub use generations::{
     history::KEPT_OF_A_NODE, history::MAX_HISTORY, revision::MAX_REVISIONS, revision::Revision,
     revision::RevisionSummary, revision::Revisions,
 };
-pub use lease::Lease;
 pub use node::{
     approval_rules::admitting, certificate::Certificate, condition::Condition, condition::ConditionKind,
     identity::ConflictingMachine, identity::Identified, identity::IdentityConflict, identity::MAX_RIVALS,

@@ -24,8 +24,8 @@ pub use vm::placement::{
     scheduler::{place, place_by},
 };
 pub use vm::{
-    locality::Locality,
     node_loss::MAX_REFUSED,
+    numa_locality::Locality,
     record::{Begun, NodeReport, Placement, Vm, VmChange, VmDesiredState},
     reserved_nic::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address},
     status::VmStatus,

@@ -17,7 +17,7 @@
 //! | `generations` | routes of generations and of reload |
 //! | `https` | the HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured |
 //! | `openapi` | generates the OpenAPI document from the route table and its types |
-//! | `life` | routes of the node life cycle |
+//! | `node_lifecycle` | routes of the node life cycle |
 //! | `order` | middleware: correlation IDs, authorisation, idempotency and the audit log for each order |
 //! | `orders` | routes of boot settings |
 //! | `query` | queries of lists: filters, order, pages, fields, entity tags; the search |

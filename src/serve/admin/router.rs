@@ -25,9 +25,9 @@ use std::time::Duration;
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(plane: Plane) -> Router {
-    let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(life::routes(
-        nodes_routes(Routes::default()),
-    )))))));
+    let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(
+        node_lifecycle::routes(nodes_routes(Routes::default())),
+    ))))));
     let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
     routes
         .into_router()

@@ -5,7 +5,7 @@
 //! | `console` | relays a VM console between node and operator |
 //! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
-//! | `plane` | the trait by which the agent API calls the central node |
+//! | `central_interface` | the trait by which the agent API calls the central node |
 //! | `routes` | routes of the agent API, and their error responses |
 //! | `node_connections` | connection limits of authenticated nodes, counted by node |
 //! | `socket` | A WebSocket of typed messages with an idle timeout |
@@ -27,14 +27,14 @@
 mod console;
 mod link;
 mod pending;
-mod plane;
+mod central_interface;
 mod routes;
 mod node_connections;
 mod socket;
 mod volumes;
 
+pub use central_interface::{AgentPlane, Ticket};
 pub use meshd_central::{LinkCommand, PlaneError};
-pub use plane::{AgentPlane, Ticket};
 
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
 use hyper::{StatusCode, header, server::conn::http1};

@@ -2,8 +2,8 @@
 
 use crate::vm::{
     confine::{Confinement, device},
+    helper_program,
     spec::argv,
-    tool,
     vm_paths::VmPaths,
 };
 use meshd_proto::vm::{ByteSize, qcow2};
@@ -29,7 +29,7 @@ pub async fn create(
         empty(&fresh).and_then(|()| device::own(&fresh, user, group, 0o600)).map_err(failed)?;
         let size = virtual_size(base, size).map_err(failed)?;
         let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&fresh, base, size));
-        tool::run(&program, &args).await?;
+        helper_program::run(&program, &args).await?;
         fs::rename(&fresh, &place).map_err(failed)?;
     }
     device::own(&place, user, group, 0o600).map_err(failed)

@@ -11,12 +11,12 @@ use crate::{
             Confinement, device,
             users::{MASK, USERS},
         },
+        helper_program,
         host::{
             config::HostConfig,
             installed::{self, Programs},
         },
         reservations::Reservations,
-        tool,
         vm_paths::VmPaths,
     },
 };
@@ -135,18 +135,18 @@ async fn add(
 ) -> Result<(), String> {
     const NAME: &str = "machine";
     let number = user.to_string();
-    let made = tool::run(ip, &words(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
+    let made = helper_program::run(ip, &words(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
     let (Err(why), Some(tunctl)) = (&made, installed::program(&Tree::new(&config.root), "tunctl")) else { return made };
     let users = files.folder().join("passwd");
     let line = format!("root:x:0:0::/:/bin/sh\n{NAME}:x:{number}:{number}::/:/sbin/nologin\n");
     fs::write(&users, line).map_err(|error| format!("{}: {error}", users.display()))?;
     let (program, args) = confined.naming(&users, &tunctl, &words(&["-t", port, "-u", NAME]));
-    tool::run(&program, &args).await.map_err(|error| format!("{error}; before that: {why}"))
+    helper_program::run(&program, &args).await.map_err(|error| format!("{error}; before that: {why}"))
 }
 
 async fn delete(ip: &Path, port: &str) {
     // It may not exist.
-    let _ = tool::run(ip, &words(&["link", "del", "dev", port])).await;
+    let _ = helper_program::run(ip, &words(&["link", "del", "dev", port])).await;
 }
 
 fn words(words: &[&str]) -> Vec<String> {

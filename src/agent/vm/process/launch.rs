@@ -7,6 +7,7 @@ use crate::{
     vm::{
         confine::{Confinement, cgroup, cpuset::DedicatedCpus, device},
         disks::{cloud_init_seed, ownership_marker, qcow2_overlay},
+        helper_program,
         host::{config::HostConfig, resources},
         net::tap_ports,
         reservations::Reservations,
@@ -14,7 +15,6 @@ use crate::{
             argv,
             plan::{Accel, Plan, PlannedVolume},
         },
-        tool,
         vm_paths::VmPaths,
     },
 };
@@ -220,7 +220,7 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
         }
         owned(state, 0o700)?;
         let (program, args) = confined.command(false, Vec::new(), swtpm, &argv::swtpm(files));
-        tool::run(&program, &args).await?;
+        helper_program::run(&program, &args).await?;
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use crate::vm::{
         console_input::ConsoleInput,
         console_log::{Console, FileWatch},
     },
+    helper_program,
     net::tap_ports,
-    tool,
 };
 use meshd_types::fail;
 use serde_json::Value;
@@ -153,11 +153,11 @@ async fn plug(terms: &QmpSessionConfig) -> Result<(), String> {
     for (port, bridge, peers) in &terms.ports {
         let ip = terms.ip.as_deref().ok_or("there is no `ip` to plug a card into a bridge")?;
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        tool::run(ip, &words(&["link", "set", "dev", port, "master", bridge])).await?;
+        helper_program::run(ip, &words(&["link", "set", "dev", port, "master", bridge])).await?;
         if !peers && fail::defends("guest-ports") {
             tap_ports::keep_apart(port)?;
         }
-        tool::run(ip, &words(&["link", "set", "dev", port, "up"])).await?;
+        helper_program::run(ip, &words(&["link", "set", "dev", port, "up"])).await?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::{
         list::ImageState,
         progress::{BuildStep, Progress},
         store,
-        work::BuildFolder,
+        work_folder::BuildFolder,
     },
     catalog::{
         bundle::{BundleError, BundleManifest, FORMAT, MAX_LAYER, load_bundle, load_bundle_manifest},

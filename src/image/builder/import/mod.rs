@@ -32,7 +32,7 @@ use super::{
     keys,
     progress::{BuildStep, Progress},
     store,
-    work::BuildFolder,
+    work_folder::BuildFolder,
 };
 use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
 use meshd_types::{Digest, Timestamp};

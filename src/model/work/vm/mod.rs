@@ -6,12 +6,12 @@
 //! | `placement` | chooses node and devices of a VM |
 //! | `status` | the state that is shown |
 //! | `disks` | disks that a VM has, had or leaves |
-//! | `locality` | NUMA locality of a VM on its node |
+//! | `numa_locality` | NUMA locality of a VM on its node |
 //! | `node_loss` | what happens to a VM whose node is lost or refuses it |
 //! | `reserved_nic` | NICs: owner of a MAC address, scope of an IP address |
 
 pub mod disks;
-pub mod locality;
+pub mod numa_locality;
 pub mod node_loss;
 pub mod placement;
 pub mod record;

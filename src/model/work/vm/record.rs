@@ -8,7 +8,7 @@
 //! ```
 //! It leaves its node only by that word, or after the node was fenced.
 
-use super::{locality::Locality, reserved_nic::fill_slot_cards};
+use super::{numa_locality::Locality, reserved_nic::fill_slot_cards};
 use meshd_config::vm::VmAsk;
 use meshd_proto::vm::{
     DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmOrder, VmReport, VmState,

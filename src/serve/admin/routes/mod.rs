@@ -7,7 +7,7 @@
 //! | `consoles` | consoles of virtual machines |
 //! | `events` | the event log and the audit log |
 //! | `generations` | history, diff, pin, rollback, reload |
-//! | `life` | the lifecycle of nodes |
+//! | `node_lifecycle` | the lifecycle of nodes |
 //! | `orders` | what a node boots |
 //! | `slots` | slots |
 //! | `stored_logs` | output of tasks and logs of boots, as streams |
@@ -22,7 +22,7 @@ pub(crate) mod catalog;
 pub(crate) mod consoles;
 pub(crate) mod events;
 pub(crate) mod generations;
-pub(crate) mod life;
+pub(crate) mod node_lifecycle;
 pub(crate) mod orders;
 pub(crate) mod slots;
 pub(crate) mod stored_logs;
