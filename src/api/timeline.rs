@@ -33,6 +33,9 @@ pub struct TimelineView {
     /// The times that the boot stood still.
     #[schema(value_type = Vec<Object>)]
     pub stalls: Vec<Stall>,
+    /// Why `mesh-init` refused to start the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// From the first stage to the last one so far, in milliseconds.
     pub total_ms: u64,
     /// All boots of the node that are kept, newest first, this one too.
@@ -71,6 +74,9 @@ pub struct BootSummary {
     pub stage: Option<Stage>,
     /// From the first stage to the last one, in milliseconds.
     pub total_ms: u64,
+    /// Why `mesh-init` refused to start the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 fn millis(from: Timestamp, to: Timestamp) -> u64 {
@@ -111,8 +117,18 @@ impl TimelineView {
             stages,
             waits: boot.waits.clone(),
             stalls: boot.stalls.clone(),
+            failure: boot.failure.clone(),
             boots: boots.iter().enumerate().map(|(place, boot)| BootSummary::new(boot, place > 0)).collect(),
         })
+    }
+}
+
+impl TimelineView {
+    /// The reason why this boot failed, or the boot before while this one has not come online.
+    pub fn last_failure(&self) -> Option<(&BootSummary, &str)> {
+        let place = self.boots.iter().position(|boot| boot.session == self.session)?;
+        let mut recent = self.boots.iter().skip(place).take(2).take_while(|boot| boot.result != BootStatus::Online);
+        recent.find_map(|boot| Some((boot, boot.failure.as_deref()?)))
     }
 }
 
@@ -124,6 +140,7 @@ impl BootSummary {
             result: boot.standing(over),
             stage: boot.furthest(),
             total_ms: total(&stages(boot)),
+            failure: boot.failure.clone(),
         }
     }
 }

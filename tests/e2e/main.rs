@@ -10,6 +10,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod boot;
+mod browser;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod nodes;
 mod overlays;
 mod racks;

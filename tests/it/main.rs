@@ -7,6 +7,8 @@ mod admin;
 mod attack;
 mod boot;
 mod house;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod nodes;
 mod requirements;
 mod site;

@@ -1,16 +1,16 @@
 //! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent started.
 
-use crate::boot::BootService;
+use crate::{boot::BootService, environment::alarms::report};
 use meshd_model::{
     boot::BootFailure,
-    fleet::{Actor, Event, EventKind, Stage},
+    fleet::{Actor, BootSession, Event, EventKind, Stage},
 };
 use meshd_proto::{
     FromCentral,
     log::{LogPiece, LogSource, LogStored},
     task::Piece,
 };
-use meshd_store::{Chunk, Limits, LogLine};
+use meshd_store::{Chunk, Limits, LogLine, StoreError};
 use meshd_types::{BootSessionId, NodeId, fail};
 use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking};
@@ -88,14 +88,25 @@ impl BootService {
             return true;
         }
         let now = self.env.now();
-        let event = Event::new(now, Actor::Node, EventKind::BootFailed, reason.clone()).of_node(node);
-        self.env.record(event.in_session(session)).await;
+        self.record_failure(node, session, &reason).await;
         let data = Piece::Text(format!("mesh-init: FAILED: {reason}\n"));
         let line = LogLine { when: now, node, stream: LogSource::BootFailure, at: 0, data };
         if let Err(error) = self.append_log(session, line).await {
             tracing::error!(%node, %session, %error, "the report of a failed boot is not stored; check the disk");
         }
         true
+    }
+
+    async fn record_failure(&self, node: NodeId, session: BootSessionId, reason: &str) {
+        let event = Event::new(self.env.now(), Actor::Node, EventKind::BootFailed, reason.to_owned()).of_node(node);
+        let recorded = self.env.store.commit(|tx| {
+            if let Some(boot) = tx.session(session).cloned() {
+                tx.put_session(BootSession { failure: Some(reason.to_owned()), ..boot });
+            }
+            tx.event(event.in_session(session));
+            Ok::<_, StoreError>(())
+        });
+        report(recorded.await);
     }
 
     /// Returns lines of a boot's log from an offset on.

@@ -21,6 +21,7 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
         out += &format!("\nstood still from {} {until}: {} is missing\n", stall.since, stall.missing);
         out += &wrapped(&stall.cause, 2);
     }
+    out += &failure(boot);
     if boot.boots.len() > 1 {
         out += &format!("\n{}", boots(boot));
     }
@@ -45,6 +46,16 @@ fn stages(boot: &TimelineView) -> String {
 fn waited(wait: &Wait, opened: Timestamp) -> [String; 5] {
     let what = format!("(wait: {})", wait.code);
     [what, wait.at.to_string(), span(wait.last.since(wait.at)), span(wait.at.since(opened)), String::new()]
+}
+
+/// The reason of this boot, or of the boot before if this one is not yet online.
+fn failure(boot: &TimelineView) -> String {
+    let (what, reason) = match boot.last_failure() {
+        Some((summary, reason)) if summary.session == boot.session => ("failed", reason),
+        Some((_, reason)) => ("the boot before failed", reason),
+        None => return String::new(),
+    };
+    format!("\n{what}:\n{}", wrapped(reason, 2))
 }
 
 fn boots(boot: &TimelineView) -> String {

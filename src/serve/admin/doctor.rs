@@ -155,8 +155,7 @@ fn machines(model: &Model) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let boots = model.newest_sessions();
-    let stalled: Vec<String> =
-        boots.filter(|boot| boot.standing(false) == BootStatus::Stalled).map(|boot| stopped(model, boot)).collect();
+    let stalled: Vec<String> = boots.filter(|boot| is_stopped(boot)).map(|boot| stopped(model, boot)).collect();
     let looping: Vec<String> = model
         .newest_sessions()
         .filter(|boot| boot.looping && boot.standing(false) != BootStatus::Online)
@@ -196,7 +195,14 @@ fn name(model: &Model, boot: &BootSession) -> String {
     node.map_or_else(|| format!("MAC {}", boot.mac), |node| node.to_string())
 }
 
+fn is_stopped(boot: &BootSession) -> bool {
+    matches!(boot.standing(false), BootStatus::Stalled | BootStatus::Failed)
+}
+
 fn stopped(model: &Model, boot: &BootSession) -> String {
+    if let Some(reason) = &boot.failure {
+        return format!("{} (failed: {reason})", name(model, boot));
+    }
     let missing = boot.stalled().map_or("a stage", |stall| stall.missing.as_str());
     format!("{} ({missing} is missing)", name(model, boot))
 }

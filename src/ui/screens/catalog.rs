@@ -3,7 +3,7 @@
 use super::{Answer, actions};
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, OrderNotes, encoded},
+    client::{ApiClient, ApiError, encoded},
     gate::{fields, redirect},
     html::{self, Page, code, plain, shown, time},
 };
@@ -107,6 +107,7 @@ fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Mark
             span.quiet { "booted" }
         } @else if actions::may_order(client) {
             form.inline method="post" action=(format!("{PREFIX}/profiles/{}/rollback", encoded(profile))) {
+                (actions::force_box())
                 @if view.filed {
                     input type="hidden" name="off" value="1";
                     button { "Return to site file" }
@@ -124,7 +125,7 @@ pub(crate) async fn rollback(client: ApiClient, Path(name): Path<String>, reques
     let to = Some(fields.text("to").to_owned()).filter(|to| !to.is_empty());
     let path = format!("/v1/profiles/{}/rollback", encoded(&name));
     let order = Rollback { to, off: fields.is_ticked("off") };
-    let done = client.order::<Value>(&path, &order, &OrderNotes::default()).await;
+    let done = client.order::<Value>(&path, &order, &actions::notes(&fields)).await;
     done.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/profiles/{}", encoded(&name))))
 }

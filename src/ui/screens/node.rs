@@ -73,7 +73,7 @@ pub(crate) async fn page(
     let related = related(&client, &detail, asked.text("session")).await.map_err(failed)?;
     let view = &detail.node;
     let content = html! {
-        h1 { (shown(&view.name)) " " (html::phase(view.phase)) }
+        h1 { (shown(&view.name)) " " span id="phase" data-live { (html::phase(view.phase)) } }
         @if !asked.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(asked.text("done"))) } }
         section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
         @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail)) } }

@@ -16,7 +16,7 @@ fn class(status: BootStatus) -> &'static str {
         BootStatus::Online => "good",
         BootStatus::Booting => "busy",
         BootStatus::Waiting => "warn",
-        BootStatus::Stalled | BootStatus::Stopped => "bad",
+        BootStatus::Stalled | BootStatus::Stopped | BootStatus::Failed => "bad",
         BootStatus::Rebooted => "idle",
     }
 }
@@ -25,7 +25,13 @@ pub(super) fn bars(boot: &TimelineView) -> Markup {
     html! {
         p {
             (html::badge(class(boot.result), boot.result.as_str()))
-            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) @if boot.result == BootStatus::Booting { " so far" } ", network card " code { (boot.mac) }
+            " began " (html::time(boot.opened_at)) ", " (duration(boot.total_ms)) @if boot.result == BootStatus::Booting { " so far" } ", NIC " code { (boot.mac) }
+        }
+        @if let Some((summary, reason)) = boot.last_failure() {
+            div.alert.bad {
+                strong { @if summary.session == boot.session { "This boot failed" } @else { "The boot before failed" } }
+                p { (shown(reason)) }
+            }
         }
         @for stall in &boot.stalls {
             @if stall.ended.is_none() {
@@ -75,7 +81,10 @@ fn boots(boot: &TimelineView) -> Markup {
                 a href=(format!("?session={}", summary.session)) { (html::time(summary.opened_at)) }
                 @if summary.session == boot.session { span.quiet { " (shown)" } }
             };
-            let result = html::badge(class(summary.result), summary.result.as_str());
+            let result = html! {
+                (html::badge(class(summary.result), summary.result.as_str()))
+                @if let Some(reason) = &summary.failure { " " (shown(reason)) }
+            };
             let stage = html::maybe(summary.stage.map(meshd_model::fleet::Stage::as_str));
             vec![when, result, stage, html::plain(duration(summary.total_ms))]
         })

@@ -82,7 +82,7 @@ vars = {{ mpi_group = "pair", mpi_slots = 2, mpi_public_key = "ssh-ed25519 AAAA 
         Identity::at(1).node_id()
     );
     let site = dir.join("site.toml");
-    fs::write(&site, text + &profile).expect("written");
+    fs::write(&site, text + profile.as_str()).expect("written");
     site
 }
 

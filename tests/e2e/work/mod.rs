@@ -10,4 +10,4 @@
 mod bundles;
 mod mpi;
 mod vfio;
-mod vms;
+pub mod vms;

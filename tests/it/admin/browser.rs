@@ -2,13 +2,9 @@
 //! typed into. Each page is checked with axe-core in both themes.
 
 use crate::{
+    kit::browser::{assert_accessible, in_chromium, order_all, picture, wait_for},
     work::vms::{central, linux},
-    world::{
-        World,
-        browser::{assert_accessible, in_chromium, picture, wait_for},
-        eventually,
-        node::PxeNode,
-    },
+    world::{World, eventually, node::PxeNode},
 };
 use thirtyfour::prelude::*;
 
@@ -43,7 +39,7 @@ fn rack() -> World {
 #[test]
 fn rack_is_seen_and_changed_in_chromium() {
     let world = rack();
-    in_chromium(&world, async |browser, link| walk(browser, &world, link).await);
+    in_chromium(&world.path("site.toml"), async |browser, link| walk(browser, &world, link).await);
 }
 
 async fn walk(browser: &WebDriver, world: &World, link: &str) {
@@ -68,12 +64,7 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     // From the inbox to an approved machine.
     wait_for(browser, "nav a", "Inbox").await.click().await.unwrap();
     wait_for(browser, "tbody td", "node-").await;
-    browser.find(By::Css("thead input[data-all]")).await.unwrap().click().await.unwrap();
-    browser.find(By::Css("button[value=approve]")).await.unwrap().click().await.unwrap();
-    wait_for(browser, "form button.main", "Approve 1 node").await;
-    browser.find(By::Css("input[name=reason]")).await.unwrap().send_keys("sticker compared").await.unwrap();
-    browser.find(By::Css("form button.main")).await.unwrap().click().await.unwrap();
-    wait_for(browser, ".alert.good", "Done for 1 node").await;
+    order_all(browser, "approve", "sticker compared").await;
     wait_for(browser, "nav a", "Audit log").await.click().await.unwrap();
     wait_for(browser, "tbody td", "sticker compared").await;
 
@@ -108,7 +99,7 @@ const PAGES: [&str; 13] = [
 #[test]
 fn pages_are_accessible_in_both_themes_and_break_no_content_policy() {
     let world = rack();
-    in_chromium(&world, async |browser, link| {
+    in_chromium(&world.path("site.toml"), async |browser, link| {
         browser.goto(link).await.unwrap();
         wait_for(browser, ".tile", "gpu-7").await;
         let base = browser.current_url().await.unwrap();
@@ -127,7 +118,7 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
     machine.start();
     world.wait_for_phase("online");
     let file = linux::file(&world, "one");
-    in_chromium(&world, async |browser, link| {
+    in_chromium(&world.path("site.toml"), async |browser, link| {
         browser.goto(link).await.unwrap();
         wait_for(browser, "nav a", "VMs").await.click().await.unwrap();
         wait_for(browser, "a.button", "Create virtual machine").await.click().await.unwrap();

@@ -1,7 +1,7 @@
 //! Schemathesis against the admin API: requests derived from its OpenAPI document, valid and invalid ones.
 
 use super::https::{ADMIN, Office, PORT};
-use crate::world::program;
+use crate::kit::python_tools;
 use std::{
     fs,
     process::{Command, Stdio},
@@ -21,7 +21,7 @@ fn schemathesis_finds_no_server_error_and_no_answer_outside_the_schema() {
     // An answer that follows what happens does not end.
     let config = office.world.path("schemathesis.toml");
     fs::write(&config, "[parameters]\n\"query.follow\" = false\n").unwrap();
-    let mut command = Command::new(program::python_tools().join("bin/schemathesis"));
+    let mut command = Command::new(python_tools().join("bin/schemathesis"));
     command.arg("--config-file").arg(&config);
     command.args(["run", &format!("https://{ADMIN}:{PORT}/v1/openapi.json"), "--tls-verify", "false", "--no-color"]);
     command.args(["--header", &format!("Authorization: Bearer {}", token.trim()), "--checks", CHECKS]);

@@ -65,4 +65,11 @@ fn reason_of_mesh_init_is_recorded_for_the_machine_that_boots_the_session_alone(
     );
     let node = events[0]["node"].as_str().unwrap();
     assert_eq!(logs(&world, &[node]), "mesh-init: FAILED: no packages\n");
+    let timeline = world.json(&["node", "timeline", node, "-o", "json"]);
+    assert_eq!((&timeline["result"], &timeline["failure"]), (&"failed".into(), &"no packages".into()), "{timeline}");
+
+    // The reason is shown until a later boot comes online.
+    machine.boot();
+    let text = String::from_utf8(world.meshd(&["node", "timeline", node]).stdout).unwrap();
+    assert!(text.contains("the boot before failed:\n  no packages\n"), "{text}");
 }

@@ -1,7 +1,6 @@
 //! A whole site in two network namespaces: the real `meshd serve` as a process on its real ports on one side of a wire, and a
 //! fake PXE node that walks the chain over real sockets on the other. Everything goes when it is dropped, also in a panic.
 
-pub mod browser;
 pub mod dhcp;
 pub mod http;
 pub mod node;

@@ -3,7 +3,7 @@
 use super::{World, eventually};
 use meshd_lab::Namespace;
 use std::{
-    env, fs,
+    fs,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -54,11 +54,4 @@ impl Drop for Program {
             eprintln!("--- {} said\n{}", self.name, self.said());
         }
     }
-}
-
-/// The Python environment that `make setup` makes in the user's cache.
-pub fn python_tools() -> PathBuf {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| PathBuf::from(env::var_os("HOME").unwrap()).join(".cache"));
-    cache.join("meshd/python")
 }

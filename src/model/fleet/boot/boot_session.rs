@@ -84,6 +84,9 @@ pub struct BootSession {
     /// The session was ended because its address changed in a suspicious way. It gets nothing any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
+    /// Why `mesh-init` refused to start the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 /// What a DHCP exchange means for the boot session of its MAC address.
@@ -126,6 +129,8 @@ pub enum BootStatus {
     Rebooted,
     /// Ended before it was online.
     Stopped,
+    /// `mesh-init` refused to start the node and reported why.
+    Failed,
 }
 
 impl BootStatus {
@@ -156,6 +161,7 @@ impl BootSession {
             relay_port: None,
             is_relayed: false,
             ended: false,
+            failure: None,
         };
         session.mark(stage, now);
         session
@@ -236,6 +242,7 @@ impl BootSession {
             Outcome::Online => BootStatus::Online,
             Outcome::Ordered => BootStatus::Rebooted,
             Outcome::Waiting => BootStatus::Waiting,
+            Outcome::Stopped(_) if self.failure.is_some() => BootStatus::Failed,
             Outcome::Stopped(_) if over => BootStatus::Stopped,
             Outcome::Stopped(_) if self.stalled().is_some() => BootStatus::Stalled,
             Outcome::Stopped(_) => BootStatus::Booting,

@@ -163,9 +163,8 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
             (question(action, &profiles))
             label for="reason" { "Reason, for the audit log" }
             input id="reason" name="reason" maxlength="500";
-            @if action.is_dangerous {
-                label { input type="checkbox" name="force" value="1"; " Do it even if virtual machines or a task are lost" }
-            }
+            // A profile may take devices from virtual machines that run.
+            @if action.is_dangerous || action.ask == Ask::Profile { (force_box()) }
             div.actions {
                 button class=(if action.is_dangerous { "danger" } else { "main" }) { (action.title) " " (nodes.len()) @if nodes.len() == 1 { " node" } @else { " nodes" } }
                 a.button href=(format!("{PREFIX}/nodes")) { "Cancel" }
@@ -174,6 +173,11 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
         p.quiet { "Nothing is done if one of the nodes has changed since the list was shown." }
     };
     Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
+}
+
+/// Whether running work may be lost. Without it, meshd refuses an order that would end work.
+pub(super) fn force_box() -> Markup {
+    html! { label { input type="checkbox" name="force" value="1"; " Do it even if virtual machines or a task are lost" } }
 }
 
 fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
@@ -228,7 +232,7 @@ fn labels(text: &str) -> Value {
     json!({ "set": set, "unset": unset })
 }
 
-fn notes(fields: &Fields) -> OrderNotes {
+pub(super) fn notes(fields: &Fields) -> OrderNotes {
     let (reason, key) = (fields.text("reason").to_owned(), fields.text("key").to_owned());
     OrderNotes { reason, force: fields.is_ticked("force"), key }
 }

@@ -1,6 +1,6 @@
 //! Orders that only one node takes.
 
-use super::{Answer, bar, notes, target};
+use super::{Answer, bar, force_box, notes, target};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
@@ -65,7 +65,8 @@ pub(in crate::screens) fn forms(detail: &NodeDetail) -> Markup {
     let to = |verb: &str| format!("{PREFIX}/nodes/{}/{verb}", node.id);
     html! {
         form method="post" action=(format!("{PREFIX}/actions/preview")) {
-            input type="hidden" name="node" value=(target(node));
+            // Live: an order names the revision that the page shows.
+            span id="target" data-live { input type="hidden" name="node" value=(target(node)); }
             (bar())
         }
         div.actions {
@@ -131,6 +132,7 @@ fn boot_once(detail: &NodeDetail, to: &str) -> Markup {
                 input id="once-profile" name="profile" maxlength="63";
                 label for="once-args" { "Additional kernel arguments; -NAME removes one" }
                 input id="once-args" name="kernel_args" maxlength="500" placeholder="debug -quiet";
+                (force_box())
             }, false))
         }
     }

@@ -2,7 +2,7 @@
 //! network, one on the site's own with a slot and its disk. Its console from here to the guest and back, what befalls the network, the death
 //! of the agent, the death of QEMU, and the end of KVM. One boot.
 
-mod guest;
+pub mod guest;
 mod networks;
 mod private_net;
 

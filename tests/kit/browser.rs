@@ -1,8 +1,8 @@
-//! The web UI of a site in Debian's Chromium.
+//! The web UI in Debian's Chromium.
 //!
 //! With `MESHD_SCREENSHOTS=FOLDER` the pictures of README are written there.
 
-use super::{World, program};
+use super::python_tools;
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -28,9 +28,9 @@ impl Drop for Ends {
 }
 
 /// `meshd ui` of a site, and its link.
-fn meshd_ui(world: &World) -> (Ends, String) {
+fn meshd_ui(site: &Path) -> (Ends, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
-    command.arg("--site").arg(world.path("site.toml")).arg("ui").stdout(Stdio::piped()).stderr(Stdio::null());
+    command.arg("--site").arg(site).arg("ui").stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     let mut link = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut link).unwrap();
@@ -76,6 +76,11 @@ async fn start(driver: &str, profile: &Path) -> WebDriver {
 
 /// Waits until a selector's text contains something.
 pub async fn wait_for(browser: &WebDriver, selector: &str, text: &str) -> WebElement {
+    wait_long_for(browser, selector, text, PATIENCE).await
+}
+
+/// [`wait_for`] with a deadline of its own.
+pub async fn wait_long_for(browser: &WebDriver, selector: &str, text: &str, patience: Duration) -> WebElement {
     let began = Instant::now();
     loop {
         let mut seen = Vec::new();
@@ -87,9 +92,19 @@ pub async fn wait_for(browser: &WebDriver, selector: &str, text: &str) -> WebEle
             }
             seen.push(shown);
         }
-        assert!(began.elapsed() < PATIENCE, "no `{text}` in {selector}: {seen:?}");
+        assert!(began.elapsed() < patience, "no `{text}` in {selector}: {seen:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// Selects all nodes of a table, gives them an order and confirms it.
+pub async fn order_all(browser: &WebDriver, action: &str, reason: &str) {
+    browser.find(By::Css("thead input[data-all]")).await.unwrap().click().await.unwrap();
+    browser.find(By::Css(format!("button[value={action}]"))).await.unwrap().click().await.unwrap();
+    wait_for(browser, "form button.main", "1 node").await;
+    browser.find(By::Css("input[name=reason]")).await.unwrap().send_keys(reason).await.unwrap();
+    browser.find(By::Css("form button.main")).await.unwrap().click().await.unwrap();
+    wait_for(browser, "main", "Done for 1 node").await;
 }
 
 pub async fn picture(browser: &WebDriver, name: &str) {
@@ -106,9 +121,9 @@ const RUN_AXE: &str = "const done = arguments[0]; axe.run(document, { resultType
     (result) => done(result.violations.flatMap((it) => it.nodes.map((node) => `${it.id} at ${node.target}: ${node.failureSummary}`))), \
     (error) => done([String(error)]));";
 
-/// Runs `walk` with a browser, and the link that signs in.
-pub fn in_chromium(world: &World, walk: impl AsyncFnOnce(&WebDriver, &str)) {
-    let (ui, link) = meshd_ui(world);
+/// Runs `walk` with a browser, and the link that signs in to the UI of the site that this file describes.
+pub fn in_chromium(site: &Path, walk: impl AsyncFnOnce(&WebDriver, &str)) {
+    let (ui, link) = meshd_ui(site);
     let (chrome, driver) = driver();
     let profile = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -126,7 +141,7 @@ pub fn in_chromium(world: &World, walk: impl AsyncFnOnce(&WebDriver, &str)) {
 
 /// axe-core finds nothing in the page, in the light and in the dark theme; the page breaks no content security policy.
 pub async fn assert_accessible(browser: &WebDriver, page: &str) {
-    let packages = program::python_tools().join("lib");
+    let packages = python_tools().join("lib");
     let version = fs::read_dir(&packages).unwrap().next().unwrap().unwrap().path();
     let axe = fs::read_to_string(version.join("site-packages/axe_playwright_python/axe.min.js")).unwrap();
     for theme in ["light", "dark"] {
