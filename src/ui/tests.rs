@@ -1,6 +1,7 @@
 //! The pages over an API that answers what a test says: sign-in, origin, escaping, roles.
 
 mod console;
+mod orders;
 
 use crate::{Environment, LinkCode, SignIn, router};
 use axum::{
@@ -86,6 +87,7 @@ impl FakeApi {
             "/v1/status" => {
                 json!({ "site": HOSTILE, "version": "1", "pid": 1, "ready": true, "phases": { "degraded": 1 } })
             }
+            "/v1/slots" | "/v1/api-tokens" | "/v1/api-tokens/create" => orders::answer(&path),
             _ => json!([]),
         };
         if path.ends_with("/timeline") || path == "/v1/nodes/unknown" {
@@ -201,6 +203,7 @@ async fn every_page_forbids_code_that_is_not_ours_and_escapes_what_nodes_say() {
         "/ui/nodes/unknown",
         "/ui/vms",
         "/ui/access",
+        "/ui/slots",
     ] {
         let answer = browser.get(path).await;
         let is_there = !path.ends_with("nothing") && !path.ends_with("unknown");

@@ -2,7 +2,7 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `access` | API tokens, tokens of machines, roots of the certificate authority |
+//! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
 //! | `actions` | orders for nodes, and new virtual machines |
 //! | `catalog` | profiles, images, overlays |
 //! | `console` | the console of a virtual machine |
@@ -56,18 +56,19 @@ pub(crate) fn router() -> Router {
         .route(&at("/inbox"), get(inbox::page))
         .route(&at("/actions/preview"), post(actions::preview))
         .route(&at("/actions/run"), post(actions::run))
-        .route(&at("/vms"), get(work::vms).post(actions::create_vm::run))
+        .route(&at("/vms"), get(work::vms::page).post(actions::create_vm::run))
         .route(&at("/vms/new"), get(actions::create_vm::page))
-        .route(&at("/vms/{vm}"), get(work::vm))
+        .route(&at("/vms/{vm}"), get(work::vms::one))
         .route(&at("/vms/{vm}/console"), get(console::page))
         .route(&at("/vms/{vm}/console/screen"), get(console::screen))
         .route(&at("/vms/{vm}/console/input"), post(console::input))
         .route(&at("/vms/{vm}/console/line"), post(console::line))
-        .route(&at("/vms/{vm}/{verb}"), post(work::order_vm))
-        .route(&at("/tasks"), get(work::tasks))
-        .route(&at("/tasks/{task}"), get(work::task))
-        .route(&at("/tasks/{task}/cancel"), post(work::cancel_task))
-        .route(&at("/slots"), get(work::slots))
+        .route(&at("/vms/{vm}/{verb}"), post(work::vms::order))
+        .route(&at("/tasks"), get(work::tasks::page))
+        .route(&at("/tasks/{task}"), get(work::tasks::one))
+        .route(&at("/tasks/{task}/cancel"), post(work::tasks::cancel))
+        .route(&at("/slots"), get(work::slots::page))
+        .route(&at("/slots/{node}/{unit}/{verb}"), post(work::slots::order))
         .route(&at("/profiles"), get(catalog::profiles))
         .route(&at("/profiles/{profile}"), get(catalog::profile))
         .route(&at("/profiles/{profile}/rollback"), post(catalog::rollback))
@@ -76,6 +77,10 @@ pub(crate) fn router() -> Router {
         .route(&at("/events"), get(log::events))
         .route(&at("/audit"), get(log::audit))
         .route(&at("/access"), get(access::page))
+        .route(&at("/access/api-tokens"), post(access::create_api_token))
+        .route(&at("/access/api-tokens/{name}/revoke"), post(access::revoke_api_token))
+        .route(&at("/access/tokens/{token}/revoke"), post(access::revoke_enrolment_token))
+        .route(&at("/access/ca/rotate"), post(access::rotate_ca))
         .fallback(async |client: ApiClient| {
             let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such page", "");
             html::failure(Some(&client), &error)

@@ -76,7 +76,7 @@ pub(crate) async fn page(
         h1 { (shown(&view.name)) " " span id="phase" data-live { (html::phase(view.phase)) } }
         @if !asked.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(asked.text("done"))) } }
         section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
-        @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail)) } }
+        @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail, client.caller.role)) } }
         section { h2 { "Boot" } div id="boot" data-live {
             @match &related.boot { Some(boot) => (timeline::bars(boot)), None => p.quiet { "No boot is on record. Power the machine on." } }
         }
@@ -85,7 +85,7 @@ pub(crate) async fn page(
         section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
         section { h2 { "Generations" } (generations(&related)) }
-        section { h2 { "Work" } div id="work" data-live { (work(&related)) } }
+        section { h2 { "Work" } div id="work" data-live { (work(&related, actions::may_order(&client))) } }
         section { h2 { "Hardware" } (hardware(&detail)) }
         section { h2 { "Events" } div id="events" data-live { (log::event_table(&related.events)) }
             p { a href=(format!("{PREFIX}/events?node={}", view.id)) { "All events of this node" } }
@@ -206,12 +206,12 @@ fn difference(view: &DiffView) -> Markup {
     }
 }
 
-fn work(related: &Related) -> Markup {
+fn work(related: &Related, may_order: bool) -> Markup {
     html! {
         @if related.vms.is_empty() && related.tasks.is_empty() && related.slots.is_empty() { p.quiet { "Nothing." } }
-        @if !related.vms.is_empty() { h3 { "Virtual machines" } (super::work::vm_table(&related.vms)) }
-        @if !related.tasks.is_empty() { h3 { "Tasks" } (super::work::task_table(&related.tasks)) }
-        @if !related.slots.is_empty() { h3 { "Slots" } (super::work::slot_table(&related.slots)) }
+        @if !related.vms.is_empty() { h3 { "Virtual machines" } (super::work::vms::vm_table(&related.vms)) }
+        @if !related.tasks.is_empty() { h3 { "Tasks" } (super::work::tasks::task_table(&related.tasks)) }
+        @if !related.slots.is_empty() { h3 { "Slots" } (super::work::slots::slot_table(&related.slots, may_order)) }
     }
 }
 

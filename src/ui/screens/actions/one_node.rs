@@ -15,6 +15,7 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{AcceptNic, BootOnce, Fence, NodeDetail, Pin, Rename, Replace};
+use meshd_trust::Role;
 use serde_json::Value;
 
 /// The body of an order.
@@ -23,7 +24,7 @@ fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
     let order = match verb {
         "rename" => serde_json::to_value(Rename { name: text("name") }),
         "pin" => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
-        "doctor" => Ok(Value::Null),
+        "doctor" | "revoke" => Ok(Value::Null),
         "boot-once" => serde_json::to_value(BootOnce {
             profile: Some(text("profile")).filter(|profile| !profile.is_empty()),
             kernel_args: text("kernel_args").split_whitespace().map(str::to_owned).collect(),
@@ -60,7 +61,7 @@ pub(crate) async fn run(
 }
 
 /// Forms for one node: every action, and those that only one node takes.
-pub(in crate::screens) fn forms(detail: &NodeDetail) -> Markup {
+pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
     let node = &detail.node;
     let to = |verb: &str| format!("{PREFIX}/nodes/{}/{verb}", node.id);
     html! {
@@ -97,6 +98,9 @@ pub(in crate::screens) fn forms(detail: &NodeDetail) -> Markup {
                 label for="confirm" { "Name of this node, to confirm that it is off" }
                 input id="confirm" name="confirm" required maxlength="63" autocomplete="off";
             }, true))
+            @if role >= Role::Admin {
+                (asked(&to("revoke"), "Revoke certificate", "The node is cut off now, until it boots again.", &Markup::default(), true))
+            }
         }
     }
 }

@@ -1,0 +1,87 @@
+//! Who may do what: API tokens, enrolment tokens, roots of the certificate authority.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `orders` | create and revoke tokens, replace the root |
+
+mod orders;
+
+pub(crate) use orders::{create_api_token, revoke_api_token, revoke_enrolment_token, rotate_ca};
+
+use super::Answer;
+use crate::{
+    client::{ApiClient, ApiError},
+    html::{self, Page, code, maybe, plain, time},
+};
+use axum::http::HeaderMap;
+use maud::{Markup, html};
+use meshd_api::{ApiTokenView, RootView, TokenView};
+use meshd_trust::Role;
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let content = content(&client).await.map_err(|error| client.failed(&error))?;
+    Ok(Page { client: &client, title: "Access".to_owned(), place: "/access", content }.answer(&headers))
+}
+
+async fn content(client: &ApiClient) -> Result<Markup, ApiError> {
+    let roots: Vec<RootView> = client.get("/v1/ca").await?;
+    let machines: Vec<TokenView> = client.get("/v1/tokens").await?;
+    let is_admin = client.caller.role >= Role::Admin;
+    Ok(html! {
+        h1 { "Access" }
+        h2 { "API tokens" }
+        @if client.caller.role >= Role::Auditor {
+            (api_tokens(&client.get::<Vec<ApiTokenView>>("/v1/api-tokens").await?, is_admin))
+        } @else {
+            p.quiet { "The API tokens are visible from the role auditor on." }
+        }
+        h2 { "Enrolment tokens of machines that are not netbooted" }
+        (enrolment_tokens(&machines, is_admin))
+        h2 { "Certificate authority" }
+        (authority(&roots, is_admin))
+    })
+}
+
+fn api_tokens(tokens: &[ApiTokenView], is_admin: bool) -> Markup {
+    let row = |token: &ApiTokenView| {
+        let end = match token.expires_at {
+            Some(at) => html! { (time(at)) @if token.expired { " " (html::badge("bad", "over")) } },
+            None => html! { "until it is revoked" },
+        };
+        let revoke = if is_admin { orders::revoke_form("api-tokens", token.name.as_str()) } else { Markup::default() };
+        vec![plain(&token.name), plain(token.role), time(token.created_at), end, revoke]
+    };
+    let rows: Vec<_> = tokens.iter().map(row).collect();
+    html! {
+        (html::table(&["Name", "Role", "Created", "Ends", "Actions"], &rows, "There is no API token."))
+        @if is_admin { (orders::api_token_form()) }
+    }
+}
+
+fn enrolment_tokens(tokens: &[TokenView], is_admin: bool) -> Markup {
+    let row = |token: &TokenView| {
+        let revoke = if is_admin { orders::revoke_form("tokens", &token.hash.to_string()) } else { Markup::default() };
+        vec![
+            code(token.hash.short()),
+            code(token.node),
+            time(token.expires_at),
+            token.used_at.map(time).unwrap_or_default(),
+            maybe(token.used_from),
+            revoke,
+        ]
+    };
+    let rows: Vec<_> = tokens.iter().map(row).collect();
+    html::table(&["Token", "Node", "Ends", "Used", "From", "Actions"], &rows, "There is none.")
+}
+
+fn authority(roots: &[RootView], is_admin: bool) -> Markup {
+    let row = |root: &RootView| {
+        let state = if root.active { html::badge("good", "active") } else { html::badge("idle", "still trusted") };
+        vec![code(&root.root), state, root.until.map(time).unwrap_or_default(), plain(root.nodes)]
+    };
+    let rows: Vec<_> = roots.iter().map(row).collect();
+    html! {
+        (html::table(&["Root", "State", "Trusted until", "Nodes"], &rows, "There is none."))
+        @if is_admin { (orders::rotate_form()) }
+    }
+}

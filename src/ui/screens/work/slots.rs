@@ -1,0 +1,140 @@
+//! Slots: units of nodes with what belongs to them.
+
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, encoded},
+    form::Fields,
+    gate::{fields, redirect},
+    html::{self, Page, code, maybe, plain, shown},
+    screens::{Answer, actions},
+};
+use axum::{
+    body::Body,
+    extract::Path,
+    http::{HeaderMap, Request, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{ApproveSlot, SlotView};
+use meshd_model::work::SlotState;
+use serde_json::Value;
+use std::{fmt::Display, str::FromStr};
+
+pub(in crate::screens) fn slot_table(slots: &[SlotView], may_order: bool) -> Markup {
+    let row = |slot: &SlotView| {
+        let functions = slot.functions.iter().map(|(address, id)| format!("{address} ({id})")).collect::<Vec<_>>();
+        vec![
+            code(&slot.id),
+            html! { (slot.state.as_str()) @if !slot.reason.is_empty() { div.quiet { (shown(&slot.reason)) } } },
+            plain(functions.join(" ")),
+            maybe(slot.numa),
+            device(slot.disk.as_ref(), slot.near_disk.as_deref()),
+            device(slot.fabric.as_ref(), slot.near_fabric.as_deref()),
+            html! { (maybe(slot.mac)) " " (maybe(slot.address)) },
+            plain(&slot.mismatch),
+            if may_order { orders(slot) } else { Markup::default() },
+        ]
+    };
+    let rows: Vec<_> = slots.iter().map(row).collect();
+    html::table(
+        &["Slot", "State", "Functions", "NUMA node", "Disk", "Fabric", "NIC", "Mismatch", "Actions"],
+        &rows,
+        "No node reports a slot.",
+    )
+}
+
+/// A device that belongs to a slot, else the one that would suit best.
+fn device<T: ToString>(own: Option<&T>, nearest: Option<&str>) -> Markup {
+    match (own, nearest) {
+        (Some(own), _) => plain(own.to_string()),
+        (None, Some(nearest)) => html! { span.quiet { "nearest: " (shown(nearest)) } },
+        (None, None) => Markup::default(),
+    }
+}
+
+fn orders(slot: &SlotView) -> Markup {
+    let to = |verb: &str| format!("{PREFIX}/slots/{}/{}/{verb}", slot.id.node, encoded(&slot.id.unit.to_string()));
+    let field = |name: &str, label: &str, value: &str, example: &str| {
+        let id = format!("{name}-{}", slot.id);
+        html! {
+            label for=(id) { (label) }
+            input id=(id) name=(name) value=(shown(value)) placeholder=(example) maxlength="200";
+        }
+    };
+    let text = |own: Option<String>, nearest: Option<&str>| {
+        own.unwrap_or_else(|| nearest.map_or("", |_| "nearest").to_owned())
+    };
+    let disk = text(slot.disk.as_ref().map(ToString::to_string), slot.near_disk.as_deref().filter(|_| !slot.approved));
+    let fabric = text(slot.fabric.clone(), slot.near_fabric.as_deref().filter(|_| !slot.approved));
+    html! {
+        div.actions {
+            @if slot.state == SlotState::Disabled {
+                form.inline method="post" action=(to("enable")) { button { "Enable" } }
+            } @else {
+                form.inline method="post" action=(to("disable")) { button title="No virtual machine gets it until it is enabled" { "Disable" } }
+            }
+            @if slot.state == SlotState::CleanupBlocked {
+                form.inline method="post" action=(to("release")) { button { "Retry cleanup" } }
+            }
+            details {
+                summary { "Approve…" }
+                form.stack method="post" action=(to("approve")) {
+                    p { "Its present state is acknowledged. What is named here belongs to it from now on." }
+                    (field("disk", "Disk: wwid, serial number, nearest, or empty", &disk, "nearest"))
+                    (field("fabric", "Fabric device, nearest, or empty", &fabric, "nearest"))
+                    (field("mac", "MAC address of its NIC, or empty", &text(slot.mac.map(|mac| mac.to_string()), None), "52:54:00:12:34:56"))
+                    (field("address", "IPv4 address of its NIC, or empty", &text(slot.address.map(|it| it.to_string()), None), "10.77.0.210"))
+                    (field("reason", "Reason, for the audit log", "", ""))
+                    button.main { "Approve " (slot.id) }
+                }
+            }
+        }
+    }
+}
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let slots: Vec<SlotView> = client.get("/v1/slots").await.map_err(|error| client.failed(&error))?;
+    let table = slot_table(&slots, actions::may_order(&client));
+    let content = html! { h1 { "Slots" } div id="rows" data-live { (table) } };
+    Ok(Page { client: &client, title: "Slots".to_owned(), place: "/slots", content }.answer(&headers))
+}
+
+/// A field that may be empty.
+fn optional<T: FromStr<Err: Display>>(fields: &Fields, name: &str) -> Result<Option<T>, ApiError> {
+    let text = fields.text(name);
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error| {
+        let message = format!("{name}: {error}");
+        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, "go back and correct the field")
+    })
+}
+
+fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
+    match verb {
+        "disable" | "enable" | "release" => Ok(Value::Null),
+        "approve" => {
+            let approval = ApproveSlot {
+                disk: optional(fields, "disk")?,
+                fabric: optional(fields, "fabric")?,
+                mac: optional(fields, "mac")?,
+                address: optional(fields, "address")?,
+            };
+            Ok(serde_json::to_value(approval).unwrap_or_default())
+        }
+        _ => Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")),
+    }
+}
+
+pub(crate) async fn order(
+    client: ApiClient,
+    Path((node, unit, verb)): Path<(String, String, String)>,
+    request: Request<Body>,
+) -> Answer {
+    let fields = fields(request).await?;
+    let failed = |error| client.failed(&error);
+    let body = body(&verb, &fields).map_err(failed)?;
+    let path = format!("/v1/slots/{}/{}/{verb}", encoded(&node), encoded(&unit));
+    client.order::<Value>(&path, &body, &actions::notes(&fields)).await.map_err(failed)?;
+    Ok(redirect(&format!("{PREFIX}/slots")))
+}

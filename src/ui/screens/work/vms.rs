@@ -1,0 +1,119 @@
+//! Virtual machines.
+
+use super::{MAX_OUTPUT, ROWS, of_node, tail};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, OrderNotes, encoded},
+    gate::{fields, redirect},
+    html::{self, Page, code, plain, shown, time},
+    screens::{Answer, actions},
+};
+use axum::{
+    body::Body,
+    extract::Path,
+    http::{HeaderMap, Request, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{DeleteVm, VmView};
+use serde_json::Value;
+
+pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
+    let row = |vm: &VmView| {
+        let name = html! { a href=(format!("{PREFIX}/vms/{}", vm.uuid)) { (vm.name) } };
+        let obstacle = html! {
+            @if let Some(failure) = &vm.failure { (html::word(&failure.kind)) ": " (shown(&failure.detail)) " " }
+            @if let Some(obstacle) = &vm.obstacle { (shown(obstacle)) }
+        };
+        let addresses = vm.nics.iter().filter_map(|nic| nic.address).map(|it| it.to_string()).collect::<Vec<_>>();
+        vec![
+            name,
+            plain(vm.state.as_str()),
+            of_node(vm.node),
+            plain(vm.vcpus),
+            plain(vm.memory),
+            plain(vm.units.join(" ")),
+            plain(addresses.join(" ")),
+            obstacle,
+        ]
+    };
+    let rows: Vec<_> = vms.iter().map(row).collect();
+    html::table(
+        &["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Trouble"],
+        &rows,
+        "There is no virtual machine.",
+    )
+}
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let vms = client.list::<VmView>(&format!("/v1/vms?sort=name&limit={ROWS}")).await;
+    let vms = vms.map_err(|error| client.failed(&error))?;
+    let content = html! {
+        h1 { "Virtual machines" }
+        @if actions::may_order(&client) {
+            div.actions { a.button href=(format!("{PREFIX}/vms/new")) { "Create virtual machine" } }
+        }
+        div id="rows" data-live { (vm_table(&vms.rows)) }
+    };
+    Ok(Page { client: &client, title: "VMs".to_owned(), place: "/vms", content }.answer(&headers))
+}
+
+pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
+    let vm: VmView = client.get(&format!("/v1/vms/{}", encoded(&vm))).await.map_err(|error| client.failed(&error))?;
+    let console = client.tail(&format!("/v1/vms/{}/logs?tail={MAX_OUTPUT}", vm.uuid), MAX_OUTPUT).await;
+    let to = |verb: &str| format!("{PREFIX}/vms/{}/{verb}", vm.uuid);
+    let content = html! {
+        h1 { (vm.name) " " (html::badge("idle", vm.state.as_str())) }
+        div id="facts" data-live {
+            (vm_table(std::slice::from_ref(&vm)))
+            (html::facts(&[("UUID", code(vm.uuid)), ("Since", vm.since.map(time).unwrap_or_default()), ("Restarts in a row", plain(vm.restarts))]))
+        }
+        @if actions::may_order(&client) {
+            div.actions {
+                @for (verb, title) in [("start", "Start"), ("stop", "Shut down"), ("restart", "Restart")] {
+                    form.inline method="post" action=(to(verb)) { button { (title) } }
+                }
+                details {
+                    summary { "Delete…" }
+                    form.stack method="post" action=(to("delete")) {
+                        p { "It is shut down, all that it has is released, and its record is deleted." }
+                        label for="reason" { "Reason, for the audit log" }
+                        input id="reason" name="reason" maxlength="500";
+                        button.danger { "Delete " (vm.name) }
+                    }
+                }
+            }
+        }
+        h2 { "Serial console" }
+        div id="console" data-live {
+            @match &console {
+                Ok(bytes) => pre.output tabindex="0" { (tail(&String::from_utf8_lossy(bytes))) },
+                Err(error) => (html::refusal(error)),
+            }
+        }
+        @if actions::may_order(&client) {
+            p { a.button href=(format!("{PREFIX}/vms/{}/console", vm.uuid)) { "Open console" } }
+        }
+    };
+    Ok(Page { client: &client, title: vm.name.to_string(), place: "/vms", content }.answer(&headers))
+}
+
+pub(crate) async fn order(
+    client: ApiClient,
+    Path((vm, verb)): Path<(String, String)>,
+    request: Request<Body>,
+) -> Answer {
+    let fields = fields(request).await?;
+    let body = match verb.as_str() {
+        "start" | "stop" | "restart" => Value::Null,
+        "delete" => serde_json::to_value(DeleteVm::default()).unwrap_or_default(),
+        _ => {
+            let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "");
+            return Err(client.failed(&error));
+        }
+    };
+    let notes = OrderNotes { reason: fields.text("reason").to_owned(), ..OrderNotes::default() };
+    let path = format!("/v1/vms/{}/{verb}", encoded(&vm));
+    client.order::<Value>(&path, &body, &notes).await.map_err(|error| client.failed(&error))?;
+    let back = if verb == "delete" { String::new() } else { format!("/{}", encoded(&vm)) };
+    Ok(redirect(&format!("{PREFIX}/vms{back}")))
+}

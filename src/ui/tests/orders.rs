@@ -1,0 +1,78 @@
+//! Orders about slots, tokens and certificates: what the API is asked, and who sees the forms.
+
+use super::{Browser, FakeApi, HOSTILE};
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+/// A slot, or a token.
+pub fn answer(path: &str) -> Value {
+    let token = json!({ "name": "ada", "role": "viewer", "created_at": "2026-01-01T00:00:00Z", "expires_at": null, "expired": false });
+    match path {
+        "/v1/slots" => json!([{
+            "id": "3f9a1c0e/0000:01:00.0", "state": "cleanup_blocked", "reason": HOSTILE, "functions": { "0000:01:00.0": HOSTILE },
+            "numa": 0, "disk": null, "fabric": null, "near_disk": HOSTILE, "approved": false
+        }]),
+        "/v1/api-tokens" => json!([token]),
+        _ => json!({ "token": token, "secret": "meshd_secret" }),
+    }
+}
+
+/// The path and the body of the last order.
+fn last(api: &FakeApi) -> (String, Value) {
+    api.asked.lock().expect("no panic").last().cloned().expect("it was asked something")
+}
+
+#[tokio::test]
+async fn slot_is_approved_disabled_and_cleaned_up() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let page = browser.get("/ui/slots").await.text;
+    let parts = "disk=nearest&fabric=&mac=52:54:00:00:00:07&address=10.77.0.210&reason=new";
+    let approval = json!({ "disk": "nearest", "mac": "52:54:00:00:00:07", "address": "10.77.0.210" });
+    for (verb, form, body) in [("approve", parts, approval), ("disable", "", Value::Null), ("release", "", Value::Null)]
+    {
+        let to = format!("/ui/slots/3f9a1c0e/0000%3A01%3A00.0/{verb}");
+        assert!(page.contains(&format!("action=\"{to}\"")), "{verb}: {page}");
+        assert_eq!(browser.post(&to, form).await.location(), "/ui/slots");
+        assert_eq!(last(&api), (format!("/v1/slots/3f9a1c0e/0000%3A01%3A00.0/{verb}"), body));
+    }
+    let refused = browser.post("/ui/slots/3f9a1c0e/0000:01:00.0/approve", "mac=x").await;
+    assert!(refused.status == StatusCode::BAD_REQUEST && refused.text.contains("mac:"), "{}", refused.text);
+    let viewer = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/slots").await.text;
+    assert!(!viewer.contains("<form method=\"post\" action=\"/ui/slots") && !viewer.contains("Approve"), "{viewer}");
+}
+
+#[tokio::test]
+async fn token_is_shown_once_and_revoked_by_an_admin() {
+    let api = FakeApi::new("admin");
+    let mut browser = Browser::signed_in(&api).await;
+    let created = browser.post("/ui/access/api-tokens", "name=ada&role=viewer&days=2").await;
+    assert!(created.status.is_success() && created.text.contains("meshd_secret"), "{}", created.text);
+    assert_eq!(created.headers["cache-control"], "no-store");
+    let body = json!({ "name": "ada", "role": "viewer", "expires_in": 172_800 });
+    assert_eq!(last(&api), ("/v1/api-tokens/create".to_owned(), body));
+    for form in
+        ["name=ada&role=root&days=2", "name=ada&role=viewer&days=-1", "name=ada&role=viewer&days=99999", "name="]
+    {
+        let refused = browser.post("/ui/access/api-tokens", form).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{form}");
+    }
+    assert_eq!(browser.post("/ui/access/api-tokens/ada/revoke", "").await.location(), "/ui/access");
+    assert_eq!(last(&api).0, "/v1/api-tokens/ada/revoke");
+    assert_eq!(browser.post("/ui/access/ca/rotate", "grace=0&enrol_again=1").await.location(), "/ui/access");
+    assert_eq!(last(&api), ("/v1/ca/rotate".to_owned(), json!({ "grace_s": 0, "enrol_again": true })));
+    assert!(!browser.get("/ui/access").await.text.contains("meshd_secret"));
+}
+
+#[tokio::test]
+async fn operator_sees_tokens_and_no_order_about_them() {
+    for (role, sees) in [("operator", false), ("admin", true)] {
+        let mut browser = Browser::signed_in(&FakeApi::new(role)).await;
+        let page = browser.get("/ui/access").await.text;
+        assert!(page.contains("ada"), "{page}");
+        for form in ["access/api-tokens\"", "api-tokens/ada/revoke", "access/ca/rotate"] {
+            assert_eq!(page.contains(form), sees, "{role}: {form}");
+        }
+        assert_eq!(browser.get("/ui/nodes/3f9a1c0e").await.text.contains("/3f9a1c0e/revoke"), sees, "{role}");
+    }
+}
