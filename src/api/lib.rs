@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
 //! | `catalog` | images, overlays, volumes |
+//! | `dhcp` | segments and leases |
 //! | `event` | events, lines of the audit log |
 //! | `node` | a node in a listing, and everything of one |
 //! | `order` | orders about nodes and profiles, and short answers |
@@ -20,6 +21,7 @@
 
 mod access;
 mod catalog;
+mod dhcp;
 mod event;
 mod node;
 mod order;
@@ -35,6 +37,7 @@ pub use access::{
     ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView,
 };
 pub use catalog::{ImageView, OverlayView, VolumeView};
+pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{BootView, NodeDetail, NodeView};
 pub use order::{

@@ -123,6 +123,9 @@ enum Verb {
     /// Manage the certificate authority
     #[command(subcommand)]
     Ca(access::ca::Ca),
+    /// Show networks, leases and other DHCP servers
+    #[command(subcommand)]
+    Dhcp(site::dhcp::Dhcp),
     /// Find nodes, VMs and tasks by a part of a text
     Search(site::search::Search),
     /// Show and follow events
@@ -253,6 +256,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Task(task) => task.run(&context),
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
+        Verb::Dhcp(dhcp) => dhcp.run(&context),
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Backup(backup) => backup.run(&context),

@@ -62,6 +62,17 @@ pub enum DhcpMode {
     Off,
 }
 
+impl DhcpMode {
+    /// Returns the word of site.toml.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DhcpMode::Authoritative => "authoritative",
+            DhcpMode::Proxy => "proxy",
+            DhcpMode::Off => "off",
+        }
+    }
+}
+
 /// Addresses to lease, and the options of their leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {

@@ -18,7 +18,7 @@ use meshd_types::{Digest, Timestamp};
 const MAX_SHOWN: usize = 4000;
 
 /// Pages of the navigation: path below `/ui`, title.
-const PAGES: [(&str, &str); 12] = [
+const PAGES: [(&str, &str); 14] = [
     ("/", "Overview"),
     ("/nodes", "Nodes"),
     ("/inbox", "Inbox"),
@@ -28,6 +28,8 @@ const PAGES: [(&str, &str); 12] = [
     ("/profiles", "Profiles"),
     ("/images", "Images"),
     ("/overlays", "Overlays"),
+    ("/dhcp", "DHCP"),
+    ("/doctor", "Doctor"),
     ("/events", "Events"),
     ("/audit", "Audit log"),
     ("/access", "Access"),

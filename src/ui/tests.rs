@@ -204,6 +204,8 @@ async fn every_page_forbids_code_that_is_not_ours_and_escapes_what_nodes_say() {
         "/ui/vms",
         "/ui/access",
         "/ui/slots",
+        "/ui/dhcp?q=%3Cscript%3E",
+        "/ui/doctor",
     ] {
         let answer = browser.get(path).await;
         let is_there = !path.ends_with("nothing") && !path.ends_with("unknown");

@@ -7,6 +7,7 @@
 //! | `reload` | `meshd reload` |
 //! | `check` | `meshd check` |
 //! | `status` | `meshd status` |
+//! | `dhcp` | `meshd dhcp` |
 //! | `doctor` | `meshd doctor` |
 //! | `events` | `meshd events` |
 //! | `audit` | `meshd audit` |
@@ -18,6 +19,7 @@
 pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod check;
+pub(crate) mod dhcp;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod init;

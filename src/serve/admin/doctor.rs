@@ -85,12 +85,8 @@ fn interface(name: &str, segment: &Segment) -> Finding {
 }
 
 fn segment_findings(segment: &SegmentHealth, now: Timestamp) -> Vec<Finding> {
-    let mode = match segment.mode {
-        DhcpMode::Authoritative => "authoritative",
-        DhcpMode::Proxy => "proxy",
-        DhcpMode::Off => "off",
-    };
-    let mut findings = vec![Finding::ok(format!("segment {}", segment.name), format!("DHCP is {mode}"))];
+    let mode = format!("DHCP is {}", segment.mode.as_str());
+    let mut findings = vec![Finding::ok(format!("segment {}", segment.name), mode)];
     findings.extend(pool(segment));
     let recent = |other: &&OtherServer| now.since(other.last) <= OTHERS_REMEMBERED;
     let others: Vec<&OtherServer> = segment.other_servers.iter().filter(recent).collect();

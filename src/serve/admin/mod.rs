@@ -1,36 +1,5 @@
 //! The admin API, over a Unix socket with file permissions as access control, or over HTTPS with a token.
 //!
-//! | module | what it holds |
-//! | --- | --- |
-//! | `idempotency` | orders with an `Idempotency-Key` run once |
-//! | `audit` | `/v1/audit`: the audit log |
-//! | `auth` | authentication and roles |
-//! | `backup` | `POST /v1/backup`: streams an encrypted backup |
-//! | `bulk` | routes that give one order to several nodes |
-//! | `catalog` | routes of images and overlays |
-//! | `connection` | one connection of the admin API |
-//! | `consoles` | VM consoles: `console`, an interactive WebSocket, and `logs`, read-only |
-//! | `doctor` | health findings of the running central node, with hints |
-//! | `error` | error responses: status, code, message, hint and correlation ID |
-//! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
-//! | `events` | `/v1/events`: recorded and new events, one JSON object a line |
-//! | `generations` | routes of generations and of reload |
-//! | `https` | the HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured |
-//! | `openapi` | generates the OpenAPI document from the route table and its types |
-//! | `node_lifecycle` | routes of the node life cycle |
-//! | `order` | middleware: correlation IDs, authorisation, idempotency and the audit log for each order |
-//! | `orders` | routes of boot settings |
-//! | `query` | queries of lists: filters, order, pages, fields, entity tags; the search |
-//! | `routes` | the routes of the admin API, version 1 |
-//! | `slots` | routes of slots |
-//! | `socket` | the admin socket: created with its mode, never taken from a running meshd |
-//! | `table` | the route table: path, role, request and response of each route |
-//! | `tasks` | routes of tasks: run, show, cancel, output |
-//! | `tokens` | routes of API tokens |
-//! | `trust` | routes of enrolment tokens, the certificate authority and node certificates |
-//! | `volumes` | routes of volumes |
-//! | `vms` | routes of virtual machines |
-//!
 //! | route under `/v1` | answer |
 //! | --- | --- |
 //! | `GET whoami` | who asks, and with which role |
@@ -59,6 +28,7 @@
 //! | `POST backup` | a sealed backup, as a stream |
 //! | `GET audit?node&actor&after&q&sort&fields&limit` | who ordered what, and what came of it |
 //! | `GET api-tokens`, `POST api-tokens/create`, `api-tokens/{name}/revoke` | tokens of this plane |
+//! | `GET segments`, `GET leases?state&node&q&sort&fields&limit&after` | networks with their pools and other servers; leased addresses |
 //! | `GET volumes`, `POST volumes/{volume}/remove` | files of virtual machines |
 //! | `GET vms/{vm}/console` | a WebSocket; `GET vms/{vm}/logs?follow&tail` only shows |
 //! | `GET events?follow&after&node&kind&q&sort&fields&limit` | one JSON object a line |
@@ -66,8 +36,10 @@
 //! | module | content |
 //! | --- | --- |
 //! | `bulk` | routes that give one order to several nodes |
+//! | `dhcp` | the routes of segments and leases |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
+//! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
 //! | `lists` | the routes of the node list and of the search |
 //! | `openapi`, `table` | the list of routes, and the OpenAPI document that is made from it |
 //! | `query` | queries of lists, and the search |
@@ -79,6 +51,7 @@
 //! `GET /v1/doctor` is what this process knows of its own health. Every answer that is no success is an [`meshd_api::ErrorView`].
 
 mod bulk;
+mod dhcp;
 pub mod doctor;
 mod error;
 mod event_tail;

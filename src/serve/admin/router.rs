@@ -1,7 +1,7 @@
 //! The routes of the admin API, version 1.
 
 use super::{
-    MAX_BODY, Plane, bulk,
+    MAX_BODY, Plane, bulk, dhcp,
     error::Refused,
     lists,
     query::{logs, nodes::NODES, search},
@@ -28,7 +28,7 @@ pub(crate) fn router(plane: Plane) -> Router {
     let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(
         node_lifecycle::routes(nodes_routes(Routes::default())),
     ))))));
-    let routes = site_routes(credentials(volumes::routes(consoles::routes(routes))));
+    let routes = dhcp::routes(site_routes(credentials(volumes::routes(consoles::routes(routes)))));
     routes
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))

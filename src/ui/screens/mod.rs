@@ -6,12 +6,13 @@
 //! | `actions` | orders for nodes, and new virtual machines |
 //! | `catalog` | profiles, images, overlays |
 //! | `console` | the console of a virtual machine |
+//! | `dhcp` | networks, leases, DHCP servers of others |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
 //! | `node` | everything of one node |
 //! | `node_log` | the log of one boot of a node |
 //! | `nodes` | the node list |
-//! | `overview` | the rack at a glance, and the search |
+//! | `overview` | the rack at a glance, the findings of doctor, and the search |
 //! | `sign_in` | the page for whoever is not signed in |
 //! | `timeline` | the stages of a boot as bars |
 //! | `work` | virtual machines, slots, tasks and their output |
@@ -20,6 +21,7 @@ mod access;
 mod actions;
 mod catalog;
 mod console;
+mod dhcp;
 mod inbox;
 mod log;
 mod node;
@@ -74,6 +76,8 @@ pub(crate) fn router() -> Router {
         .route(&at("/profiles/{profile}/rollback"), post(catalog::rollback))
         .route(&at("/images"), get(catalog::images))
         .route(&at("/overlays"), get(catalog::overlays))
+        .route(&at("/dhcp"), get(dhcp::page))
+        .route(&at("/doctor"), get(overview::doctor))
         .route(&at("/events"), get(log::events))
         .route(&at("/audit"), get(log::audit))
         .route(&at("/access"), get(access::page))

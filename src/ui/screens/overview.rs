@@ -1,4 +1,4 @@
-//! The rack at a glance, and the search.
+//! The rack at a glance, the findings of doctor, and the search.
 
 use super::{Answer, node::node_link};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
-use meshd_api::{NodeView, SearchHit, SearchView, StatusView};
+use meshd_api::{Finding, NodeView, SearchHit, SearchView, StatusView};
 use meshd_model::fleet::{Phase, Stage};
 use serde::Deserialize;
 
@@ -73,6 +73,18 @@ pub(super) fn progress(stage: Stage) -> Markup {
         progress value=(place) max=(Stage::ALL.len()) aria-label=(format!("boot: {}", stage.as_str())) {}
         span.quiet { (stage.as_str()) }
     }
+}
+
+/// What the central node knows of its health, problems first.
+pub(crate) async fn doctor(client: ApiClient, headers: HeaderMap) -> Answer {
+    let mut findings: Vec<Finding> = client.get("/v1/doctor").await.map_err(|error| client.failed(&error))?;
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.status));
+    let content = html! {
+        h1 { "Doctor" }
+        p { code { "meshd doctor" } " on the central node also looks at files, disk and clock." }
+        div id="findings" data-live { (html::findings(&findings)) }
+    };
+    Ok(Page { client: &client, title: "Doctor".to_owned(), place: "/doctor", content }.answer(&headers))
 }
 
 #[derive(Debug, Deserialize)]

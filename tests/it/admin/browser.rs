@@ -80,7 +80,7 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
 }
 
 /// Pages of a site with nodes and a virtual machine, below `/ui`.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 15] = [
     "",
     "nodes",
     "nodes/gpu-1",
@@ -91,6 +91,8 @@ const PAGES: [&str; 13] = [
     "profiles",
     "images",
     "overlays",
+    "dhcp",
+    "doctor",
     "events",
     "audit",
     "access",

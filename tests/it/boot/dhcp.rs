@@ -45,6 +45,22 @@ fn two_clients_of_one_card_get_one_address_by_frame_and_by_broadcast_and_a_reser
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", "52:54:00:00:00:77", "up"]).unwrap();
     assert_eq!(udhcpc(&world, &world.nodes, &["-q"]).says(LEASE, 1), "10.77.0.20");
+    leases_are_listed(&world, &address);
+}
+
+/// Two leases: the one of the range, and the reserved one.
+fn leases_are_listed(world: &World, address: &str) {
+    let leases = world.json(&["dhcp", "leases", "-o", "json"]);
+    let addresses: Vec<_> = leases.as_array().unwrap().iter().map(|lease| lease["address"].as_str().unwrap()).collect();
+    assert_eq!(addresses, ["10.77.0.20", address], "{leases}");
+    assert!(leases.as_array().unwrap().iter().all(|lease| lease["state"] == "active" && lease["node"].is_null()));
+    let found = world.json(&["dhcp", "leases", "00:00:77", "-o", "json"]);
+    assert_eq!((found.as_array().unwrap().len(), &found[0]["address"]), (1, &"10.77.0.20".into()), "{found}");
+    eventually("the lease is counted", || {
+        let segments = world.json(&["dhcp", "show", "-o", "json"]);
+        let is_counted = segments[0]["leased"] == 1 && segments[0]["mode"] == "authoritative";
+        if is_counted && segments[0]["range"][0] == "10.77.0.100" { Ok(()) } else { Err(segments.to_string()) }
+    });
 }
 
 #[test]
@@ -188,6 +204,10 @@ fn another_dhcp_server_is_reported_before_anybody_is_answered() {
     assert!(detail.contains("another DHCP server, 10.77.0.9, answers on br0"), "{detail}");
     assert_eq!(world.events("boot_started").len(), 0);
     assert_eq!(world.events("other_dhcp_server").len(), 1, "once");
+    eventually("it is shown", || {
+        let shown = String::from_utf8(world.meshd(&["dhcp", "show"]).stdout).unwrap();
+        if shown.contains("10.77.0.9 (DHCP, ") { Ok(()) } else { Err(shown) }
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `answer` | a list as an HTTP answer: selected fields, cursor, entity tag |
 //! | `cursor` | the place in a list where the next page begins |
+//! | `leases` | filters and order of leases |
 //! | `logs` | parameters of the event log and the audit log |
 //! | `nodes` | filters and order of the node list |
 //! | `page` | sorts rows and cuts one page out of them |
@@ -16,6 +17,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod cursor;
+pub(crate) mod leases;
 pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod page;

@@ -3,6 +3,7 @@
 use super::{
     answer::{is_known, selected, tag},
     cursor::{Cursor, MAX_CURSOR},
+    leases::LEASES,
     logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
     nodes::{NODES, NodeFilter, order_key},
     page::{PageRequest, SortBy, cut, time_key},
@@ -12,7 +13,7 @@ use super::{
     work::{TASKS, VMS},
 };
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
-use meshd_api::{EventView, NodeView, TaskView, VmView};
+use meshd_api::{EventView, LeaseView, NodeView, TaskView, VmView};
 use meshd_model::fleet::{Fingerprint, Node, Phase};
 use meshd_types::{Basis, MacAddr, ProfileName, Timestamp};
 use proptest::{collection::vec, prelude::*};
@@ -260,6 +261,7 @@ fn fields_that_can_be_selected_are_those_of_the_schema() {
         (VMS, fields::<VmView>()),
         (TASKS, fields::<TaskView>()),
         (EVENTS, fields::<EventView>()),
+        (LEASES, fields::<LeaseView>()),
     ] {
         assert_eq!(spec.fields.iter().map(|field| (*field).to_owned()).collect::<BTreeSet<_>>(), schema);
     }

@@ -78,7 +78,7 @@ fn orders(slot: &SlotView) -> Markup {
             details {
                 summary { "Approve…" }
                 form.stack method="post" action=(to("approve")) {
-                    p { "Its present state is acknowledged. What is named here belongs to it from now on." }
+                    p { "Its present state is acknowledged. These devices belong to it from now on:" }
                     (field("disk", "Disk: wwid, serial number, nearest, or empty", &disk, "nearest"))
                     (field("fabric", "Fabric device, nearest, or empty", &fabric, "nearest"))
                     (field("mac", "MAC address of its NIC, or empty", &text(slot.mac.map(|mac| mac.to_string()), None), "52:54:00:12:34:56"))
