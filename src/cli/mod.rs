@@ -123,7 +123,7 @@ enum Verb {
     /// Manage the certificate authority
     #[command(subcommand)]
     Ca(access::ca::Ca),
-    /// Show networks, leases and other DHCP servers
+    /// Show segments, leases and other DHCP servers
     #[command(subcommand)]
     Dhcp(site::dhcp::Dhcp),
     /// Find nodes, VMs and tasks by a part of a text

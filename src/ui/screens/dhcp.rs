@@ -35,7 +35,7 @@ pub(crate) async fn page(client: ApiClient, Query(asked): Query<LeaseQuery>, hea
     let total = leases.total.unwrap_or(leases.rows.len());
     let content = html! {
         h1 { "DHCP" }
-        h2 { "Networks" }
+        h2 { "Segments" }
         div id="segments" data-live { (segment_table(&segments)) }
         h2 { "Leases" }
         form.inline method="get" action=(format!("{PREFIX}/dhcp")) {
@@ -67,9 +67,9 @@ fn segment_table(segments: &[SegmentView]) -> Markup {
     };
     let rows: Vec<_> = segments.iter().map(row).collect();
     html::table(
-        &["Network", "Mode", "Address of meshd", "Range", "Leased", "Found in use", "Other servers"],
+        &["Segment", "Mode", "Address of meshd", "Range", "Leased", "Found in use", "Other servers"],
         &rows,
-        "The site has no network.",
+        "The site has no segment.",
     )
 }
 
