@@ -4,6 +4,7 @@ use meshd_config::{Profile, Site};
 use meshd_image::{
     builder::{self, ImageState, Listed, Version, VolumeInfo, VolumeKind},
     catalog::{ImageManifest, Overlay, Overlays},
+    overlay::{Kind, RenderedFile},
 };
 use meshd_types::{Digest, ImageName, ProfileName, Timestamp, VmName, VolumeFileName};
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,66 @@ impl OverlayView {
     /// All overlays of a site.
     pub fn all(overlays: &Overlays, site: &Site) -> Vec<Self> {
         overlays.all().map(|overlay| OverlayView::new(overlay, site)).collect()
+    }
+}
+
+/// One file, link or folder of a node's overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OverlayFileView {
+    /// Its path on the node.
+    pub path: String,
+    /// `file`, `link` or `directory`.
+    pub kind: String,
+    /// Permission bits in octal: `0644`.
+    pub mode: String,
+    /// User and group number: `0:0`.
+    pub owner: String,
+    /// Bytes of its content.
+    pub size: u64,
+    /// Of its content, or of a link's target.
+    #[schema(value_type = String)]
+    pub digest: Digest,
+    /// The overlays that bring it; `(meshd)` for what is made from their declarations.
+    pub origin: String,
+    /// It contains secrets. They are not shown.
+    pub secret: bool,
+    /// Target of a link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Its beginning as text, if a path was asked for; placeholders stand for secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+impl OverlayFileView {
+    /// Most bytes of a content that are shown.
+    pub const MAX_TEXT: usize = 64 << 10;
+
+    /// A rendered file, without its text.
+    pub fn new(file: &RenderedFile) -> Self {
+        let (user, group) = file.owner;
+        let target = match &file.kind {
+            Kind::Link(target) => Some(target.clone()),
+            _ => None,
+        };
+        OverlayFileView {
+            path: file.path.to_string(),
+            kind: file.kind.to_string(),
+            mode: format!("{:04o}", file.mode),
+            owner: format!("{user}:{group}"),
+            size: file.size,
+            digest: file.digest,
+            origin: file.origin(),
+            secret: matches!(file.kind, Kind::Secret(_)),
+            target,
+            text: None,
+        }
+    }
+
+    /// The same with its text.
+    pub fn with_text(file: &RenderedFile) -> Self {
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes.get(..Self::MAX_TEXT).unwrap_or(bytes)).into_owned();
+        OverlayFileView { text: file.content().map(|bytes| shown(bytes)), ..OverlayFileView::new(file) }
     }
 }
 

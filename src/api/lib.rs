@@ -36,7 +36,7 @@ mod vm;
 pub use access::{
     ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView,
 };
-pub use catalog::{ImageView, OverlayView, VolumeView};
+pub use catalog::{ImageView, OverlayFileView, OverlayView, VolumeView};
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{BootView, NodeDetail, NodeView};

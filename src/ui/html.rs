@@ -1,6 +1,9 @@
 //! The frame of a page and its parts: tables, badges, times.
 
-use crate::{PREFIX, client::ApiClient, client::ApiError};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError, encoded},
+};
 use axum::{
     body::Body,
     http::{
@@ -191,6 +194,11 @@ pub(crate) fn findings(findings: &[Finding]) -> Markup {
             }
         }
     }
+}
+
+/// A link to the page of a node.
+pub(crate) fn node_link(id: &str, name: &str) -> Markup {
+    html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
 }
 
 /// A table that scrolls by itself on a narrow screen.

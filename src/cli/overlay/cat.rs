@@ -1,6 +1,6 @@
 //! `meshd overlay cat`: prints one rendered file, with placeholders for secrets.
 
-use super::side::{Side, content};
+use super::side::Side;
 use crate::cli::{Context, Failure};
 use clap::Args;
 use meshd_config::suggest;
@@ -42,7 +42,7 @@ impl Cat {
         let mut out = std::io::stdout().lock();
         match &file.kind {
             Kind::Link(target) => writeln!(out, "{target}")?,
-            _ => out.write_all(&content(file).unwrap_or_default())?,
+            _ => out.write_all(file.content().map_or(&[], |bytes| bytes))?,
         }
         Ok(out.flush()?)
     }

@@ -1,6 +1,6 @@
 //! `meshd overlay diff`: prints the difference of two renderings as unified diffs.
 
-use super::side::{Side, content};
+use super::side::Side;
 use crate::cli::{Context, Failure, output::print::Output};
 use clap::Args;
 use meshd_image::overlay::{Kind, RenderedFile};
@@ -110,7 +110,7 @@ fn changes(left: &Side, right: &Side) -> Vec<Change> {
 }
 
 fn same(old: &RenderedFile, new: &RenderedFile) -> bool {
-    let bytes = |file: &RenderedFile| match (content(file), &file.kind) {
+    let bytes = |file: &RenderedFile| match (file.content().cloned(), &file.kind) {
         (Some(bytes), _) => Some(meshd_types::Digest::of(&bytes)),
         (None, Kind::Agent) => Some(file.digest),
         (None, _) => None,
@@ -127,7 +127,7 @@ fn described(file: &RenderedFile) -> String {
 
 fn unified(path: &str, old: Option<&RenderedFile>, new: Option<&RenderedFile>) -> String {
     let text = |file: Option<&RenderedFile>| {
-        let bytes = file.and_then(content).unwrap_or_default();
+        let bytes = file.and_then(RenderedFile::content).cloned().unwrap_or_default();
         (!bytes.contains(&0)).then(|| String::from_utf8_lossy(&bytes).into_owned())
     };
     let (Some(before), Some(after)) = (text(old), text(new)) else { return "binary files differ\n".to_owned() };

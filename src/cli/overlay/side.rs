@@ -2,7 +2,6 @@
 
 use super::{of_node, render::Renderer};
 use crate::cli::{Context, Failure, overlay::render::overlays, profile};
-use bytes::Bytes;
 use meshd_image::{
     catalog::overlay::read_overlays,
     overlay::{Kind, RenderedFile, read_targz},
@@ -133,12 +132,4 @@ fn unpacked(root: &Path, folder: &Path, files: &mut Vec<RenderedFile>) -> io::Re
         });
     }
     Ok(())
-}
-
-/// What can be printed of a file. The agent of a profile's rendering is only known by its digest.
-pub(super) fn content(file: &RenderedFile) -> Option<Bytes> {
-    match &file.kind {
-        Kind::File(bytes) | Kind::Secret(bytes) => Some(bytes.clone()),
-        Kind::Agent | Kind::Link(_) | Kind::Directory => None,
-    }
 }

@@ -29,6 +29,14 @@ impl RenderedFile {
     pub fn origin(&self) -> String {
         self.origins.iter().map(Origin::to_string).collect::<Vec<_>>().join(", ")
     }
+
+    /// What may be shown of a file's content; placeholders stand for secrets. `None` for the agent, which is known by its digest.
+    pub fn content(&self) -> Option<&Bytes> {
+        match &self.kind {
+            Kind::File(bytes) | Kind::Secret(bytes) => Some(bytes),
+            Kind::Agent | Kind::Link(_) | Kind::Directory => None,
+        }
+    }
 }
 
 /// What a rendered file is.

@@ -17,7 +17,7 @@
 //! | `GET nodes/{node}/timeline?session` | one boot of it stage by stage, the newest unless another is named |
 //! | `GET tokens`, `POST tokens`, `POST tokens/{token}/revoke` | tokens for machines that are not netbooted |
 //! | `GET ca`, `POST ca/rotate`, `POST nodes/{node}/revoke` | the certificate authority; what a node holds of it |
-//! | `GET overlay/{node}` | the public part of what it would boot now, an apkovl |
+//! | `GET overlay/{node}`, `GET overlay/{node}/files?profile&path` | the public part of what it would boot now: an apkovl, its files |
 //! | `GET profiles`, `GET images`, `GET overlays` | profiles with all that they inherit; images and overlays of the site |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |

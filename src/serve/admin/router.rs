@@ -6,7 +6,7 @@ use super::{
     lists,
     query::{logs, nodes::NODES, search},
     routes::*,
-    table::{AnyObject, Array, Binary, Empty, Gzip, JsonLines, Object, Routes, ServerSentEvents},
+    table::{AnyObject, Array, Binary, Empty, JsonLines, Object, Routes, ServerSentEvents},
     transport::{auth::admitted, order::named},
 };
 use axum::{
@@ -28,7 +28,7 @@ pub(crate) fn router(plane: Plane) -> Router {
     let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(
         node_lifecycle::routes(nodes_routes(Routes::default())),
     ))))));
-    let routes = dhcp::routes(site_routes(credentials(volumes::routes(consoles::routes(routes)))));
+    let routes = dhcp::routes(catalog::routes(site_routes(credentials(volumes::routes(consoles::routes(routes))))));
     routes
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
@@ -132,13 +132,6 @@ fn boots(routes: Routes) -> Routes {
             "Compare the running generation with the next one",
             generations::diff,
         )
-        .get::<Gzip, _, _>(
-            "/overlay/{node}",
-            &["profile"],
-            Role::Operator,
-            "Render the overlay of a node without secrets, with its own or another profile",
-            catalog::overlay,
-        )
 }
 
 /// The site, its profiles, what happened in it, and who may.
@@ -153,8 +146,6 @@ fn site_routes(routes: Routes) -> Routes {
             "List profiles with inherited values",
             profiles,
         )
-        .get::<Array<ImageView>, _, _>("/images", &[], Role::Viewer, "List images and their versions", catalog::images)
-        .get::<Array<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "List overlays", catalog::overlays)
         .get::<Array<RevisionView>, _, _>(
             "/profiles/{name}/history",
             &[],

@@ -1,6 +1,6 @@
 //! Segments, leases, and DHCP servers of others.
 
-use super::{Answer, node::node_link};
+use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
@@ -91,7 +91,7 @@ fn other_server(other: &OtherServerView) -> Markup {
 fn lease_table(leases: &[LeaseView]) -> Markup {
     let row = |lease: &LeaseView| {
         let holder = match (lease.node, &lease.name, lease.vm) {
-            (Some(node), Some(name), _) => node_link(&node.to_string(), name),
+            (Some(node), Some(name), _) => html::node_link(&node.to_string(), name),
             (_, _, Some(vm)) => html! { a href=(format!("{PREFIX}/vms/{vm}")) { "VM " (vm) } },
             _ => html! { span.quiet { "not a node" } },
         };

@@ -3,7 +3,6 @@
 use super::{
     Answer,
     actions::{self, target},
-    node::node_link,
     nodes,
 };
 use crate::{
@@ -60,7 +59,7 @@ fn row(node: &NodeView) -> Markup {
     html! {
         tr {
             td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
-            td { (node_link(&node.id.to_string(), &node.name)) }
+            td { (html::node_link(&node.id.to_string(), &node.name)) }
             td { (html::code(node.mac)) }
             td { (html::code(node.id)) }
             td { (node.profile) }

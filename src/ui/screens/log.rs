@@ -1,6 +1,6 @@
 //! Events and the audit log, newest first.
 
-use super::{Answer, node::node_link};
+use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
@@ -28,7 +28,7 @@ fn by(event: &EventView) -> Markup {
 
 pub(super) fn event_table(events: &[EventView]) -> Markup {
     let row = |event: &EventView| {
-        let node = event.node.map(|id| node_link(&id.to_string(), &id.to_string())).unwrap_or_default();
+        let node = event.node.map(|id| html::node_link(&id.to_string(), &id.to_string())).unwrap_or_default();
         let times = event.count.map(|count| html! { span.quiet { " ×" (count) } }).unwrap_or_default();
         vec![time(event.at), html! { (event.kind) (times) }, node, by(event), plain(&event.detail)]
     };
@@ -73,7 +73,7 @@ pub(crate) async fn audit(client: ApiClient, Query(asked): Query<Vec<(String, St
         let audit = &view.audit;
         let class = if audit.outcome.code() == "done" { "good" } else { "bad" };
         let target = match (&audit.node, &audit.target) {
-            (Some(id), _) => node_link(&id.to_string(), &id.to_string()),
+            (Some(id), _) => html::node_link(&id.to_string(), &id.to_string()),
             (None, target) => html::maybe(target.as_ref()),
         };
         vec![

@@ -9,12 +9,10 @@
 //! | `dhcp` | networks, leases, DHCP servers of others |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
-//! | `node` | everything of one node |
-//! | `node_log` | the log of one boot of a node |
+//! | `node` | everything of one node, the log of its boots, the files of its overlay |
 //! | `nodes` | the node list |
 //! | `overview` | the rack at a glance, the findings of doctor, and the search |
 //! | `sign_in` | the page for whoever is not signed in |
-//! | `timeline` | the stages of a boot as bars |
 //! | `work` | virtual machines, slots, tasks and their output |
 
 mod access;
@@ -25,11 +23,9 @@ mod dhcp;
 mod inbox;
 mod log;
 mod node;
-mod node_log;
 mod nodes;
 mod overview;
 pub(crate) mod sign_in;
-mod timeline;
 mod work;
 
 use crate::{
@@ -53,7 +49,8 @@ pub(crate) fn router() -> Router {
         .route(&at("/search"), get(overview::search))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
-        .route(&at("/nodes/{node}/log"), get(node_log::page))
+        .route(&at("/nodes/{node}/log"), get(node::log::page))
+        .route(&at("/nodes/{node}/overlay"), get(node::overlay_files::page))
         .route(&at("/nodes/{node}/{verb}"), post(actions::one_node::run))
         .route(&at("/inbox"), get(inbox::page))
         .route(&at("/actions/preview"), post(actions::preview))

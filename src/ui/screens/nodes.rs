@@ -3,7 +3,6 @@
 use super::{
     Answer,
     actions::{self, target},
-    node::node_link,
 };
 use crate::{
     PREFIX,
@@ -134,7 +133,7 @@ fn row(node: &NodeView) -> Markup {
     html! {
         tr {
             td { input type="checkbox" name="node" value=(target(node)) aria-label=(format!("Select {}", shown(&node.name))); }
-            td { (node_link(&node.id.to_string(), &node.name)) }
+            td { (html::node_link(&node.id.to_string(), &node.name)) }
             td { (html::code(node.id)) }
             td { (html::phase(node.phase)) }
             td { (node.profile) @if !node.assigned { span.quiet { " (default)" } } }

@@ -1,6 +1,6 @@
 //! The rack at a glance, the findings of doctor, and the search.
 
-use super::{Answer, node::node_link};
+use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
@@ -98,7 +98,7 @@ pub(crate) async fn search(client: ApiClient, Query(asked): Query<SearchQuery>, 
     let found: SearchView = client.get(&path).await.map_err(|error| client.failed(&error))?;
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
-            "node" => node_link(&hit.id, &hit.name),
+            "node" => html::node_link(&hit.id, &hit.name),
             "vm" => html! { a href=(format!("{PREFIX}/vms/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
             _ => html! { a href=(format!("{PREFIX}/tasks/{}", encoded(&hit.id))) { (shown(&hit.name)) } },
         };

@@ -80,10 +80,12 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
 }
 
 /// Pages of a site with nodes and a virtual machine, below `/ui`.
-const PAGES: [&str; 15] = [
+const PAGES: [&str; 17] = [
     "",
     "nodes",
     "nodes/gpu-1",
+    "nodes/gpu-1/overlay",
+    "nodes/gpu-1/overlay?path=%2Fetc%2Fhostname",
     "inbox",
     "vms",
     "tasks",

@@ -192,3 +192,17 @@ fn search_finds_a_node_by_name_address_and_id_and_the_list_filters_on_the_server
     let refused = world.meshd(&["node", "list", "--sort", "age"]);
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("`sort`"));
 }
+
+#[test]
+fn files_of_an_overlay_are_listed_and_one_is_shown_but_not_the_credentials() {
+    let world = five();
+    let files = get(&world, "/v1/overlay/web-3/files").json();
+    let find = |path: &str| files.as_array().unwrap().iter().find(|file| file["path"] == path).cloned();
+    let hostname = find("/etc/hostname").unwrap_or_else(|| panic!("{files}"));
+    assert!(hostname.get("text").is_none() && hostname["mode"] == "0644", "{hostname}");
+    let one = get(&world, "/v1/overlay/web-3/files?path=/etc/hostname").json();
+    assert_eq!((one.as_array().unwrap().len(), &one[0]["text"]), (1, &"web-3\n".into()), "{one}");
+    // The credentials of a boot are made when it is delivered.
+    assert_eq!(ask(&world, "/v1/overlay/web-3/files?path=/etc/meshd/boot.json", "").status, 404);
+    assert_eq!(ask(&world, "/v1/overlay/web-3/files?paths=/etc", "").status, 400);
+}

@@ -207,6 +207,7 @@ pub(crate) fn description(name: &str) -> &'static str {
         "actor" => "only orders of this actor",
         "kind" => "only events of these kinds, with commas between them",
         "follow" => "true: also what happens from now on",
+        "path" => "only this file, with its text",
         "tail" => "at most so many of the last bytes",
         _ => "",
     }

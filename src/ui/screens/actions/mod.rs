@@ -8,7 +8,7 @@
 pub(super) mod create_vm;
 pub(super) mod one_node;
 
-use super::{Answer, node::node_link};
+use super::Answer;
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes},
@@ -256,7 +256,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
             (None, Some(node)) => html! { (html::badge("good", "done")) " " (html::phase(node.phase)) },
             (None, None) => html::badge("good", "done"),
         };
-        vec![node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome]
+        vec![html::node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome]
     };
     let rows: Vec<_> = done.results.iter().map(row).collect();
     let content = html! {

@@ -10,8 +10,7 @@ pub(super) mod slots;
 pub(super) mod tasks;
 pub(super) mod vms;
 
-use super::node::node_link;
-use crate::plain_text::visible;
+use crate::{html, plain_text::visible};
 use maud::Markup;
 use meshd_types::NodeId;
 
@@ -21,7 +20,7 @@ const ROWS: usize = 200;
 const MAX_OUTPUT: usize = 64 * 1024;
 
 fn of_node(node: Option<NodeId>) -> Markup {
-    node.map(|id| node_link(&id.to_string(), &id.to_string())).unwrap_or_default()
+    node.map(|id| html::node_link(&id.to_string(), &id.to_string())).unwrap_or_default()
 }
 
 /// The end of an output as plain text.

@@ -1,12 +1,12 @@
 //! The log of one boot of a node: kernel messages and system log.
 
-use super::{Answer, node::node_link};
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     form::Fields,
     html::{self, Page, shown},
     plain_text::visible,
+    screens::Answer,
 };
 use axum::{
     extract::{Path, Query},
@@ -39,7 +39,7 @@ pub(crate) async fn page(
     let records = client.tail(&format!("{path}/log?session={}", boot.session), MAX_LOG).await.map_err(failed)?;
     let lines = matching(&lines(&records), asked.text("source"), asked.text("q"));
     let content = html! {
-        h1 { "Log of " (node_link(&boot.node.to_string(), &boot.name)) }
+        h1 { "Log of " (html::node_link(&boot.node.to_string(), &boot.name)) }
         p { "Boot " code { (boot.session) } " of " (html::time(boot.opened_at)) ", " (boot.result.as_str()) }
         (filters(&boot, &asked))
         div id="log" data-live {

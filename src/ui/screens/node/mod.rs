@@ -1,6 +1,16 @@
 //! Everything of one node. What is wrong comes first.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `log` | the log of one boot |
+//! | `overlay_files` | the files of its overlay |
+//! | `timeline` | the stages of a boot as bars |
 
-use super::{Answer, actions, log, timeline};
+pub(crate) mod log;
+pub(crate) mod overlay_files;
+mod timeline;
+
+use super::{Answer, actions};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
@@ -18,11 +28,6 @@ use meshd_proto::{Check, CheckStatus};
 
 /// Events on the page of a node.
 const EVENTS: usize = 20;
-
-/// A link to the page of a node.
-pub(super) fn node_link(id: &str, name: &str) -> Markup {
-    html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
-}
 
 /// What the page shows beside the node itself.
 struct Related {
@@ -84,10 +89,12 @@ pub(crate) async fn page(
         }
         section { h2 { "Node" } div id="facts" data-live { (about(&detail)) } }
         section { h2 { "Readiness checks" } div id="checks" data-live { (checks(&detail)) } }
-        section { h2 { "Generations" } (generations(&related)) }
+        section { h2 { "Generations" } (generations(&related))
+            @if actions::may_order(&client) { p { a href=(format!("{PREFIX}/nodes/{}/overlay", view.id)) { "Files of its next overlay" } } }
+        }
         section { h2 { "Work" } div id="work" data-live { (work(&related, actions::may_order(&client))) } }
         section { h2 { "Hardware" } (hardware(&detail)) }
-        section { h2 { "Events" } div id="events" data-live { (log::event_table(&related.events)) }
+        section { h2 { "Events" } div id="events" data-live { (super::log::event_table(&related.events)) }
             p { a href=(format!("{PREFIX}/events?node={}", view.id)) { "All events of this node" } }
         }
     };

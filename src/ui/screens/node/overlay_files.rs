@@ -1,0 +1,76 @@
+//! The files of a node's overlay, as its next boot gets them.
+
+use crate::{
+    PREFIX,
+    client::{ApiClient, encoded},
+    form::Fields,
+    html::{self, Page, code, plain, shown},
+    plain_text::visible,
+    screens::Answer,
+};
+use axum::{
+    extract::{Path, Query},
+    http::HeaderMap,
+};
+use maud::{Markup, html};
+use meshd_api::OverlayFileView;
+
+pub(crate) async fn page(
+    client: ApiClient,
+    Path(node): Path<String>,
+    Query(asked): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Answer {
+    let asked = Fields(asked);
+    let path = asked.text("path");
+    let query = if path.is_empty() { String::new() } else { format!("?path={}", encoded(path)) };
+    let files = client.get(&format!("/v1/overlay/{}/files{query}", encoded(&node))).await;
+    let files: Vec<OverlayFileView> = files.map_err(|error| client.failed(&error))?;
+    let here = format!("{PREFIX}/nodes/{}/overlay", encoded(&node));
+    let content = html! {
+        h1 { "Overlay of " (html::node_link(&node, &node)) }
+        @match files.as_slice() {
+            [file] if !path.is_empty() => (one(file, &here)),
+            _ => (list(&files, &here)),
+        }
+    };
+    Ok(Page { client: &client, title: format!("Overlay of {node}"), place: "/nodes", content }.answer(&headers))
+}
+
+fn list(files: &[OverlayFileView], here: &str) -> Markup {
+    let row = |file: &OverlayFileView| {
+        let path = html! {
+            @if file.kind == "file" { a href=(format!("{here}?path={}", encoded(&file.path))) { (shown(&file.path)) } }
+            @else { (shown(&file.path)) }
+            @if let Some(target) = &file.target { " → " (shown(target)) }
+            @if file.secret { " " (html::badge("warn", "secret")) }
+        };
+        vec![path, plain(&file.kind), plain(&file.origin), code(&file.mode), code(&file.owner), plain(file.size)]
+    };
+    let rows: Vec<_> = files.iter().map(row).collect();
+    html! {
+        p { "The files that its next boot gets. Placeholders stand for secrets." }
+        (html::table(&["Path", "Kind", "From", "Mode", "Owner", "Bytes"], &rows, "It has no files."))
+    }
+}
+
+fn one(file: &OverlayFileView, here: &str) -> Markup {
+    html! {
+        p { a href=(here) { "All files" } }
+        (html::facts(&[
+            ("Path", code(&file.path)),
+            ("From", plain(&file.origin)),
+            ("Mode", code(&file.mode)),
+            ("Owner", code(&file.owner)),
+            ("Bytes", plain(file.size)),
+            ("SHA-256", code(file.digest)),
+        ]))
+        @match &file.text {
+            Some(text) => {
+                @if file.size > OverlayFileView::MAX_TEXT as u64 { p.quiet { "Its beginning:" } }
+                pre.output tabindex="0" { (visible(text)) }
+            }
+            None => p.quiet { "Its content is not shown." },
+        }
+    }
+}
