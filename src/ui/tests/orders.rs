@@ -76,3 +76,18 @@ async fn operator_sees_tokens_and_no_order_about_them() {
         assert_eq!(browser.get("/ui/nodes/3f9a1c0e").await.text.contains("/3f9a1c0e/revoke"), sees, "{role}");
     }
 }
+
+#[tokio::test]
+async fn variables_are_read_as_on_the_command_line() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let form = |text: &str| format!("action=vars&node=3f9a1c0e~r1~n1&variables={text}");
+    browser.post("/ui/actions/run", &form("slots%3D8%0D%0Atags%3D%5Ba%2Cb%5D%0D%0Ascratch-%0D%0A")).await;
+    let (path, body) = last(&api);
+    let order = json!({ "set": { "slots": 8, "tags": ["a", "b"] }, "unset": ["scratch"] });
+    assert_eq!((path.as_str(), &body["order"]), ("/v1/bulk/nodes/vars", &order));
+    for text in ["slots", "a+b%3D1", "%3D1"] {
+        let refused = browser.post("/ui/actions/run", &form(text)).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{text}");
+    }
+}

@@ -21,7 +21,9 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, Drain, DrainPolicy, NodeView, ProfileView};
+use meshd_api::{
+    Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, ChangeVars, Drain, DrainPolicy, NodeView, ProfileView,
+};
 use meshd_trust::Role;
 use meshd_types::hex;
 use serde_json::{Value, json};
@@ -36,6 +38,8 @@ enum Ask {
     Drain,
     /// `key=value` and `key-`, with blanks between them.
     Labels,
+    /// `key=value` and `key-`, one a line.
+    Variables,
 }
 
 /// An order that several nodes take.
@@ -59,7 +63,7 @@ const fn dangerous(word: &'static str, title: &'static str, ask: Ask, effect: &'
 }
 
 /// In the order of a node's life.
-const ACTIONS: [Action; 11] = [
+const ACTIONS: [Action; 12] = [
     action(
         "approve",
         "Approve",
@@ -83,6 +87,7 @@ const ACTIONS: [Action; 11] = [
     dangerous("maintenance", "Maintenance", Ask::Nothing, "The node is out of service at once."),
     action("resume", "Resume", Ask::Nothing, "The node returns to service."),
     action("label", "Label", Ask::Labels, "Labels are set and removed."),
+    action("vars", "Set variables", Ask::Variables, "Overlays read the variables when the next boot is rendered."),
     dangerous("quarantine", "Quarantine", Ask::Nothing, "The node is cut off until it is released."),
     action("release", "Release", Ask::Nothing, "The node may boot again."),
     dangerous("remove", "Remove", Ask::Nothing, "The node is cut off, and its record is deleted."),
@@ -200,12 +205,17 @@ fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
                 label for="labels" { "Labels to set (key=value) and to remove (key-)" }
                 input id="labels" name="labels" required placeholder="rack=a feed=2 spare-";
             }
+            Ask::Variables => {
+                label for="variables" { "Variables, one a line: NAME=VALUE sets, NAME- removes. A value is true, 8, [a,b] or text; \"8\" is text" }
+                textarea.code id="variables" name="variables" rows="5" maxlength="10000" spellcheck="false" required {}
+            }
         }
     }
 }
 
 /// The body of the order for one node.
 fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
+    let bad = |text: &str| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", text, "go back and correct it");
     let value = match action.ask {
         Ask::Nothing => Ok(Value::Null),
         Ask::Moved => serde_json::to_value(Approve { moved: fields.is_ticked("moved") }),
@@ -215,8 +225,9 @@ fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
             serde_json::to_value(Drain { workloads, grace_s: None })
         }
         Ask::Labels => Ok(labels(fields.text("labels"))),
+        Ask::Variables => serde_json::to_value(variables(fields.text("variables")).map_err(|error| bad(&error))?),
     };
-    value.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", error.to_string(), ""))
+    value.map_err(|error| bad(&error.to_string()))
 }
 
 /// `rack=a spare-` as the API reads it, which checks keys and values.
@@ -230,6 +241,23 @@ fn labels(text: &str) -> Value {
         }
     }
     json!({ "set": set, "unset": unset })
+}
+
+/// Variables as the command line reads them, one a line.
+fn variables(text: &str) -> Result<ChangeVars, String> {
+    let mut change = ChangeVars::default();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let wrong = |error: &dyn std::fmt::Display| format!("`{line}`: {error}");
+        match (line.split_once('='), line.strip_suffix('-')) {
+            (Some((name, value)), _) => {
+                let name = name.trim().parse().map_err(|error| wrong(&error))?;
+                change.set.insert(name, value.trim().parse().map_err(|error| wrong(&error))?);
+            }
+            (None, Some(name)) => change.unset.push(name.parse().map_err(|error| wrong(&error))?),
+            (None, None) => return Err(wrong(&"write NAME=VALUE or NAME-")),
+        }
+    }
+    Ok(change)
 }
 
 pub(super) fn notes(fields: &Fields) -> OrderNotes {

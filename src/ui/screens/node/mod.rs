@@ -121,6 +121,8 @@ fn conditions(detail: &NodeDetail) -> Markup {
 fn about(detail: &NodeDetail) -> Markup {
     let node = &detail.node;
     let groups = detail.groups.iter().map(|group| group.as_str()).collect::<Vec<_>>().join(" ");
+    let value = |value| serde_json::to_string(value).unwrap_or_default();
+    let vars: Vec<_> = detail.vars.iter().map(|(name, own)| format!("{name}={}", value(own))).collect();
     let origin = if node.assigned { "assigned" } else { "the site's default" };
     html::facts(&[
         ("ID", code(node.id)),
@@ -132,6 +134,7 @@ fn about(detail: &NodeDetail) -> Markup {
         ("Address", maybe(node.address)),
         ("Boots from", code(node.mac)),
         ("Labels", plain(label_words(&node.labels))),
+        ("Variables", plain(vars.join(", "))),
         ("Groups", plain(groups)),
         ("Works", plain(node.work.join(", "))),
         ("Boot once", maybe(detail.once.as_ref().map(meshd_model::fleet::NextBootOverride::words))),
