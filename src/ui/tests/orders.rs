@@ -43,6 +43,27 @@ async fn slot_is_approved_disabled_and_cleaned_up() {
 }
 
 #[tokio::test]
+async fn task_of_the_form_is_that_of_the_command_line() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let form = browser.get("/ui/tasks/new").await.text;
+    assert!(form.contains("name=\"argv\"") && !form.contains("<script>alert"), "{form}");
+    let fields = "argv=/opt/solve%0D%0A--deck+a%0D%0A&group=cfd&ranks_per_node=2&launcher=mpich&user=1000&timeout=12h";
+    browser.post("/ui/tasks", fields).await;
+    let order = json!({ "argv": ["/opt/solve", "--deck a"], "group": "cfd", "ranks_per_node": 2, "launcher": "mpich",
+        "user": { "uid": 1000 }, "timeout_s": 43_200 });
+    let asked = api.asked.lock().expect("no panic").clone();
+    assert!(asked.contains(&("/v1/tasks".to_owned(), order)), "{asked:?}");
+    for wrong in ["nodes=many", "ranks_per_node=65536", "launcher=slurm", "user=ada", "timeout=12"] {
+        let refused = browser.post("/ui/tasks", &format!("argv=/bin/true%26x&group=cfd&{wrong}")).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
+        assert!(refused.text.contains("is not valid") && refused.text.contains("/bin/true&amp;x"), "{}", refused.text);
+    }
+    let viewer = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/tasks/new").await.text;
+    assert!(!viewer.contains("name=\"argv\""), "{viewer}");
+}
+
+#[tokio::test]
 async fn token_is_shown_once_and_revoked_by_an_admin() {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;

@@ -146,6 +146,7 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
 async fn create_from_file(browser: &WebDriver, file: &str) {
     wait_for(browser, "h1", "Create virtual machine").await;
     assert_accessible(browser, "vms/new").await;
+    assert_accessible(browser, "tasks/new").await;
     for (text, is_right) in [(file.replace("vcpus = 1", "vcpu = 1"), false), (file.to_owned(), true)] {
         let field = browser.find(By::Css("textarea")).await.unwrap();
         field.clear().await.unwrap();

@@ -1,12 +1,12 @@
 //! The form for a new virtual machine: a `vm.toml`, as `meshd vm create` reads it.
 
-use super::{Answer, may_order, notes};
+use super::{Answer, may_order, node_choice, notes};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
     form::Fields,
     gate::{fields, redirect},
-    html::{self, Page, shown},
+    html::{self, Page},
 };
 use axum::{
     body::Body,
@@ -14,13 +14,11 @@ use axum::{
     response::Response,
 };
 use maud::{Markup, html};
-use meshd_api::{CreateVm, NodeView, TemplateView, VmView, VolumeView};
+use meshd_api::{CreateVm, TemplateView, VmView, VolumeView};
 use meshd_config::vm::parse_with;
 use meshd_types::{Digest, SystemUuid, hex};
 use std::path::Path;
 
-/// Nodes that the form offers.
-const MAX_NODES: usize = 1000;
 /// What the form starts with.
 const SAMPLE: &str = "name = \"vm-1\"
 vcpus = 1
@@ -53,8 +51,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 }
 
 async fn form(client: &ApiClient, headers: &HeaderMap, draft: &Draft<'_>) -> Answer {
-    let nodes = client.list::<NodeView>(&format!("/v1/nodes?sort=name&limit={MAX_NODES}")).await;
-    let nodes = nodes.map_err(|error| client.failed(&error))?;
+    let nodes = node_choice(client, draft.node, "any that is suitable").await?;
     let content = html! {
         h1 { "Create virtual machine" }
         @if let Some(problem) = &draft.problem { (problem) }
@@ -63,14 +60,7 @@ async fn form(client: &ApiClient, headers: &HeaderMap, draft: &Draft<'_>) -> Ans
                 input type="hidden" name="key" value=(hex(&(client.environment.random)()));
                 label for="file" { "Specification (vm.toml)" }
                 textarea.code id="file" name="file" rows="16" spellcheck="false" required { (draft.text) }
-                label for="node" { "Node" }
-                select id="node" name="node" {
-                    option value="" { "any that is suitable" }
-                    @for node in &nodes.rows {
-                        @let id = node.id.to_string();
-                        option value=(id) selected[draft.node == id] { (shown(&node.name)) }
-                    }
-                }
+                (nodes)
                 label { input type="checkbox" name="start" value="1" checked[draft.start]; " Start it now" }
                 label for="reason" { "Reason, for the audit log" }
                 input id="reason" name="reason" maxlength="500";

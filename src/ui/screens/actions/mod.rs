@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | `create_vm` | the form for a new virtual machine |
 //! | `one_node` | orders that only one node takes |
+//! | `run_task` | the form that runs a task |
 
 pub(super) mod create_vm;
 pub(super) mod one_node;
+pub(super) mod run_task;
 
 use super::Answer;
 use crate::{
@@ -19,6 +21,7 @@ use crate::{
 use axum::{
     body::Body,
     http::{HeaderMap, Request, StatusCode},
+    response::Response,
 };
 use maud::{Markup, html};
 use meshd_api::{
@@ -112,6 +115,25 @@ pub(super) fn may_order(client: &ApiClient) -> bool {
 /// A node as a box of a form names it: ID, the revision that is shown, and the name.
 pub(super) fn target(node: &NodeView) -> String {
     format!("{}~{}~{}", node.id, node.revision, shown(&node.name))
+}
+
+/// Nodes that a form offers.
+const MAX_NODES: usize = 1000;
+
+/// The question for one node of the site. `none` says what happens if nobody chooses.
+async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Markup, Response> {
+    let nodes = client.list::<NodeView>(&format!("/v1/nodes?sort=name&limit={MAX_NODES}")).await;
+    let nodes = nodes.map_err(|error| client.failed(&error))?;
+    Ok(html! {
+        label for="node" { "Node" }
+        select id="node" name="node" {
+            option value="" { (none) }
+            @for node in &nodes.rows {
+                @let id = node.id.to_string();
+                option value=(id) selected[chosen == id] { (shown(&node.name)) }
+            }
+        }
+    })
 }
 
 /// Buttons for every action.

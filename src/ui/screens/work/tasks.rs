@@ -45,7 +45,11 @@ pub(in crate::screens) fn task_table(tasks: &[TaskView]) -> Markup {
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let tasks = client.list::<TaskView>(&format!("/v1/tasks?sort=-created_at&limit={ROWS}")).await;
     let tasks = tasks.map_err(|error| client.failed(&error))?;
-    let content = html! { h1 { "Tasks" } div id="rows" data-live { (task_table(&tasks.rows)) } };
+    let content = html! {
+        h1 { "Tasks" }
+        @if actions::may_order(&client) { p { a.button href=(format!("{PREFIX}/tasks/new")) { "Run task…" } } }
+        div id="rows" data-live { (task_table(&tasks.rows)) }
+    };
     Ok(Page { client: &client, title: "Tasks".to_owned(), place: "/tasks", content }.answer(&headers))
 }
 

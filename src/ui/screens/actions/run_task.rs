@@ -1,0 +1,128 @@
+//! The form that runs a task, as `meshd task run` and `meshd node exec` do.
+
+use super::{Answer, may_order, node_choice, notes};
+use crate::{
+    PREFIX,
+    client::{ApiClient, ApiError},
+    form::Fields,
+    gate::{fields, redirect},
+    html::{self, Page},
+};
+use axum::{
+    body::Body,
+    http::{HeaderMap, Request, StatusCode},
+};
+use maud::{Markup, html};
+use meshd_api::{RunTask, TaskView};
+use meshd_config::reader::parse_duration;
+use meshd_model::work::task::Launcher;
+use meshd_proto::task::TaskUser;
+use meshd_types::hex;
+
+/// What somebody wrote, and why it was not done.
+#[derive(Default)]
+struct TaskDraft {
+    fields: Fields,
+    problem: Option<Markup>,
+}
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    form(&client, &headers, &TaskDraft::default()).await
+}
+
+fn input(draft: &TaskDraft, name: &str, label: &str, example: &str) -> Markup {
+    html! {
+        label for=(name) { (label) }
+        input id=(name) name=(name) value=(draft.fields.text(name)) placeholder=(example) maxlength="500";
+    }
+}
+
+async fn form(client: &ApiClient, headers: &HeaderMap, draft: &TaskDraft) -> Answer {
+    let fields = &draft.fields;
+    let nodes = node_choice(client, fields.text("node"), "those of the group").await?;
+    let content = html! {
+        h1 { "Run task" }
+        @if let Some(problem) = &draft.problem { (problem) }
+        @if may_order(client) {
+            form.stack method="post" action=(format!("{PREFIX}/tasks")) {
+                input type="hidden" name="key" value=(hex(&(client.environment.random)()));
+                label for="argv" { "Program and arguments, one on each line; no shell reads them" }
+                textarea.code id="argv" name="argv" rows="5" spellcheck="false" required { (fields.text("argv")) }
+                (input(draft, "group", "Group of nodes, or empty for one node", "cfd"))
+                (nodes)
+                (input(draft, "nodes", "Number of nodes, or empty for all of the group", "4"))
+                (input(draft, "ranks_per_node", "Ranks per node, or empty for one", "1"))
+                label for="launcher" { "Launcher" }
+                select id="launcher" name="launcher" {
+                    @for (value, text) in [("", "MPICH for several ranks"), ("mpich", "MPICH"), ("none", "none: the program reads MESHD_RANK")] {
+                        option value=(value) selected[fields.text("launcher") == value] { (text) }
+                    }
+                }
+                (input(draft, "user", "User ID from 1000 on, root (role admin), or empty for user job", "1000"))
+                (input(draft, "timeout", "Time limit, or empty for none", "12h"))
+                label for="reason" { "Reason, for the audit log" }
+                input id="reason" name="reason" maxlength="500" value=(fields.text("reason"));
+                div.actions {
+                    button.main { "Run" }
+                    a.button href=(format!("{PREFIX}/tasks")) { "Cancel" }
+                }
+            }
+        } @else {
+            p { "Tasks are run from the role operator on." }
+        }
+    };
+    Ok(Page { client, title: "Run task".to_owned(), place: "/tasks", content }.answer(headers))
+}
+
+/// Runs what the form describes. What is wrong with it is shown above the form, with the fields as they were written.
+pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
+    let fields = fields(request).await?;
+    let problem = match order(&client, &fields).await {
+        Ok(task) => return Ok(redirect(&format!("{PREFIX}/tasks/{}", task.id))),
+        Err(error) if error.status == StatusCode::UNAUTHORIZED => return Err(client.failed(&error)),
+        Err(error) => error,
+    };
+    let draft = TaskDraft { fields, problem: Some(html::refusal(&problem)) };
+    let mut answer = form(&client, &headers, &draft).await?;
+    *answer.status_mut() = problem.status;
+    Ok(answer)
+}
+
+async fn order(client: &ApiClient, fields: &Fields) -> Result<TaskView, ApiError> {
+    let task = task(fields).map_err(|(field, hint)| {
+        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", format!("{field} is not valid"), hint)
+    })?;
+    client.order("/v1/tasks", &task, &notes(fields)).await
+}
+
+/// The task of a form, or the label of a field that is wrong and what it takes.
+fn task(fields: &Fields) -> Result<RunTask, (&'static str, &'static str)> {
+    let text = |name| Some(fields.text(name)).filter(|text| !text.is_empty());
+    // Browsers send CR LF.
+    let argv: Vec<_> = fields.text("argv").lines().map(str::to_owned).collect();
+    let launcher = match fields.text("launcher") {
+        "" => None,
+        "mpich" => Some(Launcher::Mpich),
+        "none" => Some(Launcher::None),
+        _ => return Err(("launcher", "choose one of the list")),
+    };
+    let user = match text("user") {
+        None => TaskUser::default(),
+        Some("root") => TaskUser::Root,
+        Some(id) => TaskUser::Uid(id.parse().map_err(|_| ("user ID", "write a number, or root"))?),
+    };
+    let timeout_s = text("timeout").map(|text| parse_duration(text).ok_or(text)).transpose();
+    let timeout_s = timeout_s.map_err(|_| ("time limit", "write a number and one of s, m, h, d, such as 90s"))?;
+    let nodes = text("nodes").map(str::parse).transpose();
+    let ranks = text("ranks_per_node").map(str::parse).transpose();
+    Ok(RunTask {
+        group: text("group").map(str::to_owned),
+        node: text("node").map(str::to_owned),
+        argv,
+        nodes: nodes.map_err(|_| ("number of nodes", "write a number"))?,
+        ranks_per_node: ranks.map_err(|_| ("number of ranks", "write a number up to 65535"))?,
+        launcher,
+        user,
+        timeout_s: timeout_s.map(|limit| limit.as_secs()),
+    })
+}
