@@ -43,7 +43,7 @@ pub use node::{BootView, NodeDetail, NodeView};
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels, ChangeVars,
     DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, Pin, ReloadView, Rename, Replace, Replaced,
-    RevisionView, Rollback,
+    RevisionDiffView, RevisionView, Rollback,
 };
 pub use profile::ProfileView;
 pub use search::{SearchHit, SearchView};

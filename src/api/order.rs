@@ -2,7 +2,7 @@
 
 use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
-use meshd_model::fleet::{DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionSummary};
+use meshd_model::fleet::{DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionDiff, RevisionSummary};
 use meshd_proto::DoctorReport;
 use meshd_types::{MacAddr, NodeId, VarName, Vars};
 use serde::{Deserialize, Serialize};
@@ -225,6 +225,15 @@ pub struct RevisionView {
     pub filed: bool,
     /// The profile was rolled back to it.
     pub held: bool,
+}
+
+/// How two revisions of a profile differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RevisionDiffView {
+    /// Its settings and files of overlays.
+    #[serde(flatten)]
+    #[schema(value_type = Object)]
+    pub diff: RevisionDiff,
 }
 
 /// What came of a reload.

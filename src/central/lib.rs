@@ -59,7 +59,7 @@ pub use environment::{
     site_snapshot::SiteSnapshot,
     sources::{Clock, Entropy, Lan, Neighbour, NoLan, SystemClock, SystemEntropy},
 };
-pub use generations::{Reload, RenderError, Rendered, RollbackError, load_catalog};
+pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
 pub use tasks::{TaskError, TaskRequest, TaskTarget};

@@ -22,7 +22,7 @@ pub(crate) use archive::kept;
 pub use reload::{Reload, load_catalog};
 pub use render::{RenderError, Rendered};
 pub(crate) use render_context::Contexts;
-pub use revisions::RollbackError;
+pub use revisions::{CompareError, RollbackError};
 
 use super::{enrolment::Enrolment, environment::Environment, locks::Leaf};
 use archive::PendingArchive;

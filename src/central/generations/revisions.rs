@@ -9,7 +9,7 @@ use meshd_config::{Profile, Site};
 use meshd_image::catalog::{Image, bundle::load_layer, image::load_version, read_overlays};
 use meshd_model::{
     boot::effective_profile,
-    fleet::{AuditContext, Event, EventKind, Generation, Node, Revision, RevisionSummary, Revisions},
+    fleet::{AuditContext, Event, EventKind, Generation, Node, Revision, RevisionDiff, RevisionSummary, Revisions},
 };
 use meshd_store::{ArchiveError, Model, StoreError};
 use meshd_types::{BundleName, Digest, OverlayName, ProfileName, fail};
@@ -67,6 +67,54 @@ pub enum RollbackError {
     /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
+}
+
+/// Why two revisions cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// None is named so, or several are.
+    #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
+    NoGeneration(ProfileName, String),
+    /// A part of it was removed.
+    #[error("generation {generation} of profile {profile} cannot be read: {why}")]
+    Gone { profile: ProfileName, generation: String, why: String },
+}
+
+/// The revision whose digest begins so; `None` if there is none or several.
+fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {
+    let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(prefix));
+    match (found.next(), found.next()) {
+        (Some(one), None) if !prefix.is_empty() => Some(one.generation),
+        _ => None,
+    }
+}
+
+/// Settings by their keys; those of a table have dotted keys, as in `site.toml`.
+fn flatten(key: &str, value: &serde_json::Value, settings: &mut BTreeMap<String, String>) {
+    use serde_json::Value;
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let text = match value {
+        Value::Null => return,
+        Value::Object(table) => {
+            for (name, value) in table {
+                let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                flatten(&key, value, settings);
+            }
+            return;
+        }
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(" "),
+        value => plain(value),
+    };
+    settings.insert(key.to_owned(), text);
+}
+
+/// All that a revision sets.
+fn settings(kept: &StoredProfile) -> BTreeMap<String, String> {
+    let mut settings = BTreeMap::new();
+    flatten("", &serde_json::to_value(&kept.profile).expect("a profile is plain data"), &mut settings);
+    settings.insert("image version".to_owned(), kept.version.short());
+    settings.extend(kept.bundles.iter().map(|(name, layer)| (format!("bundle {name}"), layer.short())));
+    settings
 }
 
 impl SiteSnapshot {
@@ -201,6 +249,36 @@ impl Generations {
         self.env.store.read(|model| model.revisions(profile).cloned().unwrap_or_default())
     }
 
+    /// Compares two revisions of a profile that are named by prefixes of their digests. Blocks.
+    ///
+    /// # Errors
+    /// There is no such revision, or a part of it was removed.
+    pub fn compare(&self, profile: &ProfileName, [from, to]: [&str; 2]) -> Result<RevisionDiff, CompareError> {
+        let revisions = self.revisions(profile);
+        let read = |prefix: &str| {
+            let none = || CompareError::NoGeneration(profile.clone(), prefix.chars().take(80).collect());
+            let generation = find(&revisions, prefix).ok_or_else(none)?;
+            self.inputs(generation).map_err(|why| {
+                let (profile, generation) = (profile.clone(), generation.0.short());
+                CompareError::Gone { profile, generation, why }
+            })
+        };
+        let (before, after) = (read(from)?, read(to)?);
+        Ok(RevisionDiff::new([&before.0, &after.0], [&before.1, &after.1]))
+    }
+
+    /// Settings and digests of the overlays' files of a revision.
+    fn inputs(&self, generation: Generation) -> Result<(BTreeMap<String, String>, BTreeMap<String, Digest>), String> {
+        let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
+        let kept: StoredProfile =
+            serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
+        let mut files = BTreeMap::new();
+        for digest in kept.overlays.values() {
+            files.extend(self.revisions.overlay_files(digest).map_err(|error| error.to_string())?);
+        }
+        Ok((settings(&kept), files))
+    }
+
     /// Makes all nodes of a profile boot an earlier revision of it: the one before what they boot, or the one that is named.
     ///
     /// # Errors
@@ -214,13 +292,8 @@ impl Generations {
         let revisions = self.revisions(&profile);
         let target = match text {
             None => revisions.before().ok_or_else(|| RollbackError::NoneBefore(profile.clone()))?.generation,
-            Some(text) => {
-                let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(text));
-                match (found.next(), found.next()) {
-                    (Some(one), None) if !text.is_empty() => one.generation,
-                    _ => return Err(RollbackError::NoGeneration(profile, text.chars().take(80).collect())),
-                }
-            }
+            Some(text) => find(&revisions, text)
+                .ok_or_else(|| RollbackError::NoGeneration(profile.clone(), text.chars().take(80).collect()))?,
         };
         let _one = self.reloading.lock().await;
         let this = self.clone();

@@ -34,7 +34,7 @@ pub use generations::{
     archive::FileChange, archive::FileDiff, archive::GenerationDiff, archive::KEPT_FORMAT, archive::KeptFile,
     archive::KeptGeneration, archive::KeptKind, archive::NextBoot, generation::ConditionChanges,
     generation::Generation, generation::judge, generation::judge_drift, history::DeliveredGeneration, history::History,
-    history::KEPT_OF_A_NODE, history::MAX_HISTORY, revision::MAX_REVISIONS, revision::Revision,
+    history::KEPT_OF_A_NODE, history::MAX_HISTORY, revision::MAX_REVISIONS, revision::Revision, revision::RevisionDiff,
     revision::RevisionSummary, revision::Revisions,
 };
 pub use node::{

@@ -7,8 +7,8 @@ use axum::{
 };
 use meshd_api::ErrorView;
 use meshd_central::{
-    ApiTokenError, BulkError, HeldWork, LinkError, NamingError, OperateError, OrderError, RenderError, RollbackError,
-    SlotError, TaskError, VmError,
+    ApiTokenError, BulkError, CompareError, HeldWork, LinkError, NamingError, OperateError, OrderError, RenderError,
+    RollbackError, SlotError, TaskError, VmError,
 };
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
@@ -167,6 +167,10 @@ fn api_token(error: &ApiTokenError) -> (StatusCode, &'static str) {
     }
 }
 
+fn comparison(_: &CompareError) -> (StatusCode, &'static str) {
+    (StatusCode::NOT_FOUND, "no_generation")
+}
+
 fn rollback(error: &RollbackError) -> (StatusCode, &'static str) {
     match error {
         RollbackError::Held(held) => work(held),
@@ -200,6 +204,7 @@ refused! {
     ApiTokenError: api_token;
     TaskError: task;
     LinkError: link;
+    CompareError: comparison;
     RollbackError: rollback;
     SlotError: slot;
     VmError: vm;

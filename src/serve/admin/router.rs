@@ -153,6 +153,13 @@ fn site_routes(routes: Routes) -> Routes {
             "List the revisions of a profile",
             generations::revisions,
         )
+        .get::<Object<RevisionDiffView>, _, _>(
+            "/profiles/{name}/diff",
+            &["from", "to"],
+            Role::Viewer,
+            "Compare two revisions of a profile",
+            generations::compare,
+        )
         .post::<Object<Rollback>, Array<RevisionView>, _, _>(
             "/profiles/{name}/rollback",
             Verb::Rollback,

@@ -11,7 +11,7 @@ use crate::ArchiveError;
 use meshd_model::fleet::Generation;
 use meshd_types::{Digest, OverlayName};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -64,6 +64,16 @@ impl KeptRevisions {
     /// Throws an overlay away that turned out to be another one: it was edited while it was copied.
     pub fn remove_overlay(&self, digest: &Digest) {
         let _ = remove(&self.overlay_dir(digest));
+    }
+
+    /// Returns digests of an overlay's files by their paths: `base/overlay.toml`. Mode and link target count. Blocks.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn overlay_files(&self, digest: &Digest) -> Result<BTreeMap<String, Digest>, ArchiveError> {
+        let (dir, mut found) = (self.overlay_dir(digest), BTreeMap::new());
+        let read = digests(&dir, "", &mut found);
+        read.map(|()| found).map_err(|source| ArchiveError::Io { path: dir, source })
     }
 
     /// Keeps a revision as text. Blocks.
@@ -131,6 +141,27 @@ fn copy(from: &Path, to: &Path, count: &mut usize, without: Option<&str>) -> io:
         } else if kind.is_file() {
             fs::copy(&path, &target)?;
         }
+    }
+    Ok(())
+}
+
+/// The copy is bounded, so this is.
+fn digests(dir: &Path, prefix: &str, found: &mut BTreeMap<String, Digest>) -> io::Result<()> {
+    use std::os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _};
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let (kind, path) = (entry.file_type()?, entry.path());
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if kind.is_dir() {
+            digests(&path, &format!("{name}/"), found)?;
+            continue;
+        }
+        let (mode, content) = if kind.is_symlink() {
+            (0, fs::read_link(&path)?.as_os_str().as_bytes().to_vec())
+        } else {
+            (entry.metadata()?.permissions().mode(), fs::read(&path)?)
+        };
+        found.insert(name, Digest::of_fields([mode.to_le_bytes().as_slice(), &content]));
     }
     Ok(())
 }

@@ -4,16 +4,18 @@ use super::{Answer, actions};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
+    form::Fields,
     gate::{fields, redirect},
     html::{self, Page, code, plain, shown, time},
 };
 use axum::{
     body::Body,
-    extract::Path,
+    extract::{Path, Query},
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{ImageView, OverlayView, ProfileView, RevisionView, Rollback};
+use meshd_api::{ImageView, OverlayView, ProfileView, RevisionDiffView, RevisionView, Rollback};
+use meshd_model::fleet::FileChange;
 use serde_json::Value;
 
 fn profile_link(name: &str) -> Markup {
@@ -59,7 +61,7 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
     })?;
     let revisions: Vec<RevisionView> =
         client.get(&format!("/v1/profiles/{}/history", encoded(&name))).await.map_err(failed)?;
-    let row = |view: &RevisionView| {
+    let row = |(index, view): (usize, &RevisionView)| {
         let marks = html! {
             @if view.boots { (html::badge("good", "boots")) " " }
             @if view.filed { (html::badge("idle", "site file")) " " }
@@ -71,10 +73,11 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
             plain(&view.revised.image),
             code(view.revised.version.short()),
             time(view.revised.since),
+            changes_link(&name, revisions.get(index + 1), view),
             rollback_form(&client, &name, view),
         ]
     };
-    let rows: Vec<_> = revisions.iter().map(row).collect();
+    let rows: Vec<_> = revisions.iter().enumerate().map(row).collect();
     let vars: Vec<_> = profile
         .vars
         .iter()
@@ -95,9 +98,50 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
         h2 { "Variables" }
         (html::table(&["Name", "Value"], &vars, "It sets no variable."))
         h2 { "Revisions" }
-        (html::table(&["Generation", "State", "Image", "Version", "Since", "Order"], &rows, "No revision is on record."))
+        (html::table(&["Generation", "State", "Image", "Version", "Since", "Changes", "Order"], &rows, "No revision is on record."))
     };
     Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
+}
+
+/// Leads to what a revision changed in the one before.
+fn changes_link(profile: &str, before: Option<&RevisionView>, view: &RevisionView) -> Markup {
+    html! {
+        @if let Some(before) = before {
+            @let pair = format!("from={}&to={}", before.revised.generation, view.revised.generation);
+            a href=(format!("{PREFIX}/profiles/{}/diff?{pair}", encoded(profile))) {
+                "changes of " (view.revised.generation.0.short())
+            }
+        }
+    }
+}
+
+/// What one revision of a profile changed in another.
+pub(crate) async fn profile_diff(
+    client: ApiClient,
+    Path(name): Path<String>,
+    Query(asked): Query<Vec<(String, String)>>,
+    headers: HeaderMap,
+) -> Answer {
+    let asked = Fields(asked);
+    let (from, to) = (asked.text("from"), asked.text("to"));
+    let path = format!("/v1/profiles/{}/diff?from={}&to={}", encoded(&name), encoded(from), encoded(to));
+    let found = client.get(&path).await;
+    let RevisionDiffView { diff } = found.map_err(|error| client.failed(&error))?;
+    let setting = |(key, [before, after]): (&String, &[String; 2])| vec![code(key), plain(before), plain(after)];
+    let settings: Vec<_> = diff.changed.iter().map(setting).collect();
+    let file = |(path, change): (&String, &FileChange)| vec![plain(change.sign()), code(path)];
+    let files: Vec<_> = diff.files.iter().map(file).collect();
+    let short = |generation: &str| code(generation.chars().take(12).collect::<String>());
+    let content = html! {
+        h1 { "Changes of profile " (profile_link(&name)) }
+        (html::facts(&[("Before", short(from)), ("After", short(to))]))
+        h2 { "Settings" }
+        (html::table(&["Key", "Before", "After"], &settings, "No setting differs."))
+        h2 { "Files of overlays" }
+        p { "+ added, - removed, ~ changed" }
+        (html::table(&["Change", "File"], &files, "No file differs."))
+    };
+    Ok(Page { client: &client, title: format!("Changes of {name}"), place: "/profiles", content }.answer(&headers))
 }
 
 /// Rolls the profile back to a revision; the one of the site file ends a rollback.

@@ -71,6 +71,7 @@ pub(crate) fn router() -> Router {
         .route(&at("/slots/{node}/{unit}/{verb}"), post(work::slots::order))
         .route(&at("/profiles"), get(catalog::profiles))
         .route(&at("/profiles/{profile}"), get(catalog::profile))
+        .route(&at("/profiles/{profile}/diff"), get(catalog::profile_diff))
         .route(&at("/profiles/{profile}/rollback"), post(catalog::rollback))
         .route(&at("/images"), get(catalog::images))
         .route(&at("/overlays"), get(catalog::overlays))

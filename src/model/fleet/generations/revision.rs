@@ -1,9 +1,9 @@
 //! Revisions of a profile: its contents at one time. A node's own values turn a revision into a generation.
 
-use super::generation::Generation;
+use super::{archive::FileChange, generation::Generation};
 use meshd_types::{BundleName, Digest, ImageName, OverlayName, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of revisions of a profile. The oldest go first, but never the one that is in use.
 pub const MAX_REVISIONS: usize = 8;
@@ -70,6 +70,35 @@ impl Revisions {
         let at = self.all.iter().position(|one| one.generation == now).unwrap_or(self.all.len());
         self.all[..at].last()
     }
+}
+
+/// The difference of two revisions of a profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevisionDiff {
+    /// Changed settings by their keys in `site.toml`, and versions of images and bundles: before and after. Empty: not set.
+    pub changed: BTreeMap<String, [String; 2]>,
+    /// Changed files of overlays by their paths: `base/overlay.toml`.
+    pub files: BTreeMap<String, FileChange>,
+}
+
+impl RevisionDiff {
+    /// Compares settings and digests of files.
+    pub fn new(settings: [&BTreeMap<String, String>; 2], files: [&BTreeMap<String, Digest>; 2]) -> Self {
+        let value = |of: &BTreeMap<String, String>, key: &str| of.get(key).cloned().unwrap_or_default();
+        let changed = differing(settings).map(|key| (key.clone(), settings.map(|of| value(of, key)))).collect();
+        let change = |path: &String| match files.map(|of| of.contains_key(path)) {
+            [false, _] => FileChange::Added,
+            [_, false] => FileChange::Removed,
+            _ => FileChange::Changed,
+        };
+        RevisionDiff { changed, files: differing(files).map(|path| (path.clone(), change(path))).collect() }
+    }
+}
+
+/// Keys whose values differ, or that only one has.
+fn differing<'a, V: PartialEq>([before, after]: [&'a BTreeMap<String, V>; 2]) -> impl Iterator<Item = &'a String> {
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    keys.into_iter().filter(|key| before.get(*key) != after.get(*key))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::serve::admin::{
     Plane,
+    error::Refused,
     routes::{
         Answer, detail,
         orders::{Body, body, profile},
@@ -9,10 +10,12 @@ use crate::serve::admin::{
 };
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::{Path, Query, State, rejection::QueryRejection},
+    http::StatusCode,
 };
-use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionView, Rollback};
+use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionDiffView, RevisionView, Rollback};
 use meshd_model::fleet::AuditContext;
+use serde::Deserialize;
 
 pub(crate) async fn history(
     State(Plane { central, .. }): State<Plane>,
@@ -69,6 +72,26 @@ pub(crate) async fn revisions(
         RevisionView { revised, boots, filed, held }
     };
     Ok(Json(revisions.all.iter().rev().cloned().map(view).collect()))
+}
+
+/// Two revisions, each by a prefix of its digest.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RevisionPair {
+    from: String,
+    to: String,
+}
+
+pub(crate) async fn compare(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+    pair: Result<Query<RevisionPair>, QueryRejection>,
+) -> Answer<RevisionDiffView> {
+    let Query(RevisionPair { from, to }) = pair.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let named = profile(&name)?;
+    let compared = tokio::task::spawn_blocking(move || central.generations.compare(&named, [&from, &to])).await;
+    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "reading was interrupted");
+    Ok(Json(RevisionDiffView { diff: compared.map_err(interrupted)?? }))
 }
 
 pub(crate) async fn rollback(
