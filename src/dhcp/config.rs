@@ -17,7 +17,7 @@ pub struct Setup {
     /// NICs of virtual machines.
     pub nics: Vec<ReservedNic>,
     /// UUIDs that do not identify a machine.
-    pub deny: DenyList,
+    pub non_identifying_uuids: DenyList,
     /// The boot files that can be served.
     pub sources: BootSources,
 }

@@ -85,7 +85,7 @@ impl SegmentState {
     }
 
     /// Records another server. Returns a warning if it is new and conflicts with the mode.
-    pub(crate) fn other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
+    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
         let known = self.others.iter().position(|other| other.address == address);
         if let Some(place) = known {
             self.others.remove(place);

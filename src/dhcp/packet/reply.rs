@@ -13,7 +13,7 @@ const MIN_REPLY: usize = 300;
 /// Longest file name in the header, in bytes; the last byte of the field is NUL.
 const MAX_FILE: usize = 127;
 /// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody else".
-const PXE_TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
+const PXE_DISCOVERY_CONTROL_USE_BOOT_FILE: [u8; 4] = [6, 1, 8, 255];
 /// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do not wait for it".
 const IPXE_OPTIONS: u8 = 175;
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
@@ -114,9 +114,11 @@ impl ReplyBuilder<'_> {
                 if request.vendor != Some(VendorClass::Http) {
                     class(message.opts_mut(), b"PXEClient");
                 }
-                // Quirk::LooksForBootServers, and Quirk::StumblesOverMenu
+                // Quirk::LooksForBootServers, and Quirk::Option43OpensMenu
                 if request.client == ClientKind::Firmware && request.boot_arch() == ClientArch::BIOS {
-                    message.opts_mut().insert(DhcpOption::VendorExtensions(PXE_TAKE_THE_FILE.to_vec()));
+                    message
+                        .opts_mut()
+                        .insert(DhcpOption::VendorExtensions(PXE_DISCOVERY_CONTROL_USE_BOOT_FILE.to_vec()));
                 }
             }
         }

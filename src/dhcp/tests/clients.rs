@@ -40,7 +40,7 @@ pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
         }],
         reservations: Vec::new(),
         nics: Vec::new(),
-        deny: Default::default(),
+        non_identifying_uuids: Default::default(),
         sources: BootSources { http_port: 8080, loaders },
     }
 }
@@ -161,7 +161,12 @@ impl Packet {
     /// Comes in on the interface with this place, from this sender.
     pub fn from(&self, engine: &mut Engine, now: Timestamp, via: usize, source: Ipv4Addr) -> Outcome {
         let bytes = self.bytes();
-        let origin = Origin { via, source: SocketAddrV4::new(source, 67), local_port: 67, hardware: card_of(&bytes) };
+        let origin = Origin {
+            interface_index: via,
+            source: SocketAddrV4::new(source, 67),
+            local_port: 67,
+            ethernet_source: card_of(&bytes),
+        };
         Outcome(engine.handle(now, &bytes, origin, &NoMachines))
     }
 }
@@ -170,7 +175,7 @@ impl Packet {
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
-    let origin = Origin { via: 0, source, local_port, hardware: card_of(bytes) };
+    let origin = Origin { interface_index: 0, source, local_port, ethernet_source: card_of(bytes) };
     Outcome(engine.handle(now, bytes, origin, &NoMachines))
 }
 

@@ -29,7 +29,7 @@ fn each_firmware_gets_its_loader_and_ipxe_gets_the_script() {
         (Who::Pxe(999), None, None, ClientKind::Firmware),
         (Who::Ipxe, script, None, ClientKind::Ipxe),
         (Who::IpxeInList, script, None, ClientKind::Ipxe),
-        (Who::Os, None, None, ClientKind::Os),
+        (Who::Os, None, None, ClientKind::Other),
     ];
     for (who, file, class, exchange) in rows {
         let mut engine = engine(pool(100, 200), Vec::new());

@@ -87,7 +87,7 @@ fn a_client_behind_a_relay_renews_by_unicast_and_is_refused_by_unicast() {
     assert_eq!(nak.to, Destination::Ip(SocketAddrV4::new(address, 68)), "no broadcast gets there");
     let outcome =
         Packet::new(MessageType::Release, mac(1), Who::Os).using(address).from(&mut engine, at(1900), 1, address);
-    assert!(matches!(outcome.0[..], [Effect::Store(Change::Lease(_))]), "{outcome:?}");
+    assert!(matches!(outcome.0[..], [Effect::Store(Change::LeaseChanged(_))]), "{outcome:?}");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn who_has_an_address_that_is_reserved_now_leaves_it_and_the_owner_moves_when_it
     Packet::reboot(mac(1), Who::Os, old).to(&mut engine, at(5)).expect(MessageType::Nak);
     let outcome = Packet::select(mac(1), Who::Os, reserved, SERVER).to(&mut engine, at(5));
     assert_eq!(outcome.expect(MessageType::Ack).address(), reserved);
-    let gone = |effect: &&Effect| matches!(effect, Effect::Store(Change::Lease(LeaseChange { before, after: None })) if before.address == old);
+    let gone = |effect: &&Effect| matches!(effect, Effect::Store(Change::LeaseChanged(LeaseChange { before, after: None })) if before.address == old);
     assert_eq!(outcome.0.iter().filter(gone).count(), 1, "its old lease ends with it");
 }
 
@@ -184,7 +184,7 @@ fn a_reservation_by_node_is_for_any_card_of_it_but_for_one_at_a_time() {
     let known = OneNode { known: Some((vec![mac(1), mac(2)], node)), ..OneNode::default() };
     let mut send = |who: u8, seconds: i64| {
         let source = SocketAddrV4::new(NOBODY, 68);
-        let origin = Origin { via: 0, source, local_port: 67, hardware: Some(mac(who)) };
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(who)) };
         let outcome = Outcome(engine.handle(at(seconds), &Packet::discover(mac(who), Who::Os).bytes(), origin, &known));
         outcome.expect(MessageType::Offer).address()
     };

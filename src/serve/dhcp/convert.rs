@@ -59,7 +59,7 @@ pub(super) fn step(change: dhcp::Change) -> DhcpStep {
             exchange: match seen.client {
                 dhcp::ClientKind::Firmware => DhcpExchange::Firmware,
                 dhcp::ClientKind::Ipxe => DhcpExchange::Ipxe,
-                dhcp::ClientKind::Os => DhcpExchange::Os,
+                dhcp::ClientKind::Other => DhcpExchange::Os,
             },
             uuid: seen.uuid,
             arch: seen.arch,
@@ -69,8 +69,8 @@ pub(super) fn step(change: dhcp::Change) -> DhcpStep {
             relay_port: seen.relay_port.map(relay_port),
             is_relayed: seen.is_relayed,
         }),
-        dhcp::Change::Leased(leased) => DhcpStep::Leased(lease(leased)),
-        dhcp::Change::Lease(dhcp::LeaseChange { before, after }) => {
+        dhcp::Change::LeaseGranted(leased) => DhcpStep::Leased(lease(leased)),
+        dhcp::Change::LeaseChanged(dhcp::LeaseChange { before, after }) => {
             DhcpStep::Lease(LeaseChange { before: lease(before), after: after.map(lease) })
         }
     }

@@ -89,7 +89,8 @@ fn engine(mode: DhcpMode) -> Engine {
 
 fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
     let sender = capture.bytes.get(28..34).and_then(|mac| mac.try_into().ok()).map(MacAddr);
-    let origin = Origin { via: 0, source: capture.from, local_port: capture.to.port(), hardware: sender };
+    let origin =
+        Origin { interface_index: 0, source: capture.from, local_port: capture.to.port(), ethernet_source: sender };
     let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &NoMachines);
     effects.iter().map(told).collect()
 }
