@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`manager`] | desired state of the central node ─▶ orders to supervisors ─▶ reports |
+//! | [`manager`] | desired state ─▶ commands to supervisors ─▶ reports |
 //! | `process` | one VM: state machine, supervisor, QEMU's process and control socket |
 //! | `spec` | specification and resources ─▶ plan ─▶ QEMU's arguments; pure |
 //! | `disks` | images, disk writes and wipes, cloud-init seed |
@@ -10,7 +10,8 @@
 //! | `console` | serial console: log, input, connection to the central node |
 //! | `host` | resources of this node: programs, firmware, CPUs, memory, disk space |
 //! | [`confine`] | unprivileged user, control group and device rights of each VM |
-//! | `reservations` | resources of the node that are promised to VMs |
+//! | `failure` | failures and refusals in reports; pure |
+//! | `reservations` | resources of the node that are reserved for VMs |
 //! | `vm_paths` | files of one VM |
 //! | `helper_program` | runs a helper program to its end |
 //!
@@ -19,6 +20,7 @@
 pub mod confine;
 mod console;
 mod disks;
+mod failure;
 mod host;
 pub mod manager;
 mod net;
@@ -29,11 +31,11 @@ mod helper_program;
 mod vm_paths;
 
 pub use console::console_log::{
-    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter, KEPT as CONSOLE_KEPT,
+    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter, SCROLLBACK as CONSOLE_SCROLLBACK,
 };
 pub(super) use host::{
     capacity::{Space, space, store},
-    memory::{resident, taken},
+    memory::{resident, used_memory},
     seccomp_support::check_installed as check_sandbox,
 };
 pub use host::{
@@ -47,6 +49,7 @@ pub use manager::{
 };
 
 use std::path::{Path, PathBuf};
+use tokio::sync::watch;
 
 /// Default folder of VMs and volumes on a node.
 pub const FOLDER: &str = "/var/lib/machines";
@@ -54,4 +57,13 @@ pub const FOLDER: &str = "/var/lib/machines";
 /// Returns the folder of volumes inside the folder of VMs. Each volume is named by its digest.
 pub fn volumes(machines: &Path) -> PathBuf {
     machines.join("volumes")
+}
+
+/// Sends a value to the watchers if it differs from the last one. Returns whether it does.
+fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) -> bool {
+    sender.send_if_modified(|last| {
+        let is_new = *last != value;
+        *last = value;
+        is_new
+    })
 }

@@ -1,4 +1,4 @@
-//! Where the agent keeps VMs and images, and what the profile assigns to VMs.
+//! Folders of VMs and images, and the devices that the profile assigns to VMs.
 
 use super::cpu_models::CpuModels;
 use meshd_proto::Check;
@@ -24,17 +24,31 @@ pub struct HostConfig {
     pub checks: CheckRunner,
 }
 
+#[cfg(test)]
+impl HostConfig {
+    /// A configuration without devices, whose folders are below `root`.
+    pub fn of_root(root: &std::path::Path) -> Self {
+        HostConfig {
+            machines: root.join("vms"),
+            images: root.join("images"),
+            models: CpuModels::default(),
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            checks: CheckRunner::new(Vec::new),
+            root: root.to_owned(),
+        }
+    }
+}
+
 /// Runs the checks of the node (`mesh-agent doctor`). Blocks.
 #[derive(Clone)]
 pub struct CheckRunner(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
 
 impl CheckRunner {
-    /// Wraps a function that runs the checks.
     pub fn new(checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
         CheckRunner(Arc::new(checks))
     }
 
-    /// Runs the checks.
     pub fn run(&self) -> Vec<Check> {
         (self.0)()
     }

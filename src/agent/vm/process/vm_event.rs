@@ -7,31 +7,27 @@ use std::time::Duration;
 /// An event of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmEvent {
-    /// Start it.
     Start,
     /// Shut the guest down; kill it after `grace`.
     Stop {
-        /// Grace period of the guest.
         grace: Duration,
     },
-    /// Shut the guest down, then start it again.
+    /// Shut the guest down, kill it after `grace`, then start it again.
     Restart {
-        /// Grace period of the guest.
         grace: Duration,
     },
-    /// Kill the guest.
+    /// Kill the guest at once.
     Discard,
     /// The node refused the start.
     Refused(VmFailure),
     /// QEMU was not started.
     LaunchFailed(VmFailure),
-    /// QEMU answers, but its guest cannot start.
-    CannotGo(VmFailure),
-    /// QEMU answers, and the guest runs.
-    Answered,
+    /// QEMU runs, but its guest cannot start.
+    GuestStartFailed(VmFailure),
+    GuestRunning,
     /// QEMU paused the guest.
     Paused {
-        why: String,
+        reason: String,
         /// The guest can resume.
         resumable: bool,
     },
@@ -41,8 +37,8 @@ pub enum VmEvent {
     ShuttingDown(ShutdownCause),
     /// The process ended.
     Ended {
-        /// Exit code or signal.
-        how: String,
+        /// Exit code or signal, as a predicate: "ended with exit code 1".
+        exit: String,
         /// Last lines of its log.
         log: Vec<String>,
     },
@@ -50,7 +46,7 @@ pub enum VmEvent {
     Tick,
 }
 
-/// The reason for which QEMU ends.
+/// Why QEMU ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownCause {
     /// The guest powered off.
@@ -69,9 +65,8 @@ pub enum ShutdownCause {
 pub enum VmAction {
     /// Check resources, make files, start QEMU.
     Launch,
-    /// Resume the guest.
     Resume,
-    /// Press the power button.
+    /// Press the ACPI power button.
     PowerDown,
     /// Send SIGTERM.
     Terminate,
@@ -86,7 +81,8 @@ pub struct VmRecord {
     /// The desired state is running.
     pub wanted: bool,
     /// The guest ran since the last start.
-    pub answered: bool,
+    #[serde(rename = "answered")]
+    pub guest_ran: bool,
     /// Automatic restarts in a row.
     pub restarts: u32,
     /// Cause of the last failure or restart.

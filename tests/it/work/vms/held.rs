@@ -175,7 +175,7 @@ async fn one_machine_too_many_leaves_nobody_out_of_what_is_told() {
     (0..=MAX_VMS).for_each(|n| desk.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
     let told = timeout(DEADLINE, async {
         loop {
-            if let VmUpdate::All { vms } = desk.news().await
+            if let VmUpdate::All { vms } = desk.next_update().await
                 && vms.len() == MAX_VMS
             {
                 return vms;
