@@ -2,7 +2,6 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-/// Timeout of a helper program.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum length of the error output in an error, in characters.
 const MAX_STDERR: usize = 400;
@@ -24,7 +23,6 @@ pub async fn run(program: &Path, args: &[String]) -> Result<(), String> {
     Err(format!("{name} {}: {}: {stderr}", args.join(" "), output.status))
 }
 
-/// Copies words of a command line.
 pub fn strings(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }

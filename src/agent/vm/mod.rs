@@ -12,6 +12,7 @@
 //! | [`confine`] | unprivileged user, control group and device rights of each VM |
 //! | `failure` | failures and refusals in reports; pure |
 //! | `reservations` | resources of the node that are reserved for VMs |
+//! | `sync` | helpers for mutexes and watch channels |
 //! | `vm_paths` | files of one VM |
 //! | `helper_program` | runs a helper program to its end |
 //!
@@ -27,6 +28,7 @@ mod net;
 mod process;
 mod reservations;
 mod spec;
+mod sync;
 mod helper_program;
 mod vm_paths;
 
@@ -49,7 +51,6 @@ pub use manager::{
 };
 
 use std::path::{Path, PathBuf};
-use tokio::sync::watch;
 
 /// Default folder of VMs and volumes on a node.
 pub const FOLDER: &str = "/var/lib/machines";
@@ -57,13 +58,4 @@ pub const FOLDER: &str = "/var/lib/machines";
 /// Returns the folder of volumes inside the folder of VMs. Each volume is named by its digest.
 pub fn volumes(machines: &Path) -> PathBuf {
     machines.join("volumes")
-}
-
-/// Sends a value to the watchers if it differs from the last one. Returns whether it does.
-fn send_if_changed<T: PartialEq>(sender: &watch::Sender<T>, value: T) -> bool {
-    sender.send_if_modified(|last| {
-        let is_new = *last != value;
-        *last = value;
-        is_new
-    })
 }

@@ -4,6 +4,7 @@ use super::{
     host::{memory::Memory, resources},
     net::nic_addresses::NicAddresses,
     spec::plan,
+    sync::locked,
 };
 use meshd_proto::{
     DiskFacts,
@@ -12,7 +13,7 @@ use meshd_proto::{
 use meshd_types::SystemUuid;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Resources that are reserved for VMs which run or will run. Clones share them.
@@ -46,22 +47,16 @@ impl Drop for ReleaseHold {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Reservations {
     /// Sets the addresses of NICs in the private network.
     pub fn set_addresses(&self, addresses: NicAddresses) {
         *locked(&self.addresses) = addresses;
     }
 
-    /// Returns the addresses of NICs in the private network.
     pub fn addresses(&self) -> NicAddresses {
         locked(&self.addresses).clone()
     }
 
-    /// Returns the specifications of all VMs with reservations.
     pub fn specs(&self) -> Vec<VmSpec> {
         locked(&self.vms).values().map(|vm| vm.spec.clone()).collect()
     }
@@ -72,9 +67,6 @@ impl Reservations {
     }
 
     /// Plans a VM beside the others and reserves its resources.
-    ///
-    /// # Errors
-    /// Every reason against it.
     pub fn reserve(&self, spec: &VmSpec, host: &resources::HostResources) -> Result<plan::Plan, Vec<VmRefusal>> {
         let slots = locked(&self.slots).clone();
         let mut vms = locked(&self.vms);
@@ -87,9 +79,6 @@ impl Reservations {
     }
 
     /// Checks that no other VM has a disk.
-    ///
-    /// # Errors
-    /// The VM that has it.
     pub fn check_disk_is_free(&self, uuid: SystemUuid, disk: &DiskFacts) -> Result<(), String> {
         let has_disk = |spec: &&VmSpec| spec.disks().any(|own| disk.names().any(|name| name == own.as_str()));
         let vms = locked(&self.vms);
@@ -122,7 +111,6 @@ impl Reservations {
         locked(&self.vms).insert(spec.uuid, Reservation { spec: spec.clone(), growth: 0 });
     }
 
-    /// Frees the resources of a VM.
     pub fn remove(&self, uuid: SystemUuid) {
         locked(&self.vms).remove(&uuid);
     }

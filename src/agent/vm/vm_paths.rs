@@ -195,6 +195,14 @@ impl VmPaths {
     }
 }
 
+/// Removes a file. Succeeds if it does not exist.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the VMs that have a folder.
 pub fn all(folder: &Path) -> Vec<SystemUuid> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -4,13 +4,8 @@
 //! The groups of running VMs record the assignment, so it survives a restart of the agent. They are children of the root group: Linux before
 //! 6.7 accepts partitions nowhere else.
 
-use crate::vm::host::resources::parse_cpu_list;
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    path::Path,
-    sync::{Mutex, PoisonError},
-};
+use crate::vm::{host::resources::parse_cpu_list, sync::locked};
+use std::{collections::BTreeSet, fs, io, path::Path, sync::Mutex};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const CPUS: &str = "cpuset.cpus";
@@ -38,7 +33,7 @@ pub fn dedicate(group: &Path, dedicated: &DedicatedCpus) -> io::Result<bool> {
     };
     // Serialises choices: VMs start concurrently.
     static CHOICE: Mutex<()> = Mutex::new(());
-    let _guard = CHOICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = locked(&CHOICE);
     let taken = cpus_of_siblings(group)?;
     let Some(chosen) = choose(&candidates, &taken, dedicated.count) else {
         tracing::warn!(group = %group.display(), count = dedicated.count, "cannot dedicate CPUs: too few are free");

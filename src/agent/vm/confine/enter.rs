@@ -1,6 +1,7 @@
 //! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group, opens the files that it passes, drops root
 //! and executes the program.
 
+use crate::vm::vm_paths::remove_file;
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
@@ -77,10 +78,7 @@ impl PassedFile {
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let new = path.with_extension("new");
     for stale in [path, &new] {
-        match fs::remove_file(stale) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_file(stale)?;
     }
     let socket = UnixListener::bind(&new)?;
     fs::rename(&new, path)?;

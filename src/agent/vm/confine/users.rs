@@ -1,13 +1,10 @@
 //! User IDs of VMs: a range without entries in /etc/passwd. A VM keeps its ID until it is released, so that no other VM can read its files.
 
-use crate::vm::vm_paths::{self, VmPaths};
-use std::{
-    collections::BTreeSet,
-    fs,
-    ops::Range,
-    path::Path,
-    sync::{Mutex, PoisonError},
+use crate::vm::{
+    sync::locked,
+    vm_paths::{self, VmPaths},
 };
+use std::{collections::BTreeSet, fs, ops::Range, path::Path, sync::Mutex};
 
 /// User IDs of VMs: above the IDs of distributions and container managers, with common bits in [`MASK`].
 pub const USERS: Range<u32> = 0x7140_0000..0x7141_0000;
@@ -20,7 +17,7 @@ pub const GROUP: u32 = USERS.end;
 pub fn assign(files: &VmPaths) -> Result<u32, String> {
     /// Serialises the search for a free ID.
     static ASSIGNMENT: Mutex<()> = Mutex::new(());
-    let _guard = ASSIGNMENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = locked(&ASSIGNMENT);
     if let Some(user) = files.user() {
         return Ok(user);
     }

@@ -3,7 +3,10 @@
 //! QEMU appends all output to a file, so no output is lost while no agent runs. A file offset is an offset in the whole output. The agent
 //! frees old output with FALLOC_FL_PUNCH_HOLE instead of truncation, so offsets stay valid and each reader reads at its own pace.
 
-use crate::vm::{send_if_changed, vm_paths::VmPaths};
+use crate::vm::{
+    sync::{locked, send_if_changed},
+    vm_paths::VmPaths,
+};
 use rustix::{
     fd::{AsFd as _, AsRawFd as _, OwnedFd},
     fs::{FallocateFlags, SeekFrom, fallocate, inotify, seek},
@@ -13,7 +16,7 @@ use std::{
     io,
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 use tokio::{
     io::unix::AsyncFd,
@@ -36,7 +39,6 @@ pub struct Console {
     input: mpsc::Sender<Vec<u8>>,
 }
 
-/// The input of a console.
 #[derive(Clone, Debug)]
 pub struct ConsoleWriter(mpsc::Sender<Vec<u8>>);
 
@@ -52,18 +54,14 @@ impl ConsoleWriter {
 pub struct ConsoleSubscription {
     /// Output up to the subscription.
     pub before: Vec<u8>,
-    /// Reads new output.
     pub new: ConsoleReader,
 }
 
-/// An event of a console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConsoleEvent {
-    /// Output of the guest.
     Bytes(Vec<u8>),
     /// The reader was too slow: this many bytes are lost.
     Lost(u64),
-    /// The VM is released.
     Released,
 }
 
@@ -100,7 +98,7 @@ impl Console {
 
     /// Reads the file size and publishes new output.
     pub fn refresh(&self) {
-        let mut log = self.lock();
+        let mut log = locked(&self.log);
         if let Err(error) = log.refresh()
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -108,16 +106,14 @@ impl Console {
         }
     }
 
-    /// Watches the file for new output.
     pub fn watch(&self) -> io::Result<FileWatch> {
-        FileWatch::of(&*self.lock().open()?)
+        FileWatch::of(&*locked(&self.log).open()?)
     }
 
-    /// Subscribes to the output.
     pub fn subscribe(&self) -> ConsoleSubscription {
         self.refresh();
         // No output is freed while the lock is held.
-        let log = self.lock();
+        let log = locked(&self.log);
         let mut scrollback = log.scrollback.subscribe();
         let Scrollback { from, to } = *scrollback.borrow_and_update();
         let before = log.file.as_ref().map(|file| read(file, from, to)).unwrap_or_default();
@@ -134,15 +130,6 @@ impl Console {
     pub fn writer(&self) -> ConsoleWriter {
         ConsoleWriter(self.input.clone())
     }
-
-    fn lock(&self) -> MutexGuard<'_, ConsoleLog> {
-        locked(&self.log)
-    }
-}
-
-fn locked(log: &Mutex<ConsoleLog>) -> MutexGuard<'_, ConsoleLog> {
-    // Each change leaves the log consistent, so a poisoned lock is usable.
-    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConsoleLog {

@@ -4,7 +4,6 @@
 
 use meshd_proto::vm::VmSpec;
 
-/// Bytes in a sector.
 const SECTOR: usize = 2048;
 /// Sectors before the first descriptor.
 const SYSTEM_AREA: usize = 16;

@@ -16,11 +16,9 @@ use meshd_proto::{
     vm::{LeftDisk, VmSpec},
 };
 use meshd_types::SystemUuid;
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// Timeout of a survey of the disks; a disk that hangs is not idle.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,7 +87,7 @@ impl DiskRelease {
         }
     }
 
-    fn wipe(&self, left: &LeftDisk, cancelled: &AtomicBool) -> Result<(), String> {
+    fn wipe(&self, left: &LeftDisk, cancelled: &CancellationToken) -> Result<(), String> {
         let Some(found) = self.idle_disk(left)? else { return Ok(()) };
         let cannot_wipe = |reason: String| format!("cannot wipe disk {}: {reason}", left.disk);
         if let Some(reason) = found.blocked.clone().or_else(|| blocking_check(&self.config.checks.run())) {

@@ -26,10 +26,11 @@ use std::{
     process::Stdio,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio_util::sync::CancellationToken;
 
 /// Checks that must have run before a disk is written.
 const STORAGE_CHECKS: [&str; 2] = ["store", "images"];
@@ -47,7 +48,6 @@ pub struct WriteProgress {
     pub total: AtomicU64,
 }
 
-/// An image on the node.
 struct SourceImage {
     path: PathBuf,
     format: ImageFormat,
@@ -64,19 +64,12 @@ pub struct DiskWrite {
     pub progress: Arc<WriteProgress>,
 }
 
-/// Sets a flag when dropped, which cancels a blocking thread.
-struct CancelOnDrop(Arc<AtomicBool>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Runs blocking work in a thread and cancels it when the future is dropped.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> Result<T, String> {
-    let guard = CancelOnDrop(Arc::default());
-    let cancelled = guard.0.clone();
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce(&CancellationToken) -> T + Send + 'static,
+) -> Result<T, String> {
+    let cancelled = CancellationToken::new();
+    let _guard = cancelled.clone().drop_guard();
     let result = tokio::task::spawn_blocking(move || work(&cancelled)).await;
     result.map_err(|error| format!("interrupted: {error}"))
 }

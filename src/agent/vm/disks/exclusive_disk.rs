@@ -15,8 +15,8 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
-    sync::atomic::{AtomicBool, Ordering},
 };
+use tokio_util::sync::CancellationToken;
 
 /// Bytes that are zeroed at once; a wipe can be cancelled between two chunks.
 const CHUNK: u64 = 64 << 20;
@@ -69,12 +69,12 @@ impl ExclusiveDisk {
     }
 
     /// Discards the disk. Returns whether the disk then reads as zero. Blocks.
-    pub fn discard(&self, cancelled: &AtomicBool) -> bool {
+    pub fn discard(&self, cancelled: &CancellationToken) -> bool {
         self.fallocate(FallocateFlags::PUNCH_HOLE, cancelled).is_ok()
     }
 
     /// Discards or zeroes the disk, then verifies samples. Blocks, for hours on a large hard disk.
-    pub fn wipe(&self, cancelled: &AtomicBool) -> Result<(), String> {
+    pub fn wipe(&self, cancelled: &CancellationToken) -> Result<(), String> {
         let zeroed = match self.fallocate(FallocateFlags::PUNCH_HOLE, cancelled) {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => self.fallocate(FallocateFlags::ZERO_RANGE, cancelled),
             result => result,
@@ -87,10 +87,10 @@ impl ExclusiveDisk {
         }
     }
 
-    fn fallocate(&self, mode: FallocateFlags, cancelled: &AtomicBool) -> Result<(), Errno> {
+    fn fallocate(&self, mode: FallocateFlags, cancelled: &CancellationToken) -> Result<(), Errno> {
         let mut offset = 0;
         while offset < self.bytes {
-            if cancelled.load(Ordering::Relaxed) {
+            if cancelled.is_cancelled() {
                 return Err(Errno::CANCELED);
             }
             let length = CHUNK.min(self.bytes - offset);

@@ -12,11 +12,9 @@ use meshd_types::{Digest, fail};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
-/// The record of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OwnershipMarker {
     disk: DiskIdentity,
-    /// Digest of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<Digest>,
     state: DiskUse,

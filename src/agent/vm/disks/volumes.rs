@@ -8,6 +8,7 @@ use crate::{
         failure::refusal,
         host::{capacity::writable_bytes, config::HostConfig, memory},
         reservations::Reservations,
+        sync::locked,
     },
 };
 use meshd_proto::{
@@ -23,7 +24,7 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -39,11 +40,9 @@ use tokio::{
 const PIECE: u64 = 16 << 20;
 /// First and maximum delay before a retry.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Concurrent fetches.
 const MAX_CONCURRENT: usize = 4;
 /// Maximum length of an error in a report, in characters.
 const MAX_OBSTACLE: usize = 200;
-/// Extension of a partial file.
 const PART: &str = "part";
 /// Bytes of one read of a partial file.
 const READ: usize = 256 * 1024;
@@ -118,7 +117,7 @@ impl Volumes {
             if let Some(Fetch { progress, .. }) = self.fetches.get(&digest) {
                 sum.bytes = sum.bytes.saturating_add(progress.bytes.load(Ordering::Relaxed));
                 sum.of = sum.of.saturating_add(progress.total.load(Ordering::Relaxed));
-                let obstacle = progress.obstacle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let obstacle = locked(&progress.obstacle).clone();
                 sum.obstacle = sum.obstacle.or(obstacle);
             }
         }
@@ -311,10 +310,9 @@ impl FetchJob {
         part.file.flush().await.map_err(|error| FetchError::Final(self.store_error(&error)))
     }
 
-    /// Reports the error of a fetch.
     fn set_obstacle(&self, error: Option<String>) {
         let text = error.map(|error| format!("{}: {error}", self.digest.short()).chars().take(MAX_OBSTACLE).collect());
-        *self.progress.obstacle.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *locked(&self.progress.obstacle) = text;
     }
 
     fn check_space(&self, needed: u64) -> Result<(), VmRefusal> {

@@ -16,15 +16,12 @@ const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x794c_7630];
 /// Name of the tmpfs that the overlay `kvm-host` mounts for VMs on a diskless node.
 const OWN_STORE: &str = "mesh-machines";
 
-/// Size and use of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     pub kind: StoreKind,
     /// Size in bytes; 0 if unlimited.
     pub bytes: u64,
-    /// Used bytes.
     pub used: u64,
-    /// Free bytes.
     pub free: u64,
 }
 
@@ -44,7 +41,6 @@ pub fn space(folder: &Path) -> io::Result<Space> {
     })
 }
 
-/// Returns the facts about the store for the central node.
 pub fn store(folder: &Path) -> Option<StoreFacts> {
     let Space { kind, bytes, used, .. } = space(folder).ok()?;
     Some(StoreFacts { kind, bytes, used: used.div_ceil(STORE_STEP).saturating_mul(STORE_STEP) })

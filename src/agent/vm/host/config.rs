@@ -5,10 +5,8 @@ use meshd_proto::Check;
 use meshd_types::VfioSelector;
 use std::{fmt, path::PathBuf, sync::Arc};
 
-/// Folders of the agent and selections of the profile.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Root of the file system.
     pub root: PathBuf,
     /// Folder of VMs; each VM has a folder in it.
     pub machines: PathBuf,
@@ -18,7 +16,6 @@ pub struct HostConfig {
     pub vfio: Vec<VfioSelector>,
     /// WWIDs and serial numbers of disks that the profile marks as data.
     pub data_disks: Vec<String>,
-    /// CPU models of QEMU, cached.
     pub models: CpuModels,
     /// Runs before a disk is written.
     pub checks: CheckRunner,

@@ -1,10 +1,11 @@
 //! CPU models of QEMU (`-cpu help`), cached for each QEMU binary.
 
+use crate::vm::sync::locked;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::SystemTime,
 };
 
@@ -21,7 +22,7 @@ impl CpuModels {
     /// Returns the models of a QEMU binary; `None` if QEMU does not list them. Blocks.
     pub fn of(&self, qemu: &Path) -> Option<CpuModelSet> {
         let changed = qemu.metadata().ok()?.modified().ok()?;
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.0);
         if let Some((_, models)) = all.get(qemu).filter(|(cached_at, _)| *cached_at == changed) {
             return Some(models.clone());
         }

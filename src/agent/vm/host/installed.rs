@@ -24,10 +24,8 @@ const UEFI: [(&str, &str, bool); 8] = [
     ("/usr/share/edk2/x64/OVMF_CODE.secure.fd", "/usr/share/edk2/x64/OVMF_VARS.secure.fd", true),
 ];
 
-/// Paths of the installed programs.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
-    /// `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
     pub qemu_img: Option<PathBuf>,
     pub swtpm: Option<PathBuf>,
@@ -60,13 +58,11 @@ impl Programs {
     }
 }
 
-/// Finds one program.
 pub fn program(tree: &Tree, name: &str) -> Option<PathBuf> {
     let mut paths = PROGRAM_FOLDERS.iter().map(|folder| tree.path(&format!("{folder}/{name}")));
     paths.find(|path| path.is_file())
 }
 
-/// Finds the installed UEFI firmware.
 pub fn uefi(tree: &Tree) -> Vec<Uefi> {
     let installed = |(code, vars, secure): &(&str, &str, bool)| {
         let (code, vars) = (tree.path(code), tree.path(vars));

@@ -24,9 +24,7 @@ const BLOCK: u64 = 512;
 /// Memory of a node in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// `MemTotal`.
     pub total: u64,
-    /// `MemAvailable`.
     pub available: u64,
     /// Huge pages, used or not (`Hugetlb`).
     pub huge: u64,

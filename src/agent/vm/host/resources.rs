@@ -34,19 +34,15 @@ pub const VHOST: &str = "/dev/vhost-net";
 /// Maximum number of CPUs in a NUMA node.
 const MAX_CPUS: usize = 4096;
 
-/// The resources of a node for VMs.
 #[derive(Clone, Debug, Default)]
 pub struct HostResources {
     pub programs: Programs,
     /// CPU models of QEMU; `None` if QEMU does not list them.
     pub models: Option<Arc<BTreeSet<String>>>,
-    /// True if `/dev/kvm` opens.
     pub kvm: bool,
     /// Why QEMU cannot be confined.
     pub unconfined: Option<String>,
-    /// True if the kernel has vhost-net.
     pub vhost: bool,
-    /// Number of hardware threads.
     pub threads: u32,
     pub memory: Memory,
     /// True if the store of layers is in memory.
@@ -56,14 +52,12 @@ pub struct HostResources {
     pub numa: Vec<NumaNode>,
     /// Units that the profile selects.
     pub units: Vec<UnitFacts>,
-    /// Whole disks.
     pub disks: Vec<HostDisk>,
     /// Disks that belong to slots, from the last order.
     pub slots: Vec<SlotDisk>,
     pub bridges: BTreeSet<String>,
     /// Subnet of the private network, if it is enabled.
     pub private: Option<Subnet>,
-    /// Installed UEFI firmware.
     pub uefi: Vec<Uefi>,
     /// Fetched volumes of the specification.
     pub images: BTreeMap<Digest, ImageFile>,
@@ -76,27 +70,22 @@ pub struct HugePool {
     pub node: Option<u32>,
     /// Page size in bytes.
     pub page: u64,
-    /// Number of pages.
     pub count: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaNode {
     pub id: u32,
-    /// CPU numbers.
     pub cpus: Vec<u32>,
 }
 
-/// A disk of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostDisk {
     /// Kernel name in this boot.
     pub name: String,
     /// Device path in this boot.
     pub device: PathBuf,
-    /// World-wide ID.
     pub wwid: Option<String>,
-    /// Serial number.
     pub serial: Option<String>,
     /// Why it cannot be assigned.
     pub in_use: Option<String>,
@@ -111,7 +100,6 @@ impl HostDisk {
     }
 }
 
-/// A fetched volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
     pub path: PathBuf,

@@ -1,12 +1,12 @@
 //! Checks that the QEMU of this node was built with its seccomp sandbox, which confinement needs.
 
 use super::installed;
-use crate::system::Tree;
+use crate::{system::Tree, vm::sync::locked};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::Mutex,
     time::SystemTime,
 };
 
@@ -21,11 +21,10 @@ pub fn check_installed(tree: &Tree) -> Result<(), String> {
 /// Checks that a QEMU binary accepts [`SANDBOX`]. Results are cached until the binary changes.
 pub fn check(qemu: &Path) -> Result<(), String> {
     type Cache = Mutex<BTreeMap<PathBuf, (SystemTime, Result<(), String>)>>;
-    static CACHE: LazyLock<Cache> = LazyLock::new(Cache::default);
-    let cache = || CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    static CACHE: Cache = Mutex::new(BTreeMap::new());
     let failed = |error: std::io::Error| format!("cannot check the sandbox of {}: {error}", qemu.display());
     let changed = qemu.metadata().and_then(|file| file.modified()).map_err(failed)?;
-    if let Some((_, result)) = cache().get(qemu).filter(|(cached_at, _)| *cached_at == changed) {
+    if let Some((_, result)) = locked(&CACHE).get(qemu).filter(|(cached_at, _)| *cached_at == changed) {
         return result.clone();
     }
     // QEMU parses options in order: an unknown sandbox option ends QEMU before `-version`.
@@ -37,7 +36,7 @@ pub fn check(qemu: &Path) -> Result<(), String> {
         let stderr: String = String::from_utf8_lossy(&output.stderr).trim().chars().take(200).collect();
         Err(format!("{} has no seccomp sandbox: {stderr}", qemu.display()))
     };
-    cache().insert(qemu.to_owned(), (changed, result.clone()));
+    locked(&CACHE).insert(qemu.to_owned(), (changed, result.clone()));
     result
 }
 

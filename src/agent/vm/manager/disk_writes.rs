@@ -17,7 +17,6 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// The outcome of a disk write.
 #[derive(Debug)]
 pub enum WriteOutcome {
     Written,
@@ -70,7 +69,6 @@ impl DiskWrites {
         }
     }
 
-    /// Returns the progress of a write.
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
         let progress = &self.running.get(&uuid)?.progress;
         let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
@@ -128,7 +126,7 @@ impl Reconciler {
             }
             Err(StartError::Refused { refusals, .. }) => {
                 self.waiting.remove(uuid);
-                self.refuse(&pending.spec, pending.start, &refusals).await;
+                self.refuse(&pending.spec, pending.start, &refusals);
                 None
             }
             // The start fails for the same reason.
@@ -143,7 +141,7 @@ impl Reconciler {
             (WriteOutcome::Failed(refusal), Some(pending)) => {
                 self.waiting.remove(uuid);
                 self.vms.cancel_reservation(uuid);
-                self.refuse(&pending.spec, pending.start, &[refusal]).await;
+                self.refuse(&pending.spec, pending.start, &[refusal]);
             }
             // The release in progress holds the resources of the VM.
             (_, None) if self.releasing_vms.contains(&uuid) => {}

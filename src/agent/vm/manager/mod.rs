@@ -118,7 +118,6 @@ impl VmManager {
         }
     }
 
-    /// Sets the address and credentials for calls to the central node.
     pub fn set_endpoint(&self, endpoint: Endpoint) {
         self.endpoint.send_replace(Some(endpoint));
     }
@@ -134,7 +133,6 @@ impl VmManager {
         let _ = self.requests.send(ManagerRequest::Console(order));
     }
 
-    /// Watches the NICs of all VMs on this node.
     pub fn nics(&self) -> watch::Receiver<Vec<Nic>> {
         self.nics.clone()
     }
@@ -144,7 +142,6 @@ impl VmManager {
         self.nic_addresses.clone()
     }
 
-    /// Returns the reports of all VMs.
     pub fn full_report(&mut self) -> VmUpdate {
         (self.report_due, self.reported_at) = (false, Some(Instant::now()));
         VmUpdate::All { vms: self.reports.borrow_and_update().clone() }
@@ -259,7 +256,7 @@ impl Reconciler {
                 self.prune();
                 let is_active = self.vms.watch(uuid).is_some_and(|report| is_workload(report.borrow().state));
                 if is_active && !self.releasing_vms.contains(&uuid) {
-                    self.vms.stop(uuid, Duration::from_secs(grace_s.into())).await;
+                    self.vms.stop(uuid, Duration::from_secs(grace_s.into()));
                 }
             }
             VmWant::Release { disks } => {
@@ -305,19 +302,19 @@ impl Reconciler {
         self.start_failures.remove(&uuid);
         let conflicts = nic_addresses::conflicts(&spec, &self.nic_addresses.borrow());
         if !conflicts.is_empty() {
-            return self.refuse(&spec, start, &conflicts).await;
+            return self.refuse(&spec, start, &conflicts);
         }
         let state = self.vms.watch(uuid).map(|report| report.borrow().state);
         let started = match state {
             Some(state) if is_workload(state) && self.vms.specs().any(|known| *known == *spec) => {
-                self.vms.restart(uuid, grace, start).await;
+                self.vms.restart(uuid, grace, start);
                 Ok(())
             }
             _ => self.vms.start(&spec, start).await,
         };
         match started {
             Ok(()) => {}
-            Err(StartError::Refused { refusals, .. }) => self.refuse(&spec, start, &refusals).await,
+            Err(StartError::Refused { refusals, .. }) => self.refuse(&spec, start, &refusals),
             // The central node repeats the order, and the start is tried again.
             Err(error) => {
                 tracing::warn!(vm = %spec.name, %error, "not started");
@@ -326,10 +323,10 @@ impl Reconciler {
         }
     }
 
-    async fn refuse(&mut self, spec: &VmSpec, start: u32, refusals: &[VmRefusal]) {
+    fn refuse(&mut self, spec: &VmSpec, start: u32, refusals: &[VmRefusal]) {
         let failure = launch::refused(refusals);
         tracing::warn!(vm = %spec.name, reason = failure.detail, "the node cannot run a virtual machine");
-        if let Err(error) = self.vms.refuse(spec, start, failure).await {
+        if let Err(error) = self.vms.refuse(spec, start, failure) {
             tracing::error!(vm = %spec.name, %error, "cannot store a refusal");
         }
     }
@@ -345,7 +342,7 @@ impl Reconciler {
                     self.waiting.remove(spec.uuid);
                     let name = spec.files().find(|(_, file)| *file == digest).map_or("", |(name, _)| name.as_str());
                     let detail = format!("volume {name}: {}", refusal.detail);
-                    self.refuse(spec, pending.start, &[VmRefusal { reason: refusal.reason, detail }]).await;
+                    self.refuse(spec, pending.start, &[VmRefusal { reason: refusal.reason, detail }]);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Combines the state reports of all VMs.
 
 use super::Reconciler;
-use crate::vm::{disks::ownership_marker, net::nic_addresses, send_if_changed};
+use crate::vm::{disks::ownership_marker, net::nic_addresses, sync::send_if_changed};
 use meshd_proto::vm::{MAX_VMS, VmFetching, VmReport, VmState};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ use crate::{
         process::{
             launch, qemu_process,
             supervisor::VmSupervisor,
-            vm_event,
+            vm_event::{VmEvent, VmRecord},
             vm_record::{PersistedVm, SupervisorCommand},
             vm_state_machine,
         },
@@ -22,7 +22,7 @@ use crate::{
 use meshd_proto::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec};
 use meshd_types::SystemUuid;
 use rustix::process::Signal;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -37,20 +37,10 @@ const COMMAND_QUEUE: usize = 16;
 pub enum StartError {
     /// The node lacks resources.
     #[error("the node cannot run {name}: {}", launch::refused(.refusals).detail)]
-    Refused {
-        /// Name of the VM.
-        name: String,
-        /// Every reason.
-        refusals: Vec<VmRefusal>,
-    },
+    Refused { name: String, refusals: Vec<VmRefusal> },
     /// The node has another specification with the same UUID.
     #[error("{name} ({uuid}) is on this node with another specification; release it first")]
-    Differs {
-        /// Name of the existing VM.
-        name: String,
-        /// UUID of the VM.
-        uuid: SystemUuid,
-    },
+    Differs { name: String, uuid: SystemUuid },
     /// The supervisor has ended, or its queue is full.
     #[error("{0} is being released, or its command queue is full; try again")]
     Unavailable(SystemUuid),
@@ -60,7 +50,6 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 #[error("{uuid} is not released: {reason}")]
 pub struct ReleaseError {
-    /// UUID of the VM.
     pub uuid: SystemUuid,
     /// What remains, and why.
     pub reason: String,
@@ -69,10 +58,9 @@ pub struct ReleaseError {
 /// The VMs of this node. They continue to run when this is dropped.
 #[derive(Debug)]
 pub struct Vms {
-    folder: PathBuf,
     config: Arc<HostConfig>,
     reservations: Reservations,
-    machines: BTreeMap<SystemUuid, ManagedVm>,
+    vms: BTreeMap<SystemUuid, ManagedVm>,
     changed: watch::Sender<u64>,
     supervisors: JoinSet<()>,
 }
@@ -90,17 +78,15 @@ struct ManagedVm {
 impl Vms {
     /// Takes over every VM that has a folder below [`HostConfig::machines`].
     pub fn open(config: HostConfig) -> Self {
-        let folder = config.machines.clone();
         let mut vms = Vms {
-            folder: folder.clone(),
             config: Arc::new(config),
             reservations: Reservations::default(),
-            machines: BTreeMap::new(),
+            vms: BTreeMap::new(),
             changed: watch::Sender::new(0),
             supervisors: JoinSet::new(),
         };
-        for uuid in vm_paths::all(&folder) {
-            let files = VmPaths::new(&folder, uuid);
+        for uuid in vm_paths::all(&vms.config.machines) {
+            let files = vms.files(uuid);
             if files.ownership_markers().exists() && !files.record().exists() {
                 // Its disk write was interrupted. The next start order repeats the write.
                 continue;
@@ -128,14 +114,11 @@ impl Vms {
         let actions = supervisor.adopt();
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
         let vm = ManagedVm { commands, reports: supervisor.reports(), console: supervisor.console(), start, spec };
-        self.machines.insert(vm.spec.uuid, vm);
+        self.vms.insert(vm.spec.uuid, vm);
         self.supervisors.spawn(supervisor.run(command_queue, actions));
     }
 
     /// Starts a VM with the start number of its order. Does nothing if the VM runs or starts.
-    ///
-    /// # Errors
-    /// Every reason; nothing was started.
     pub async fn start(&mut self, spec: &VmSpec, start: u32) -> Result<(), StartError> {
         if self.is_live(spec.uuid) {
             self.check_spec(spec)?;
@@ -143,22 +126,16 @@ impl Vms {
             self.reserve(spec).await?;
             self.limit_store().await;
         }
-        self.send_start_command(spec, start, SupervisorCommand::Start(start)).await
+        self.send_start(spec, start, VmEvent::Start)
     }
 
     /// Marks a VM as failed until the next order. Does nothing if the VM runs.
-    ///
-    /// # Errors
-    /// Another VM has its UUID.
-    pub async fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
+    pub fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
         self.check_spec(spec)?;
-        self.send_start_command(spec, start, SupervisorCommand::Refuse(start, failure)).await
+        self.send_start(spec, start, VmEvent::Refused(failure))
     }
 
     /// Reserves the resources of a VM.
-    ///
-    /// # Errors
-    /// Every reason; nothing was reserved.
     pub async fn reserve(&self, spec: &VmSpec) -> Result<(), StartError> {
         self.check_spec(spec)?;
         let host = resources::survey(&self.config, spec).await;
@@ -175,7 +152,7 @@ impl Vms {
 
     /// Returns the paths of a VM. The files may not exist.
     pub fn files(&self, uuid: SystemUuid) -> VmPaths {
-        VmPaths::new(&self.folder, uuid)
+        VmPaths::new(&self.config.machines, uuid)
     }
 
     pub fn config(&self) -> Arc<HostConfig> {
@@ -188,7 +165,7 @@ impl Vms {
     }
 
     fn check_spec(&self, spec: &VmSpec) -> Result<(), StartError> {
-        match self.machines.get(&spec.uuid) {
+        match self.vms.get(&spec.uuid) {
             Some(vm) if vm.spec != *spec => {
                 Err(StartError::Differs { name: vm.spec.name.to_string(), uuid: spec.uuid })
             }
@@ -197,54 +174,45 @@ impl Vms {
     }
 
     fn is_live(&self, uuid: SystemUuid) -> bool {
-        self.machines.get(&uuid).is_some_and(|vm| vm.reports.borrow().state.is_live())
+        self.vms.get(&uuid).is_some_and(|vm| vm.reports.borrow().state.is_live())
     }
 
-    /// Sends a command to the supervisor of a VM, which is started if necessary.
-    async fn send_start_command(
-        &mut self,
-        spec: &VmSpec,
-        start: u32,
-        command: SupervisorCommand,
-    ) -> Result<(), StartError> {
-        if !self.machines.contains_key(&spec.uuid) {
-            let (record, boot, ran) = (vm_event::VmRecord::default(), String::new(), false);
+    /// Sends the event of a start order to the supervisor of a VM, which is started if necessary.
+    fn send_start(&mut self, spec: &VmSpec, start: u32, event: VmEvent) -> Result<(), StartError> {
+        if !self.vms.contains_key(&spec.uuid) {
+            let (record, boot, ran) = (VmRecord::default(), String::new(), false);
             // A report of a stopped VM with the number of this order would look like the result of this order.
             let stored = PersistedVm { spec: spec.clone(), start: start.wrapping_sub(1), record, boot, ran };
             self.supervise(stored, self.files(spec.uuid));
         }
-        if let Some(vm) = self.machines.get_mut(&spec.uuid) {
+        if let Some(vm) = self.vms.get_mut(&spec.uuid) {
             vm.start = start;
         }
-        if self.send(spec.uuid, command) { Ok(()) } else { Err(StartError::Unavailable(spec.uuid)) }
+        if self.send(spec.uuid, event, Some(start)) { Ok(()) } else { Err(StartError::Unavailable(spec.uuid)) }
     }
 
     /// Shuts the guest down, and kills it after `grace`. Returns false if there is no such VM.
-    pub async fn stop(&self, uuid: SystemUuid, grace: Duration) -> bool {
-        self.send(uuid, SupervisorCommand::Stop(grace))
+    pub fn stop(&self, uuid: SystemUuid, grace: Duration) -> bool {
+        self.send(uuid, VmEvent::Stop { grace }, None)
     }
 
     /// Stops a VM and starts it again with this start number. Returns false if there is no such VM.
-    pub async fn restart(&mut self, uuid: SystemUuid, grace: Duration, start: u32) -> bool {
-        let Some(vm) = self.machines.get_mut(&uuid) else { return false };
+    pub fn restart(&mut self, uuid: SystemUuid, grace: Duration, start: u32) -> bool {
+        let Some(vm) = self.vms.get_mut(&uuid) else { return false };
         vm.start = start;
-        self.send(uuid, SupervisorCommand::Restart(grace, start))
+        self.send(uuid, VmEvent::Restart { grace }, Some(start))
     }
 
     /// Returns the number of the last start order of a VM.
     pub fn last_start(&self, uuid: SystemUuid) -> Option<u32> {
-        self.machines.get(&uuid).map(|vm| vm.start)
+        self.vms.get(&uuid).map(|vm| vm.start)
     }
 
-    /// Returns the specifications of all VMs.
     pub fn specs(&self) -> impl Iterator<Item = &VmSpec> {
-        self.machines.values().map(|vm| &vm.spec)
+        self.vms.values().map(|vm| &vm.spec)
     }
 
     /// Kills a VM and removes everything that it has on this node. Succeeds if there is no such VM.
-    ///
-    /// # Errors
-    /// Something of the VM remains.
     pub async fn release(&mut self, uuid: SystemUuid) -> Result<(), ReleaseError> {
         self.releasing(uuid, None, Vec::new()).await?;
         self.forget(uuid);
@@ -259,7 +227,7 @@ impl Vms {
         waiting: Option<&VmSpec>,
         reported: Vec<LeftDisk>,
     ) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
-        let vm = self.machines.get(&uuid);
+        let vm = self.vms.get(&uuid);
         let files = self.files(uuid);
         let disks = disk_release::disks_of(&files, vm.map(|vm| &vm.spec).or(waiting), reported);
         let commands = vm.map(|vm| vm.commands.clone());
@@ -280,26 +248,24 @@ impl Vms {
         }
     }
 
-    /// Removes a released VM.
     pub fn forget(&mut self, uuid: SystemUuid) {
-        self.machines.remove(&uuid);
+        self.vms.remove(&uuid);
         // Collect tasks that ended.
         while self.supervisors.try_join_next().is_some() {}
     }
 
     /// Does not wait: a slow supervisor must not block the others. The central node repeats the order.
-    fn send(&self, uuid: SystemUuid, command: SupervisorCommand) -> bool {
-        self.machines.get(&uuid).is_some_and(|vm| vm.commands.try_send(command).is_ok())
+    fn send(&self, uuid: SystemUuid, event: VmEvent, start: Option<u32>) -> bool {
+        let command = SupervisorCommand::Event { event, start };
+        self.vms.get(&uuid).is_some_and(|vm| vm.commands.try_send(command).is_ok())
     }
 
-    /// Returns the reports of all VMs, by UUID.
     pub fn reports(&self) -> Vec<VmReport> {
-        self.machines.values().map(|vm| vm.reports.borrow().clone()).collect()
+        self.vms.values().map(|vm| vm.reports.borrow().clone()).collect()
     }
 
-    /// Watches the report of a VM.
     pub fn watch(&self, uuid: SystemUuid) -> Option<watch::Receiver<VmReport>> {
-        self.machines.get(&uuid).map(|vm| vm.reports.clone())
+        self.vms.get(&uuid).map(|vm| vm.reports.clone())
     }
 
     /// Limits a store in memory to the memory that is free now.
@@ -324,9 +290,8 @@ impl Vms {
         self.changed.subscribe()
     }
 
-    /// Returns the console of a VM.
     pub fn console(&self, uuid: SystemUuid) -> Option<Console> {
-        self.machines.get(&uuid).map(|vm| vm.console.clone())
+        self.vms.get(&uuid).map(|vm| vm.console.clone())
     }
 
     /// Sets the addresses that the private network assigned to NICs; the firewall lets guests use them.

@@ -4,14 +4,14 @@
 use crate::{
     files,
     system::{self, Tree},
-    vm::host::config::HostConfig,
+    vm::{host::config::HostConfig, vm_paths},
 };
 use meshd_proto::vm::VmSpec;
 use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder},
+    fs::DirBuilder,
     io::{self, ErrorKind},
     os::unix::fs::DirBuilderExt as _,
     path::PathBuf,
@@ -25,7 +25,6 @@ const FILE: &str = "waiting.json";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingStart {
     pub spec: Box<VmSpec>,
-    /// Number of the start order.
     pub start: u32,
     /// Grace period for the guest if the VM is restarted.
     pub grace: Duration,
@@ -34,7 +33,6 @@ pub struct PendingStart {
     pub ordered: bool,
 }
 
-/// All waiting start orders.
 #[derive(Debug)]
 pub struct WaitingVms {
     runs: BTreeMap<SystemUuid, PendingStart>,
@@ -44,7 +42,6 @@ pub struct WaitingVms {
 
 #[derive(Serialize, Deserialize)]
 struct WaitingFile {
-    /// Boot ID of the kernel.
     boot: String,
     runs: Vec<PendingStart>,
 }
@@ -58,22 +55,18 @@ impl WaitingVms {
         WaitingVms { runs: runs.into_iter().map(|pending| (pending.spec.uuid, pending)).collect(), file, boot }
     }
 
-    /// Returns the order of a VM.
     pub fn get(&self, uuid: SystemUuid) -> Option<&PendingStart> {
         self.runs.get(&uuid)
     }
 
-    /// Returns all waiting VMs.
     pub fn all(&self) -> impl Iterator<Item = &PendingStart> {
         self.runs.values()
     }
 
-    /// Returns true if a VM waits.
     pub fn any(&self) -> bool {
         !self.runs.is_empty()
     }
 
-    /// Adds or replaces an order.
     pub fn insert(&mut self, pending: PendingStart) {
         let previous = self.runs.insert(pending.spec.uuid, pending.clone());
         if previous.is_none_or(|previous| PendingStart { ordered: pending.ordered, ..previous } != pending) {
@@ -81,7 +74,6 @@ impl WaitingVms {
         }
     }
 
-    /// Removes and returns the order of a VM.
     pub fn remove(&mut self, uuid: SystemUuid) -> Option<PendingStart> {
         let removed = self.runs.remove(&uuid);
         if removed.is_some() {
@@ -98,10 +90,7 @@ impl WaitingVms {
 
     fn write(&self) -> io::Result<()> {
         if self.runs.is_empty() {
-            return match fs::remove_file(&self.file) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            return vm_paths::remove_file(&self.file);
         }
         let folder = self.file.parent().ok_or(ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -113,6 +102,7 @@ impl WaitingVms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn waiting_start_survives_an_agent_restart_but_not_a_reboot() {

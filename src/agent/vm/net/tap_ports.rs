@@ -17,6 +17,7 @@ use crate::{
             installed::{self, Programs},
         },
         reservations::Reservations,
+        sync::locked,
         vm_paths::VmPaths,
     },
 };
@@ -24,10 +25,9 @@ use meshd_proto::vm::VmSpec;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
-/// Network interfaces in sysfs.
 const NET: &str = "/sys/class/net";
 /// Device by which QEMU attaches to a TAP device.
 const TUN: &str = "/dev/net/tun";
@@ -76,7 +76,7 @@ pub async fn update_filters(config: &HostConfig, reservations: &Reservations) ->
 fn update_filters_blocking(root: PathBuf, reservations: &Reservations) -> std::io::Result<()> {
     /// Serialises read and write: an outdated list of ports must not remove the filter of a new port.
     static UPDATE: Mutex<()> = Mutex::new(());
-    let _guard = UPDATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = locked(&UPDATE);
     let ports = ports(reservations);
     if ports.is_empty() {
         // A node without guests is left unchanged.
@@ -105,7 +105,6 @@ pub fn isolate_bridge_port(port: &str) -> Result<(), String> {
     fs::write(&path, "1").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Removes the TAP devices of a VM.
 pub async fn remove(spec: &VmSpec, config: &HostConfig) {
     let Some(ip) = Programs::find(&Tree::new(&config.root)).ip else { return };
     for index in 0..spec.nics.len() {

@@ -16,7 +16,7 @@ use crate::{
             argv,
             plan::{Accel, Plan, PlannedVolume},
         },
-        vm_paths::VmPaths,
+        vm_paths::{self, VmPaths},
     },
 };
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmRefusal, VmSpec};
@@ -49,7 +49,6 @@ pub struct Launched {
     pub process: WatchedProcess,
     /// Path of `ip`, if NICs are attached to bridges.
     pub ip: Option<PathBuf>,
-    /// Locks of the IOMMU groups.
     pub group_locks: Vec<File>,
 }
 
@@ -70,7 +69,6 @@ pub fn refused(refusals: &[VmRefusal]) -> VmFailure {
     failure(VmFailureKind::Refused, reasons.join("; "))
 }
 
-/// Checks the resources of the node and starts QEMU.
 pub async fn launch(
     spec: &VmSpec,
     files: &VmPaths,
@@ -112,7 +110,6 @@ async fn start(
     Ok((process, group_locks))
 }
 
-/// Assigns user, control group and devices to a VM.
 fn confine(
     spec: &VmSpec,
     plan: &Plan,
@@ -130,7 +127,6 @@ fn confine(
     Ok(confined)
 }
 
-/// Returns the limits of a VM's control group.
 fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupLimits {
     let layers = plan.volumes.iter().filter_map(|volume| match volume {
         PlannedVolume::Layer { base, size } if layers_in_memory => {
@@ -162,7 +158,6 @@ pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     tap_ports::remove(spec, config).await;
 }
 
-/// Ends the swtpm of a VM.
 pub async fn end_tpm(files: &VmPaths) {
     let Some(tpm) = qemu_process::find_by_option("--ctrl", files.tpm_control().as_bytes(), files.user()) else {
         return;
@@ -223,10 +218,7 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
 /// Replaces both ends of the serial port, which drops the input for an earlier QEMU.
 fn make_serial_port(files: &VmPaths) -> io::Result<()> {
     for stale in [files.serial_in(), files.serial_out()] {
-        match fs::remove_file(stale) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        vm_paths::remove_file(&stale)?;
     }
     mknodat(CWD, files.serial_in(), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
     symlink("/dev/null", files.serial_out())

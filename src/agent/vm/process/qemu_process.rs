@@ -23,7 +23,6 @@ const MAX_COMMAND_LINE: usize = 256 * 1024;
 /// OOM score: the kernel kills VMs before the agent.
 const OOM_SCORE: &str = "500";
 
-/// A process that a pidfd watches.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: Pid,

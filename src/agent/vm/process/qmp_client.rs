@@ -1,17 +1,21 @@
 //! The connection to a running QEMU: control socket, console file and input FIFO. Attaches the NICs before the guest's first instruction.
 
 use super::{
-    qmp_message::{self, DiskError, Pause, QmpMessage},
-    vm_state_machine::ShutdownCause,
+    exit_status,
+    qmp_message::{self, DiskError, QmpMessage},
+    vm_event::VmEvent,
 };
 use crate::vm::{
     console::{
         console_input::ConsoleInput,
         console_log::{Console, FileWatch},
     },
+    failure::failure,
     helper_program::{self, strings},
     net::tap_ports,
+    vm_paths::VmPaths,
 };
+use meshd_proto::vm::{VmFailureKind, VmSpec};
 use meshd_types::fail;
 use serde_json::Value;
 use std::{
@@ -37,42 +41,19 @@ const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Length of message queues.
 const QUEUE: usize = 32;
 
-/// An event of a running QEMU.
-#[derive(Debug)]
-pub enum QemuEvent {
-    GuestRunning,
-    GuestStartFailed(String),
-    /// QEMU paused the guest.
-    Paused {
-        pause: Pause,
-        /// The disk error that caused the pause.
-        error: Option<DiskError>,
-    },
-    /// QEMU resumed the guest.
-    Resumed,
-    /// QEMU is about to end.
-    ShuttingDown(ShutdownCause),
-}
-
-/// Paths and channels of a session.
 pub struct QmpSessionConfig {
-    /// Control socket.
-    pub qmp: PathBuf,
-    /// The FIFO that carries console input to QEMU.
-    pub serial: PathBuf,
-    /// Console output.
+    pub spec: VmSpec,
+    pub files: VmPaths,
     pub console: Console,
     pub console_input: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
-    /// TAP device, bridge, and whether the NIC may reach other VMs on that bridge.
-    pub ports: Vec<(String, String, bool)>,
-    /// Path of `ip`.
+    /// Path of the program `ip`.
     pub ip: Option<PathBuf>,
 }
 
 /// A session with a running QEMU, which continues to run when this is dropped.
 #[derive(Debug)]
 pub struct QmpSession {
-    events: mpsc::Receiver<QemuEvent>,
+    events: mpsc::Receiver<VmEvent>,
     commands: mpsc::Sender<&'static str>,
     process_ended: CancellationToken,
     _task: JoinSet<()>,
@@ -89,7 +70,8 @@ impl QmpSession {
             match run(config, &sender, command_queue, &ended).await {
                 // Other errors: the sockets break when the process ends, and the supervisor reports that end.
                 Err(error) if error.kind() == io::ErrorKind::Other => {
-                    let _ = sender.send(QemuEvent::GuestStartFailed(error.to_string())).await;
+                    let failure = failure(VmFailureKind::NotStarted, error.to_string());
+                    let _ = sender.send(VmEvent::GuestStartFailed(failure)).await;
                 }
                 Err(error) => tracing::debug!(%error, "a QMP session broke"),
                 Ok(()) => {}
@@ -104,7 +86,7 @@ impl QmpSession {
     }
 
     /// Waits for the next event; `None` if the socket is closed.
-    pub async fn next(&mut self) -> Option<QemuEvent> {
+    pub async fn next(&mut self) -> Option<VmEvent> {
         self.events.recv().await
     }
 
@@ -126,29 +108,30 @@ impl QmpSession {
 
 async fn run(
     config: QmpSessionConfig,
-    events: &mpsc::Sender<QemuEvent>,
+    events: &mpsc::Sender<VmEvent>,
     commands: mpsc::Receiver<&'static str>,
     process_ended: &CancellationToken,
 ) -> io::Result<()> {
-    let mut connection = QmpConnection::open(&config.qmp, events, process_ended).await?;
+    let mut connection = QmpConnection::open(&config, events, process_ended).await?;
     let console_watch = config.console.watch()?;
     config.console.refresh();
     if qmp_message::is_before_start(&connection.execute("query-status").await?) {
         attach_ports(&config).await.map_err(io::Error::other)?;
         connection.execute("cont").await?;
     }
-    let _ = events.send(QemuEvent::GuestRunning).await;
+    let _ = events.send(VmEvent::GuestRunning).await;
     // The guest may have been paused while no agent ran.
     connection.may_be_paused = true;
     serve(connection, &console_watch, &config, commands).await
 }
 
-/// Attaches each TAP device to its bridge.
 async fn attach_ports(config: &QmpSessionConfig) -> Result<(), String> {
-    for (port, bridge, peers) in &config.ports {
+    for (index, nic) in config.spec.nics.iter().enumerate() {
+        let Some(bridge) = &nic.bridge else { continue };
+        let port = &tap_ports::tap_name(&config.spec, index);
         let ip = config.ip.as_deref().ok_or("cannot attach a NIC to a bridge: `ip` is not installed")?;
-        helper_program::run(ip, &strings(&["link", "set", "dev", port, "master", bridge])).await?;
-        if !peers && fail::defends("guest-ports") {
+        helper_program::run(ip, &strings(&["link", "set", "dev", port, "master", bridge.as_str()])).await?;
+        if !nic.peers && fail::defends("guest-ports") {
             tap_ports::isolate_bridge_port(port)?;
         }
         helper_program::run(ip, &strings(&["link", "set", "dev", port, "up"])).await?;
@@ -163,7 +146,8 @@ async fn serve(
     mut commands: mpsc::Receiver<&'static str>,
 ) -> io::Result<()> {
     let mut console_input = config.console_input.lock().await;
-    let mut fifo = ConsoleInput::new(&config.serial);
+    let serial = config.files.serial_in();
+    let mut fifo = ConsoleInput::new(&serial);
     loop {
         if std::mem::take(&mut connection.may_be_paused) {
             connection.report_pause().await?;
@@ -180,8 +164,8 @@ async fn serve(
             Some(input) = console_input.recv(), if fifo.is_idle() => fifo.set_input(input),
             written = fifo.write(), if !fifo.is_idle() => {
                 if let Err(error) = written {
-                    tracing::warn!(%error, fifo = %config.serial.display(), "console input is lost");
-                    fifo = ConsoleInput::new(&config.serial);
+                    tracing::warn!(%error, fifo = %serial.display(), "console input is lost");
+                    fifo = ConsoleInput::new(&serial);
                 }
             }
             Some(command) = commands.recv() => {
@@ -196,10 +180,11 @@ async fn serve(
 
 /// The control socket after the capabilities negotiation.
 struct QmpConnection<'a> {
+    spec: &'a VmSpec,
     lines: LineReader,
     write: OwnedWriteHalf,
     last_id: u64,
-    events: &'a mpsc::Sender<QemuEvent>,
+    events: &'a mpsc::Sender<VmEvent>,
     /// `query-status` must follow.
     may_be_paused: bool,
     last_disk_error: Option<DiskError>,
@@ -207,14 +192,14 @@ struct QmpConnection<'a> {
 
 impl<'a> QmpConnection<'a> {
     async fn open(
-        path: &Path,
-        events: &'a mpsc::Sender<QemuEvent>,
+        QmpSessionConfig { spec, files, .. }: &'a QmpSessionConfig,
+        events: &'a mpsc::Sender<VmEvent>,
         process_ended: &CancellationToken,
     ) -> io::Result<Self> {
-        let (read, write) = connect(path, process_ended).await?.into_split();
+        let (read, write) = connect(&files.qmp(), process_ended).await?.into_split();
         let lines = LineReader::new(read);
         let mut connection =
-            QmpConnection { lines, write, last_id: 0, events, may_be_paused: false, last_disk_error: None };
+            QmpConnection { spec, lines, write, last_id: 0, events, may_be_paused: false, last_disk_error: None };
         while qmp_message::parse(&connection.line().await?) != QmpMessage::Greeting {}
         connection.execute("qmp_capabilities").await?;
         Ok(connection)
@@ -247,7 +232,7 @@ impl<'a> QmpConnection<'a> {
 
     async fn report_pause(&mut self) -> io::Result<()> {
         let Some(pause) = qmp_message::pause(&self.execute("query-status").await?) else { return Ok(()) };
-        let _ = self.events.send(QemuEvent::Paused { pause, error: self.last_disk_error.clone() }).await;
+        let _ = self.events.send(exit_status::paused(self.spec, &pause, self.last_disk_error.as_ref())).await;
         Ok(())
     }
 
@@ -257,9 +242,9 @@ impl<'a> QmpConnection<'a> {
             QmpMessage::DiskError(error) => self.last_disk_error = Some(error),
             QmpMessage::Resumed => {
                 self.last_disk_error = None;
-                drop(self.events.send(QemuEvent::Resumed).await);
+                drop(self.events.send(VmEvent::Resumed).await);
             }
-            QmpMessage::ShuttingDown(cause) => drop(self.events.send(QemuEvent::ShuttingDown(cause)).await),
+            QmpMessage::ShuttingDown(cause) => drop(self.events.send(VmEvent::ShuttingDown(cause)).await),
             QmpMessage::Error { reason, .. } => tracing::warn!(reason, "a QMP command failed"),
             _ => {}
         }

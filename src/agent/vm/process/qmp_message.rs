@@ -30,27 +30,21 @@ pub enum QmpMessage {
     Other,
 }
 
-/// A failed disk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskError {
     /// Index of the volume in the specification; `None` for another disk.
     pub volume: Option<usize>,
-    /// QEMU's name of the operation.
     pub operation: String,
     /// Error of the operating system.
     pub reason: String,
 }
 
-/// A paused guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// QEMU's run state.
     pub run_state: String,
-    /// The guest can resume.
     pub resumable: bool,
 }
 
-/// Parses one line.
 pub fn parse(line: &[u8]) -> QmpMessage {
     let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return QmpMessage::Other };
     let text = |value: Option<&Value>| -> String {

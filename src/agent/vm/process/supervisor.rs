@@ -1,10 +1,9 @@
 //! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives the supervisor.
 
 use super::{
-    exit_status,
     launch::{self, Launched},
     qemu_process::{self, WatchedProcess},
-    qmp_client::{QemuEvent, QmpSession, QmpSessionConfig},
+    qmp_client::{QmpSession, QmpSessionConfig},
     release_check,
     vm_record::{PersistedVm, SupervisorCommand, report},
     vm_state_machine::{SURVIVES_KILL, ShutdownCause, VmAction, VmEvent, VmStateMachine},
@@ -15,9 +14,8 @@ use crate::{
         console::console_log::Console,
         failure::failure,
         host::{config::HostConfig, installed::Programs, memory},
-        net::tap_ports,
         reservations::Reservations,
-        send_if_changed,
+        sync::send_if_changed,
         vm_paths::VmPaths,
     },
 };
@@ -47,7 +45,7 @@ pub struct VmSupervisor {
     files: VmPaths,
     config: Arc<HostConfig>,
     reservations: Reservations,
-    machine: VmStateMachine,
+    state_machine: VmStateMachine,
     started: Instant,
     process: Option<WatchedProcess>,
     session: Option<QmpSession>,
@@ -80,8 +78,8 @@ impl VmSupervisor {
         let PersistedVm { spec, start, record, boot, ran } = stored;
         let tree = Tree::new(&config.root);
         let (console, console_input) = Console::new(&files);
-        let machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), record);
-        let first_report = report(&spec, start, &machine);
+        let state_machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), record);
+        let first_report = report(&spec, start, &state_machine);
         VmSupervisor {
             start,
             stored_boot: boot,
@@ -90,7 +88,7 @@ impl VmSupervisor {
             files,
             config,
             reservations,
-            machine,
+            state_machine,
             started: Instant::now(),
             process: None,
             session: None,
@@ -110,18 +108,17 @@ impl VmSupervisor {
         }
     }
 
-    /// Takes over the process that an earlier agent started.
     pub fn adopt(&mut self) -> Vec<VmAction> {
         self.process = qemu_process::find(&self.files.pid(), self.files.user());
         self.needs_cleanup = self.process.is_none();
         let actions = if self.process.is_none() && self.stored_boot != self.boot {
-            self.machine.adopt_after_reboot();
+            self.state_machine.adopt_after_reboot();
             self.ran = false;
             Vec::new()
         } else {
-            self.machine.adopt(Duration::ZERO, self.process.is_some())
+            self.state_machine.adopt(Duration::ZERO, self.process.is_some())
         };
-        if self.process.is_some() || self.machine.record().wanted {
+        if self.process.is_some() || self.state_machine.record().wanted {
             self.reservations.insert(&self.spec);
         }
         if let Some(process) = &self.process {
@@ -159,11 +156,11 @@ impl VmSupervisor {
                     NextEvent::QueueClosed => return,
                 },
             };
-            let before = self.machine.state();
-            let actions = self.machine.on(self.started.elapsed(), event);
+            let before = self.state_machine.state();
+            let actions = self.state_machine.on(self.started.elapsed(), event);
             self.store();
             self.perform(actions, &mut events).await;
-            let after = self.machine.state();
+            let after = self.state_machine.state();
             if before != after {
                 tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "virtual machine");
             }
@@ -178,20 +175,25 @@ impl VmSupervisor {
     }
 
     async fn next(&mut self, commands: &mut mpsc::Receiver<SupervisorCommand>) -> NextEvent {
-        let deadline = self.machine.deadline().map(|deadline| self.started + deadline);
+        let deadline = self.state_machine.deadline().map(|deadline| self.started + deadline);
         tokio::select! {
             biased;
             exit = or_pending(self.process.as_ref().map(WatchedProcess::wait)) => {
                 if let Some(cause) = self.drain_session().await {
                     // The reported cause comes before the end.
-                    self.machine.on(self.started.elapsed(), VmEvent::ShuttingDown(cause));
+                    self.state_machine.on(self.started.elapsed(), VmEvent::ShuttingDown(cause));
                 }
                 launch::clean_up(&self.spec, &self.files, &self.config).await;
                 let exit = exit + self.out_of_memory_note();
                 NextEvent::Event(VmEvent::Ended { exit, log: self.files.last_log_lines() })
             }
             event = or_pending(self.session.as_mut().map(QmpSession::next)) => match event {
-                Some(event) => NextEvent::Event(self.session_event(event)),
+                Some(event) => {
+                    if event == VmEvent::GuestRunning {
+                        self.group_locks.clear();
+                    }
+                    NextEvent::Event(event)
+                }
                 None => {
                     self.session = None;
                     self.reconnect_at = Some(Instant::now() + RECONNECT_DELAY);
@@ -224,35 +226,11 @@ impl VmSupervisor {
         }
     }
 
-    fn session_event(&mut self, event: QemuEvent) -> VmEvent {
-        match event {
-            QemuEvent::GuestRunning => {
-                self.group_locks.clear();
-                VmEvent::GuestRunning
-            }
-            QemuEvent::GuestStartFailed(detail) => {
-                VmEvent::GuestStartFailed(failure(VmFailureKind::NotStarted, detail))
-            }
-            QemuEvent::ShuttingDown(cause) => VmEvent::ShuttingDown(cause),
-            QemuEvent::Paused { pause, error } => exit_status::paused(&self.spec, &pause, error.as_ref()),
-            QemuEvent::Resumed => VmEvent::Resumed,
-        }
-    }
-
     fn command_event(&mut self, command: SupervisorCommand) -> VmEvent {
         match command {
-            SupervisorCommand::Start(start) => {
-                self.start = start;
-                VmEvent::Start
-            }
-            SupervisorCommand::Refuse(start, failure) => {
-                self.start = start;
-                VmEvent::Refused(failure)
-            }
-            SupervisorCommand::Stop(grace) => VmEvent::Stop { grace },
-            SupervisorCommand::Restart(grace, start) => {
-                self.start = start;
-                VmEvent::Restart { grace }
+            SupervisorCommand::Event { event, start } => {
+                self.start = start.unwrap_or(self.start);
+                event
             }
             SupervisorCommand::Release(result) => {
                 self.release = Some(result);
@@ -270,7 +248,7 @@ impl VmSupervisor {
         let mut last_cause = None;
         let drain = async {
             while let Some(event) = session.next().await {
-                if let QemuEvent::ShuttingDown(cause) = event {
+                if let VmEvent::ShuttingDown(cause) = event {
                     last_cause = Some(cause);
                 }
             }
@@ -315,22 +293,18 @@ impl VmSupervisor {
     }
 
     fn open_session(&mut self) {
-        let ports = self.spec.nics.iter().enumerate().filter_map(|(index, nic)| {
-            nic.bridge.as_ref().map(|bridge| (tap_ports::tap_name(&self.spec, index), bridge.to_string(), nic.peers))
-        });
         self.session = Some(QmpSession::open(QmpSessionConfig {
-            qmp: self.files.qmp(),
-            serial: self.files.serial_in(),
+            spec: self.spec.clone(),
+            files: self.files.clone(),
             console: self.console.clone(),
             console_input: self.console_input.clone(),
-            ports: ports.collect(),
             ip: self.ip.clone(),
         }));
     }
 
     /// Writes the record before any action depends on it.
     fn store(&mut self) {
-        let (spec, record, boot) = (self.spec.clone(), self.machine.record().clone(), self.boot.clone());
+        let (spec, record, boot) = (self.spec.clone(), self.state_machine.record().clone(), self.boot.clone());
         let stored = PersistedVm { spec, start: self.start, record, boot, ran: self.ran };
         // A VM that is being released gets no new folder: a restarted agent would take it over.
         let is_removed = self.release.is_some() && !self.files.record().exists();
@@ -344,14 +318,14 @@ impl VmSupervisor {
     }
 
     fn publish_report(&self) {
-        if send_if_changed(&self.report, report(&self.spec, self.start, &self.machine)) {
+        if send_if_changed(&self.report, report(&self.spec, self.start, &self.state_machine)) {
             self.changed.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
     /// Completes a pending release. Returns true if nothing of the VM remains.
     async fn complete_release(&mut self) -> bool {
-        if self.release.is_none() || self.machine.state().is_live() {
+        if self.release.is_none() || self.state_machine.state().is_live() {
             return false;
         }
         let removed = if self.process.is_some() {

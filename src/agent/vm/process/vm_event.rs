@@ -4,7 +4,6 @@ use meshd_proto::vm::VmFailure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// An event of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmEvent {
     Start,
@@ -25,17 +24,13 @@ pub enum VmEvent {
     /// QEMU runs, but its guest cannot start.
     GuestStartFailed(VmFailure),
     GuestRunning,
-    /// QEMU paused the guest.
     Paused {
         reason: String,
-        /// The guest can resume.
         resumable: bool,
     },
-    /// QEMU resumed the guest.
     Resumed,
     /// QEMU reported why it is about to end.
     ShuttingDown(ShutdownCause),
-    /// The process ended.
     Ended {
         /// Exit code or signal, as a predicate: "ended with exit code 1".
         exit: String,
@@ -46,12 +41,9 @@ pub enum VmEvent {
     Tick,
 }
 
-/// Why QEMU ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownCause {
-    /// The guest powered off.
     Guest,
-    /// The kernel of the guest panicked.
     Panic,
     /// Something other than the guest ended it.
     Outside {
@@ -60,7 +52,6 @@ pub enum ShutdownCause {
     },
 }
 
-/// An action of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmAction {
     /// Check resources, make files, start QEMU.

@@ -1,23 +1,16 @@
 //! Commands to a supervisor, and the stored record of a VM.
 
-use super::vm_state_machine::{VmRecord, VmStateMachine};
+use super::vm_state_machine::{VmEvent, VmRecord, VmStateMachine};
 use crate::{files, vm::vm_paths::VmPaths};
-use meshd_proto::vm::{VmFailure, VmReport, VmSpec};
+use meshd_proto::vm::{VmReport, VmSpec};
 use serde::{Deserialize, Serialize};
-use std::{io, time::Duration};
+use std::io;
 use tokio::sync::oneshot;
 
-/// A command to the supervisor of a VM.
 #[derive(Debug)]
 pub enum SupervisorCommand {
-    /// Start with this start number.
-    Start(u32),
-    /// Report the start of this number as refused.
-    Refuse(u32, VmFailure),
-    /// Stop with this grace period.
-    Stop(Duration),
-    /// Stop with this grace period, then start with this start number.
-    Restart(Duration, u32),
+    /// Process an event. `start` is the number of the start order, if the event belongs to one.
+    Event { event: VmEvent, start: Option<u32> },
     /// Kill the VM and remove its files.
     Release(oneshot::Sender<Result<(), String>>),
 }
@@ -26,10 +19,8 @@ pub enum SupervisorCommand {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersistedVm {
     pub spec: VmSpec,
-    /// Number of the last start order.
     #[serde(default)]
     pub start: u32,
-    /// State of the state machine.
     #[serde(default, rename = "kept")]
     pub record: VmRecord,
     /// Boot ID of the kernel that wrote it.
@@ -49,8 +40,8 @@ impl PersistedVm {
     }
 }
 
-pub fn report(spec: &VmSpec, start: u32, machine: &VmStateMachine) -> VmReport {
-    let VmRecord { restarts, failure, .. } = machine.record().clone();
-    let plain = VmReport::new(spec.uuid, spec.name.clone(), machine.state());
+pub fn report(spec: &VmSpec, start: u32, state_machine: &VmStateMachine) -> VmReport {
+    let VmRecord { restarts, failure, .. } = state_machine.record().clone();
+    let plain = VmReport::new(spec.uuid, spec.name.clone(), state_machine.state());
     VmReport { failure, restarts, start: Some(start), ..plain }
 }

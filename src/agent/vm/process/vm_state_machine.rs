@@ -62,7 +62,6 @@ pub struct VmStateMachine {
 }
 
 impl VmStateMachine {
-    /// Makes a VM that is off.
     pub fn new(policy: RestartPolicy, memory_bytes: u64, record: VmRecord) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
@@ -105,7 +104,6 @@ impl VmStateMachine {
         }
     }
 
-    /// Returns the state that outlives the agent.
     pub fn record(&self) -> &VmRecord {
         &self.record
     }
@@ -120,7 +118,6 @@ impl VmStateMachine {
         }
     }
 
-    /// Processes an event and returns the actions.
     pub fn on(&mut self, now: Duration, event: VmEvent) -> Vec<VmAction> {
         match event {
             VmEvent::Start => self.start(now),

@@ -83,7 +83,6 @@ pub struct CommandLine {
     pub pass: Vec<PassedFile>,
 }
 
-/// Returns the command line of QEMU.
 pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     let mut line = CommandLine::default();
     if fail::defends("vm-sandbox") {

@@ -17,7 +17,6 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// Maximum number of PCI functions behind root ports.
 const MAX_FUNCTIONS: usize = 64;
 
-/// The accelerator of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
     Kvm,
@@ -45,30 +44,24 @@ pub struct Plan {
     pub swtpm: Option<PathBuf>,
     /// Path of `ip`, if NICs are attached to bridges.
     pub ip: Option<PathBuf>,
-    /// Use vhost-net.
     pub vhost: bool,
     /// Expected growth of the layers in memory, in bytes.
     pub growth: u64,
 }
 
-/// The source of a volume's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedVolume {
     /// A layer of the VM above an image.
     Layer {
-        /// Path of the image.
         base: PathBuf,
         /// Size that the guest sees, if larger than the image.
         size: Option<ByteSize>,
     },
-    /// A disk of the node.
     Disk {
         /// Device path in this boot.
         device: PathBuf,
     },
-    /// A CD image.
     Cd {
-        /// Path of the image.
         file: PathBuf,
     },
 }

@@ -149,6 +149,6 @@ async fn an_address_that_the_private_network_gave_is_told_and_is_nobody_elses() 
     let other = node.spec(Guest::Deaf, more);
     run(&desk, &other, 1);
     let failure = reaches(&mut desk, other.uuid, VmState::Failed).await.failure.unwrap();
-    let taken = "address_taken: nic[0].address: 172.30.0.57 is what the card 52:54:00:00:00:01 of this node has";
+    let taken = "address_taken: nic[0].address: 172.30.0.57 is the address of the NIC 52:54:00:00:00:01 on this node";
     assert!(failure.detail.contains(taken), "{failure:?}");
 }

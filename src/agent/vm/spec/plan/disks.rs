@@ -7,7 +7,6 @@ use meshd_types::PciAddress;
 use std::path::PathBuf;
 
 impl Planner<'_> {
-    /// Returns the device path of a disk.
     pub(super) fn disk(&self, disk: &RawDisk) -> Result<PathBuf, (VmRefusalReason, String)> {
         let Some(identity) = disk.identity().map(DiskIdentity::as_str) else {
             return Err((VmRefusalReason::DiskMissing, "the order does not name the disk of the slot".to_owned()));
