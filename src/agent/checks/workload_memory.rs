@@ -5,7 +5,7 @@ use crate::vm;
 
 /// Bytes that virtual machines, their files in memory, and tasks use.
 pub fn memory(context: &Context<'_>) -> u64 {
-    vm::taken(context.tree, context.vms).saturating_add(tasks(context))
+    vm::used_memory(context.tree, context.vms).saturating_add(tasks(context))
 }
 
 /// Bytes in the control groups of tasks.

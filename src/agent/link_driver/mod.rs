@@ -105,7 +105,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let places = places(&options, &tree, &config, &boot);
     let background_thread = BackgroundThread::new()?;
     let vms = background_thread.within(|| VmManager::open(places));
-    let nat = nat::NatService::start(&tree, vms.cards(), vms.given());
+    let nat = nat::NatService::start(&tree, vms.nics(), vms.nic_addresses());
     let mut driver = Driver {
         options,
         tree,
@@ -166,7 +166,7 @@ impl Driver {
                 return Some(Event::Timer);
             }
             message = receive(&mut self.socket) => return self.read(message),
-            news = self.vms.news() => return Some(Event::Vm(news)),
+            news = self.vms.next_update() => return Some(Event::Vm(news)),
             Some(done) = self.call.join_next() => done,
             Some(done) = self.work.join_next() => done,
             piece = self.boot_log.next() => return Some(Event::Log(piece)),
@@ -221,7 +221,7 @@ impl Driver {
             Action::Vm(order) => self.vms.order(order),
             Action::Console(order) => self.vms.console(order),
             Action::ReportVms => {
-                let all = FromAgent::Vm(self.vms.all());
+                let all = FromAgent::Vm(self.vms.full_report());
                 self.send_message(&all).await;
             }
             Action::Task(order) => self.tasks.order(order),

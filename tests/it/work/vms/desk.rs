@@ -19,7 +19,7 @@ pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Opti
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
-            let news = desk.news().await;
+            let news = desk.next_update().await;
             seen.push(format!("{news:?}"));
             if let Some(found) = is(news) {
                 return found;
@@ -36,7 +36,7 @@ pub async fn reaches(desk: &mut VmManager, uuid: SystemUuid, state: VmState) -> 
         _ => None,
     };
     // It may be told already.
-    let now = desk.all();
+    let now = desk.full_report();
     match is(now) {
         Some(report) => report,
         None => hears(desk, is).await,
@@ -138,17 +138,17 @@ async fn an_address_that_the_private_network_gave_is_told_and_is_nobody_elses() 
     run(&desk, &spec, 1);
     assert!(reaches(&mut desk, spec.uuid, VmState::Failed).await.addresses.is_empty());
     let given = [("52:54:00:00:00:01".parse().unwrap(), [172, 30, 0, 57].into())].into();
-    desk.given().send_replace(given);
+    desk.nic_addresses().send_replace(given);
     let told = hears(&mut desk, |news| match news {
         VmUpdate::All { vms } => vms.into_iter().find(|report| !report.addresses.is_empty()),
         _ => None,
     });
-    assert_eq!(told.await.addresses, *desk.given().borrow());
+    assert_eq!(told.await.addresses, *desk.nic_addresses().borrow());
     let nics = json!([{ "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0", "address": "172.30.0.57" }]);
     let more = json!({ "allow_tcg": false, "name": "b", "uuid": "11223344-5566-7788-99aa-bbccddeeff01", "nics": nics });
     let other = node.spec(Guest::Deaf, more);
     run(&desk, &other, 1);
     let failure = reaches(&mut desk, other.uuid, VmState::Failed).await.failure.unwrap();
-    let taken = "address_taken: nic[0].address: 172.30.0.57 is what the card 52:54:00:00:00:01 of this node has";
+    let taken = "address_taken: nic[0].address: 172.30.0.57 is the address of the NIC 52:54:00:00:00:01 on this node";
     assert!(failure.detail.contains(taken), "{failure:?}");
 }

@@ -120,7 +120,8 @@ async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one
     order(&desk, &spec, 4, None);
     let refused = failed(&mut desk, &spec).await;
     assert!(
-        refused.detail.contains("disk_not_empty: volume root: `eui.1` holds: ") && refused.detail.contains(" on vdz"),
+        refused.detail.contains("disk_not_empty: volume root: `eui.1` is not empty: ")
+            && refused.detail.contains(" on vdz"),
         "{refused:?}"
     );
     assert_eq!(real.read(BEHIND, 11), b"the guest's");

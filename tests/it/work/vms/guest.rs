@@ -221,7 +221,7 @@ pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: VmState) ->
 
 /// Waits until the guest has written a text, kept or new.
 pub async fn says(vms: &Vms, uuid: SystemUuid, text: &str) -> String {
-    let mut listening = vms.console(uuid).unwrap().listen();
+    let mut listening = vms.console(uuid).unwrap().subscribe();
     let mut heard = listening.before;
     let waited = timeout(DEADLINE, async {
         while !String::from_utf8_lossy(&heard).contains(text) {

@@ -59,7 +59,7 @@ async fn a_guest_that_fills_the_store_is_held_with_the_reason_and_goes_on_once_t
     store.grow();
     let before = node.processes();
     // So a newer number reaches one that is there: a start says no more than a restart.
-    assert!(vms.restart(spec.uuid, DEADLINE, 2).await);
+    assert!(vms.restart(spec.uuid, DEADLINE, 2));
     assert_eq!(reaches(&mut reports, VmState::Running).await.failure, None);
     // SeaBIOS writes what is left of its own line as soon as the guest lets it have interrupts, which is after the hello.
     assert!(says(&vms, spec.uuid, "!").await.contains(HELLO));
@@ -81,7 +81,7 @@ async fn a_held_guest_is_stopped_without_waiting_for_it() {
     let mut reports = vms.watch(spec.uuid).unwrap();
     reaches(&mut reports, VmState::Paused).await;
     // Its grace is longer than anything here waits.
-    assert!(vms.stop(spec.uuid, DEADLINE * 10).await);
+    assert!(vms.stop(spec.uuid, DEADLINE * 10));
     reaches(&mut reports, VmState::Stopped).await;
     vms.release(spec.uuid).await.unwrap();
 }
@@ -175,7 +175,7 @@ async fn one_machine_too_many_leaves_nobody_out_of_what_is_told() {
     (0..=MAX_VMS).for_each(|n| desk.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
     let told = timeout(DEADLINE, async {
         loop {
-            if let VmUpdate::All { vms } = desk.news().await
+            if let VmUpdate::All { vms } = desk.next_update().await
                 && vms.len() == MAX_VMS
             {
                 return vms;

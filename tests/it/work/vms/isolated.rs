@@ -79,7 +79,7 @@ async fn inside() {
     // A later agent finds it filtered, and one that ended is gone with its port.
     drop(vms);
     let mut vms = node.agent();
-    vms.isolate().await;
+    vms.update_port_filters().await;
     assert!(!connects(user, &listener));
     vms.release(spec.uuid).await.unwrap();
     assert!(ports().is_empty() && !Path::new("/sys/class/net").join(port).exists());

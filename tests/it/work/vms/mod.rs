@@ -57,7 +57,7 @@ async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_wit
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     says(&vms, spec.uuid, HELLO).await;
-    assert!(vms.stop(spec.uuid, DEADLINE).await);
+    assert!(vms.stop(spec.uuid, DEADLINE));
     assert_eq!(reaches(&mut reports, VmState::Stopped).await.failure, None);
     let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
     assert!(!log.contains("terminating on signal"), "nobody had to end it: {log}");
@@ -75,7 +75,7 @@ async fn a_guest_that_does_not_hear_it_is_ended_when_its_time_is_over() {
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     says(&vms, spec.uuid, HELLO).await;
-    assert!(vms.stop(spec.uuid, Duration::from_millis(200)).await);
+    assert!(vms.stop(spec.uuid, Duration::from_millis(200)));
     assert_eq!(reaches(&mut reports, VmState::Stopped).await.failure, None);
     let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
     assert!(log.contains("terminating on signal 15"), "{log}");
