@@ -1,4 +1,4 @@
-//! What each check says of made-up machines.
+//! Results of the checks on fake machines.
 
 mod behaviour;
 mod virtualization;
@@ -35,16 +35,15 @@ fn boot() -> BootPart {
     BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
 }
 
-/// For tests of other files.
 pub(super) fn made_up() -> (AgentConfig, BootPart) {
     (config(&[]), boot())
 }
 
-/// A machine on which everything answers and there is room.
-struct Sound;
+/// A machine without problems.
+struct HealthyProbe;
 
-impl Probe for Sound {
-    fn answers(&self, _: Ipv4Addr) -> Option<bool> {
+impl Probe for HealthyProbe {
+    fn neighbour_answers(&self, _: Ipv4Addr) -> Option<bool> {
         Some(true)
     }
 
@@ -60,7 +59,16 @@ impl Probe for Sound {
 /// A context in which the node's clock and the central node's are the same.
 fn context<'a>(tree: &'a Tree, config: &'a AgentConfig, boot: &'a BootPart, now: i64) -> Context<'a> {
     let now = Timestamp::from_millis(now);
-    Context { tree, vms: Path::new("/nowhere"), config, boot, units: &[], now, central: Some(now), probe: &Sound }
+    Context {
+        tree,
+        vms: Path::new("/nowhere"),
+        config,
+        boot,
+        units: &[],
+        now,
+        central: Some(now),
+        probe: &HealthyProbe,
+    }
 }
 
 fn verdict_of(name: &str, context: &Context<'_>) -> Check {
@@ -76,7 +84,7 @@ fn status(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStat
 }
 
 #[test]
-fn a_service_that_openrc_has_not_started_is_a_failure() {
+fn service_that_is_not_started_fails() {
     let dir = tempfile::tempdir().expect("a folder");
     let tree = Tree::new(dir.path());
     fs::create_dir_all(dir.path().join("run/openrc/started")).expect("made");
@@ -89,7 +97,7 @@ fn a_service_that_openrc_has_not_started_is_a_failure() {
 }
 
 #[test]
-fn another_identity_is_a_warning_and_an_early_clock_a_failure() {
+fn different_identity_warns_and_early_clock_fails() {
     let dir = tempfile::tempdir().expect("a folder");
     let tree = Tree::new(dir.path());
     assert_eq!(status("identity", &tree, &config(&[]), 1).0, CheckStatus::Warn);
@@ -108,7 +116,7 @@ fn another_identity_is_a_warning_and_an_early_clock_a_failure() {
 }
 
 #[test]
-fn little_memory_is_a_warning() {
+fn little_memory_warns() {
     let dir = tempfile::tempdir().expect("a folder");
     let tree = Tree::new(dir.path());
     fs::create_dir_all(dir.path().join("proc")).expect("made");
@@ -120,7 +128,7 @@ fn little_memory_is_a_warning() {
 }
 
 #[test]
-fn a_profile_may_name_every_check_and_no_other() {
+fn checks_have_the_names_that_profiles_use() {
     let dir = tempfile::tempdir().expect("a folder");
     let (config, tree) = (config(&[]), Tree::new(dir.path()));
     let names: Vec<String> = run(&context(&tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
@@ -128,7 +136,7 @@ fn a_profile_may_name_every_check_and_no_other() {
 }
 
 #[test]
-fn a_profile_switches_a_check_off_takes_its_failure_as_a_warning_and_says_what_memory_it_wants() {
+fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
     let dir = tempfile::tempdir().expect("a folder");
     let tree = Tree::new(dir.path());
     fs::create_dir_all(dir.path().join("proc")).expect("made");
@@ -148,7 +156,7 @@ fn a_profile_switches_a_check_off_takes_its_failure_as_a_warning_and_says_what_m
 }
 
 #[test]
-fn memory_that_its_own_work_takes_is_not_missing() {
+fn memory_of_workloads_counts_as_available() {
     let fake = crate::fake::Fake::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
     let (boot, mut config) = (boot(), config(&[]));
@@ -166,6 +174,6 @@ fn memory_that_its_own_work_takes_is_not_missing() {
     let seen = checked();
     assert_eq!(
         (seen.status, seen.detail.as_str()),
-        (CheckStatus::Pass, "512 of 4096 MiB available, 1536 MiB more taken by its work")
+        (CheckStatus::Pass, "512 of 4096 MiB available, 1536 MiB used by workloads")
     );
 }

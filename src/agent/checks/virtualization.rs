@@ -1,10 +1,10 @@
-//! Checks KVM and the units that the profile selects. Skipped if the profile asks for neither.
+//! Checks KVM and the units that the profile selects.
 
 use super::{
     super::{system, vm},
     Context,
-    kernel::log_line,
-    runs_machines, verdict,
+    kernel::find_line,
+    runs_vms, verdict,
 };
 use meshd_proto::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
@@ -12,55 +12,56 @@ use std::fs::OpenOptions;
 /// Modules that device assignment needs, by their names in `/sys/module`.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
 /// Kernel arguments that disable an IOMMU.
-const SWITCHED_OFF: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
+const DISABLING_ARGUMENTS: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
 /// ACPI tables that describe an IOMMU: Intel, AMD, ARM.
 const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
-/// Maximum number of units that one detail names.
+/// Maximum number of units in a detail.
 const MAX_NAMED: usize = 8;
 
-const SKIPPED: &str = "the profile gives no devices to virtual machines";
+const SKIPPED: &str = "the profile assigns no devices to virtual machines";
 
-/// Checks that `/dev/kvm` opens: the device node alone proves nothing.
+/// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless.
 pub fn kvm(context: &Context<'_>) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
-    let is_host = runs_machines(config);
+    let is_host = runs_vms(config);
     if !is_host && config.vfio.is_empty() {
         return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
     }
-    let fault = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
+    let error = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
         Ok(_) => {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
             return match vm::check_sandbox(tree) {
                 Ok(()) => verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
                 // VMs never run unconfined.
-                Err(why) => verdict(NAME, CheckStatus::Fail, why, remedy),
+                Err(error) => verdict(NAME, CheckStatus::Fail, error, remedy),
             };
         }
         Err(error) => error,
     };
-    // A profile that only keeps devices ready may leave KVM to another overlay.
+    // Another overlay may load KVM if the profile only selects devices.
     let status = if is_host { CheckStatus::Fail } else { CheckStatus::Warn };
     let cpu = system::cpu(tree);
-    if let Some(line) = log_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
+    if let Some(line) =
+        find_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
     {
-        let remedy = "switch on Intel VT-x or AMD SVM in the firmware's set-up";
+        let remedy = "enable Intel VT-x or AMD SVM in the firmware settings";
         return verdict(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
     }
     let arm = tree.read("/proc/cpuinfo").is_some_and(|text| text.contains("CPU implementer"));
     if cpu.virtualization.is_empty() && !arm {
-        let detail = "the processor shows neither vmx nor svm: it is disabled by BIOS, or this processor has none";
-        return verdict(NAME, status, detail, "switch on Intel VT-x or AMD SVM in the firmware's set-up");
+        let detail = "the processor has neither vmx nor svm: disabled by BIOS, or unsupported";
+        return verdict(NAME, status, detail, "enable Intel VT-x or AMD SVM in the firmware settings");
     }
     verdict(
         NAME,
         status,
-        format!("/dev/kvm cannot be opened: {fault}"),
+        format!("cannot open /dev/kvm: {error}"),
         "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd",
     )
 }
 
-/// Checks that there are IOMMU groups, or reports the reason.
+/// Checks that the IOMMU is active, or reports the cause.
 pub fn iommu(context: &Context<'_>) -> Check {
     const NAME: &str = "iommu";
     let Context { tree, config, .. } = context;
@@ -71,28 +72,32 @@ pub fn iommu(context: &Context<'_>) -> Check {
     if groups > 0 {
         return verdict(NAME, CheckStatus::Pass, format!("active, {groups} IOMMU groups"), "");
     }
-    let fail = |why: String, remedy: &str| verdict(NAME, CheckStatus::Fail, format!("no IOMMU groups: {why}"), remedy);
+    let fail =
+        |cause: String, remedy: &str| verdict(NAME, CheckStatus::Fail, format!("no IOMMU groups: {cause}"), remedy);
     let line = tree.read("/proc/cmdline").unwrap_or_default();
     let has = |arg: &&&str| line.split_ascii_whitespace().any(|word| word == **arg);
-    if let Some(arg) = SWITCHED_OFF.iter().find(has) {
-        return fail(format!("the kernel argument {arg} switches it off"), "remove it from the profile's kernel_args");
+    if let Some(arg) = DISABLING_ARGUMENTS.iter().find(has) {
+        return fail(
+            format!("the kernel argument {arg} disables the IOMMU"),
+            "remove the argument from kernel_args of the profile",
+        );
     }
-    // Tables are checked before arguments: without tables no argument helps. Firmware without ACPI has neither.
+    // Without ACPI tables the kernel arguments have no effect, so check tables first.
     let folder = "/sys/firmware/acpi/tables";
     let table = TABLES.iter().find(|table| tree.has(&format!("{folder}/{table}")));
     let needs_argument = table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
     if needs_argument && !has(&&"intel_iommu=on") {
-        let remedy = "reboot the node: the boot script of a profile with vfio.devices has it";
+        let remedy = "reboot the node: meshd adds the argument for profiles with vfio.devices";
         return fail("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
     }
-    let remedy = "switch on Intel VT-d, AMD IOMMU or the SMMU in the firmware's set-up";
+    let remedy = "enable Intel VT-d, AMD IOMMU or the SMMU in the firmware settings";
     let texts = ["dmar: disabled", "iommu disabled", "iommu: disabled", "amd-vi: disabled", "disabled by bios"];
-    let said = log_line(tree, &texts).map(|line| format!("; the kernel says: {line}")).unwrap_or_default();
+    let kernel_message = find_line(tree, &texts).map(|line| format!("; kernel log: {line}")).unwrap_or_default();
     match table {
         Some(table) => {
-            fail(format!("the firmware has the table {table}, but the kernel enabled no IOMMU{said}"), remedy)
+            fail(format!("the firmware has the table {table}, but the kernel enabled no IOMMU{kernel_message}"), remedy)
         }
-        None => fail(format!("disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT{said}"), remedy),
+        None => fail(format!("disabled by BIOS or unsupported: no table DMAR, IVRS or IORT{kernel_message}"), remedy),
     }
 }
 
@@ -108,15 +113,10 @@ pub fn vfio(context: &Context<'_>) -> Check {
         return verdict(NAME, CheckStatus::Pass, "modules loaded", "");
     }
     let detail = format!("modules not loaded: {}", missing.join(", "));
-    verdict(
-        NAME,
-        CheckStatus::Fail,
-        detail,
-        "add the overlay `vfio` to the profile; is the image built with drivers/vfio?",
-    )
+    verdict(NAME, CheckStatus::Fail, detail, "add the overlay `vfio` to the profile, and drivers/vfio to the image")
 }
 
-/// Checks that every unit is ready. A node without usable units is not fit for its profile.
+/// Checks that every unit is ready.
 pub fn units(context: &Context<'_>) -> Check {
     const NAME: &str = "units";
     let Context { units, config, .. } = context;
@@ -125,30 +125,25 @@ pub fn units(context: &Context<'_>) -> Check {
     }
     let ready = units_ready(units);
     let usable = |state| matches!(state, UnitState::Ready | UnitState::InUse);
-    let mut bad = units.iter().filter(|unit| !usable(unit.state));
-    let named: Vec<String> = bad
+    let mut unusable = units.iter().filter(|unit| !usable(unit.state));
+    let named: Vec<String> = unusable
         .by_ref()
         .take(MAX_NAMED)
         .map(|unit| format!("{} is {}: {}", unit.name(), unit.state.as_str(), unit.reason))
         .collect();
     if units.is_empty() {
-        let wanted: Vec<String> = config.vfio.iter().map(ToString::to_string).collect();
-        let detail = format!("{ready}; no device of this machine matches {}", wanted.join(", "));
+        let selectors: Vec<String> = config.vfio.iter().map(ToString::to_string).collect();
+        let detail = format!("{ready}; no device of this machine matches {}", selectors.join(", "));
         return verdict(NAME, CheckStatus::Fail, detail, "compare vfio.devices of the profile with `meshd node show`");
     }
     if named.is_empty() {
         return verdict(NAME, CheckStatus::Pass, ready, "");
     }
-    let rest = bad.count();
+    let rest = unusable.count();
     let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
     let detail = format!("{ready}; {}{more}", named.join("; "));
     // One failed GPU of eight must not cost the other seven: only ready units are assigned.
-    let some = units.iter().any(|unit| usable(unit.state));
-    let status = if some { CheckStatus::Warn } else { CheckStatus::Fail };
-    verdict(
-        NAME,
-        status,
-        detail,
-        "`mesh-agent vfio bind` on the node tries again and says why not; docs/overlays.md explains each state",
-    )
+    let any_usable = units.iter().any(|unit| usable(unit.state));
+    let status = if any_usable { CheckStatus::Warn } else { CheckStatus::Fail };
+    verdict(NAME, status, detail, "run `mesh-agent vfio bind` on the node; docs/overlays.md explains each state")
 }

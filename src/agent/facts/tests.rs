@@ -1,4 +1,4 @@
-//! Facts out of made-up trees: what is found, what is left out, and that nothing makes it fail.
+//! Facts of fake trees.
 
 use super::*;
 use meshd_proto::MAX_DEVICES;
@@ -30,7 +30,7 @@ fn dmi(root: &Path) {
 }
 
 #[test]
-fn a_machine_tells_its_identity_processors_and_memory() {
+fn identity_processors_and_memory_are_read() {
     let dir = tempfile::tempdir().expect("a folder");
     let root = dir.path();
     dmi(root);
@@ -74,7 +74,7 @@ fn pci_functions_follow_their_links() {
 }
 
 #[test]
-fn only_whole_disks_count() {
+fn only_whole_disks_are_listed() {
     let dir = tempfile::tempdir().expect("a folder");
     let root = dir.path();
     for name in ["loop0", "ram0", "zram0", "dm-0", "md0", "sr0", "nvme0c1n1", "nvme0n1", "sda", "vda", "mmcblk0"] {
@@ -100,7 +100,7 @@ fn nics(root: &Path) {
 }
 
 #[test]
-fn only_interfaces_with_a_device_count_and_their_addresses_are_found() {
+fn physical_interfaces_are_listed_with_their_addresses() {
     let dir = tempfile::tempdir().expect("a folder");
     let root = dir.path();
     nics(root);
@@ -128,7 +128,7 @@ fn only_interfaces_with_a_device_count_and_their_addresses_are_found() {
 }
 
 #[test]
-fn the_node_id_is_that_of_the_same_hardware_seen_elsewhere() {
+fn node_id_is_derived_from_mac_and_uuid() {
     let dir = tempfile::tempdir().expect("a folder");
     nics(dir.path());
     let weak = hardware(&Tree::new(dir.path())).basis(&Default::default()).expect("a MAC");
@@ -139,7 +139,7 @@ fn the_node_id_is_that_of_the_same_hardware_seen_elsewhere() {
 }
 
 #[test]
-fn a_tree_of_thousands_is_bounded_and_an_empty_one_gives_empty_facts() {
+fn facts_of_large_tree_are_bounded_and_of_empty_tree_empty() {
     let dir = tempfile::tempdir().expect("a folder");
     assert_eq!(collect(&Tree::new(dir.path()), Path::new("/nowhere"), None, None).pci, Vec::new());
     for n in 0..MAX_DEVICES + 5 {

@@ -8,7 +8,7 @@ use std::{
 };
 
 #[test]
-fn networks_of_the_node_the_central_node_and_itself_are_closed() {
+fn networks_and_addresses_of_node_and_central_node_are_blocked() {
     let fake = Fake::new("", &[]);
     let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
     let row = |name: &str, net: [u8; 4], via: [u8; 4], mask: [u8; 4]| {
@@ -25,10 +25,16 @@ fn networks_of_the_node_the_central_node_and_itself_are_closed() {
     fake.file("proc/net/route", &table.collect::<String>());
     fake.file("etc/meshd/agent.json", r#"{"central": "10.66.0.1"}"#);
     fake.file("etc/resolv.conf", "nameserver 10.77.0.2\n");
-    let around = firewall_context(&fake.tree, (1, 2));
-    assert_eq!((around.dns, around.hosts), (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)]));
-    let closed: Vec<String> = around.closed.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
-    assert_eq!(closed, ["10.8.0.0/24", "10.66.0.1/32", "10.77.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"]);
+    let context = firewall_context(&fake.tree, (1, 2));
+    assert_eq!(
+        (context.dns, context.blocked_hosts),
+        (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)])
+    );
+    let blocked: Vec<String> = context.blocked_networks.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
+    assert_eq!(
+        blocked,
+        ["10.8.0.0/24", "10.66.0.1/32", "10.77.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"]
+    );
 }
 
 /// Set for the copy of this program that runs inside of the node's namespace.
@@ -38,7 +44,7 @@ const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Another machine of the boot LAN.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-/// Somebody beyond the boot LAN.
+/// A host behind the boot LAN.
 const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SITE_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x10]);
 const USER: u32 = 0x7140_0005;
@@ -53,8 +59,8 @@ fn inside(test: &str) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--"]).arg(own).args([&name, "--exact", "--nocapture", "--test-threads=1"]);
     let ran = command.env(INSIDE, "1").output().expect("unshare runs");
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    let output = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && output.contains("1 passed"), "{output}");
     false
 }
 
@@ -63,7 +69,7 @@ fn run(program: &str, args: &[&str]) {
     assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Somebody with a network of their own, who has one card; gone with this value.
+/// A host in a network namespace with one NIC. Dropping the value removes it.
 struct Host(Child);
 
 impl Drop for Host {
@@ -74,14 +80,14 @@ impl Drop for Host {
 }
 
 impl Host {
-    /// `port` is the node's end of the card.
+    /// `port` is the node's end of the veth pair.
     fn new(port: &str, bridge: &str, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) -> Self {
         let own = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
         let mut child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
         let (pid, here) = (child.id(), own(std::process::id()).expect("known"));
-        let patience = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while own(pid).is_ok_and(|there| there == here) {
-            assert!(child.try_wait().expect("known").is_none() && Instant::now() < patience, "no other network");
+            assert!(child.try_wait().expect("known").is_none() && Instant::now() < deadline, "no other network");
             std::thread::yield_now();
         }
         let host = Host(child);
@@ -113,9 +119,9 @@ impl Host {
 }
 
 /// True if a connection from there is answered: by a refusal, for nobody listens.
-fn answers(how: &[&str], address: Ipv4Addr) -> bool {
+fn answers(prefix: &[&str], address: Ipv4Addr) -> bool {
     let call = format!("exec 3<>/dev/tcp/{address}/9");
-    let all = [how, &["timeout", "2", "bash", "-c", &call]].concat();
+    let all = [prefix, &["timeout", "2", "bash", "-c", &call]].concat();
     let ran = Command::new(all[0]).args(&all[1..]).env("LC_ALL", "C").output().expect("it runs");
     ran.status.success() || String::from_utf8_lossy(&ran.stderr).contains("refused")
 }
@@ -177,17 +183,17 @@ impl Rack {
     }
 
     fn isolate(&self) {
-        let around = FirewallContext {
+        let context = FirewallContext {
             gateway: Some(GATEWAY),
             dns: Vec::new(),
-            closed: vec![(site(0), 24)],
-            hosts: vec![CENTRAL, NODE, GATEWAY],
+            blocked_networks: vec![(site(0), 24)],
+            blocked_hosts: vec![CENTRAL, NODE, GATEWAY],
             bridges: vec![SITE_MAC],
             users: (0x7140_0000, 0xffff_0000),
         };
-        isolate(&self.ports, &around).expect("the kernel does it");
-        assert!(is_there(&self.ports, &around).expect("told"));
-        assert!(!is_there(&self.ports[1..], &around).expect("told"), "another node's");
+        isolate(&self.ports, &context).expect("the kernel does it");
+        assert!(is_current(&self.ports, &context).expect("readable"));
+        assert!(!is_current(&self.ports[1..], &context).expect("readable"), "other ports");
     }
 }
 
@@ -229,14 +235,14 @@ fn guests_show_their_own_addresses_only_and_reach_peers_only() {
     assert!(rack.site[0].reaches(STRANGER), "it is on the site's network");
     assert!(!rack.site[0].reaches(CENTRAL) && !rack.site[0].reaches(NODE));
     assert!(!rack.private[0].reaches(private(10)) && !rack.site[0].reaches(site(52)));
-    // One that says so alone has no peer.
+    // Both guests must allow peers.
     rack.ports[0].peers = true;
     rack.isolate();
     assert!(!rack.private[0].reaches(private(10)));
     rack.ports.iter_mut().for_each(|port| port.peers = true);
     rack.isolate();
     assert!(rack.private[0].reaches(private(10)) && rack.site[0].reaches(site(52)));
-    // Another address, another MAC address, somebody else's of both.
+    // Another address, another MAC address, both of another guest.
     for (mac, address) in [(mac(9), private(77)), (mac(77), private(9)), (mac(10), private(10))] {
         rack.private[0].becomes(mac, address, GATEWAY);
         assert!(!rack.private[0].reaches(INTERNET), "{mac} {address}");

@@ -13,7 +13,7 @@ struct Tried {
 }
 
 impl Probe for Tried {
-    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
+    fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         assert_eq!(neighbour, Ipv4Addr::new(10, 77, 0, 1));
         self.answers
     }
@@ -36,7 +36,7 @@ fn routed() -> Fake {
 }
 
 #[test]
-fn the_default_route_counts_when_its_gateway_answers() {
+fn default_route_passes_when_its_gateway_answers() {
     let (fake, config, boot) = (routed(), config(&[]), boot());
     let tried = |answers| {
         let probe = &Tried { answers, space: None };
@@ -52,7 +52,7 @@ fn the_default_route_counts_when_its_gateway_answers() {
 }
 
 #[test]
-fn a_clock_far_from_the_central_nodes_fails_on_either_side_and_an_unknown_one_is_unproven() {
+fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
     let (fake, boot) = (Fake::new("", &[]), boot());
     let mut config = config(&[]);
     let off = |config: &AgentConfig, seconds: i64| {
@@ -77,21 +77,21 @@ fn a_clock_far_from_the_central_nodes_fails_on_either_side_and_an_unknown_one_is
 }
 
 #[test]
-fn what_a_link_told_of_the_time_goes_on_with_the_kernel_and_not_with_the_clock() {
+fn central_time_advances_with_the_uptime_of_the_node() {
     let fake = Fake::new("", &[]);
     fake.file("proc/uptime", "100.25 1.0\n");
-    let told = Reference::new(&fake.tree, Timestamp::from_millis(5_000));
+    let reference = CentralClock::new(&fake.tree, Timestamp::from_millis(5_000));
     let dir = tempfile::tempdir().expect("a folder");
-    told.keep(dir.path()).expect("written");
+    reference.store(dir.path()).expect("written");
     fake.file("proc/uptime", "160.25 1.0\n");
-    let kept = Reference::kept(dir.path()).expect("there");
-    assert_eq!(kept.now(&fake.tree), Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60))));
+    let loaded = CentralClock::load(dir.path()).expect("there");
+    assert_eq!(loaded.now(&fake.tree), Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60))));
     fake.file("proc/uptime", "3.00 1.0\n");
-    assert_eq!(kept.now(&fake.tree), None, "another boot");
+    assert_eq!(loaded.now(&fake.tree), None, "another boot");
 }
 
 #[test]
-fn the_store_has_limits_on_a_disk_and_in_memory_those_that_the_profile_names() {
+fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
     let fake = Fake::new("", &[]);
     let config = AgentConfig { kvm: true, ..config(&[]) };
     let boot = boot();
@@ -111,23 +111,23 @@ fn the_store_has_limits_on_a_disk_and_in_memory_those_that_the_profile_names() {
 }
 
 #[test]
-fn files_of_virtual_machines_count_when_none_is_half_there() {
+fn volumes_pass_when_none_is_incomplete() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
     let vms = fake.tree.path("/srv/machines");
     let checked = || verdict_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
-    assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 whole"));
+    assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 complete"));
     let digest = "ab".repeat(32);
     fake.file(&format!("srv/machines/volumes/{digest}"), "x");
-    assert_eq!(checked().detail, "1 whole");
+    assert_eq!(checked().detail, "1 complete");
     fake.file(&format!("srv/machines/volumes/{digest}.part"), "x");
-    assert!(checked().unproven && checked().detail.starts_with("1 whole, 1 not: "), "{:?}", checked());
+    assert!(checked().unproven && checked().detail.starts_with("1 complete, 1 incomplete: "), "{:?}", checked());
     fake.file(&format!("srv/machines/volumes/{digest}"), "");
     assert_eq!(checked().status, CheckStatus::Fail);
 }
 
 #[test]
-fn the_private_network_counts_where_there_is_one_and_when_it_works() {
+fn private_network_is_skipped_when_disabled_and_passes_when_it_works() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (config(&[]), boot());
     let tried = |answers| {

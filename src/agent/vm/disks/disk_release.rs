@@ -83,7 +83,7 @@ fn look_at(
     let all = disks::survey(&tree, &config.data_disks);
     let Some(found) = called(&all, left)? else { return Ok(None) };
     reservations.is_free(uuid, found)?;
-    idle(&left.disk, disks::busy(&tree, &found.name))?;
+    idle(&left.disk, disks::user(&tree, &found.name))?;
     Ok(Some(found.clone()))
 }
 

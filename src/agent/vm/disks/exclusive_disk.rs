@@ -51,7 +51,7 @@ impl ExclusiveDisk {
         let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
         let known = tree.read(&format!("/sys/block/{}/dev", disk.name));
         // While the device is open, its kernel name does not change.
-        if known.as_deref() != Some(&number) || !disks::is_still(tree, disk) {
+        if known.as_deref() != Some(&number) || !disks::is_unchanged(tree, disk) {
             return Err(format!("{} is another disk than a moment ago", path.display()));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;

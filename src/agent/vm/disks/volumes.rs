@@ -291,13 +291,13 @@ impl FetchJob {
         let piece = call::piece(&endpoint.config, endpoint.tls, &path, range).await;
         let piece = piece.map_err(|error| FetchError::Again(error.to_string()))?;
         let (mut body, of) = match piece {
-            Piece::Body { body, of } => (body, of),
-            Piece::Beyond => {
+            Piece::Body { body, total } => (body, total),
+            Piece::PastEnd => {
                 // The end of the file, or a wrong length that the digest detects.
                 part.of = Some(part.bytes);
                 return Ok(());
             }
-            Piece::None(said) => {
+            Piece::Unavailable(said) => {
                 let reason = VmRefusalReason::VolumeMissing;
                 return Err(FetchError::Final(refusal(reason, format!("the central node does not give it: {said}"))));
             }

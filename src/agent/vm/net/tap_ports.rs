@@ -89,7 +89,7 @@ fn isolate_now(root: PathBuf, reservations: &Reservations) -> std::io::Result<()
         return Ok(());
     }
     let around = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
-    if guest_firewall::is_there(&ports, &around)? { Ok(()) } else { guest_firewall::isolate(&ports, &around) }
+    if guest_firewall::is_current(&ports, &around)? { Ok(()) } else { guest_firewall::isolate(&ports, &around) }
 }
 
 /// Existing ports.

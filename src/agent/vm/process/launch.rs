@@ -56,7 +56,7 @@ pub struct Launched {
 /// Locks IOMMU groups against checks: a probe would make them busy for QEMU.
 async fn held(groups: &[u32]) -> Vec<File> {
     let groups = groups.to_vec();
-    let holding = tokio::task::spawn_blocking(move || vfio::hold(&groups)).await;
+    let holding = tokio::task::spawn_blocking(move || vfio::lock_groups(&groups)).await;
     holding.map_err(io::Error::other).and_then(|held| held).unwrap_or_else(|error| {
         tracing::warn!(%error, "a check may take a unit while a machine is started on it");
         Vec::new()

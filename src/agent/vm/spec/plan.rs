@@ -289,8 +289,8 @@ impl Planner<'_> {
                 let detail = format!("nic[{index}].address: {address} is that of {}", other.name);
                 self.refuse(VmRefusalReason::AddressTaken, detail);
             }
-            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_free(address)) {
-                let (first, last) = subnet.machines();
+            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_assignable(address)) {
+                let (first, last) = subnet.vm_range();
                 let detail = format!(
                     "nic[{index}].address: {address} is not among {first} to {last}, which {} on this node has; leave it out",
                     meshd_proto::vm::PRIVATE_BRIDGE
