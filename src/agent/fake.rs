@@ -10,7 +10,8 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::symlink,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 /// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
@@ -220,6 +221,56 @@ pub fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a test again in a new network and mount namespace. Returns true for the run in the namespace.
+pub fn in_namespace(test: &str) -> bool {
+    const INSIDE: &str = "MESHD_TEST_NAMESPACE";
+    if std::env::var_os(INSIDE).is_some() {
+        run("mount", &["-t", "sysfs", "none", "/sys"]);
+        run("ip", &["link", "set", "lo", "up"]);
+        return true;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--"]).arg(std::env::current_exe().expect("this program"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    let output = command.output().expect("unshare runs");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// A network namespace, removed on drop.
+pub struct NetworkNamespace(Child);
+
+impl NetworkNamespace {
+    pub fn new() -> Self {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
+        let mut child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
+        let own = namespace(std::process::id()).expect("known");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while namespace(child.id()).is_ok_and(|current| current == own) {
+            assert!(child.try_wait().expect("known").is_none() && Instant::now() < deadline, "no new namespace");
+            std::thread::yield_now();
+        }
+        NetworkNamespace(child)
+    }
+
+    pub fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Runs `ip` in the namespace.
+    pub fn ip(&self, args: &[&str]) {
+        run("nsenter", &[&["-t", &self.pid(), "-n", "ip"], args].concat());
+    }
+}
+
+impl Drop for NetworkNamespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Writes an executable script by another process. A file that this process writes cannot be executed while a child of another test,

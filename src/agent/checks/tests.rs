@@ -4,13 +4,10 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{nat::Settings, vm::Space};
+use crate::{fake::Fake, nat::Settings, vm::Space};
 use meshd_proto::StoreKind;
 use meshd_types::BootSessionId;
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddrV4},
-};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 fn config(services: &[&str]) -> AgentConfig {
     AgentConfig {
@@ -85,79 +82,71 @@ fn status(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStat
 
 #[test]
 fn service_that_is_not_started_fails() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    fs::create_dir_all(dir.path().join("run/openrc/started")).expect("made");
+    let fake = Fake::new("", &[]);
     // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone counts.
-    std::os::unix::fs::symlink("/nowhere/sshd", dir.path().join("run/openrc/started/sshd")).expect("linked");
-    assert_eq!(status("services", &tree, &config(&[]), 1).0, CheckStatus::Skip);
-    assert_eq!(status("services", &tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
-    let (verdict, detail) = status("services", &tree, &config(&["sshd", "libvirtd", "../started"]), 1);
+    fake.link("run/openrc/started/sshd", "/nowhere/sshd");
+    assert_eq!(status("services", &fake.tree, &config(&[]), 1).0, CheckStatus::Skip);
+    assert_eq!(status("services", &fake.tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
+    let (verdict, detail) = status("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
     assert_eq!((verdict, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
 }
 
 #[test]
 fn different_identity_warns_and_early_clock_fails() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    assert_eq!(status("identity", &tree, &config(&[]), 1).0, CheckStatus::Warn);
-    fs::create_dir_all(dir.path().join("sys/class/dmi/id")).expect("made");
+    let fake = Fake::new("", &[]);
+    assert_eq!(status("identity", &fake.tree, &config(&[]), 1).0, CheckStatus::Warn);
     let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
-    fs::write(dir.path().join("sys/class/dmi/id/product_uuid"), uuid).expect("written");
-    let (verdict, detail) = status("identity", &tree, &config(&[]), 1);
+    fake.file("sys/class/dmi/id/product_uuid", uuid);
+    let (verdict, detail) = status("identity", &fake.tree, &config(&[]), 1);
     assert!(verdict == CheckStatus::Warn && detail.contains(uuid), "{detail}");
     let ours = AgentConfig {
         node: format!("uuid:{uuid}").parse::<meshd_types::Basis>().expect("basis").node_id(),
         ..config(&[])
     };
-    assert_eq!(status("identity", &tree, &ours, 1).0, CheckStatus::Pass);
-    assert_eq!(status("clock", &tree, &ours, 999).0, CheckStatus::Fail);
-    assert_eq!(status("clock", &tree, &ours, 1000).0, CheckStatus::Pass);
+    assert_eq!(status("identity", &fake.tree, &ours, 1).0, CheckStatus::Pass);
+    assert_eq!(status("clock", &fake.tree, &ours, 999).0, CheckStatus::Fail);
+    assert_eq!(status("clock", &fake.tree, &ours, 1000).0, CheckStatus::Pass);
 }
 
 #[test]
 fn little_memory_warns() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    fs::create_dir_all(dir.path().join("proc")).expect("made");
+    let fake = Fake::new("", &[]);
     for (available, expected) in [(65_535, CheckStatus::Warn), (65_536, CheckStatus::Pass)] {
         let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n");
-        fs::write(dir.path().join("proc/meminfo"), text).expect("written");
-        assert_eq!(status("memory", &tree, &config(&[]), 1).0, expected);
+        fake.file("proc/meminfo", &text);
+        assert_eq!(status("memory", &fake.tree, &config(&[]), 1).0, expected);
     }
 }
 
 #[test]
 fn checks_have_the_names_that_profiles_use() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let (config, tree) = (config(&[]), Tree::new(dir.path()));
-    let names: Vec<String> = run(&context(&tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
+    let (fake, config) = (Fake::new("", &[]), config(&[]));
+    let names: Vec<String> =
+        run(&context(&fake.tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
     assert_eq!(names, meshd_proto::CHECKS);
 }
 
 #[test]
 fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    fs::create_dir_all(dir.path().join("proc")).expect("made");
-    fs::write(dir.path().join("proc/meminfo"), "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n").expect("written");
+    let fake = Fake::new("", &[]);
+    fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
     let mut config = config(&["sshd"]);
     for (rule, verdict) in
         [(CheckRule::On, CheckStatus::Fail), (CheckRule::Warn, CheckStatus::Warn), (CheckRule::Off, CheckStatus::Skip)]
     {
         config.checks.rules.insert("services".into(), rule);
-        let (status, detail) = status("services", &tree, &config, 1);
+        let (status, detail) = status("services", &fake.tree, &config, 1);
         assert!(status == verdict && detail.contains("sshd"), "{detail}");
     }
     for (least, verdict) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
         config.checks.thresholds.memory_mib = Some(least);
-        assert_eq!(status("memory", &tree, &config, 1).0, verdict);
+        assert_eq!(status("memory", &fake.tree, &config, 1).0, verdict);
     }
 }
 
 #[test]
 fn memory_of_workloads_counts_as_available() {
-    let fake = crate::fake::Fake::new("", &[]);
+    let fake = Fake::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
     let (boot, mut config) = (boot(), config(&[]));
     config.checks.thresholds.memory_mib = Some(2048);

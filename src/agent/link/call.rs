@@ -67,16 +67,16 @@ fn rejects_certificate(alert: AlertDescription) -> bool {
     )
 }
 
-fn client(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<Client, CallError> {
+fn client(endpoint: &Endpoint) -> Result<Client, CallError> {
     let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Failed(error.to_string()))?;
-    let (host, port) = (config.central.to_string(), config.port);
-    Ok(Client { endpoint: meshd_client::Endpoint::Tls { host, port, name, config: tls }, timeouts: TIMEOUTS })
+    let (host, port) = (endpoint.config.central.to_string(), endpoint.config.port);
+    let endpoint = meshd_client::Endpoint::Tls { host, port, name, config: endpoint.tls.clone() };
+    Ok(Client { endpoint, timeouts: TIMEOUTS })
 }
 
 /// Posts a request and parses the response. 401 is a rejection; any other error may be retried.
 pub async fn post<Q: Serialize, A: DeserializeOwned>(
-    config: &AgentConfig,
-    tls: Arc<ClientConfig>,
+    endpoint: &Endpoint,
     path: &str,
     request: &Q,
 ) -> Result<A, CallError> {
@@ -89,7 +89,7 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| invalid(&error))?;
-    let response = client(config, tls)?.send(request).await?;
+    let response = client(endpoint)?.send(request).await?;
     let status = response.status();
     let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
     let body = body.map_err(|_| CallError::Failed("no response: timeout".into()))??;
@@ -130,19 +130,14 @@ impl Body {
 }
 
 /// Requests a half-open byte range of a file. 401 is a rejection.
-pub async fn piece(
-    config: &AgentConfig,
-    tls: Arc<ClientConfig>,
-    path: &str,
-    range: (u64, u64),
-) -> Result<Piece, CallError> {
+pub async fn piece(endpoint: &Endpoint, path: &str, range: (u64, u64)) -> Result<Piece, CallError> {
     let request = Request::builder()
         .uri(path)
         .header(header::HOST, meshd_proto::SERVER_NAME)
         .header(header::RANGE, format!("bytes={}-{}", range.0, range.1.saturating_sub(1)))
         .body(Full::<Bytes>::default())
         .map_err(|error| CallError::Failed(error.to_string()))?;
-    let response = client(config, tls)?.send(request).await?;
+    let response = client(endpoint)?.send(request).await?;
     let status = response.status();
     let header = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
     match (status, content_range(header.unwrap_or_default())) {
@@ -169,14 +164,14 @@ fn content_range(text: &str) -> Option<(u64, u64)> {
 }
 
 /// Opens a WebSocket. 401 is a rejection.
-pub async fn open(config: &AgentConfig, tls: Arc<ClientConfig>, path: &str) -> Result<Socket, CallError> {
+pub async fn open(endpoint: &Endpoint, path: &str) -> Result<Socket, CallError> {
     let request = format!("wss://{}{path}", meshd_proto::SERVER_NAME);
     let request = request.into_client_request().map_err(|error| CallError::Failed(error.to_string()))?;
     let limits = WebSocketConfig::default()
         .read_buffer_size(16 * 1024)
         .max_message_size(Some(meshd_proto::MAX_MESSAGE))
         .max_frame_size(Some(meshd_proto::MAX_MESSAGE));
-    client(config, tls)?.web_socket(request, limits).await.map_err(|error| match error {
+    client(endpoint)?.web_socket(request, limits).await.map_err(|error| match error {
         ClientError::Rejected { status: StatusCode::UNAUTHORIZED, body } => {
             CallError::Refused(error_text(&body, StatusCode::UNAUTHORIZED))
         }

@@ -3,7 +3,7 @@
 use super::{Completion, ConnectionKind, Driver, FACTS_TIMEOUT, SEND_TIMEOUT, side_effects::source};
 use crate::{
     facts, files,
-    link::call::{self, CallError},
+    link::call::{self, CallError, Endpoint},
     link::keys::KeyError,
     link_state::Event,
 };
@@ -48,43 +48,41 @@ impl Driver {
         self.certify(meshd_proto::RENEW_PATH, request);
     }
 
+    pub(super) fn endpoint(&self) -> Result<Endpoint, KeyError> {
+        Ok(Endpoint { config: self.config.clone(), tls: self.keys.tls()? })
+    }
+
     fn certify<Q: Serialize + Send + Sync + 'static>(&mut self, path: &'static str, request: Result<Q, KeyError>) {
-        let config = self.config.clone();
-        let prepared = request.and_then(|request| Ok((request, self.keys.tls()?)));
+        let prepared = request.and_then(|request| Ok((request, self.endpoint()?)));
         self.call(async move {
-            let (request, tls) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
-            let response: EnrolResponse = call::post(&config, tls, path, &request).await?;
+            let (request, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
+            let response: EnrolResponse = call::post(&endpoint, path, &request).await?;
             Ok(Completion::Event(Event::Certified(response)))
         });
     }
 
     pub(super) fn open_link(&mut self) {
-        let (config, tls) = (self.config.clone(), self.keys.tls());
+        let endpoint = self.endpoint();
         self.call(async move {
-            let tls = tls.map_err(|error| CallError::Refused(error.to_string()))?;
-            Ok(Completion::Open(
-                Box::new(call::open(&config, tls, meshd_proto::LINK_PATH).await?),
-                ConnectionKind::Link,
-            ))
+            let endpoint = endpoint.map_err(|error| CallError::Refused(error.to_string()))?;
+            let socket = call::open(&endpoint, meshd_proto::LINK_PATH).await?;
+            Ok(Completion::Open(Box::new(socket), ConnectionKind::Link))
         });
     }
 
     pub(super) fn open_pending(&mut self, reason: String) {
         tracing::warn!(reason, "waiting for approval; run: meshd node approve {}", self.config.node);
-        let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.keys.tls()?)));
+        let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.endpoint()?)));
         let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
         let vms = self.options.vm_dir.clone();
         self.call(async move {
-            let (csr_pem, tls) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
-            let collect = {
-                let (config, boot) = (config.clone(), boot.clone());
-                move || facts::collect(&tree, &vms, Some(&config), Some(&boot))
-            };
-            let facts = spawn_blocking(collect).await.unwrap_or_default();
+            let (csr_pem, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
             let (version, node, session) = (meshd_proto::VERSION, config.node, boot.session);
+            let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot));
+            let facts = spawn_blocking(collect).await.unwrap_or_default();
             let hello = PendingHello { version, node, session, csr_pem, facts };
             let text = serde_json::to_string(&hello).map_err(|error| CallError::Failed(error.to_string()))?;
-            let mut socket = call::open(&config, tls, meshd_proto::PENDING_PATH).await?;
+            let mut socket = call::open(&endpoint, meshd_proto::PENDING_PATH).await?;
             let sent = timeout(SEND_TIMEOUT, socket.send(Message::Text(text.into()))).await;
             match sent {
                 Ok(Ok(())) => Ok(Completion::Open(Box::new(socket), ConnectionKind::Pending)),

@@ -21,7 +21,7 @@ use self::{
 use super::{
     checks, facts, files,
     link::boot_log::BootLog,
-    link::call::{self, Endpoint, ParsedMessage, Socket},
+    link::call::{self, ParsedMessage, Socket},
     link::keys::{KeyError, Keys},
     link_state::{Action, Event, LinkStateMachine, Now, Validity},
     nat,
@@ -75,7 +75,7 @@ struct Driver {
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: VmManager,
-    _nat: nat::NatService,
+    _nat: JoinSet<()>,
     /// The central node's clock at the last welcome.
     central_clock: Option<checks::CentralClock>,
     tasks: Tasks,
@@ -102,7 +102,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
-    let nat = nat::NatService::start(&tree, vms.cards(), vms.given());
+    let nat = nat::start(&tree, vms.cards(), vms.given());
     let mut driver = Driver {
         options,
         tree,
@@ -274,8 +274,8 @@ impl Driver {
 
     /// Passes the keys to the VM manager, which opens its own connections to the central node.
     fn set_endpoint(&self) {
-        match self.keys.tls() {
-            Ok(tls) => self.vms.set_endpoint(Endpoint { config: self.config.clone(), tls }),
+        match self.endpoint() {
+            Ok(endpoint) => self.vms.set_endpoint(endpoint),
             Err(error) => tracing::error!(%error, "cannot fetch volumes"),
         }
     }

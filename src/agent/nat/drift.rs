@@ -27,15 +27,6 @@ pub enum Missing {
     Masquerade,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObservedNetwork {
-    pub bridge: bool,
-    pub address: bool,
-    pub up: bool,
-    pub forwarding: bool,
-    pub masquerade: bool,
-}
-
 /// Reads the settings; `None` if there is no private network.
 pub fn settings(tree: &Tree) -> Option<Settings> {
     let settings: Settings = serde_json::from_str(&tree.text(FILE)?).ok()?;
@@ -59,31 +50,19 @@ fn bridge_address(tree: &Tree) -> Option<Ipv4Addr> {
     })
 }
 
-impl ObservedNetwork {
-    pub fn read(tree: &Tree, subnet: Subnet) -> Self {
-        let folder = format!("/sys/class/net/{BRIDGE}");
-        let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
-        let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
-        ObservedNetwork {
-            bridge: tree.has(&format!("{folder}/bridge")),
-            address: bridge_address(tree) == Some(subnet.gateway()),
-            up: flags & 1 != 0,
-            forwarding: tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8),
-            masquerade: masquerade::is_current(subnet.network(), subnet.bits(), BRIDGE).unwrap_or(false),
-        }
-    }
-
-    /// Returns the missing parts in the order of repair.
-    pub fn missing(self) -> Vec<Missing> {
-        let all = [
-            (self.bridge, Missing::Bridge),
-            (self.address, Missing::Address),
-            (self.up, Missing::LinkUp),
-            (self.forwarding, Missing::Forwarding),
-            (self.masquerade, Missing::Masquerade),
-        ];
-        all.into_iter().filter(|(present, _)| !present).map(|(_, missing)| missing).collect()
-    }
+/// Returns the missing parts in the order of repair: every other part needs the bridge.
+pub fn missing(tree: &Tree, subnet: Subnet) -> Vec<Missing> {
+    let folder = format!("/sys/class/net/{BRIDGE}");
+    let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
+    let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+    let parts = [
+        (Missing::Bridge, tree.has(&format!("{folder}/bridge"))),
+        (Missing::Address, bridge_address(tree) == Some(subnet.gateway())),
+        (Missing::LinkUp, flags & 1 != 0),
+        (Missing::Forwarding, tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8)),
+        (Missing::Masquerade, masquerade::is_current(subnet.network(), subnet.bits(), BRIDGE).unwrap_or(false)),
+    ];
+    parts.into_iter().filter(|(_, is_present)| !is_present).map(|(part, _)| part).collect()
 }
 
 /// Describes missing parts.
@@ -144,11 +123,21 @@ mod tests {
 
     #[test]
     fn missing_parts_are_listed_in_order_of_repair() {
-        let all = ObservedNetwork { bridge: true, address: true, up: true, forwarding: true, masquerade: true };
-        assert!(all.missing().is_empty());
-        assert_eq!(ObservedNetwork { masquerade: false, ..all }.missing(), [Missing::Masquerade]);
-        let none = ObservedNetwork { bridge: false, address: false, up: false, forwarding: false, masquerade: false };
-        assert_eq!(none.missing().first(), Some(&Missing::Bridge), "every other part depends on the bridge");
-        assert_eq!(none.missing().len(), 5);
+        let fake = settings_of(true);
+        // The masquerade rule is in the kernel, so the fake machine never has it.
+        let missing = || missing(&fake.tree, "172.30.5.0/24".parse().expect("a subnet"));
+        let parts = [
+            ("sys/class/net/mesh-nat0/bridge", ""),
+            ("proc/net/fib_trie", "  |-- 172.30.5.1\n   /32 host LOCAL\n"),
+            ("sys/class/net/mesh-nat0/flags", "0x1003\n"),
+            ("proc/sys/net/ipv4/ip_forward", "1\n"),
+        ];
+        fake.file("proc/net/route", &route(BRIDGE, [172, 30, 5, 0]));
+        let all = [Missing::Bridge, Missing::Address, Missing::LinkUp, Missing::Forwarding, Missing::Masquerade];
+        for (present, (path, text)) in parts.into_iter().enumerate() {
+            assert_eq!(missing(), all[present..]);
+            fake.file(path, text);
+        }
+        assert_eq!(missing(), [Missing::Masquerade]);
     }
 }

@@ -23,9 +23,8 @@ mod subnet;
 
 pub use drift::{Missing, Settings, choose_subnet, settings};
 pub use subnet::Subnet;
-pub use supervisor::NatService;
+pub use supervisor::start;
 
-use self::drift::ObservedNetwork;
 use super::system::Tree;
 use meshd_types::MacAddr;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -41,7 +40,7 @@ pub const BRIDGE: &str = meshd_proto::vm::PRIVATE_BRIDGE;
 /// that failed.
 pub fn check(tree: &Tree, settings: &Settings, central: SocketAddrV4) -> Result<Ipv4Addr, String> {
     let subnet = choose_subnet(tree, settings).ok_or("every subnet of the pool overlaps a route of the node")?;
-    let missing = ObservedNetwork::read(tree, subnet).missing();
+    let missing = drift::missing(tree, subnet);
     if !missing.is_empty() {
         return Err(format!("missing: {}", drift::list(&missing)));
     }

@@ -3,8 +3,7 @@
 use super::{
     BRIDGE, BRIDGE_MAC, Missing, PROBE_MAC, Settings, Subnet, choose_subnet,
     dhcp::{self, Pool},
-    drift::{self, ObservedNetwork},
-    masquerade, settings,
+    drift, masquerade, settings,
 };
 use crate::system::Tree;
 use meshd_proto::vm::Nic;
@@ -23,32 +22,31 @@ const IP_PATHS: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip
 const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
 const IP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The private network of this node. The bridge stays when the service is dropped.
-#[derive(Debug)]
-pub struct NatService {
-    _task: JoinSet<()>,
+/// Starts the supervisor if the overlay enables the network. `nics` are the NICs of the VMs; `assigned` receives their addresses. Dropping
+/// the returned set stops the supervisor but keeps the bridge.
+pub fn start(
+    tree: &Tree,
+    nics: watch::Receiver<Vec<Nic>>,
+    assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+) -> JoinSet<()> {
+    settings(tree).map(|settings| spawn(tree.clone(), settings, nics, assigned)).unwrap_or_default()
 }
 
-impl NatService {
-    /// Starts the supervisor if the overlay enables the network. `nics` are the NICs of the VMs; `assigned` receives their addresses.
-    pub fn start(
-        tree: &Tree,
-        nics: watch::Receiver<Vec<Nic>>,
-        assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
-    ) -> Self {
-        let mut task = JoinSet::new();
-        let ip = IP_PATHS.iter().map(|path| tree.path(path)).find(|path| path.is_file());
-        match (settings(tree), ip) {
-            (Some(settings), Some(ip)) => {
-                task.spawn(NatSupervisor::new(tree.clone(), settings, ip, nics, assigned).run());
-            }
-            (Some(_), None) => {
-                tracing::error!("cannot start the private network: `ip` is not installed; add iproute2 to the image")
-            }
-            (None, _) => {}
-        }
-        NatService { _task: task }
-    }
+fn spawn(
+    tree: Tree,
+    settings: Settings,
+    nics: watch::Receiver<Vec<Nic>>,
+    assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+) -> JoinSet<()> {
+    let mut task = JoinSet::new();
+    let Some(ip) = IP_PATHS.iter().map(|path| tree.path(path)).find(|path| path.is_file()) else {
+        tracing::error!("cannot start the private network: `ip` is not installed; add iproute2 to the image");
+        return task;
+    };
+    let supervisor =
+        NatSupervisor { tree, settings, ip, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
+    task.spawn(supervisor.run());
+    task
 }
 
 struct NatSupervisor {
@@ -64,16 +62,6 @@ struct NatSupervisor {
 }
 
 impl NatSupervisor {
-    fn new(
-        tree: Tree,
-        settings: Settings,
-        ip: PathBuf,
-        nics: watch::Receiver<Vec<Nic>>,
-        assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
-    ) -> Self {
-        NatSupervisor { tree, settings, ip, nics, assigned, subnet: None, socket: None, logged: Vec::new() }
-    }
-
     async fn run(mut self) {
         let mut inspections = interval(INSPECT_INTERVAL);
         inspections.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -95,7 +83,7 @@ impl NatSupervisor {
             tracing::error!(settings = ?self.settings, "cannot start the private network: every subnet of the pool overlaps a route");
             return;
         };
-        let missing = ObservedNetwork::read(&self.tree, subnet).missing();
+        let missing = drift::missing(&self.tree, subnet);
         if !missing.is_empty() && missing != self.logged {
             tracing::warn!(%subnet, missing = drift::list(&missing), "repairing the private network");
         }

@@ -1,11 +1,12 @@
 //! Assignment of addresses, and the whole network on a real kernel, in a network namespace.
 
 use super::*;
-use std::{net::SocketAddrV4, process::Command as StdCommand, time::Instant};
-
-/// Set for the copy of this program that runs inside of the namespace.
-const INSIDE: &str = "MESHD_NAT_INSIDE";
-const NAME: &str = "nat::supervisor::tests::private_network_starts_serves_dhcp_and_repairs_only_missing_parts";
+use crate::fake::{NetworkNamespace, in_namespace, run};
+use std::{
+    net::SocketAddrV4,
+    process::{Command as StdCommand, Output},
+    time::Instant,
+};
 
 fn nic(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
     Nic {
@@ -50,36 +51,19 @@ fn surplus_nics_get_no_address_and_none_is_assigned_twice() {
     assert_eq!((assigned.len(), addresses.len()), (5, 5));
 }
 
-fn run(program: &str, args: &[&str]) -> String {
-    let ran = StdCommand::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    let output = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success(), "{program} {args:?}: {output}");
-    output
-}
-
 #[test]
 fn private_network_starts_serves_dhcp_and_repairs_only_missing_parts() {
-    if std::env::var_os(INSIDE).is_some() {
+    if in_namespace("nat::supervisor::tests::private_network_starts_serves_dhcp_and_repairs_only_missing_parts") {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        return runtime.block_on(inside());
+        runtime.block_on(inside());
     }
-    let own = std::env::current_exe().expect("this program");
-    let ran = StdCommand::new("unshare")
-        .args(["--net", "--mount", "--"])
-        .arg(own)
-        .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare runs");
-    let output = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && output.contains("1 passed"), "{output}");
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+async fn until(expectation: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     let mut polls = interval(Duration::from_millis(100));
-    while !holds().await {
-        assert!(Instant::now() < deadline, "{what}");
+    while !condition().await {
+        assert!(Instant::now() < deadline, "{expectation}");
         polls.tick().await;
     }
 }
@@ -88,56 +72,33 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.expect("no panic")
 }
 
-/// A host behind the node, without a route to the private network. Dropping the value removes it.
-struct ExternalHost(std::process::Child);
-
 const CENTRAL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 99, 0, 1), 9);
 
-impl ExternalHost {
-    fn new() -> Self {
-        let own = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
-        let mut child = StdCommand::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
-        let (pid, here) = (child.id(), own(std::process::id()).expect("known"));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while own(pid).is_ok_and(|there| there == here) {
-            assert!(child.try_wait().expect("known").is_none() && Instant::now() < deadline, "no other network");
-            std::thread::yield_now();
-        }
-        let host = ExternalHost(child);
-        let pid = pid.to_string();
-        run("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", &pid]);
-        run("ip", &["addr", "add", "10.99.0.2/24", "dev", "up0"]);
-        run("ip", &["link", "set", "up0", "up"]);
-        run("nsenter", &["-t", &pid, "-n", "ip", "addr", "add", "10.99.0.1/24", "dev", "down0"]);
-        run("nsenter", &["-t", &pid, "-n", "ip", "link", "set", "down0", "up"]);
-        host
-    }
+/// A host behind the node, without a route to the private network.
+fn external_host() -> NetworkNamespace {
+    let host = NetworkNamespace::new();
+    run("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "down0", "netns", &host.pid()]);
+    run("ip", &["addr", "add", "10.99.0.2/24", "dev", "up0"]);
+    run("ip", &["link", "set", "up0", "up"]);
+    host.ip(&["addr", "add", "10.99.0.1/24", "dev", "down0"]);
+    host.ip(&["link", "set", "down0", "up"]);
+    host
 }
 
-impl Drop for ExternalHost {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn udhcpc(retries: [&str; 4]) -> Output {
+    let mut command = StdCommand::new("udhcpc");
+    command.args(["-i", "guest", "-n", "-q", "-f", "-s", "/bin/true"]).args(retries).output().expect("udhcpc runs")
 }
 
 async fn inside() {
-    run("mount", &["-t", "sysfs", "none", "/sys"]);
-    run("ip", &["link", "set", "lo", "up"]);
     let tree = Tree::new(std::path::Path::new("/"));
     let settings: Settings =
-        serde_json::from_str("{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}").expect("as the overlay writes it");
-    let _host = ExternalHost::new();
+        serde_json::from_str("{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}").expect("valid settings");
+    let _host = external_host();
     let guest = nic(1, Some("172.30.0.9"), Some(BRIDGE));
     let (nics, receiver) = watch::channel(vec![guest.clone()]);
     let assigned = watch::Sender::new(BTreeMap::new());
-    let start = || {
-        let ip = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"].map(PathBuf::from);
-        let ip = ip.into_iter().find(|path| path.is_file()).expect("ip");
-        let mut task = JoinSet::new();
-        task.spawn(NatSupervisor::new(tree.clone(), settings.clone(), ip, receiver.clone(), assigned.clone()).run());
-        task
-    };
+    let start = || spawn(tree.clone(), settings.clone(), receiver.clone(), assigned.clone());
     let mut supervisor = start();
     let works = async || {
         let (tree, settings) = (tree.clone(), settings.clone());
@@ -149,8 +110,11 @@ async fn inside() {
     run("ip", &["link", "add", "tap0", "type", "veth", "peer", "name", "guest", "address", "52:54:00:00:00:01"]);
     run("ip", &["link", "set", "tap0", "master", BRIDGE, "up"]);
     run("ip", &["link", "set", "guest", "up"]);
-    let client = || blocking(|| run("udhcpc", &["-i", "guest", "-n", "-q", "-f", "-t", "30", "-s", "/bin/true"]));
-    assert!(client().await.contains("172.30.0.9"), "the reserved address");
+    let lease = blocking(|| udhcpc(["-t", "30", "-T", "3"])).await;
+    assert!(
+        lease.status.success()
+            && String::from_utf8_lossy(&[lease.stdout, lease.stderr].concat()).contains("172.30.0.9")
+    );
     assert_eq!(assigned.borrow().get(&guest.mac).copied(), guest.address, "the VM manager receives the address");
 
     // One part is missing: the supervisor repairs it and leaves the bridge and its port unchanged.
@@ -181,9 +145,5 @@ async fn inside() {
     nics.send_replace(Vec::new());
     run("ip", &["link", "set", "tap0", "master", BRIDGE, "up"]);
     let _supervisor = supervisor;
-    let refused = blocking(|| {
-        let args = ["-i", "guest", "-n", "-q", "-f", "-t", "2", "-T", "1", "-s", "/bin/true"];
-        StdCommand::new("udhcpc").args(args).status().expect("udhcpc runs").success()
-    });
-    assert!(!refused.await);
+    assert!(!blocking(|| udhcpc(["-t", "2", "-T", "1"])).await.status.success());
 }

@@ -19,7 +19,7 @@ mod scratch_storage;
 mod mounts;
 mod task_runner;
 
-use self::{cgroup::Cgroups, task_runner::TaskRunner};
+use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
 use crate::link::forward::AckedOffsets;
 use meshd_proto::task::{
     MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
@@ -96,9 +96,9 @@ impl Tasks {
         for task in orphans {
             tracing::warn!(%task, "killing a task of an earlier agent");
             let (release, release_receiver) = watch::channel(false);
-            let (group, folder) = (self.cgroups.clone().ok(), self.folder.join(task.to_string()));
+            let (group, storage) = (self.cgroups.clone().ok(), storage(&self.folder, task));
             // In the background: processes that hang in the kernel must not block the link.
-            self.runners.spawn(end_orphan(task, group, folder, release_receiver, self.events.clone()));
+            self.runners.spawn(end_orphan(task, group, storage, release_receiver, self.events.clone()));
             let detail = "the agent restarted while the task ran; the remaining processes were killed".to_owned();
             let state = TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail };
             self.tasks.insert(task, TaskRecord { release, has_runner: true, ..TaskRecord::ended(state) });
@@ -123,12 +123,12 @@ impl Tasks {
                 let cgroup = self.cgroups.as_ref().map_err(Clone::clone).and_then(|groups| groups.create(task));
                 let record = match cgroup {
                     Ok(cgroup) => {
-                        let (folder, events) = (self.folder.join(task.to_string()), self.events.clone());
+                        let (storage, events) = (storage(&self.folder, task), self.events.clone());
                         let runner = TaskRunner {
                             task,
                             run: *run,
                             cgroup,
-                            folder,
+                            storage,
                             events,
                             acked: acked_receiver,
                             release: release_receiver,
@@ -221,7 +221,7 @@ impl Tasks {
             let all = async {
                 for task in tasks.keys() {
                     cgroups.of(*task).end().await;
-                    mounts::end(&task_runner::shm(&folder.join(task.to_string()))).await;
+                    mounts::end(&storage(&folder, *task).shm()).await;
                 }
             };
             // After a timeout the next agent ends the rest.
@@ -231,18 +231,22 @@ impl Tasks {
     }
 }
 
+fn storage(folder: &Path, task: TaskId) -> Storage {
+    Storage::new(folder.join(task.to_string()))
+}
+
 async fn end_orphan(
     task: TaskId,
     groups: Option<Cgroups>,
-    folder: PathBuf,
+    storage: Storage,
     mut release: watch::Receiver<bool>,
     events: mpsc::Sender<TaskEvent>,
 ) {
     if let Some(groups) = groups {
         groups.of(task).end().await;
     }
-    mounts::end(&task_runner::shm(&folder)).await;
-    task_runner::remove_files(folder).await;
+    mounts::end(&storage.shm()).await;
+    task_runner::remove_storage(storage).await;
     if release.wait_for(|release| *release).await.is_ok() {
         let _ = events.send(TaskEvent::Released(task)).await;
     }

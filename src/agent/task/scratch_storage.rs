@@ -37,8 +37,8 @@ pub struct Storage {
 }
 
 impl Storage {
-    pub fn new(folder: &Path) -> Self {
-        Storage { folder: folder.to_owned() }
+    pub fn new(folder: PathBuf) -> Self {
+        Storage { folder }
     }
 
     fn task_folder(&self) -> PathBuf {
@@ -111,11 +111,11 @@ mod tests {
     #[test]
     fn task_writes_to_a_bounded_file_system_of_its_own_that_goes_with_it() {
         let dir = tempfile::tempdir().expect("a folder");
-        let storage = Storage::new(&dir.path().join("0a"));
+        let storage = Storage::new(dir.path().join("0a"));
         storage.create(65_534).expect("made");
         let device = |path: &Path| fs::metadata(path).expect("there").dev();
-        assert_ne!(device(&storage.work()), device(dir.path()), "it shares no file system with its surroundings");
-        let space = rustix::fs::statvfs(storage.work()).expect("told");
+        assert_ne!(device(&storage.work()), device(dir.path()), "a separate file system");
+        let space = rustix::fs::statvfs(storage.work()).expect("readable");
         let memory = system::memory(&Tree::new(Path::new("/"))).total_kib * 1024;
         // tmpfs rounds its size up to whole pages.
         assert!(space.f_blocks <= (memory / SHARE).div_ceil(space.f_frsize));

@@ -16,7 +16,7 @@ use std::{
     io::{self, PipeReader, PipeWriter},
     net::{Ipv4Addr, SocketAddrV4},
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitStatus,
     time::Duration,
 };
@@ -43,8 +43,7 @@ pub struct TaskRunner {
     pub task: TaskId,
     pub run: TaskRun,
     pub cgroup: Cgroup,
-    /// Folder of the task, which does not exist yet.
-    pub folder: PathBuf,
+    pub storage: Storage,
     pub events: mpsc::Sender<TaskEvent>,
     pub acked: watch::Receiver<AckedOffsets<Stream>>,
     /// True once the task must be released.
@@ -52,11 +51,11 @@ pub struct TaskRunner {
 }
 
 /// The error of a task that does not run on this node.
-struct RunError(TaskFault, String);
+struct TaskError(TaskFault, String);
 
-impl From<io::Error> for RunError {
+impl From<io::Error> for TaskError {
     fn from(error: io::Error) -> Self {
-        RunError(TaskFault::Prepare, error.to_string())
+        TaskError(TaskFault::Prepare, error.to_string())
     }
 }
 
@@ -71,11 +70,11 @@ impl TaskRunner {
         };
         // Background processes of the program end with the task.
         self.cgroup.end().await;
-        mounts::end(&shm(&self.folder)).await;
+        mounts::end(&self.storage.shm()).await;
         if let Some(result) = result {
             let state = match result {
                 Ok(code) => TaskNodeState::Exited { code },
-                Err(RunError(kind, detail)) => TaskNodeState::Failed { kind, detail },
+                Err(TaskError(kind, detail)) => TaskNodeState::Failed { kind, detail },
             };
             tokio::select! {
                 () = wait_for_all(&mut forwarders) => self.report_state(state).await,
@@ -86,7 +85,7 @@ impl TaskRunner {
             return;
         }
         let _ = timeout(LAST_OUTPUT_TIMEOUT, wait_for_all(&mut forwarders)).await;
-        remove_files(self.folder.clone()).await;
+        remove_storage(self.storage.clone()).await;
         let _ = self.events.send(TaskEvent::Released(self.task)).await;
     }
 
@@ -96,14 +95,14 @@ impl TaskRunner {
     }
 
     /// Starts the processes of this node and waits for them. Returns the exit code.
-    async fn execute(&mut self, forwarders: &mut JoinSet<()>) -> Result<u8, RunError> {
+    async fn execute(&mut self, forwarders: &mut JoinSet<()>) -> Result<u8, TaskError> {
         let checked = match self.run.role {
             TaskRole::Ranks { .. } => check_argv(&self.run.argv),
             TaskRole::Head { .. } | TaskRole::Proxy { .. } => check_mpi_argv(&self.run.argv),
         };
-        checked.map_err(|error| RunError(TaskFault::Prepare, error.to_owned()))?;
-        let failed = |error| RunError(TaskFault::Prepare, format!("cannot create the files of the task: {error}"));
-        Storage::new(&self.folder).create(self.run.user.uid()).map_err(failed)?;
+        checked.map_err(|error| TaskError(TaskFault::Prepare, error.to_owned()))?;
+        let failed = |error| TaskError(TaskFault::Prepare, format!("cannot create the files of the task: {error}"));
+        self.storage.create(self.run.user.uid()).map_err(failed)?;
         match self.run.role.clone() {
             TaskRole::Ranks { count, first } => self.ranks(count, first, forwarders).await,
             TaskRole::Head { hosts, ranks_per_node } => self.head(&hosts, ranks_per_node, forwarders).await,
@@ -118,13 +117,10 @@ impl TaskRunner {
         }
     }
 
-    fn work_folder(&self) -> PathBuf {
-        Storage::new(&self.folder).work()
-    }
-
-    fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, RunError> {
-        let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.work_folder());
-        let mut command = task_enter::command(&TaskExec { procs, uid, dir: dir.clone(), shm: shm(&self.folder) }, argv);
+    fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, TaskError> {
+        let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.storage.work());
+        let mut command =
+            task_enter::command(&TaskExec { procs, uid, dir: dir.clone(), shm: self.storage.shm() }, argv);
         let dir = dir.display().to_string();
         command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
@@ -133,7 +129,7 @@ impl TaskRunner {
     }
 
     /// Creates the output pipes of all processes on this node. Forwarding ends with the last writer.
-    fn pipes(&self, forwarders: &mut JoinSet<()>) -> Result<(Writers, Receiver), RunError> {
+    fn pipes(&self, forwarders: &mut JoinSet<()>) -> Result<(Writers, Receiver), TaskError> {
         let (out, err) = (std::io::pipe()?, std::io::pipe()?);
         self.forward(Stream::Err, reader(err.0)?, forwarders);
         Ok((Writers { out: out.1, err: err.1 }, reader(out.0)?))
@@ -146,7 +142,7 @@ impl TaskRunner {
     }
 
     /// Runs the program once per rank. The first failure ends the task.
-    async fn ranks(&self, count: u16, first: u32, forwarders: &mut JoinSet<()>) -> Result<u8, RunError> {
+    async fn ranks(&self, count: u16, first: u32, forwarders: &mut JoinSet<()>) -> Result<u8, TaskError> {
         let (writers, out) = self.pipes(forwarders)?;
         self.forward(Stream::Out, out, forwarders);
         let mut children = JoinSet::new();
@@ -158,7 +154,7 @@ impl TaskRunner {
         drop(writers);
         self.report_state(TaskNodeState::Running { launch: None }).await;
         while let Some(ended) = children.join_next().await {
-            let ended = ended.map_err(|error| RunError(TaskFault::Prepare, error.to_string()))??;
+            let ended = ended.map_err(|error| TaskError(TaskFault::Prepare, error.to_string()))??;
             if code(ended) != 0 {
                 return Ok(code(ended));
             }
@@ -167,15 +163,15 @@ impl TaskRunner {
     }
 
     /// Runs `mpiexec`, and the proxy of this node once its command is known.
-    async fn head(&self, hosts: &[Ipv4Addr], ranks: u16, forwarders: &mut JoinSet<()>) -> Result<u8, RunError> {
-        let head = hosts.first().ok_or_else(|| RunError(TaskFault::Prepare, "the task has no nodes".to_owned()))?;
+    async fn head(&self, hosts: &[Ipv4Addr], ranks: u16, forwarders: &mut JoinSet<()>) -> Result<u8, TaskError> {
+        let head = hosts.first().ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no nodes".to_owned()))?;
         let (mpiexec, _) = (self.find(MPIEXEC)?, self.find(PROXY)?);
         let names: Vec<String> = hosts.iter().map(Ipv4Addr::to_string).collect();
         let count = hosts.len() * usize::from(ranks);
         let options = [
             ["-launcher", "manual"].map(str::to_owned),
             ["-localhost".to_owned(), head.to_string()],
-            ["-wdir".to_owned(), self.work_folder().display().to_string()],
+            ["-wdir".to_owned(), self.storage.work().display().to_string()],
             ["-hosts".to_owned(), names.join(",")],
             ["-ppn".to_owned(), ranks.to_string()],
             ["-n".to_owned(), count.to_string()],
@@ -190,9 +186,9 @@ impl TaskRunner {
             status = child.wait() => Err(format!("exit code {}", code(status?))),
         };
         let failed =
-            |error| RunError(TaskFault::LaunchFailed, format!("{MPIEXEC} printed no launch commands: {error}"));
+            |error| TaskError(TaskFault::LaunchFailed, format!("{MPIEXEC} printed no launch commands: {error}"));
         let launch = hydra_launch_parser::parse(&commands.map_err(failed)?, hosts.len())
-            .map_err(|error| RunError(TaskFault::LaunchFailed, error.to_string()))?;
+            .map_err(|error| TaskError(TaskFault::LaunchFailed, error.to_string()))?;
         // The rest of the buffer is output of the ranks.
         self.forward(Stream::Out, out, forwarders);
         let mut proxy = self.proxy(SocketAddrV4::new(*head, launch.port()), 0, &launch, &writers)?;
@@ -211,7 +207,7 @@ impl TaskRunner {
         number: u32,
         launch: &HydraLaunch,
         pipes: &Writers,
-    ) -> Result<Child, RunError> {
+    ) -> Result<Child, TaskError> {
         let mut argv = vec![self.find(PROXY)?, "--control-port".to_owned(), control.to_string()];
         argv.extend(launch.args());
         argv.extend(["--proxy-id".to_owned(), number.to_string()]);
@@ -219,14 +215,14 @@ impl TaskRunner {
     }
 
     /// Finds a program of Hydra in PATH.
-    fn find(&self, program: &str) -> Result<String, RunError> {
+    fn find(&self, program: &str) -> Result<String, TaskError> {
         let path = self.run.env.get("PATH").map(String::as_str).unwrap_or_default();
         let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.exists());
         let missing = || {
             let detail = format!(
                 "{program} is not installed; add the bundle `mpi` or MPICH to the profile, or use --launcher none"
             );
-            RunError(TaskFault::LauncherMissing, detail)
+            TaskError(TaskFault::LauncherMissing, detail)
         };
         Ok(found.ok_or_else(missing)?.display().to_string())
     }
@@ -272,15 +268,10 @@ async fn wait_for_all(forwarders: &mut JoinSet<()>) {
     while forwarders.join_next().await.is_some() {}
 }
 
-pub(super) fn shm(folder: &Path) -> PathBuf {
-    Storage::new(folder).shm()
-}
-
 /// Removes the files of a task in a thread: the thread of the link must not block.
-pub(super) async fn remove_files(folder: PathBuf) {
-    let storage = Storage::new(&folder);
+pub(super) async fn remove_storage(storage: Storage) {
     let removed = spawn_blocking(move || storage.remove()).await;
-    if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed) {
-        tracing::error!(%error, folder = %folder.display(), "cannot remove the folder of a task");
+    if let Err(error) = removed.map_err(io::Error::other).flatten() {
+        tracing::error!(%error, "cannot remove the files of a task");
     }
 }

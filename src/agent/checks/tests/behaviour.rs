@@ -1,4 +1,4 @@
-//! What is tried, not read: clock, gateway, room.
+//! Checks that use probes: clock, gateway, free space.
 
 use super::*;
 use crate::fake::Fake;
@@ -6,20 +6,19 @@ use std::time::Duration;
 
 const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
 
-/// A machine of which some can be tried.
-struct Tried {
+struct TestProbe {
     answers: Option<bool>,
     space: Option<Space>,
 }
 
-impl Probe for Tried {
+impl Probe for TestProbe {
     fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         assert_eq!(neighbour, Ipv4Addr::new(10, 77, 0, 1));
         self.answers
     }
 
     fn space(&self, folder: &Path) -> Option<Space> {
-        assert_eq!(folder, Path::new("/srv/machines"), "where the agent was told to keep them");
+        assert_eq!(folder, Path::new("/srv/machines"), "the folder of VMs");
         self.space
     }
 
@@ -38,17 +37,17 @@ fn routed() -> Fake {
 #[test]
 fn default_route_passes_when_its_gateway_answers() {
     let (fake, config, boot) = (routed(), config(&[]), boot());
-    let tried = |answers| {
-        let probe = &Tried { answers, space: None };
+    let tested = |answers| {
+        let probe = &TestProbe { answers, space: None };
         verdict_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
     };
-    assert_eq!(tried(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
-    assert_eq!(tried(Some(true)).status, CheckStatus::Pass);
-    let silent = tried(Some(false));
+    assert_eq!(tested(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
+    assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
+    let silent = tested(Some(false));
     assert!(silent.status == CheckStatus::Warn && !silent.unproven, "{silent:?}");
-    assert!(tried(None).unproven);
+    assert!(tested(None).unproven);
     fake.file("proc/net/route", HEADER);
-    assert_eq!(tried(None).status, CheckStatus::Pass, "a rack may have no router");
+    assert_eq!(tested(None).status, CheckStatus::Pass, "a rack may have no router");
 }
 
 #[test]
@@ -98,16 +97,16 @@ fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
     let context = || Context { vms: Path::new("/srv/machines"), ..context(&fake.tree, &config, &boot, 1000) };
     let free = |config: &AgentConfig, kind: StoreKind, gb: u64| {
         let space = Some(Space { kind, bytes: u64::MAX, used: 0, free: gb * 1_000_000_000 });
-        verdict_of("store", &Context { config, probe: &Tried { answers: None, space }, ..context() }).status
+        verdict_of("store", &Context { config, probe: &TestProbe { answers: None, space }, ..context() }).status
     };
-    assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "a node that keeps all in memory");
+    assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "no default limit");
     let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, StoreKind::Disk, gb)).collect();
     assert_eq!(seen, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
     let mut wanting = config.clone();
     wanting.checks.thresholds.store_fail_gb = Some(2);
     assert_eq!(free(&wanting, StoreKind::Disk, 3), CheckStatus::Warn);
-    assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the profile wants it in memory, too");
-    assert!(verdict_of("store", &Context { probe: &Tried { answers: None, space: None }, ..context() }).unproven);
+    assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the limit of the profile applies");
+    assert!(verdict_of("store", &Context { probe: &TestProbe { answers: None, space: None }, ..context() }).unproven);
 }
 
 #[test]
@@ -130,16 +129,16 @@ fn volumes_pass_when_none_is_incomplete() {
 fn private_network_is_skipped_when_disabled_and_passes_when_it_works() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (config(&[]), boot());
-    let tried = |answers| {
-        let probe = &Tried { answers, space: None };
+    let tested = |answers| {
+        let probe = &TestProbe { answers, space: None };
         verdict_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
     };
-    assert_eq!(tried(Some(false)).status, CheckStatus::Skip);
+    assert_eq!(tested(Some(false)).status, CheckStatus::Skip);
     fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");
-    assert_eq!(tried(Some(true)).status, CheckStatus::Pass);
+    assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
     assert_eq!(
-        (tried(Some(false)).status, tried(Some(false)).detail.as_str()),
+        (tested(Some(false)).status, tested(Some(false)).detail.as_str()),
         (CheckStatus::Fail, "mesh-nat0: no rule")
     );
-    assert!(tried(None).unproven);
+    assert!(tested(None).unproven);
 }

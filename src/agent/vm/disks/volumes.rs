@@ -288,7 +288,7 @@ impl FetchJob {
         let Some(endpoint) = wait.await else { return std::future::pending().await };
         let path = format!("{VOLUMES_PATH}/{}", self.digest);
         let range = (part.bytes, part.bytes + PIECE);
-        let piece = call::piece(&endpoint.config, endpoint.tls, &path, range).await;
+        let piece = call::piece(&endpoint, &path, range).await;
         let piece = piece.map_err(|error| FetchError::Again(error.to_string()))?;
         let (mut body, of) = match piece {
             Piece::Body { body, total } => (body, total),
