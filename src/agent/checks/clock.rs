@@ -1,11 +1,11 @@
 //! Compares the node's clock with the time in the overlay and with the central node's time.
 
-use super::{Context, unproven, verdict};
+use super::{Context, fail, pass, unproven, warn};
 use crate::{
     files::{self, FileError},
     system::Tree,
 };
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{path::Path, time::Duration};
@@ -63,7 +63,7 @@ pub fn clock(context: &Context<'_>) -> Check {
     let issued_at = context.boot.issued_at;
     if context.now < issued_at {
         let detail = format!("{} is before the overlay's delivery at {issued_at}", context.now);
-        return verdict(NAME, CheckStatus::Fail, detail, REMEDY);
+        return fail(NAME, detail, REMEDY);
     }
     let Some(central) = context.central else {
         let detail = "not before the overlay's delivery; the central node's time is unknown without a link";
@@ -77,10 +77,10 @@ pub fn clock(context: &Context<'_>) -> Check {
     let detail = format!("{}.{} s {relation} the central node", offset.as_secs(), offset.subsec_millis() / 100);
     if offset > Duration::from_secs(limit) {
         let detail = format!("{detail}; at most {limit} s are allowed");
-        return verdict(NAME, CheckStatus::Fail, detail, REMEDY);
+        return fail(NAME, detail, REMEDY);
     }
     if offset > Duration::from_secs(WARN_S) {
-        return verdict(NAME, CheckStatus::Warn, detail, REMEDY);
+        return warn(NAME, detail, REMEDY);
     }
-    verdict(NAME, CheckStatus::Pass, detail, "")
+    pass(NAME, detail)
 }

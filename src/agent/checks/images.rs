@@ -1,8 +1,8 @@
 //! Checks the volumes of VMs against their digests (IM-6).
 
-use super::{Context, runs_vms, unproven, verdict};
+use super::{Context, fail, pass, runs_vms, skip, unproven};
 use crate::vm;
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use meshd_types::Digest;
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ const MAX_FILES: usize = 65_536;
 pub fn images(context: &Context<'_>) -> Check {
     const NAME: &str = "images";
     if !runs_vms(context.config) {
-        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+        return skip(NAME, "the profile runs no virtual machines");
     }
     let folder = vm::volumes(context.vms);
     let entries = fs::read_dir(&folder).into_iter().flatten().take(MAX_FILES).flatten();
@@ -31,15 +31,10 @@ pub fn images(context: &Context<'_>) -> Check {
         |name: &&String| File::open(folder.join(name)).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|n| n > 0));
     if let Some(name) = complete.iter().find(|name| !is_readable(name)) {
         let detail = format!("{}/{name} is empty or unreadable", folder.display());
-        return verdict(
-            NAME,
-            CheckStatus::Fail,
-            detail,
-            "remove the file: the agent downloads it again when a VM needs it",
-        );
+        return fail(NAME, detail, "remove the file: the agent downloads it again when a VM needs it");
     }
     if incomplete.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, format!("{} complete", complete.len()), "");
+        return pass(NAME, format!("{} complete", complete.len()));
     }
     let named = incomplete.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     let detail = format!("{} complete, {} incomplete: {named}", complete.len(), incomplete.len());

@@ -98,20 +98,36 @@ fn apply_rule(rule: CheckRule, check: Check) -> Check {
     match (rule, check.status) {
         (CheckRule::Off, CheckStatus::Warn | CheckStatus::Fail) => {
             let detail = format!("disabled by the profile; result: {}", check.detail);
-            verdict(&check.name, CheckStatus::Skip, detail, "")
+            skip(&check.name, detail)
         }
         (CheckRule::Warn, CheckStatus::Fail) => Check { status: CheckStatus::Warn, ..check },
         _ => check,
     }
 }
 
-fn verdict(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
+fn result(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
     Check { name: name.into(), status, detail: detail.into(), remediation: remediation.into(), unproven: false }
+}
+
+fn pass(name: &str, detail: impl Into<String>) -> Check {
+    result(name, CheckStatus::Pass, detail, "")
+}
+
+fn skip(name: &str, detail: impl Into<String>) -> Check {
+    result(name, CheckStatus::Skip, detail, "")
+}
+
+fn warn(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
+    result(name, CheckStatus::Warn, detail, remediation)
+}
+
+fn fail(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
+    result(name, CheckStatus::Fail, detail, remediation)
 }
 
 /// Returns the warning of a check without result: it cannot approve anything (DR-12).
 fn unproven(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
-    Check { unproven: true, ..verdict(name, CheckStatus::Warn, detail, remediation) }
+    Check { unproven: true, ..warn(name, detail, remediation) }
 }
 
 /// Returns true if an overlay of the profile loads KVM.
@@ -129,12 +145,12 @@ fn identity(context: &Context<'_>) -> Check {
     let matching = hardware.bases().find(|basis| basis.node_id() == expected);
     let basis = matching.or_else(|| hardware.basis(&DenyList::new()));
     match basis {
-        Some(basis) if basis.node_id() == expected => verdict(NAME, CheckStatus::Pass, basis.to_string(), ""),
+        Some(basis) if basis.node_id() == expected => pass(NAME, basis.to_string()),
         Some(basis) => {
             let detail = format!("the overlay is for {expected}, this machine is {} ({basis})", basis.node_id());
-            verdict(NAME, CheckStatus::Warn, detail, remediation)
+            warn(NAME, detail, remediation)
         }
-        None => verdict(NAME, CheckStatus::Warn, "this machine has no identifying hardware data", remediation),
+        None => warn(NAME, "this machine has no identifying hardware data", remediation),
     }
 }
 
@@ -143,7 +159,7 @@ fn memory(context: &Context<'_>) -> Check {
     const NAME: &str = "memory";
     let memory = system::memory(context.tree);
     if memory.total_kib == 0 {
-        return verdict(NAME, CheckStatus::Warn, "/proc/meminfo is not readable", "mount /proc");
+        return warn(NAME, "/proc/meminfo is not readable", "mount /proc");
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
     let workload = workload_memory::memory(context) >> 20;
@@ -151,12 +167,12 @@ fn memory(context: &Context<'_>) -> Check {
     let detail = format!("{available} of {total} MiB available{used}");
     if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available + workload < *least) {
         let detail = format!("{detail}; the profile requires {least}");
-        return verdict(NAME, CheckStatus::Fail, detail, "add memory, or lower thresholds.memory_mib of the profile");
+        return fail(NAME, detail, "add memory, or lower thresholds.memory_mib of the profile");
     }
     if memory.available_kib < WARN_KIB {
-        return verdict(NAME, CheckStatus::Warn, detail, "look for large files in tmpfs: `du -xsh /*`");
+        return warn(NAME, detail, "look for large files in tmpfs: `du -xsh /*`");
     }
-    verdict(NAME, CheckStatus::Pass, detail, "")
+    pass(NAME, detail)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Checks the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and a connection to the central node (DR-11).
 
-use super::{Context, unproven, verdict};
+use super::{Context, fail, pass, skip, unproven};
 use crate::nat::{BRIDGE, settings};
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use std::net::SocketAddrV4;
 
 pub fn nat(context: &Context<'_>) -> Check {
@@ -10,15 +10,15 @@ pub fn nat(context: &Context<'_>) -> Check {
     const REMEDY: &str =
         "the agent repairs the network every 15 s: see its log; the variable kvm_nat_pool sets the pool";
     let Some(settings) = settings(context.tree) else {
-        return verdict(NAME, CheckStatus::Skip, "the profile has no private network", "");
+        return skip(NAME, "the profile has no private network");
     };
     let central = SocketAddrV4::new(context.config.central, context.config.port);
     match context.probe.private_network(&settings, central) {
         Some(Ok(gateway)) => {
             let detail = format!("{BRIDGE} has {gateway}; its DHCP server and {central} answer");
-            verdict(NAME, CheckStatus::Pass, detail, "")
+            pass(NAME, detail)
         }
-        Some(Err(error)) => verdict(NAME, CheckStatus::Fail, format!("{BRIDGE}: {error}"), REMEDY),
+        Some(Err(error)) => fail(NAME, format!("{BRIDGE}: {error}"), REMEDY),
         None => unproven(NAME, format!("cannot test {BRIDGE}"), REMEDY),
     }
 }

@@ -1,7 +1,7 @@
 //! Checks the network: the default gateway must answer.
 
-use super::{Context, unproven, verdict};
-use meshd_proto::{Check, CheckStatus};
+use super::{Context, pass, unproven, warn};
+use meshd_proto::Check;
 use std::net::Ipv4Addr;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,14 +16,14 @@ pub fn network(context: &Context<'_>) -> Check {
     const REMEDY: &str = "check [dhcp].router of the site, and the gateway";
     let table = context.tree.read("/proc/net/route").unwrap_or_default();
     let Some(gateway) = table.lines().skip(1).find_map(gateway) else {
-        return verdict(NAME, CheckStatus::Pass, "no default route: the lease names no router", "");
+        return pass(NAME, "no default route: the lease names no router");
     };
     let name = format!("{} ({})", gateway.address, gateway.interface);
     match context.probe.neighbour_answers(gateway.address) {
-        Some(true) => verdict(NAME, CheckStatus::Pass, format!("the default gateway {name} answers"), ""),
+        Some(true) => pass(NAME, format!("the default gateway {name} answers")),
         Some(false) => {
             let detail = format!("the default gateway {name} does not answer; other networks are unreachable");
-            verdict(NAME, CheckStatus::Warn, detail, REMEDY)
+            warn(NAME, detail, REMEDY)
         }
         None => unproven(NAME, format!("cannot test the default gateway {name}"), REMEDY),
     }

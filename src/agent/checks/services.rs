@@ -1,9 +1,9 @@
 //! Checks that services are started and run. OpenRC lists a service as started even after its daemon crashed;
 //! `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
 
-use super::{Context, verdict};
+use super::{Context, fail, pass, skip};
 use crate::system::Tree;
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use meshd_types::fail;
 
 const STARTED: &str = "/run/openrc/started";
@@ -17,20 +17,20 @@ pub fn services(context: &Context<'_>) -> Check {
     const REMEDY: &str = "see `rc-status` and the service's log on the node";
     let (required, tree) = (&context.config.services, context.tree);
     if required.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, "the profile requires no services", "");
+        return skip(NAME, "the profile requires no services");
     }
     let is_valid = |name: &str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
     let is_started = |name: &&String| is_valid(name) && tree.has(&format!("{STARTED}/{name}"));
     let (started, missing): (Vec<&String>, Vec<&String>) = required.iter().partition(is_started);
     let crashed: Vec<String> = started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
     if missing.is_empty() && crashed.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, format!("{} started", required.len()), "");
+        return pass(NAME, format!("{} started", required.len()));
     }
     let list = |label: &str, names: Vec<&str>| (!names.is_empty()).then(|| format!("{label}: {}", names.join(", ")));
     let missing = list("not started", missing.into_iter().map(String::as_str).collect());
     let crashed = list("crashed", crashed.iter().map(String::as_str).collect());
     let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
-    verdict(NAME, CheckStatus::Fail, detail, REMEDY)
+    fail(NAME, detail, REMEDY)
 }
 
 /// Returns the first daemon of a service that does not run.

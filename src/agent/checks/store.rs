@@ -1,8 +1,8 @@
 //! Checks the free space of the store of VMs.
 
-use super::{Context, runs_vms, unproven, verdict};
+use super::{Context, fail, pass, runs_vms, skip, unproven, warn};
 use crate::vm::Space;
-use meshd_proto::{Check, CheckStatus, StoreKind};
+use meshd_proto::{Check, StoreKind};
 
 /// Bytes of a GB, the unit of disk sizes.
 const GB: u64 = 1_000_000_000;
@@ -15,7 +15,7 @@ pub fn store(context: &Context<'_>) -> Check {
     const NAME: &str = "store";
     const REMEDY: &str = "release VMs, or mount a larger disk";
     if !runs_vms(context.config) {
-        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+        return skip(NAME, "the profile runs no virtual machines");
     }
     let path = context.vms.display();
     let Some(Space { kind, free, .. }) = context.probe.space(context.vms) else {
@@ -24,15 +24,16 @@ pub fn store(context: &Context<'_>) -> Check {
     // A store in memory has a threshold only if the profile sets one.
     let of_disk = |gb: u64| (kind == StoreKind::Disk).then_some(gb);
     let thresholds = &context.config.checks.thresholds;
-    let (warn, fail) = (thresholds.store_warn_gb.or(of_disk(WARN_GB)), thresholds.store_fail_gb.or(of_disk(FAIL_GB)));
+    let (warn_gb, fail_gb) =
+        (thresholds.store_warn_gb.or(of_disk(WARN_GB)), thresholds.store_fail_gb.or(of_disk(FAIL_GB)));
     let kind = if kind == StoreKind::Memory { "memory" } else { "disk" };
     let detail = format!("{}.{} GB free in {path} ({kind})", free / GB, free % GB / (GB / 10));
     let below = |least: Option<u64>| least.filter(|gb| free < gb.saturating_mul(GB));
-    if let Some(least) = below(fail) {
-        return verdict(NAME, CheckStatus::Fail, format!("{detail}; the minimum is {least} GB"), REMEDY);
+    if let Some(least) = below(fail_gb) {
+        return fail(NAME, format!("{detail}; the minimum is {least} GB"), REMEDY);
     }
-    if let Some(least) = below(warn) {
-        return verdict(NAME, CheckStatus::Warn, format!("{detail}; {least} GB are recommended"), REMEDY);
+    if let Some(least) = below(warn_gb) {
+        return warn(NAME, format!("{detail}; {least} GB are recommended"), REMEDY);
     }
-    verdict(NAME, CheckStatus::Pass, detail, "")
+    pass(NAME, detail)
 }

@@ -68,15 +68,15 @@ fn context<'a>(tree: &'a Tree, config: &'a AgentConfig, boot: &'a BootPart, now:
     }
 }
 
-fn verdict_of(name: &str, context: &Context<'_>) -> Check {
+fn check_of(name: &str, context: &Context<'_>) -> Check {
     let check = run(context).into_iter().find(|check| check.name == name).expect("there");
     assert_eq!(check.remediation.is_empty(), matches!(check.status, CheckStatus::Pass | CheckStatus::Skip));
     assert!(!check.unproven || check.status == CheckStatus::Warn, "{check:?}");
     check
 }
 
-fn status(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {
-    let check = verdict_of(name, &context(tree, config, &boot(), now));
+fn run_check(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {
+    let check = check_of(name, &context(tree, config, &boot(), now));
     (check.status, check.detail)
 }
 
@@ -85,27 +85,27 @@ fn service_that_is_not_started_fails() {
     let fake = Fake::new("", &[]);
     // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone counts.
     fake.link("run/openrc/started/sshd", "/nowhere/sshd");
-    assert_eq!(status("services", &fake.tree, &config(&[]), 1).0, CheckStatus::Skip);
-    assert_eq!(status("services", &fake.tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
-    let (verdict, detail) = status("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
-    assert_eq!((verdict, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
+    assert_eq!(run_check("services", &fake.tree, &config(&[]), 1).0, CheckStatus::Skip);
+    assert_eq!(run_check("services", &fake.tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
+    let (status, detail) = run_check("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
+    assert_eq!((status, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
 }
 
 #[test]
 fn different_identity_warns_and_early_clock_fails() {
     let fake = Fake::new("", &[]);
-    assert_eq!(status("identity", &fake.tree, &config(&[]), 1).0, CheckStatus::Warn);
+    assert_eq!(run_check("identity", &fake.tree, &config(&[]), 1).0, CheckStatus::Warn);
     let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
     fake.file("sys/class/dmi/id/product_uuid", uuid);
-    let (verdict, detail) = status("identity", &fake.tree, &config(&[]), 1);
-    assert!(verdict == CheckStatus::Warn && detail.contains(uuid), "{detail}");
+    let (status, detail) = run_check("identity", &fake.tree, &config(&[]), 1);
+    assert!(status == CheckStatus::Warn && detail.contains(uuid), "{detail}");
     let ours = AgentConfig {
         node: format!("uuid:{uuid}").parse::<meshd_types::Basis>().expect("basis").node_id(),
         ..config(&[])
     };
-    assert_eq!(status("identity", &fake.tree, &ours, 1).0, CheckStatus::Pass);
-    assert_eq!(status("clock", &fake.tree, &ours, 999).0, CheckStatus::Fail);
-    assert_eq!(status("clock", &fake.tree, &ours, 1000).0, CheckStatus::Pass);
+    assert_eq!(run_check("identity", &fake.tree, &ours, 1).0, CheckStatus::Pass);
+    assert_eq!(run_check("clock", &fake.tree, &ours, 999).0, CheckStatus::Fail);
+    assert_eq!(run_check("clock", &fake.tree, &ours, 1000).0, CheckStatus::Pass);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn little_memory_warns() {
     for (available, expected) in [(65_535, CheckStatus::Warn), (65_536, CheckStatus::Pass)] {
         let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n");
         fake.file("proc/meminfo", &text);
-        assert_eq!(status("memory", &fake.tree, &config(&[]), 1).0, expected);
+        assert_eq!(run_check("memory", &fake.tree, &config(&[]), 1).0, expected);
     }
 }
 
@@ -131,16 +131,16 @@ fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
     let fake = Fake::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
     let mut config = config(&["sshd"]);
-    for (rule, verdict) in
+    for (rule, expected) in
         [(CheckRule::On, CheckStatus::Fail), (CheckRule::Warn, CheckStatus::Warn), (CheckRule::Off, CheckStatus::Skip)]
     {
         config.checks.rules.insert("services".into(), rule);
-        let (status, detail) = status("services", &fake.tree, &config, 1);
-        assert!(status == verdict && detail.contains("sshd"), "{detail}");
+        let (status, detail) = run_check("services", &fake.tree, &config, 1);
+        assert!(status == expected && detail.contains("sshd"), "{detail}");
     }
-    for (least, verdict) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
+    for (least, expected) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
         config.checks.thresholds.memory_mib = Some(least);
-        assert_eq!(status("memory", &fake.tree, &config, 1).0, verdict);
+        assert_eq!(run_check("memory", &fake.tree, &config, 1).0, expected);
     }
 }
 
@@ -151,7 +151,7 @@ fn memory_of_workloads_counts_as_available() {
     let (boot, mut config) = (boot(), config(&[]));
     config.checks.thresholds.memory_mib = Some(2048);
     let vms = fake.tree.path("/var/lib/machines");
-    let checked = || verdict_of("memory", &Context { vms: &vms, ..context(&fake.tree, &config, &boot, 1000) });
+    let checked = || check_of("memory", &Context { vms: &vms, ..context(&fake.tree, &config, &boot, 1000) });
     assert_eq!(checked().status, CheckStatus::Fail);
     let pidfile = vms.join("11223344-5566-7788-99aa-bbccddeeff00/qemu.pid");
     fake.file("var/lib/machines/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid", "7\n");

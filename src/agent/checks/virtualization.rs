@@ -2,9 +2,9 @@
 
 use super::{
     super::{system, vm},
-    Context,
+    Context, fail,
     kernel::find_line,
-    runs_vms, verdict,
+    pass, result, runs_vms, skip,
 };
 use meshd_proto::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
@@ -26,15 +26,15 @@ pub fn kvm(context: &Context<'_>) -> Check {
     let Context { tree, config, .. } = context;
     let is_host = runs_vms(config);
     if !is_host && config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+        return skip(NAME, "the profile runs no virtual machines");
     }
     let error = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
         Ok(_) => {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
             return match vm::check_sandbox(tree) {
-                Ok(()) => verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
+                Ok(()) => pass(NAME, "/dev/kvm opens"),
                 // VMs never run unconfined.
-                Err(error) => verdict(NAME, CheckStatus::Fail, error, remedy),
+                Err(error) => fail(NAME, error, remedy),
             };
         }
         Err(error) => error,
@@ -46,14 +46,14 @@ pub fn kvm(context: &Context<'_>) -> Check {
         find_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
     {
         let remedy = "enable Intel VT-x or AMD SVM in the firmware settings";
-        return verdict(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
+        return result(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
     }
     let arm = tree.read("/proc/cpuinfo").is_some_and(|text| text.contains("CPU implementer"));
     if cpu.virtualization.is_empty() && !arm {
         let detail = "the processor has neither vmx nor svm: disabled by BIOS, or unsupported";
-        return verdict(NAME, status, detail, "enable Intel VT-x or AMD SVM in the firmware settings");
+        return result(NAME, status, detail, "enable Intel VT-x or AMD SVM in the firmware settings");
     }
-    verdict(
+    result(
         NAME,
         status,
         format!("cannot open /dev/kvm: {error}"),
@@ -66,18 +66,17 @@ pub fn iommu(context: &Context<'_>) -> Check {
     const NAME: &str = "iommu";
     let Context { tree, config, .. } = context;
     if config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+        return skip(NAME, SKIPPED);
     }
     let groups = tree.list("/sys/kernel/iommu_groups").len();
     if groups > 0 {
-        return verdict(NAME, CheckStatus::Pass, format!("active, {groups} IOMMU groups"), "");
+        return pass(NAME, format!("active, {groups} IOMMU groups"));
     }
-    let fail =
-        |cause: String, remedy: &str| verdict(NAME, CheckStatus::Fail, format!("no IOMMU groups: {cause}"), remedy);
+    let no_groups = |cause: String, remedy: &str| fail(NAME, format!("no IOMMU groups: {cause}"), remedy);
     let line = tree.read("/proc/cmdline").unwrap_or_default();
     let has = |arg: &&&str| line.split_ascii_whitespace().any(|word| word == **arg);
     if let Some(arg) = DISABLING_ARGUMENTS.iter().find(has) {
-        return fail(
+        return no_groups(
             format!("the kernel argument {arg} disables the IOMMU"),
             "remove the argument from kernel_args of the profile",
         );
@@ -88,16 +87,19 @@ pub fn iommu(context: &Context<'_>) -> Check {
     let needs_argument = table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
     if needs_argument && !has(&&"intel_iommu=on") {
         let remedy = "reboot the node: meshd adds the argument for profiles with vfio.devices";
-        return fail("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
+        return no_groups("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
     }
     let remedy = "enable Intel VT-d, AMD IOMMU or the SMMU in the firmware settings";
     let texts = ["dmar: disabled", "iommu disabled", "iommu: disabled", "amd-vi: disabled", "disabled by bios"];
     let kernel_message = find_line(tree, &texts).map(|line| format!("; kernel log: {line}")).unwrap_or_default();
     match table {
-        Some(table) => {
-            fail(format!("the firmware has the table {table}, but the kernel enabled no IOMMU{kernel_message}"), remedy)
+        Some(table) => no_groups(
+            format!("the firmware has the table {table}, but the kernel enabled no IOMMU{kernel_message}"),
+            remedy,
+        ),
+        None => {
+            no_groups(format!("disabled by BIOS or unsupported: no table DMAR, IVRS or IORT{kernel_message}"), remedy)
         }
-        None => fail(format!("disabled by BIOS or unsupported: no table DMAR, IVRS or IORT{kernel_message}"), remedy),
     }
 }
 
@@ -106,14 +108,14 @@ pub fn vfio(context: &Context<'_>) -> Check {
     const NAME: &str = "vfio";
     let Context { tree, config, .. } = context;
     if config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+        return skip(NAME, SKIPPED);
     }
     let missing: Vec<&str> = MODULES.into_iter().filter(|module| !tree.has(&format!("/sys/module/{module}"))).collect();
     if missing.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, "modules loaded", "");
+        return pass(NAME, "modules loaded");
     }
     let detail = format!("modules not loaded: {}", missing.join(", "));
-    verdict(NAME, CheckStatus::Fail, detail, "add the overlay `vfio` to the profile, and drivers/vfio to the image")
+    fail(NAME, detail, "add the overlay `vfio` to the profile, and drivers/vfio to the image")
 }
 
 /// Checks that every unit is ready.
@@ -121,7 +123,7 @@ pub fn units(context: &Context<'_>) -> Check {
     const NAME: &str = "units";
     let Context { units, config, .. } = context;
     if config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+        return skip(NAME, SKIPPED);
     }
     let ready = units_ready(units);
     let usable = |state| matches!(state, UnitState::Ready | UnitState::InUse);
@@ -134,10 +136,10 @@ pub fn units(context: &Context<'_>) -> Check {
     if units.is_empty() {
         let selectors: Vec<String> = config.vfio.iter().map(ToString::to_string).collect();
         let detail = format!("{ready}; no device of this machine matches {}", selectors.join(", "));
-        return verdict(NAME, CheckStatus::Fail, detail, "compare vfio.devices of the profile with `meshd node show`");
+        return fail(NAME, detail, "compare vfio.devices of the profile with `meshd node show`");
     }
     if named.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, ready, "");
+        return pass(NAME, ready);
     }
     let rest = unusable.count();
     let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
@@ -145,5 +147,5 @@ pub fn units(context: &Context<'_>) -> Check {
     // One failed GPU of eight must not cost the other seven: only ready units are assigned.
     let any_usable = units.iter().any(|unit| usable(unit.state));
     let status = if any_usable { CheckStatus::Warn } else { CheckStatus::Fail };
-    verdict(NAME, status, detail, "run `mesh-agent vfio bind` on the node; docs/overlays.md explains each state")
+    result(NAME, status, detail, "run `mesh-agent vfio bind` on the node; docs/overlays.md explains each state")
 }

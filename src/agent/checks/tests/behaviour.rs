@@ -39,7 +39,7 @@ fn default_route_passes_when_its_gateway_answers() {
     let (fake, config, boot) = (routed(), config(&[]), boot());
     let tested = |answers| {
         let probe = &TestProbe { answers, space: None };
-        verdict_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
+        check_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
     };
     assert_eq!(tested(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
     assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
@@ -56,7 +56,7 @@ fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
     let mut config = config(&[]);
     let off = |config: &AgentConfig, seconds: i64| {
         let central = Some(Timestamp::from_millis(1_000_000 - seconds * 1000));
-        verdict_of("clock", &Context { central, ..context(&fake.tree, config, &boot, 1_000_000) })
+        check_of("clock", &Context { central, ..context(&fake.tree, config, &boot, 1_000_000) })
     };
     for (seconds, status) in [
         (0, CheckStatus::Pass),
@@ -72,7 +72,7 @@ fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
     config.checks.thresholds.clock_offset_s = Some(5);
     assert_eq!(off(&config, 6).status, CheckStatus::Fail);
     let unknown = Context { central: None, ..context(&fake.tree, &config, &boot, 1_000_000) };
-    assert!(verdict_of("clock", &unknown).unproven);
+    assert!(check_of("clock", &unknown).unproven);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
     let context = || Context { vms: Path::new("/srv/machines"), ..context(&fake.tree, &config, &boot, 1000) };
     let free = |config: &AgentConfig, kind: StoreKind, gb: u64| {
         let space = Some(Space { kind, bytes: u64::MAX, used: 0, free: gb * 1_000_000_000 });
-        verdict_of("store", &Context { config, probe: &TestProbe { answers: None, space }, ..context() }).status
+        check_of("store", &Context { config, probe: &TestProbe { answers: None, space }, ..context() }).status
     };
     assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "no default limit");
     let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, StoreKind::Disk, gb)).collect();
@@ -106,7 +106,7 @@ fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
     wanting.checks.thresholds.store_fail_gb = Some(2);
     assert_eq!(free(&wanting, StoreKind::Disk, 3), CheckStatus::Warn);
     assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the limit of the profile applies");
-    assert!(verdict_of("store", &Context { probe: &TestProbe { answers: None, space: None }, ..context() }).unproven);
+    assert!(check_of("store", &Context { probe: &TestProbe { answers: None, space: None }, ..context() }).unproven);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn volumes_pass_when_none_is_incomplete() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
     let vms = fake.tree.path("/srv/machines");
-    let checked = || verdict_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
+    let checked = || check_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
     assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 complete"));
     let digest = "ab".repeat(32);
     fake.file(&format!("srv/machines/volumes/{digest}"), "x");
@@ -131,7 +131,7 @@ fn private_network_is_skipped_when_disabled_and_passes_when_it_works() {
     let (host, boot) = (config(&[]), boot());
     let tested = |answers| {
         let probe = &TestProbe { answers, space: None };
-        verdict_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
+        check_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
     };
     assert_eq!(tested(Some(false)).status, CheckStatus::Skip);
     fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");

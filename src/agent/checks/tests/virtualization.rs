@@ -22,7 +22,7 @@ fn checked(name: &str, fake: &Fake, config: &AgentConfig) -> (CheckStatus, Strin
 }
 
 fn judged(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
-    let check = verdict_of(name, &Context { units, ..context(tree, config, &boot(), 1000) });
+    let check = check_of(name, &Context { units, ..context(tree, config, &boot(), 1000) });
     (check.status, check.detail)
 }
 
