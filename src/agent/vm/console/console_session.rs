@@ -24,7 +24,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves a console until the operator leaves or the VM is released. Without a console, reports that there is none.
 pub async fn open_console(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
-    let socket = match call::open(&endpoint.config, endpoint.tls, &path).await {
+    let socket = match call::open(&endpoint, &path).await {
         Ok(socket) => socket,
         Err(error) => return tracing::warn!(uuid = %order.uuid, %error, "cannot connect a console"),
     };

@@ -48,7 +48,7 @@ impl ExclusiveDisk {
         let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
         let surveyed = tree.read(&format!("/sys/block/{}/dev", disk.name));
         // While the device is open, its kernel name does not change.
-        if surveyed.as_deref() != Some(&number) || !disks::is_still(tree, disk) {
+        if surveyed.as_deref() != Some(&number) || !disks::is_unchanged(tree, disk) {
             return Err(format!("{} is a different disk now", path.display()));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;

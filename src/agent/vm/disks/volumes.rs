@@ -280,16 +280,16 @@ impl FetchJob {
         let Some(endpoint) = wait.await else { return std::future::pending().await };
         let path = format!("{VOLUMES_PATH}/{}", self.digest);
         let range = (part.bytes, part.bytes + PIECE);
-        let piece = call::piece(&endpoint.config, endpoint.tls, &path, range).await;
+        let piece = call::piece(&endpoint, &path, range).await;
         let piece = piece.map_err(|error| FetchError::Retry(error.to_string()))?;
         let (mut body, total) = match piece {
-            Piece::Body { body, of } => (body, of),
-            Piece::Beyond => {
+            Piece::Body { body, total } => (body, total),
+            Piece::PastEnd => {
                 // The end of the file. The digest detects a wrong length.
                 part.total = Some(part.bytes);
                 return Ok(());
             }
-            Piece::None(reason) => {
+            Piece::Unavailable(reason) => {
                 let kind = VmRefusalReason::VolumeMissing;
                 return Err(FetchError::Final(refusal(kind, format!("the central node refuses it: {reason}"))));
             }

@@ -141,7 +141,7 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         disks: host_disks(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
-        private: nat::settings(&tree).and_then(|settings| nat::choose(&tree, &settings)),
+        private: nat::settings(&tree).and_then(|settings| nat::choose_subnet(&tree, &settings)),
         uefi: installed::uefi(&tree),
         images: images(&config.images, spec),
     }

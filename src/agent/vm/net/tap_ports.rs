@@ -83,7 +83,7 @@ fn update_filters_blocking(root: PathBuf, reservations: &Reservations) -> std::i
         return Ok(());
     }
     let context = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
-    if guest_firewall::is_there(&ports, &context)? { Ok(()) } else { guest_firewall::isolate(&ports, &context) }
+    if guest_firewall::is_current(&ports, &context)? { Ok(()) } else { guest_firewall::isolate(&ports, &context) }
 }
 
 /// Returns the existing TAP devices of VMs.

@@ -55,7 +55,7 @@ pub struct Launched {
 /// Locks IOMMU groups against readiness checks: a probe would make them busy for QEMU.
 async fn lock_groups(groups: &[u32]) -> Vec<File> {
     let groups = groups.to_vec();
-    let locked = tokio::task::spawn_blocking(move || vfio::hold(&groups)).await;
+    let locked = tokio::task::spawn_blocking(move || vfio::lock_groups(&groups)).await;
     locked.map_err(io::Error::other).and_then(|locks| locks).unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot lock IOMMU groups: a readiness check may open them while a virtual machine starts");
         Vec::new()

@@ -271,8 +271,8 @@ impl Planner<'_> {
                 let detail = format!("nic[{index}].address: {address} belongs to {}", other.name);
                 self.refuse(VmRefusalReason::AddressTaken, detail);
             }
-            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_free(address)) {
-                let (first, last) = subnet.machines();
+            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_assignable(address)) {
+                let (first, last) = subnet.vm_range();
                 let detail = format!(
                     "nic[{index}].address: {address} is outside of {first} to {last}, the range of {} on this node; omit it",
                     meshd_proto::vm::PRIVATE_BRIDGE

@@ -84,7 +84,7 @@ fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
 /// Without KVM its own check says so, and it takes no work: neither what it has nor anything new.
 fn takes_no_work(rack: &Rack, toml: &Path) {
     // Degraded alone it is after each link, too, until its checks are there; and then an order waits.
-    let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("/dev/kvm cannot be opened");
+    let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("cannot open /dev/kvm");
     rack.wait_node(NODE, DEADLINE, "degraded for want of KVM", lacks_kvm).or_end();
     let refused = |said: Result<String, LabError>| said.expect_err("there is no KVM").to_string();
     let said = refused(rack.run_cli(&["vm", "start", "one"]));

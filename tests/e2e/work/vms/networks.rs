@@ -87,7 +87,10 @@ pub fn check_private_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
     assert!(!serial.contains("TRIAL-FORGET"), "the rule was not there");
     assert!(tried(&serial, "TRIAL-NAT").contains("status=PASS"), "{}", tried(&serial, "TRIAL-NAT"));
     let drift = tried(&serial, "TRIAL-DRIFT").replace("\\s", " ");
-    assert!(drift.contains("status=FAIL") && drift.contains("its address, the masquerade rule"), "{drift}");
+    assert!(
+        drift.contains("status=FAIL") && drift.contains("the address of the bridge, the masquerade rule"),
+        "{drift}"
+    );
     let mended = tried(&serial, "TRIAL-MENDED");
     let words: Vec<&str> = mended.split(' ').collect();
     // Once when it was made, once after the drift; the bridge is the one that it was.
