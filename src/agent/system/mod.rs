@@ -1,6 +1,6 @@
 //! The node as its kernel shows it: sysfs and procfs below a root, each slow read with a deadline. No external program.
 //!
-//! | module | what it reads |
+//! | module | content |
 //! | --- | --- |
 //! | [`tree`] | a file system below a root: total, with limits |
 //! | [`source`] | reads with a deadline, one thread each |
