@@ -165,7 +165,8 @@ fn memory(context: &Context<'_>) -> Check {
     let workload = workload_memory::memory(context) >> 20;
     let used = if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };
     let detail = format!("{available} of {total} MiB available{used}");
-    if let Some(minimum) = context.config.checks.thresholds.memory_mib.filter(|minimum| available + workload < *minimum) {
+    if let Some(minimum) = context.config.checks.thresholds.memory_mib.filter(|minimum| available + workload < *minimum)
+    {
         let detail = format!("{detail}; the profile requires {minimum}");
         return fail(NAME, detail, "add memory, or lower thresholds.memory_mib of the profile");
     }
