@@ -1,6 +1,6 @@
 //! mesh-agent, which runs on each node.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `files` | files of the overlay: agent.json, boot.json with the token of this boot |
 //! | `link` | the connection to the central node: TLS, the node's key and certificate |

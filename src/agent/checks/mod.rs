@@ -1,7 +1,7 @@
 //! Readiness checks. `mesh-agent doctor` prints their results, and the link sends them to the central node. A failed check makes the node
 //! `degraded`.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `clock` | the clock, compared with the overlay and the central node |
 //! | `images` | completeness of volumes |
@@ -165,8 +165,9 @@ fn memory(context: &Context<'_>) -> Check {
     let workload = workload_memory::memory(context) >> 20;
     let used = if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };
     let detail = format!("{available} of {total} MiB available{used}");
-    if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available + workload < *least) {
-        let detail = format!("{detail}; the profile requires {least}");
+    if let Some(minimum) = context.config.checks.thresholds.memory_mib.filter(|minimum| available + workload < *minimum)
+    {
+        let detail = format!("{detail}; the profile requires {minimum}");
         return fail(NAME, detail, "add memory, or lower thresholds.memory_mib of the profile");
     }
     if memory.available_kib < WARN_KIB {

@@ -1,12 +1,12 @@
 //! Runs all checks, each in its thread with a deadline. A check that exceeds its deadline has failed.
 
-use super::{ALL, CentralClock, CheckFn, Context, SystemProbe, apply_rule, fail, pass};
+use super::{ALL, CentralClock, CheckFn, Context, SystemProbe, apply_rule, fail};
 use crate::{
     facts,
     system::{self, Tree, source},
     vm,
 };
-use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckReport, CheckStatus, UnitFacts};
+use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckReport, UnitFacts};
 use meshd_types::Timestamp;
 use std::{
     path::{Path, PathBuf},
@@ -91,7 +91,8 @@ fn timed_out(name: &str, error: source::ReadError) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::pass, *};
+    use meshd_proto::CheckStatus;
     use std::sync::{Mutex, PoisonError};
 
     /// A test locks this mutex to make its check hang.

@@ -48,7 +48,7 @@ fn crashed_daemon(tree: &Tree, service: &str) -> Option<String> {
 fn runs(tree: &Tree, daemon: &str) -> bool {
     match (value(daemon, "pidfile"), value(daemon, "exec")) {
         ("", "") => true,
-        ("", exec) => processes(tree).any(|process| {
+        ("", exec) => tree.processes().any(|process| {
             let line = tree.read(&format!("/proc/{process}/cmdline")).unwrap_or_default();
             line.split('\0').next() == Some(exec)
                 || tree.target(&format!("/proc/{process}/exe")).as_deref() == Some(exec)
@@ -61,10 +61,6 @@ fn is_alive(tree: &Tree, process: u32) -> bool {
     let status = tree.read(&format!("/proc/{process}/status")).unwrap_or_default();
     let state = status.lines().find_map(|line| line.strip_prefix("State:"));
     state.is_some_and(|state| !state.trim_start().starts_with(ZOMBIE))
-}
-
-fn processes(tree: &Tree) -> impl Iterator<Item = String> {
-    tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()))
 }
 
 /// Returns the value of a line `key=value`.

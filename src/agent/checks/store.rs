@@ -28,12 +28,12 @@ pub fn store(context: &Context<'_>) -> Check {
         (thresholds.store_warn_gb.or(of_disk(WARN_GB)), thresholds.store_fail_gb.or(of_disk(FAIL_GB)));
     let kind = if kind == StoreKind::Memory { "memory" } else { "disk" };
     let detail = format!("{}.{} GB free in {path} ({kind})", free / GB, free % GB / (GB / 10));
-    let below = |least: Option<u64>| least.filter(|gb| free < gb.saturating_mul(GB));
-    if let Some(least) = below(fail_gb) {
-        return fail(NAME, format!("{detail}; the minimum is {least} GB"), REMEDY);
+    let below = |minimum: Option<u64>| minimum.filter(|gb| free < gb.saturating_mul(GB));
+    if let Some(minimum) = below(fail_gb) {
+        return fail(NAME, format!("{detail}; the minimum is {minimum} GB"), REMEDY);
     }
-    if let Some(least) = below(warn_gb) {
-        return warn(NAME, format!("{detail}; {least} GB are recommended"), REMEDY);
+    if let Some(minimum) = below(warn_gb) {
+        return warn(NAME, format!("{detail}; {minimum} GB are recommended"), REMEDY);
     }
     pass(NAME, detail)
 }

@@ -138,8 +138,8 @@ fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
         let (status, detail) = run_check("services", &fake.tree, &config, 1);
         assert!(status == expected && detail.contains("sshd"), "{detail}");
     }
-    for (least, expected) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
-        config.checks.thresholds.memory_mib = Some(least);
+    for (minimum, expected) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
+        config.checks.thresholds.memory_mib = Some(minimum);
         assert_eq!(run_check("memory", &fake.tree, &config, 1).0, expected);
     }
 }

@@ -11,9 +11,8 @@ pub fn memory(context: &Context<'_>) -> u64 {
 /// Bytes in the control groups of tasks.
 fn tasks(Context { tree, config, .. }: &Context<'_>) -> u64 {
     let group = format!("/meshd-{}/", config.node);
-    let processes = tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()));
     let in_group =
-        |process: &String| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|text| text.contains(&group));
-    let resident = |process: String| vm::resident(tree, process.parse().ok()?);
-    processes.filter(in_group).filter_map(resident).fold(0, u64::saturating_add)
+        |process: &u32| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|text| text.contains(&group));
+    let resident = |process| vm::resident(tree, process);
+    tree.processes().filter(in_group).filter_map(resident).fold(0, u64::saturating_add)
 }

@@ -1,6 +1,6 @@
 //! The connection to the central node.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `boot_log` | the log of this boot: kernel messages and system log |
 //! | `call` | POST and WebSocket over TLS; the agent only dials out |

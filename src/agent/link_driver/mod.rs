@@ -1,7 +1,7 @@
 //! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One task, one connection; slow work runs in
 //! the background and returns an event.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `background_runtime` | threads for VMs |
 //! | `calls` | one call to the central node at a time |

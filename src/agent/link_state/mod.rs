@@ -21,7 +21,7 @@
 //! After a failure the agent waits about 5 s, then 10, 20 and 30 (AG-4), until the next welcome. Any response to an enrolment uses up the
 //! token (EN-11). VMs and tasks continue in every state.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `linked` | the state while connected: next heartbeat, check run and renewal |
 //! | `check_runs` | runs of the checks, one at a time |

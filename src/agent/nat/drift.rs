@@ -1,7 +1,7 @@
 //! Compares the private network with its desired state.
 
-use super::{BRIDGE, Subnet, masquerade, subnet::routes};
-use crate::system::{self, Tree};
+use super::{BRIDGE, Subnet, masquerade};
+use crate::system::{self, Route, Tree};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -36,10 +36,19 @@ pub fn settings(tree: &Tree) -> Option<Settings> {
 /// Chooses the subnet: the current one unless a route overlaps it, else the first free one.
 pub fn choose_subnet(tree: &Tree, settings: &Settings) -> Option<Subnet> {
     let pool: Subnet = settings.pool.parse().ok()?;
-    let others = routes(&tree.read("/proc/net/route").unwrap_or_default(), BRIDGE);
+    let others: Vec<Subnet> = other_routes(tree).map(|route| destination(&route)).collect();
     let current = bridge_address(tree).map(|address| Subnet::of(address, BITS));
     let current = current.filter(|subnet| pool.overlaps(*subnet));
     current.filter(|subnet| subnet.first_free(BITS, &others).is_some()).or_else(|| pool.first_free(BITS, &others))
+}
+
+/// Returns the routes of the node, without those of the bridge.
+pub fn other_routes(tree: &Tree) -> impl Iterator<Item = Route> {
+    system::routes(tree).into_iter().filter(|route| route.interface != BRIDGE)
+}
+
+pub fn destination(route: &Route) -> Subnet {
+    Subnet::of(route.destination, u8::try_from(route.mask.to_bits().count_ones()).unwrap_or(32))
 }
 
 fn bridge_address(tree: &Tree) -> Option<Ipv4Addr> {

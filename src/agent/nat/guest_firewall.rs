@@ -5,14 +5,14 @@
 //! It denies processes of VMs every network.
 
 use super::{
-    BRIDGE, BRIDGE_MAC, Subnet,
+    BRIDGE, BRIDGE_MAC, Subnet, drift,
     netlink::{
         BatchMessage, CREATE, INET, NETDEV, NEW_CHAIN, OUTPUT_NAME, append_rule, attribute, commit,
         expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, meta_in, not_bytes},
         fingerprints, interface, nested, replace_table, text,
     },
 };
-use crate::system::{self, Tree};
+use crate::system::{self, Route, Tree};
 use meshd_types::{Digest, MacAddr, fail};
 use std::{io, net::Ipv4Addr};
 
@@ -251,8 +251,9 @@ pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
     blocked_hosts.extend(central_address(tree));
     blocked_hosts.sort_unstable();
     blocked_hosts.dedup();
-    let table = tree.read("/proc/net/route").unwrap_or_default();
-    let connected = connected_networks(&table).into_iter().map(|subnet| (subnet.network(), subnet.bits()));
+    let is_connected = |route: &Route| route.gateway.is_unspecified() && !route.mask.is_unspecified();
+    let connected = drift::other_routes(tree).filter(is_connected).map(|route| drift::destination(&route));
+    let connected = connected.map(|subnet| (subnet.network(), subnet.bits()));
     let reserved =
         [(Ipv4Addr::new(127, 0, 0, 0), 8), (Ipv4Addr::new(169, 254, 0, 0), 16), (Ipv4Addr::new(224, 0, 0, 0), 3)];
     let mut blocked_networks: Vec<Network> =
@@ -269,15 +270,6 @@ pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
 fn central_address(tree: &Tree) -> Option<Ipv4Addr> {
     let config: serde_json::Value = serde_json::from_str(&tree.text("/etc/meshd/agent.json")?).ok()?;
     config.get("central")?.as_str()?.parse().ok()
-}
-
-/// Parses the directly connected networks in `/proc/net/route`, except the private network.
-fn connected_networks(table: &str) -> Vec<Subnet> {
-    let has_gateway = |line: &&str| line.split_ascii_whitespace().nth(2).is_some_and(|gateway| gateway != "00000000");
-    let direct: Vec<&str> = table.lines().filter(|line| !has_gateway(line)).collect();
-    // The first line is the heading.
-    let routes = super::subnet::routes(&["", &direct.join("\n")].join("\n"), BRIDGE);
-    routes.into_iter().filter(|subnet| subnet.bits() > 0).collect()
 }
 
 #[cfg(test)]

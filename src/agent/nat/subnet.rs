@@ -79,19 +79,6 @@ fn mask(bits: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)
 }
 
-/// Parses `/proc/net/route` without the routes of one interface.
-pub fn routes(table: &str, except: &str) -> Vec<Subnet> {
-    let route = |line: &str| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let number = |index: usize| {
-            u32::from_str_radix(fields.get(index)?, 16).ok().map(|n| u32::from_be_bytes(n.to_ne_bytes()))
-        };
-        let bits = u8::try_from(number(7)?.count_ones()).ok()?;
-        (fields.first() != Some(&except)).then_some(Subnet::of(Ipv4Addr::from_bits(number(1)?), bits))
-    };
-    table.lines().skip(1).filter_map(route).collect()
-}
-
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.network(), self.bits)
@@ -138,16 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_of_the_bridge_are_ignored() {
-        let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
-        let row =
-            |name: &str, net: [u8; 4], mask: [u8; 4]| format!("{name} {} 0 1 0 0 0 {} 0 0 0\n", le(net), le(mask));
-        let table = format!(
-            "Iface\n{}{}junk\n",
-            row("eth0", [10, 77, 0, 0], [255, 255, 255, 0]),
-            row("br", [172, 30, 0, 0], [255, 255, 255, 0])
-        );
-        assert_eq!(routes(&table, "br"), [net("10.77.0.0/24")]);
+    fn invalid_subnet_is_refused() {
         for text in ["10.0.0.1/24", "10.0.0.0", "10.0.0.0/33", "x/8"] {
             assert!(text.parse::<Subnet>().is_err(), "{text}");
         }

@@ -41,8 +41,10 @@ fn walk(tree: &Tree, folder: &str, depth: u32, remaining: &mut u32, found: &mut 
 /// Returns the processes that have these device nodes open, such as `qemu-system-x86 (4711)`, by device node.
 pub fn find(tree: &Tree, nodes: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
-    for process in if nodes.is_empty() { Vec::new() } else { processes.collect() } {
+    if nodes.is_empty() {
+        return BTreeMap::new();
+    }
+    for process in tree.processes() {
         if tree.text(&format!("/proc/{process}/comm")).as_deref() == Some(AGENT) {
             continue;
         }

@@ -68,6 +68,11 @@ impl Tree {
         names
     }
 
+    /// Returns the IDs of all processes.
+    pub fn processes(&self) -> impl Iterator<Item = u32> + use<> {
+        self.list("/proc").into_iter().filter_map(|name| name.parse().ok())
+    }
+
     /// Returns the file name of the target of a symbolic link.
     pub fn link(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;

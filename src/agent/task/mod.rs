@@ -1,6 +1,6 @@
 //! Tasks on this node: programs on bare metal, each with all its processes in one control group.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `task_runner` | runs one task: prepare, start, wait, kill, clean up |
 //! | `task_enter` | the process that becomes the program: control group, limits, user |

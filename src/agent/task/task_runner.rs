@@ -271,7 +271,7 @@ async fn wait_for_all(forwarders: &mut JoinSet<()>) {
 /// Removes the files of a task in a thread: the thread of the link must not block.
 pub(super) async fn remove_storage(storage: Storage) {
     let removed = spawn_blocking(move || storage.remove()).await;
-    if let Err(error) = removed.map_err(io::Error::other).flatten() {
+    if let Err(error) = removed.map_err(io::Error::other).and_then(|removed| removed) {
         tracing::error!(%error, "cannot remove the files of a task");
     }
 }

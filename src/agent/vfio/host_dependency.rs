@@ -1,6 +1,6 @@
 //! PCI functions that the node needs and that are never assigned.
 
-use crate::system::{Tree, by_interface, disk_use, function_of, functions_of_disk, nics};
+use crate::system::{Route, Tree, by_interface, disk_use, function_of, functions_of_disk, nics, routes};
 use meshd_types::MacAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -90,11 +90,7 @@ fn boot_mac(tree: &Tree) -> Option<MacAddr> {
 }
 
 fn default_routes(tree: &Tree) -> BTreeSet<String> {
-    let v4 = tree.read("/proc/net/route").unwrap_or_default();
-    let v4 = v4.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        (fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")).then(|| fields[0].to_owned())
-    });
+    let v4 = routes(tree).into_iter().filter(Route::is_default).map(|route| route.interface);
     let v6 = tree.read("/proc/net/ipv6_route").unwrap_or_default();
     let v6 = v6.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();

@@ -1,6 +1,6 @@
 //! Sends the node's log to the central node: kernel messages since the start of the kernel, and the system log.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `kernel_log` | reads `/dev/kmsg` |
 //! | `system_log` | follows `/var/log/messages` |
