@@ -3,10 +3,11 @@
 
 use crate::{
     files,
-    vm::{failure::refusal, host::resources::HostDisk, vm_paths::VmPaths},
+    vm::{failure::refusal, vm_paths::VmPaths},
 };
-use meshd_proto::vm::{
-    DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource,
+use meshd_proto::{
+    DiskFacts,
+    vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
 };
 use meshd_types::{Digest, fail};
 use serde::{Deserialize, Serialize};
@@ -106,20 +107,20 @@ fn put(files: &VmPaths, volume: &Volume, state: DiskUse, before: Vec<String>) ->
 fn unmarked_disks<'a>(
     files: &VmPaths,
     spec: &'a VmSpec,
-    disks: &'a [HostDisk],
-) -> impl Iterator<Item = (&'a Volume, &'a HostDisk)> {
+    disks: &'a [DiskFacts],
+) -> impl Iterator<Item = (&'a Volume, &'a DiskFacts)> {
     let known = states(files, spec);
     let unmarked = spec.volumes.iter().filter(move |volume| !known.contains_key(&volume.name));
     unmarked.filter_map(|volume| {
         let VolumeSource::Raw { disk, digest: None, .. } = &volume.source else { return None };
         let identity = disk.identity()?.as_str();
-        Some((volume, disks.iter().find(|disk| disk.is_called(identity))?))
+        Some((volume, disks.iter().find(|disk| disk.names().any(|name| name == identity))?))
     })
 }
 
 /// Refuses a new disk that has content and no image, unless the specification adopts it.
-pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> Result<(), VmRefusal> {
-    let is_foreign = |(volume, disk): &(&Volume, &HostDisk)| {
+pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> Result<(), VmRefusal> {
+    let is_foreign = |(volume, disk): &(&Volume, &DiskFacts)| {
         let adopts = matches!(volume.source, VolumeSource::Raw { adopt: true, .. });
         !disk.signatures.is_empty() && !adopts && fail::defends("disk-adoption")
     };
@@ -134,7 +135,7 @@ pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> Res
 }
 
 /// Records that a VM gets its disks without image.
-pub fn record_assigned(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> io::Result<()> {
+pub fn record_assigned(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> io::Result<()> {
     let unmarked: Vec<_> = unmarked_disks(files, spec, disks).collect();
     unmarked.into_iter().try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.signatures.clone()))
 }
@@ -202,7 +203,7 @@ mod tests {
         let plain = spec("eui.1", None);
         let files = VmPaths::new(dir.path(), plain.uuid);
         assert!(unwritten_volumes(&files, &plain).is_empty() && states(&files, &plain).is_empty());
-        let disk = HostDisk { wwid: Some("eui.1".into()), ..HostDisk::default() };
+        let disk = DiskFacts { wwid: Some("eui.1".into()), ..DiskFacts::default() };
         record_assigned(&files, &plain, std::slice::from_ref(&disk)).expect("written");
         assert_eq!(states(&files, &plain), BTreeMap::from([(plain.volumes[0].name.clone(), DiskUse::Done)]));
         std::fs::remove_dir_all(files.folder()).expect("removed");
@@ -222,8 +223,8 @@ mod tests {
         let mut plain = spec("eui.1", None);
         let files = VmPaths::new(dir.path(), plain.uuid);
         let content = vec!["xfs file system on sda".to_owned()];
-        let disks = [HostDisk { serial: Some("eui.1".into()), signatures: content.clone(), ..HostDisk::default() }];
-        let empty = [HostDisk { signatures: Vec::new(), ..disks[0].clone() }];
+        let disks = [DiskFacts { serial: Some("eui.1".into()), signatures: content.clone(), ..DiskFacts::default() }];
+        let empty = [DiskFacts { signatures: Vec::new(), ..disks[0].clone() }];
         assert_eq!(check_adoption(&files, &plain, &empty), Ok(()));
         let refused = check_adoption(&files, &plain, &disks).expect_err("not empty");
         assert_eq!(refused.reason, VmRefusalReason::DiskNotEmpty);

@@ -14,7 +14,7 @@ use crate::{
     vfio,
 };
 use meshd_proto::{
-    StoreKind, UnitFacts,
+    DiskFacts, StoreKind, UnitFacts,
     vm::{SlotDisk, VmSpec, qcow2},
 };
 use meshd_types::Digest;
@@ -52,7 +52,9 @@ pub struct HostResources {
     pub numa: Vec<NumaNode>,
     /// Units that the profile selects.
     pub units: Vec<UnitFacts>,
-    pub disks: Vec<HostDisk>,
+    /// Folder of device nodes.
+    pub dev: PathBuf,
+    pub disks: Vec<DiskFacts>,
     /// Disks that belong to slots, from the last order.
     pub slots: Vec<SlotDisk>,
     pub bridges: BTreeSet<String>,
@@ -77,27 +79,6 @@ pub struct HugePool {
 pub struct NumaNode {
     pub id: u32,
     pub cpus: Vec<u32>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostDisk {
-    /// Kernel name in this boot.
-    pub name: String,
-    /// Device path in this boot.
-    pub device: PathBuf,
-    pub wwid: Option<String>,
-    pub serial: Option<String>,
-    /// Why it cannot be assigned.
-    pub in_use: Option<String>,
-    /// Signatures of file systems and partition tables on the disk.
-    pub signatures: Vec<String>,
-}
-
-impl HostDisk {
-    /// Returns whether the WWID or the serial number is `identity`.
-    pub fn is_called(&self, identity: &str) -> bool {
-        self.wwid.as_deref() == Some(identity) || self.serial.as_deref() == Some(identity)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +119,8 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         } else {
             vfio::survey(&tree, &config.vfio, &vfio::LinuxKernel(&tree))
         },
-        disks: host_disks(&tree, &config.data_disks),
+        dev: tree.path("/dev"),
+        disks: disks::survey(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
         private: nat::settings(&tree).and_then(|settings| nat::choose_subnet(&tree, &settings)),
@@ -186,18 +168,6 @@ pub fn parse_cpu_list(text: &str) -> Vec<u32> {
     }
     cpus.truncate(MAX_CPUS);
     cpus
-}
-
-fn host_disks(tree: &Tree, data_disks: &[String]) -> Vec<HostDisk> {
-    let disk = |disk: meshd_proto::DiskFacts| HostDisk {
-        device: tree.path(&format!("/dev/{}", disk.name)),
-        name: disk.name,
-        wwid: disk.wwid,
-        serial: disk.serial,
-        in_use: disk.blocked,
-        signatures: disk.signatures,
-    };
-    disks::survey(tree, data_disks).into_iter().map(disk).collect()
 }
 
 pub fn bridges(tree: &Tree) -> BTreeSet<String> {

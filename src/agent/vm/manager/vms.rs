@@ -111,11 +111,11 @@ impl Vms {
         let (spec, start) = (stored.spec.clone(), stored.start);
         let mut supervisor =
             VmSupervisor::new(stored, files, self.config.clone(), self.reservations.clone(), self.changed.clone());
-        let actions = supervisor.adopt();
+        let action = supervisor.adopt();
         let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
         let vm = ManagedVm { commands, reports: supervisor.reports(), console: supervisor.console(), start, spec };
         self.vms.insert(vm.spec.uuid, vm);
-        self.supervisors.spawn(supervisor.run(command_queue, actions));
+        self.supervisors.spawn(supervisor.run(command_queue, action));
     }
 
     /// Starts a VM with the start number of its order. Does nothing if the VM runs or starts.

@@ -22,8 +22,8 @@ fn still_in_use(spec: &VmSpec, host: &HostResources) -> Option<String> {
     let missing = spec.units.iter().filter(|address| !host.units.iter().any(|unit| has_function(unit, address)));
     let missing = missing.map(|address| format!("no unit of the node has {address} any more"));
     let disks = spec.disks().map(|disk| disk.as_str()).filter_map(|name| {
-        let disk = host.disks.iter().find(|disk| disk.is_called(name))?;
-        Some(format!("disk `{name}`: {}", disk.in_use.as_ref()?))
+        let disk = host.disks.iter().find(|disk| disk.names().any(|own| own == name))?;
+        Some(format!("disk `{name}`: {}", disk.blocked.as_ref()?))
     });
     let in_use: Vec<String> = not_ready.chain(missing).chain(disks).collect();
     (!in_use.is_empty()).then(|| in_use.join("; "))
@@ -49,8 +49,7 @@ pub async fn wait_until_free(config: &Arc<HostConfig>, spec: &VmSpec) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::host::resources::HostDisk;
-    use meshd_proto::{PciFacts, UnitFacts};
+    use meshd_proto::{DiskFacts, PciFacts, UnitFacts};
 
     #[test]
     fn missing_or_unready_unit_and_open_disk_are_still_in_use() {
@@ -66,11 +65,11 @@ mod tests {
             members: vec![PciFacts { address: address.into(), ..PciFacts::default() }],
             ..UnitFacts::default()
         };
-        let disk = |in_use: Option<&str>| HostDisk {
+        let disk = |blocked: Option<&str>| DiskFacts {
             name: "sdb".into(),
             serial: Some("eui.1234".into()),
-            in_use: in_use.map(str::to_owned),
-            ..HostDisk::default()
+            blocked: blocked.map(str::to_owned),
+            ..DiskFacts::default()
         };
         let host = |units: Vec<UnitFacts>, disk| HostResources { units, disks: vec![disk], ..HostResources::default() };
         let ready = unit("0000:01:00.0", UnitState::Ready, "");

@@ -108,13 +108,13 @@ impl VmSupervisor {
         }
     }
 
-    pub fn adopt(&mut self) -> Vec<VmAction> {
+    pub fn adopt(&mut self) -> Option<VmAction> {
         self.process = qemu_process::find(&self.files.pid(), self.files.user());
         self.needs_cleanup = self.process.is_none();
-        let actions = if self.process.is_none() && self.stored_boot != self.boot {
+        let action = if self.process.is_none() && self.stored_boot != self.boot {
             self.state_machine.adopt_after_reboot();
             self.ran = false;
-            Vec::new()
+            None
         } else {
             self.state_machine.adopt(Duration::ZERO, self.process.is_some())
         };
@@ -128,7 +128,7 @@ impl VmSupervisor {
             self.open_session();
         }
         self.publish_report();
-        actions
+        action
     }
 
     pub fn reports(&self) -> watch::Receiver<VmReport> {
@@ -139,14 +139,14 @@ impl VmSupervisor {
         self.console.clone()
     }
 
-    /// Supervises the VM until it is released or the queue is closed. `actions` are those of [`VmSupervisor::adopt`].
-    pub async fn run(mut self, mut commands: mpsc::Receiver<SupervisorCommand>, actions: Vec<VmAction>) {
+    /// Supervises the VM until it is released or the queue is closed. `action` is the result of [`VmSupervisor::adopt`].
+    pub async fn run(mut self, mut commands: mpsc::Receiver<SupervisorCommand>, action: Option<VmAction>) {
         if self.needs_cleanup {
             // QEMU may have ended while no agent ran.
             launch::clean_up(&self.spec, &self.files, &self.config).await;
         }
         let mut events = VecDeque::new();
-        self.perform(actions, &mut events).await;
+        self.perform(action, &mut events).await;
         loop {
             let event = match events.pop_front() {
                 Some(event) => event,
@@ -157,9 +157,9 @@ impl VmSupervisor {
                 },
             };
             let before = self.state_machine.state();
-            let actions = self.state_machine.on(self.started.elapsed(), event);
+            let action = self.state_machine.on(self.started.elapsed(), event);
             self.store();
-            self.perform(actions, &mut events).await;
+            self.perform(action, &mut events).await;
             let after = self.state_machine.state();
             if before != after {
                 tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "virtual machine");
@@ -258,36 +258,35 @@ impl VmSupervisor {
         last_cause
     }
 
-    async fn perform(&mut self, actions: Vec<VmAction>, events: &mut VecDeque<VmEvent>) {
-        for action in actions {
-            match (action, &self.process) {
-                (VmAction::Launch, Some(process)) => {
-                    let detail = format!("its previous QEMU, process {}, has not ended", process.id());
-                    events.push_back(VmEvent::LaunchFailed(failure(VmFailureKind::Prepare, detail)));
-                }
-                (VmAction::Launch, None) => {
-                    self.publish_report();
-                    self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
-                    match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
-                        Ok(Launched { process, ip, group_locks }) => {
-                            (self.process, self.ip, self.ran) = (Some(process), ip, true);
-                            self.group_locks = group_locks;
-                            self.store();
-                            self.open_session();
-                        }
-                        Err(failure) => events.push_back(VmEvent::LaunchFailed(failure)),
+    async fn perform(&mut self, action: Option<VmAction>, events: &mut VecDeque<VmEvent>) {
+        match (action, &self.process) {
+            (None, _) => {}
+            (Some(VmAction::Launch), Some(process)) => {
+                let detail = format!("its previous QEMU, process {}, has not ended", process.id());
+                events.push_back(VmEvent::LaunchFailed(failure(VmFailureKind::Prepare, detail)));
+            }
+            (Some(VmAction::Launch), None) => {
+                self.publish_report();
+                self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
+                match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
+                    Ok(Launched { process, ip, group_locks }) => {
+                        (self.process, self.ip, self.ran) = (Some(process), ip, true);
+                        self.group_locks = group_locks;
+                        self.store();
+                        self.open_session();
                     }
+                    Err(failure) => events.push_back(VmEvent::LaunchFailed(failure)),
                 }
-                (VmAction::PowerDown | VmAction::Resume, _) => {
-                    if let Some(session) = &self.session {
-                        if action == VmAction::Resume { session.resume() } else { session.power_down() }
-                    }
+            }
+            (Some(action @ (VmAction::PowerDown | VmAction::Resume)), _) => {
+                if let Some(session) = &self.session {
+                    if action == VmAction::Resume { session.resume() } else { session.power_down() }
                 }
-                (VmAction::Terminate, Some(process)) => process.signal(Signal::TERM),
-                (VmAction::Kill, Some(process)) => process.signal(Signal::KILL),
-                (VmAction::Terminate | VmAction::Kill, None) => {
-                    events.push_back(VmEvent::Ended { exit: "had already ended".to_owned(), log: Vec::new() });
-                }
+            }
+            (Some(VmAction::Terminate), Some(process)) => process.signal(Signal::TERM),
+            (Some(VmAction::Kill), Some(process)) => process.signal(Signal::KILL),
+            (Some(VmAction::Terminate | VmAction::Kill), None) => {
+                events.push_back(VmEvent::Ended { exit: "had already ended".to_owned(), log: Vec::new() });
             }
         }
     }

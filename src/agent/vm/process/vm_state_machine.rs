@@ -1,4 +1,4 @@
-//! The state machine of one VM. Pure: time is an argument, actions are the result.
+//! The state machine of one VM. Pure: time is an argument, an action is the result.
 //!
 //! ```text
 //!           start               guest runs           stop: ACPI, then SIGTERM, then SIGKILL
@@ -77,7 +77,7 @@ impl VmStateMachine {
     }
 
     /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
-    pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Vec<VmAction> {
+    pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
         match (self.record.wanted, is_alive) {
             (true, true) if self.record.guest_ran => self.state = MachineState::Running { since: now },
             // An earlier agent ended during the start: the timeout begins again.
@@ -88,7 +88,7 @@ impl VmStateMachine {
             (false, true) => return self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Stopped),
             (false, false) => {}
         }
-        Vec::new()
+        None
     }
 
     /// Returns the state for reports.
@@ -118,59 +118,47 @@ impl VmStateMachine {
         }
     }
 
-    pub fn on(&mut self, now: Duration, event: VmEvent) -> Vec<VmAction> {
-        match event {
-            VmEvent::Start => self.start(now),
-            VmEvent::Stop { grace } => self.ordered_stop(now, grace, AfterStop::Stopped),
-            VmEvent::Restart { .. } if matches!(self.state, MachineState::Off | MachineState::Paused { .. }) => {
-                self.start(now)
+    pub fn on(&mut self, now: Duration, event: VmEvent) -> Option<VmAction> {
+        match (event, &self.state) {
+            (VmEvent::Start, _) | (VmEvent::Restart { .. }, MachineState::Off | MachineState::Paused { .. }) => {
+                return self.start(now);
             }
-            VmEvent::Restart { grace } => self.ordered_stop(now, grace, AfterStop::Start),
-            VmEvent::Discard => self.discard(now),
-            VmEvent::Refused(failure) => {
-                if self.state == MachineState::Off {
-                    self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
-                }
-                Vec::new()
+            (VmEvent::Stop { grace }, _) => return self.ordered_stop(now, grace, AfterStop::Stopped),
+            (VmEvent::Restart { grace }, _) => return self.ordered_stop(now, grace, AfterStop::Start),
+            (VmEvent::Discard, _) => return self.discard(now),
+            (VmEvent::Paused { reason, resumable }, _) => return self.paused(now, reason, resumable),
+            (VmEvent::Ended { exit, log }, _) => return self.ended(now, &exit, log),
+            (VmEvent::Tick, _) => return self.tick(now),
+            (VmEvent::GuestStartFailed(failure), MachineState::Starting { .. }) => {
+                return self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure));
             }
-            VmEvent::LaunchFailed(failure) => {
-                if matches!(self.state, MachineState::Starting { .. }) {
-                    self.failed(now, failure);
-                }
-                Vec::new()
+            (VmEvent::Refused(failure), MachineState::Off) => {
+                self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
             }
-            VmEvent::GuestStartFailed(failure) => match self.state {
-                MachineState::Starting { .. } => self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure)),
-                _ => Vec::new(),
-            },
-            VmEvent::GuestRunning => {
-                if matches!(self.state, MachineState::Starting { .. }) {
-                    self.state = MachineState::Running { since: now };
-                    self.record.guest_ran = true;
-                }
-                Vec::new()
+            (VmEvent::LaunchFailed(failure), MachineState::Starting { .. }) => self.failed(now, failure),
+            (VmEvent::GuestRunning, MachineState::Starting { .. }) => {
+                self.state = MachineState::Running { since: now };
+                self.record.guest_ran = true;
             }
-            VmEvent::Paused { reason, resumable } => self.paused(now, reason, resumable),
-            VmEvent::Resumed => {
-                if matches!(self.state, MachineState::Paused { .. }) {
-                    self.state = MachineState::Running { since: now };
-                }
-                Vec::new()
-            }
-            VmEvent::ShuttingDown(shutdown_cause) => {
-                // A panic causes the later shutdown event.
-                if self.shutdown_cause != Some(ShutdownCause::Panic) {
-                    self.shutdown_cause = Some(shutdown_cause);
-                }
-                Vec::new()
-            }
-            VmEvent::Ended { exit, log } => self.ended(now, &exit, log),
-            VmEvent::Tick => self.tick(now),
+            (VmEvent::Resumed, MachineState::Paused { .. }) => self.state = MachineState::Running { since: now },
+            // A panic causes the later shutdown event.
+            (VmEvent::ShuttingDown(_), _) if self.shutdown_cause == Some(ShutdownCause::Panic) => {}
+            (VmEvent::ShuttingDown(cause), _) => self.shutdown_cause = Some(cause),
+            // The event is too late: the state changed meanwhile.
+            (
+                VmEvent::Refused(_)
+                | VmEvent::LaunchFailed(_)
+                | VmEvent::GuestStartFailed(_)
+                | VmEvent::GuestRunning
+                | VmEvent::Resumed,
+                _,
+            ) => {}
         }
+        None
     }
 
     /// An ordered start resets the restart counter.
-    fn start(&mut self, now: Duration) -> Vec<VmAction> {
+    fn start(&mut self, now: Duration) -> Option<VmAction> {
         if !matches!(self.state, MachineState::Starting { .. } | MachineState::Running { .. }) {
             self.record = VmRecord { wanted: true, ..VmRecord::default() };
         }
@@ -178,23 +166,23 @@ impl VmStateMachine {
             MachineState::Off | MachineState::Waiting { .. } => self.launch(now),
             MachineState::Stopping { then, .. } => {
                 *then = AfterStop::Start;
-                Vec::new()
+                None
             }
             MachineState::Paused { resumable: true, until } => {
                 *until = None;
-                vec![VmAction::Resume]
+                Some(VmAction::Resume)
             }
             MachineState::Paused { .. } => self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Start),
-            MachineState::Starting { .. } | MachineState::Running { .. } => Vec::new(),
+            MachineState::Starting { .. } | MachineState::Running { .. } => None,
         }
     }
 
     /// QEMU paused the guest. The restart policy resumes it after a delay. A guest that cannot resume is terminated.
-    fn paused(&mut self, now: Duration, reason: String, resumable: bool) -> Vec<VmAction> {
+    fn paused(&mut self, now: Duration, reason: String, resumable: bool) -> Option<VmAction> {
         let since = match self.state {
             MachineState::Running { since } => Some(since),
             MachineState::Paused { until: None, .. } => None,
-            _ => return Vec::new(),
+            _ => return None,
         };
         if since.is_some_and(|since| self.is_stable(now, since)) {
             self.record.restarts = 0;
@@ -208,7 +196,7 @@ impl VmStateMachine {
         self.record.restarts += u32::from(restarts);
         self.record.failure = Some(failure);
         self.state = MachineState::Paused { resumable, until };
-        Vec::new()
+        None
     }
 
     /// Returns true if the guest ran long enough to reset the restart counter.
@@ -220,22 +208,22 @@ impl VmStateMachine {
         self.policy.when != RestartWhen::Never && self.record.wanted && self.record.restarts < self.policy.attempts
     }
 
-    fn launch(&mut self, now: Duration) -> Vec<VmAction> {
+    fn launch(&mut self, now: Duration) -> Option<VmAction> {
         self.shutdown_cause = None;
         self.record.guest_ran = false;
         self.state = MachineState::Starting { deadline: now + self.start_timeout };
-        vec![VmAction::Launch]
+        Some(VmAction::Launch)
     }
 
-    fn ordered_stop(&mut self, now: Duration, grace: Duration, after: AfterStop) -> Vec<VmAction> {
+    fn ordered_stop(&mut self, now: Duration, grace: Duration, after: AfterStop) -> Option<VmAction> {
         self.record.wanted = after == AfterStop::Start;
         match &mut self.state {
-            MachineState::Off => Vec::new(),
+            MachineState::Off => None,
             MachineState::Waiting { .. } if after == AfterStop::Start => self.launch(now),
             MachineState::Waiting { .. } => {
                 self.state = MachineState::Off;
                 self.record.failure = None;
-                Vec::new()
+                None
             }
             // The guest does not run, so it cannot shut down by ACPI.
             MachineState::Starting { .. } | MachineState::Paused { .. } => {
@@ -248,35 +236,35 @@ impl VmStateMachine {
                 if *step == StopStep::Acpi {
                     *deadline = (*deadline).min(now + grace);
                 }
-                Vec::new()
+                None
             }
         }
     }
 
-    fn discard(&mut self, now: Duration) -> Vec<VmAction> {
+    fn discard(&mut self, now: Duration) -> Option<VmAction> {
         self.record.wanted = false;
         match self.state {
-            MachineState::Off => Vec::new(),
+            MachineState::Off => None,
             MachineState::Waiting { .. } => {
                 self.state = MachineState::Off;
-                Vec::new()
+                None
             }
             _ => self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Stopped),
         }
     }
 
-    fn stop(&mut self, now: Duration, step: StopStep, step_timeout: Duration, then: AfterStop) -> Vec<VmAction> {
+    fn stop(&mut self, now: Duration, step: StopStep, step_timeout: Duration, then: AfterStop) -> Option<VmAction> {
         self.state = MachineState::Stopping { step, deadline: now + step_timeout, then };
-        vec![match step {
+        Some(match step {
             StopStep::Acpi => VmAction::PowerDown,
             StopStep::Term => VmAction::Terminate,
             StopStep::Kill => VmAction::Kill,
-        }]
+        })
     }
 
-    fn tick(&mut self, now: Duration) -> Vec<VmAction> {
+    fn tick(&mut self, now: Duration) -> Option<VmAction> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
-            return Vec::new();
+            return None;
         }
         match &self.state {
             MachineState::Starting { .. } => {
@@ -287,7 +275,7 @@ impl VmStateMachine {
             MachineState::Waiting { .. } => self.launch(now),
             MachineState::Paused { resumable, .. } => {
                 self.state = MachineState::Paused { resumable: *resumable, until: None };
-                vec![VmAction::Resume]
+                Some(VmAction::Resume)
             }
             MachineState::Stopping { step: StopStep::Acpi, then, .. } => {
                 self.stop(now, StopStep::Term, TERM_TIMEOUT, then.clone())
@@ -299,13 +287,13 @@ impl VmStateMachine {
                 self.record.wanted = false;
                 self.record.failure = Some(failure(VmFailureKind::Immortal, SURVIVES_KILL));
                 self.state = MachineState::Off;
-                Vec::new()
+                None
             }
-            MachineState::Off | MachineState::Running { .. } => Vec::new(),
+            MachineState::Off | MachineState::Running { .. } => None,
         }
     }
 
-    fn ended(&mut self, now: Duration, exit: &str, log: Vec<String>) -> Vec<VmAction> {
+    fn ended(&mut self, now: Duration, exit: &str, log: Vec<String>) -> Option<VmAction> {
         let shutdown_cause = self.shutdown_cause.take();
         match self.state.clone() {
             MachineState::Starting { .. } => {
@@ -333,7 +321,7 @@ impl VmStateMachine {
             MachineState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),
             MachineState::Off | MachineState::Waiting { .. } => {}
         }
-        Vec::new()
+        None
     }
 
     fn stopped(&mut self) {

@@ -16,8 +16,8 @@ fn machine(when: RestartWhen) -> VmStateMachine {
 
 fn running(when: RestartWhen) -> VmStateMachine {
     let mut machine = machine(when);
-    assert_eq!(machine.on(at(0), VmEvent::Start), [VmAction::Launch]);
-    assert_eq!(machine.on(at(1), VmEvent::GuestRunning), []);
+    assert_eq!(machine.on(at(0), VmEvent::Start), Some(VmAction::Launch));
+    assert_eq!(machine.on(at(1), VmEvent::GuestRunning), None);
     assert_eq!(machine.state(), VmState::Running);
     machine
 }
@@ -33,9 +33,9 @@ fn kind(machine: &VmStateMachine) -> Option<VmFailureKind> {
 #[test]
 fn stopped_guest_is_not_restarted_by_its_policy() {
     let mut machine = running(RestartWhen::Always);
-    assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), [VmAction::PowerDown]);
+    assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), Some(VmAction::PowerDown));
     machine.on(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
-    assert_eq!(machine.on(at(6), ended()), []);
+    assert_eq!(machine.on(at(6), ended()), None);
     assert_eq!((machine.state(), machine.deadline()), (VmState::Stopped, None));
     assert_eq!(machine.record(), &VmRecord::default());
 }
@@ -44,9 +44,9 @@ fn stopped_guest_is_not_restarted_by_its_policy() {
 fn guest_that_ignores_acpi_is_terminated_then_killed() {
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), VmEvent::Stop { grace: GRACE });
-    assert_eq!(machine.on(at(34), VmEvent::Tick), [], "within the grace period");
-    assert_eq!(machine.on(at(35), VmEvent::Tick), [VmAction::Terminate]);
-    assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), [VmAction::Kill]);
+    assert_eq!(machine.on(at(34), VmEvent::Tick), None, "within the grace period");
+    assert_eq!(machine.on(at(35), VmEvent::Tick), Some(VmAction::Terminate));
+    assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), Some(VmAction::Kill));
     machine.on(at(46), ended());
     assert_eq!(machine.state(), VmState::Stopped);
 }
@@ -58,14 +58,14 @@ fn second_stop_shortens_the_grace_period_only() {
     machine.on(at(6), VmEvent::Stop { grace: at(1000) });
     assert_eq!(machine.deadline(), Some(at(35)));
     machine.on(at(7), VmEvent::Stop { grace: at(0) });
-    assert_eq!(machine.on(at(7), VmEvent::Tick), [VmAction::Terminate]);
+    assert_eq!(machine.on(at(7), VmEvent::Tick), Some(VmAction::Terminate));
 }
 
 #[test]
 fn stop_during_the_start_terminates_qemu() {
     let mut machine = machine(RestartWhen::Always);
     machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), [VmAction::Terminate]);
+    assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), Some(VmAction::Terminate));
     machine.on(at(1), VmEvent::GuestRunning);
     assert_eq!(machine.state(), VmState::Stopping, "too late");
     machine.on(at(2), ended());
@@ -81,7 +81,7 @@ fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
     let failure = machine.record().failure.clone().expect("set");
     assert_eq!(failure.log, ["last line"]);
     assert!(failure.detail.contains("signal 9"));
-    assert_eq!(machine.on(at(2), VmEvent::Start), [VmAction::Launch], "an order starts it again");
+    assert_eq!(machine.on(at(2), VmEvent::Start), Some(VmAction::Launch), "an order starts it again");
     assert_eq!(kind(&machine), None);
 }
 
@@ -89,8 +89,8 @@ fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
 fn start_timeout_kills_qemu_and_grows_with_memory() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(120), VmEvent::Tick), []);
-    assert_eq!(machine.on(at(121), VmEvent::Tick), [VmAction::Kill]);
+    assert_eq!(machine.on(at(120), VmEvent::Tick), None);
+    assert_eq!(machine.on(at(121), VmEvent::Tick), Some(VmAction::Kill));
     machine.on(at(122), ended());
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::StartTimeout)));
     assert_eq!(machine.record().failure.as_ref().map(|failure| failure.log.len()), Some(1));
@@ -104,7 +104,7 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
         machine.on(at(now), ended());
         assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Crashed)));
         assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
-        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), [VmAction::Launch]);
+        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
         machine.on(at(now + delay), VmEvent::GuestRunning);
         now += delay + 1;
     }
@@ -151,14 +151,18 @@ fn panic_before_shutdown_is_reported_as_panic() {
 #[test]
 fn restart_stops_then_starts_and_a_later_stop_wins() {
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), VmEvent::Restart { grace: GRACE }), [VmAction::PowerDown]);
-    assert_eq!(machine.on(at(6), ended()), [VmAction::Launch]);
+    assert_eq!(machine.on(at(5), VmEvent::Restart { grace: GRACE }), Some(VmAction::PowerDown));
+    assert_eq!(machine.on(at(6), ended()), Some(VmAction::Launch));
     machine.on(at(7), VmEvent::GuestRunning);
     machine.on(at(8), VmEvent::Restart { grace: GRACE });
     machine.on(at(9), VmEvent::Stop { grace: GRACE });
-    assert_eq!(machine.on(at(10), ended()), []);
+    assert_eq!(machine.on(at(10), ended()), None);
     assert_eq!(machine.state(), VmState::Stopped);
-    assert_eq!(machine.on(at(11), VmEvent::Restart { grace: GRACE }), [VmAction::Launch], "a stopped VM is started");
+    assert_eq!(
+        machine.on(at(11), VmEvent::Restart { grace: GRACE }),
+        Some(VmAction::Launch),
+        "a stopped VM is started"
+    );
 }
 
 #[test]
@@ -166,14 +170,14 @@ fn adopted_vm_continues_in_its_stored_state() {
     let adopted = |wanted, is_alive, when| {
         let mut machine = machine(when);
         (machine.record.wanted, machine.record.guest_ran) = (wanted, true);
-        let actions = machine.adopt(at(0), is_alive);
-        (machine.state(), actions)
+        let action = machine.adopt(at(0), is_alive);
+        (machine.state(), action)
     };
-    assert_eq!(adopted(true, true, RestartWhen::Never), (VmState::Running, vec![]));
-    assert_eq!(adopted(true, false, RestartWhen::Never), (VmState::Failed, vec![]));
-    assert_eq!(adopted(true, false, RestartWhen::OnFailure), (VmState::Waiting, vec![]));
-    assert_eq!(adopted(false, true, RestartWhen::Always), (VmState::Stopping, vec![VmAction::Terminate]));
-    assert_eq!(adopted(false, false, RestartWhen::Always), (VmState::Stopped, vec![]));
+    assert_eq!(adopted(true, true, RestartWhen::Never), (VmState::Running, None));
+    assert_eq!(adopted(true, false, RestartWhen::Never), (VmState::Failed, None));
+    assert_eq!(adopted(true, false, RestartWhen::OnFailure), (VmState::Waiting, None));
+    assert_eq!(adopted(false, true, RestartWhen::Always), (VmState::Stopping, Some(VmAction::Terminate)));
+    assert_eq!(adopted(false, false, RestartWhen::Always), (VmState::Stopped, None));
 }
 
 #[test]
@@ -181,7 +185,7 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
     let adopted = || {
         let mut machine = machine(RestartWhen::Never);
         machine.record.wanted = true;
-        assert_eq!((machine.adopt(at(0), true), machine.state()), (vec![], VmState::Starting));
+        assert_eq!((machine.adopt(at(0), true), machine.state()), (None, VmState::Starting));
         machine
     };
     let mut running = adopted();
@@ -189,7 +193,7 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
     assert_eq!((running.state(), running.record().guest_ran), (VmState::Running, true));
     let mut hanging = adopted();
     let deadline = hanging.deadline().expect("set");
-    assert_eq!(hanging.on(deadline, VmEvent::Tick), [VmAction::Kill]);
+    assert_eq!(hanging.on(deadline, VmEvent::Tick), Some(VmAction::Kill));
     hanging.on(deadline, VmEvent::Ended { exit: "was killed".to_owned(), log: Vec::new() });
     assert_eq!(hanging.state(), VmState::Failed);
 }
@@ -200,14 +204,14 @@ fn vm_of_an_earlier_boot_waits_for_an_order() {
     machine.record = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
     machine.adopt_after_reboot();
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
-    assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, vec![]));
-    assert_eq!(machine.on(at(10_000), VmEvent::Start), [VmAction::Launch]);
+    assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, None));
+    assert_eq!(machine.on(at(10_000), VmEvent::Start), Some(VmAction::Launch));
 }
 
 #[test]
 fn process_that_survives_sigkill_is_reported() {
     let mut machine = running(RestartWhen::Always);
-    assert_eq!(machine.on(at(5), VmEvent::Discard), [VmAction::Kill]);
+    assert_eq!(machine.on(at(5), VmEvent::Discard), Some(VmAction::Kill));
     machine.on(at(5) + KILL_TIMEOUT, VmEvent::Tick);
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Immortal)));
 }
@@ -219,19 +223,19 @@ fn paused(resumable: bool) -> VmEvent {
 #[test]
 fn paused_guest_is_reported_and_resumes_by_order() {
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), paused(true)), []);
+    assert_eq!(machine.on(at(5), paused(true)), None);
     assert_eq!((machine.state(), kind(&machine)), (VmState::Paused, Some(VmFailureKind::Paused)));
     assert_eq!((machine.deadline(), machine.record().wanted), (None, true));
-    assert_eq!(machine.on(at(6), VmEvent::Start), [VmAction::Resume]);
+    assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.state(), VmState::Paused, "until QEMU reports it");
     machine.on(at(7), VmEvent::Resumed);
     assert_eq!((machine.state(), kind(&machine)), (VmState::Running, None));
     machine.on(at(8), paused(true));
-    assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), [VmAction::Resume]);
+    assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), Some(VmAction::Resume));
     machine.on(at(10), paused(true));
     assert_eq!(
         machine.on(at(11), VmEvent::Stop { grace: GRACE }),
-        [VmAction::Terminate],
+        Some(VmAction::Terminate),
         "a paused guest cannot handle ACPI"
     );
     machine.on(at(12), ended());
@@ -245,27 +249,27 @@ fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.on(at(now), paused(true));
         assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
-        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), [VmAction::Resume]);
+        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Resume));
         now += delay;
         machine.on(at(now), VmEvent::Resumed);
     }
     machine.on(at(now), paused(true));
     assert_eq!((machine.state(), machine.deadline()), (VmState::Paused, None), "paused until an order");
-    assert_eq!(machine.on(at(now), VmEvent::Start), [VmAction::Resume]);
+    assert_eq!(machine.on(at(now), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.record().restarts, 0);
 }
 
 #[test]
 fn guest_that_cannot_resume_is_restarted() {
     let mut machine = running(RestartWhen::OnFailure);
-    assert_eq!(machine.on(at(5), paused(false)), [VmAction::Terminate]);
+    assert_eq!(machine.on(at(5), paused(false)), Some(VmAction::Terminate));
     machine.on(at(6), ended());
     assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Paused)));
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), paused(false)), []);
+    assert_eq!(machine.on(at(5), paused(false)), None);
     assert_eq!(machine.state(), VmState::Paused);
-    assert_eq!(machine.on(at(6), VmEvent::Start), [VmAction::Terminate]);
-    assert_eq!(machine.on(at(7), ended()), [VmAction::Launch]);
+    assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Terminate));
+    assert_eq!(machine.on(at(7), ended()), Some(VmAction::Launch));
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), paused(true));
     machine.on(at(6), ended());
@@ -280,10 +284,10 @@ fn failure() -> VmFailure {
 fn guest_that_cannot_start_is_killed() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(1), VmEvent::GuestStartFailed(failure())), [VmAction::Kill]);
+    assert_eq!(machine.on(at(1), VmEvent::GuestStartFailed(failure())), Some(VmAction::Kill));
     machine.on(at(2), ended());
     assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Prepare)));
-    assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::GuestStartFailed(failure())), [], "too late");
+    assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::GuestStartFailed(failure())), None, "too late");
 }
 
 fn any_event() -> impl Strategy<Value = VmEvent> {
@@ -322,7 +326,7 @@ proptest! {
         for _ in 0..40 {
             let Some(deadline) = machine.deadline() else { break };
             now = now.max(deadline);
-            if machine.on(now, VmEvent::Tick).contains(&VmAction::Launch) {
+            if machine.on(now, VmEvent::Tick) == Some(VmAction::Launch) {
                 machine.on(now, ended());
             }
         }

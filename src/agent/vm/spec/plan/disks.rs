@@ -1,8 +1,10 @@
 //! Finds the disk of a volume and checks its owner. Pure.
 
 use super::{Planner, has_function};
-use crate::vm::host::resources::HostDisk;
-use meshd_proto::vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusalReason, VmSpec};
+use meshd_proto::{
+    DiskFacts,
+    vm::{DiskIdentity, RawDisk, SlotDisk, VmRefusalReason, VmSpec},
+};
 use meshd_types::PciAddress;
 use std::path::PathBuf;
 
@@ -11,12 +13,13 @@ impl Planner<'_> {
         let Some(identity) = disk.identity().map(DiskIdentity::as_str) else {
             return Err((VmRefusalReason::DiskMissing, "the order does not name the disk of the slot".to_owned()));
         };
-        let found: Vec<&HostDisk> = self.host.disks.iter().filter(|disk| disk.is_called(identity)).collect();
+        let has_name = |disk: &&DiskFacts| disk.names().any(|name| name == identity);
+        let found: Vec<&DiskFacts> = self.host.disks.iter().filter(has_name).collect();
         let [disk] = found.as_slice() else {
             let count = if found.is_empty() { "no disk has".to_owned() } else { format!("{} disks have", found.len()) };
             return Err((VmRefusalReason::DiskMissing, format!("{count} the identity `{identity}`")));
         };
-        let aliases: Vec<&str> = [&disk.wwid, &disk.serial].into_iter().flatten().map(String::as_str).collect();
+        let aliases: Vec<&str> = disk.names().collect();
         let has_disk = |other: &&&VmSpec| other.disks().any(|disk| aliases.contains(&disk.as_str()));
         if let Some(owner) = self.others.iter().find(has_disk) {
             return Err((VmRefusalReason::DiskInUse, format!("`{identity}` belongs to {}", owner.name)));
@@ -25,10 +28,10 @@ impl Planner<'_> {
         if let Some(slot) = self.host.slots.iter().find(is_foreign) {
             return Err((VmRefusalReason::DiskTaken, format!("`{identity}` belongs to slot {}", slot.unit)));
         }
-        if let Some(reason) = &disk.in_use {
+        if let Some(reason) = &disk.blocked {
             return Err((VmRefusalReason::DiskInUse, format!("`{identity}`: {reason}")));
         }
-        Ok(disk.device.clone())
+        Ok(self.host.dev.join(&disk.name))
     }
 
     /// Returns whether the VM gets the unit of this function.

@@ -4,10 +4,10 @@ use super::*;
 use crate::vm::host::{
     installed::Programs,
     memory::Memory,
-    resources::{HostDisk, HugePool, ImageFile, NumaNode},
+    resources::{HugePool, ImageFile, NumaNode},
 };
 use VmRefusalReason as Reason;
-use meshd_proto::{PciFacts, vm::SlotDisk};
+use meshd_proto::{DiskFacts, PciFacts, vm::SlotDisk};
 use meshd_types::Digest;
 
 const GIB: u64 = 1 << 30;
@@ -40,13 +40,12 @@ fn host() -> HostResources {
     let mut header = vec![0; 104];
     header[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
     header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
-    let disk = |name: &str, wwid: &str, in_use: Option<&str>| HostDisk {
+    let disk = |name: &str, wwid: &str, blocked: Option<&str>| DiskFacts {
         name: name.into(),
-        device: format!("/dev/{name}").into(),
         wwid: Some(wwid.into()),
         serial: Some(format!("S{wwid}")),
-        in_use: in_use.map(str::to_owned),
-        signatures: Vec::new(),
+        blocked: blocked.map(str::to_owned),
+        ..DiskFacts::default()
     };
     HostResources {
         programs: Programs {
@@ -73,6 +72,7 @@ fn host() -> HostResources {
             unit(14, UnitState::Ready, &["0000:01:00.0", "0000:01:00.1"]),
             unit(15, UnitState::Wedged, &["0000:02:00.0"]),
         ],
+        dev: "/dev".into(),
         disks: vec![
             disk("sda", "eui.1", Some("disk sda is mounted on /")),
             disk("sdb", "eui.2", None),
