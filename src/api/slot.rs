@@ -72,7 +72,7 @@ impl From<Slot> for SlotView {
     fn from(slot: Slot) -> Self {
         let Slot { id, state, reason, numa, functions, approved, near, mismatch } = slot;
         let is_approved = approved.is_some();
-        let card = approved.as_ref().and_then(|approved| approved.card);
+        let nic = approved.as_ref().and_then(|approved| approved.nic);
         let (disk, fabric) = approved.map_or((None, None), |approved| (approved.disk, approved.fabric));
         let Near { disk: near_disk, fabric: near_fabric } = near;
         SlotView {
@@ -83,8 +83,8 @@ impl From<Slot> for SlotView {
             numa,
             disk,
             fabric,
-            mac: card.map(|card| card.mac),
-            address: card.and_then(|card| card.address),
+            mac: nic.map(|nic| nic.mac),
+            address: nic.and_then(|nic| nic.address),
             near_disk,
             near_fabric,
             mismatch,

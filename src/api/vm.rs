@@ -1,7 +1,7 @@
 //! Virtual machines. No answer contains cloud-init data.
 
 use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
-use meshd_model::work::{Vm, VmDesiredState, VmStatus};
+use meshd_model::work::{Vm, VmDesiredState, VmPhase};
 use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
 use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub struct VmView {
     #[schema(value_type = String)]
     pub uuid: SystemUuid,
     #[schema(value_type = String)]
-    pub state: VmStatus,
+    pub state: VmPhase,
     /// What is wanted of it; absent for one that a node has and that is not on record.
     #[schema(value_type = Option<String>)]
     #[serde(rename = "wish")]
@@ -116,7 +116,7 @@ impl VmView {
         VmView {
             name: vm.name().clone(),
             uuid: vm.uuid(),
-            state: vm.life(is_linked),
+            state: vm.phase(is_linked),
             desired_state: Some(vm.desired_state),
             node: vm.node(),
             since: seen.map(|seen| seen.since),

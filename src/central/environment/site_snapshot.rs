@@ -208,7 +208,7 @@ impl SiteSnapshot {
             return Some(only.name());
         }
         let Some(IpAddr::V4(address)) = node.address else { return None };
-        let on = |segment: &&Segment| segment.pool.as_ref().is_some_and(|pool| pool.is_on_network(address));
+        let on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address));
         segments.iter().find(on).map(Segment::name)
     }
 

@@ -4,7 +4,7 @@ use crate::{environment::site_snapshot::SiteSnapshot, workloads::Workloads};
 use meshd_config::{MacPrefix, Owner, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
-    work::{CardNews, ReservedNic, SlotCard, SlotId, Vm, private_address, site_address},
+    work::{NicChanges, ReservedNic, SlotId, SlotNic, Vm, private_address, site_address},
 };
 use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_of_a_machine};
 use meshd_store::{Model, StoreError};
@@ -19,13 +19,13 @@ impl Workloads {
     /// All cards, and as of which revision.
     pub fn all_cards(&self) -> (u64, Vec<ReservedNic>) {
         self.env.store.read(|model| match model.cards_since(None) {
-            CardNews::All(all) => (model.card_revision(), all),
-            CardNews::Changed(_) => (model.card_revision(), Vec::new()),
+            NicChanges::All(all) => (model.card_revision(), all),
+            NicChanges::Changed(_) => (model.card_revision(), Vec::new()),
         })
     }
 
     /// Changes of NICs since a revision, if there are any.
-    pub fn cards_since(&self, seen: u64) -> Option<(u64, CardNews)> {
+    pub fn cards_since(&self, seen: u64) -> Option<(u64, NicChanges)> {
         self.env.store.read(|model| {
             let now = model.card_revision();
             (now != seen).then(|| (now, model.cards_since(Some(seen))))
@@ -119,10 +119,10 @@ pub(crate) fn against_slot(
     live: &SiteSnapshot,
     now: Timestamp,
     id: &SlotId,
-    card: SlotCard,
+    nic: SlotNic,
 ) -> Option<String> {
     let ground = Ground { model, live, now };
-    let SlotCard { mac, address } = card;
+    let SlotNic { mac, address } = nic;
     if mac.is_multicast() || mac.0 == [0; 6] {
         return Some(format!("{mac} is no card's address"));
     }
@@ -137,7 +137,7 @@ pub(crate) fn against_slot(
     if let Some(holder) = ground.user_of(address, mac, None).or_else(|| another(model.slot_at(address))) {
         return Some(format!("{address} is {holder}"));
     }
-    let leased = live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
+    let leased = live.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
     let range = leased.into_iter().find(|range| range.contains(address))?;
     Some(format!("{address} lies in the range {}-{}, which is leased to anybody", range.first, range.last))
 }
@@ -247,7 +247,7 @@ impl Ground<'_> {
             let mut next = self.model.next_free_of_vms(pool.first);
             while let Some(address) = next.filter(|address| *address <= pool.last) {
                 // A range may still be leased that site.toml has given up since meshd started.
-                let leased = self.live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
+                let leased = self.live.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
                 let range = leased.into_iter().find(|range| range.contains(address));
                 if range.is_none() && !beside.contains(&address) && self.holder_of(address, mac).is_none() {
                     return Pooled::Free(address);

@@ -66,7 +66,7 @@ fn slots_of(model: &Model, node: NodeId) -> Vec<&Approved> {
         return Vec::new();
     }
     let own = of_node(model.slots(), node).map(|(_, slot)| slot);
-    own.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.card.is_some()).collect()
+    own.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some()).collect()
 }
 
 /// The disks of a node that belong to slots.

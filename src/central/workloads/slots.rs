@@ -6,8 +6,8 @@ use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
     work::{
-        Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmDesiredState, candidates, functions,
-        judge, of_node, unit_of,
+        Approved, MAX_FABRIC, Pick, Slot, SlotId, SlotNic, SlotState, Vm, VmDesiredState, candidates, functions, judge,
+        of_node, unit_of,
     },
 };
 use meshd_proto::{DiskFacts, vm::DiskIdentity};
@@ -80,7 +80,7 @@ pub struct SlotParts {
     /// A fabric device of the node.
     pub fabric: Option<Pick<String>>,
     /// The addresses of the NIC of the virtual machine that has the slot.
-    pub card: Option<SlotCard>,
+    pub nic: Option<SlotNic>,
 }
 
 impl Workloads {
@@ -126,15 +126,15 @@ impl Workloads {
             if let Some(disk) = &disk {
                 check_disk(tx.before(), &slot.id, disk)?;
             }
-            let against = |card| against_slot(tx.before(), &live, now, &slot.id, card);
-            if let Some(why) = parts.card.and_then(against) {
+            let against = |nic| against_slot(tx.before(), &live, now, &slot.id, nic);
+            if let Some(why) = parts.nic.and_then(against) {
                 return Err(SlotError::Card(why));
             }
             if tx.before().slots().len() >= MAX_SLOTS {
                 return Err(SlotError::TooMany);
             }
             let (id, functions) = (slot.id.clone(), slot.functions.clone());
-            Ok(Approved { id, functions, disk, fabric, card: parts.card, disabled: None, approved_at: now })
+            Ok(Approved { id, functions, disk, fabric, nic: parts.nic, disabled: None, approved_at: now })
         })
         .await
     }
@@ -148,7 +148,7 @@ impl Workloads {
                 functions: slot.functions.clone(),
                 disk: None,
                 fabric: None,
-                card: None,
+                nic: None,
                 disabled: None,
                 approved_at: now,
             });

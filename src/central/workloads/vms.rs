@@ -12,7 +12,7 @@ use crate::workloads::{
 use meshd_config::{Site, vm::VmAsk};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
-    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_cards, place_by},
+    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_nics, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
@@ -112,7 +112,7 @@ impl Workloads {
         by: &AuditContext,
     ) -> Result<Vm, VmError> {
         let (live, now) = (self.env.live(), self.env.now());
-        fill_slot_cards(&mut ask.spec, Vec::new());
+        fill_slot_nics(&mut ask.spec, Vec::new());
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
         let vm = self
@@ -276,7 +276,7 @@ impl Workloads {
             place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
-        fill_slot_cards(&mut vm.ask.spec, fit.cards);
+        fill_slot_nics(&mut vm.ask.spec, fit.nics);
         check_slot_cards(model, &self.env.live(), vm, now).map_err(VmError::Cards)?;
         vm.bind(fit.near, fit.numa_mismatch);
         // Units that were found by what they are may bring what holds between fields.

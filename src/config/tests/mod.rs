@@ -89,7 +89,7 @@ fn sample_is_valid_as_it_stands() {
     assert_eq!(overlays, ["base", "agent", "motd"], "a child's overlays come after its parent's");
     assert_eq!(site.default_profile.as_str(), "discovery");
     assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
-    assert_eq!(site.segments[0].pool.as_ref().map(|pool| pool.prefix_len), Some(24));
+    assert_eq!(site.segments[0].subnet.as_ref().map(|subnet| subnet.prefix_len), Some(24));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn cycle_of_profiles_is_reported_for_each_member_only() {
 fn proxy_needs_no_range_and_leases_nothing() {
     let text = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let site = read(&text).unwrap_or_else(|faults| panic!("{faults}"));
-    assert_eq!((site.segments[0].mode, &site.segments[0].pool), (DhcpMode::Proxy, &None));
+    assert_eq!((site.segments[0].mode, &site.segments[0].subnet), (DhcpMode::Proxy, &None));
 }
 
 #[test]

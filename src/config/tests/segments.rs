@@ -41,10 +41,13 @@ fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
     let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
     let names: Vec<String> = site.segments.iter().map(Segment::name).collect();
     assert_eq!(names, ["br0", "eth1", "relay-10.88.0.1", "relay-10.99.0.1"]);
-    let pool = site.segments[2].pool.as_ref().expect("it leases");
-    assert_eq!((pool.prefix_len, pool.lease.as_secs(), pool.domain.as_deref()), (22, 1800, Some("rack-b.example")));
-    assert_eq!((pool.network(), pool.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
-    assert_eq!((site.segments[3].mode, &site.segments[3].pool), (DhcpMode::Proxy, &None));
+    let subnet = site.segments[2].subnet.as_ref().expect("it leases");
+    assert_eq!(
+        (subnet.prefix_len, subnet.lease.as_secs(), subnet.domain.as_deref()),
+        (22, 1800, Some("rack-b.example"))
+    );
+    assert_eq!((subnet.network(), subnet.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
+    assert_eq!((site.segments[3].mode, &site.segments[3].subnet), (DhcpMode::Proxy, &None));
     let relays: Vec<String> = site.segments[3].relay_macs.iter().map(ToString::to_string).collect();
     assert_eq!(relays, ["52:54:00:00:99:01", "52:54:00:00:99:02"]);
     let whom: Vec<Owner> = site.reservations.iter().map(|reservation| reservation.owner).collect();
@@ -128,7 +131,7 @@ fn netmask_that_is_not_written_is_that_of_the_interface_network() {
     let prefix = |text: &str| {
         let site = parse_with(text, Path::new("site.toml"), &networks).unwrap_or_else(|faults| panic!("{faults}"));
         let segment = site.segments.iter().find(|segment| segment.interface() == Some("eth1")).expect("eth1");
-        segment.pool.as_ref().expect("a pool").prefix_len
+        segment.subnet.as_ref().expect("a subnet").prefix_len
     };
     let text = format!("{LEAST}{MORE}");
     assert_eq!(prefix(&text), 16);

@@ -46,16 +46,15 @@ impl VmAsk {
     /// Everything that is wrong with it, whatever node it runs on.
     pub fn faults(&self) -> Vec<SpecFault> {
         let volumes = self.spec.volumes.iter().map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
-        let cards = self.spec.nics.iter().map(|nic| nic.slot);
+        let nics = self.spec.nics.iter().map(|nic| nic.slot);
         let mut faults = self.spec.faults();
         faults
             .extend(self.beyond_its_slots(volumes, |index| (format!("volume[{index}].disk"), "is the disk", "volume")));
-        faults
-            .extend(self.beyond_its_slots(cards, |index| (format!("nic[{index}].slot"), "has the addresses", "card")));
+        faults.extend(self.beyond_its_slots(nics, |index| (format!("nic[{index}].slot"), "has the addresses", "NIC")));
         faults
     }
 
-    /// Of volumes or cards, those that are a part of a slot where no unit is left that it could be the slot of; `of_slot` says which
+    /// Of volumes or NICs, those that are a part of a slot where no unit is left that it could be the slot of; `of_slot` says which
     /// are, `words` gives key, what it is of the slot, and what it is called.
     fn beyond_its_slots(
         &self,

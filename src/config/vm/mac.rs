@@ -3,7 +3,7 @@
 use crate::MacPrefix;
 use meshd_types::{Digest, MacAddr, SystemUuid};
 
-/// The same machine has the same cards wherever it runs: the address follows from UUID and place of the card. `attempt` counts those
+/// The same machine has the same NICs wherever it runs: the address follows from UUID and place of the NIC. `attempt` counts those
 /// before it that others had.
 pub fn derived_mac(prefix: &MacPrefix, uuid: SystemUuid, index: usize, attempt: u32) -> MacAddr {
     let (index, attempt) = (index.to_be_bytes(), attempt.to_be_bytes());

@@ -96,7 +96,7 @@ struct WrittenVm<'d> {
     template: Option<&'d TemplateName>,
     restart: Option<Table<'d>>,
     cloud_init: Option<Table<'d>>,
-    /// Those that became a volume or a card: the n-th here is the n-th of the specification.
+    /// Those that became a volume or a NIC: the n-th here is the n-th of the specification.
     volumes: Vec<Table<'d>>,
     nics: Vec<Table<'d>>,
 }

@@ -1,7 +1,7 @@
 //! Tests of `vm.toml`: faults, a full and a minimal file, and arbitrary text.
 
 use super::*;
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use proptest::prelude::*;
 
 const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -174,7 +174,7 @@ fn minimal_file_gets_a_new_uuid_and_stable_macs() {
     assert_eq!(one, two);
     assert_eq!(one.uuid, fresh());
     assert_ne!(one.nics[0].mac, one.nics[1].mac);
-    assert!(!VmState::Stopped.is_live());
+    assert!(!ReportedVmState::Stopped.is_live());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use meshd_types::{Arch, ImageName};
 /// Why a machine does not boot. Each refusal is answered with a script and recorded as an event; it ends with its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No DHCP exchange of this network card opened a boot session, or it is too long ago, or came from another address.
+    /// No DHCP exchange of this NIC opened a boot session, or it is too long ago, or came from another address.
     NoSession,
     /// Neither UUID, serial nor MAC address identifies the machine.
     Unidentified,
@@ -83,7 +83,7 @@ impl Refusal {
     pub fn message(&self) -> String {
         match self {
             Refusal::NoSession => {
-                "no boot session: this network card asked for no address here in the last 5 minutes, or asks from \
+                "no boot session: this NIC asked for no address here in the last 5 minutes, or asks from \
                  another address than it was given. DHCP is done again now"
                     .to_owned()
             }

@@ -24,7 +24,7 @@ pub struct ScriptRequest {
     pub manufacturer: String,
     /// SMBIOS product name.
     pub product: String,
-    /// SMBIOS board serial number. No ID is derived from it; it tells a machine with another network card from another machine.
+    /// SMBIOS board serial number. No ID is derived from it; it tells a machine with another NIC from another machine.
     pub board_serial: String,
     /// What iPXE was built for; `None` if it does not say.
     pub arch: Option<Arch>,

@@ -37,7 +37,7 @@ fn site() -> Site {
             link: Link::Interface("br0".into()),
             address: None,
             mode: DhcpMode::Off,
-            pool: None,
+            subnet: None,
             relay_macs: Vec::new(),
         }],
         reservations: Vec::new(),

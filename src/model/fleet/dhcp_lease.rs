@@ -13,7 +13,7 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// Until when; kept afterwards as long as the address is not needed, so that a machine gets its old one back.
     pub expires_at: Timestamp,
-    /// The virtual machine whose card that is: the lease goes with its record.
+    /// The virtual machine whose NIC that is: the lease goes with its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<SystemUuid>,
 }

@@ -26,9 +26,9 @@ pub use vm::placement::{
 pub use vm::{
     node_loss::MAX_REFUSED,
     numa_locality::Locality,
+    phase::VmPhase,
     record::{Begun, NodeReport, Placement, Vm, VmChange, VmDesiredState},
-    reserved_nic::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address},
-    status::VmStatus,
+    reserved_nic::{NicChanges, ReservedNic, SlotNic, fill_slot_nics, private_address, site_address},
 };
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::*;
 use meshd_config::vm::{OnNodeLoss, UnitWish, VmAsk};
 use meshd_proto::{
     PciFacts, UnitFacts, UnitState,
-    vm::{VmReport, VmSpec, VmState},
+    vm::{ReportedVmState, VmReport, VmSpec},
 };
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
 use proptest::prelude::*;
@@ -121,7 +121,7 @@ fn of_many_placements_on_many_nodes_none_is_double_and_all_units_are_given() {
 #[derive(Clone, Debug)]
 enum Step {
     Create { number: u16, wishes: usize },
-    Report { number: u16, state: VmState },
+    Report { number: u16, state: ReportedVmState },
     Missing { number: u16 },
     Reboot { node: usize },
     Delete { number: u16 },
@@ -130,7 +130,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    use VmState::*;
+    use ReportedVmState::*;
     let number = 0..12u16;
     let state = prop::sample::select(vec![Starting, Running, Stopping, Waiting, Stopped, Failed]);
     prop_oneof![

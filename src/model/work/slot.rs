@@ -7,10 +7,10 @@
 //!                   disable enable                                        └▶ failed
 //! ```
 
-use super::{SlotCard, Vm, VmDesiredState};
+use super::{SlotNic, Vm, VmDesiredState};
 use meshd_proto::{
     DiskFacts, Facts, SlotFacts, UnitFacts, UnitKind, UnitState,
-    vm::{DiskIdentity, VmState},
+    vm::{DiskIdentity, ReportedVmState},
 };
 use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -66,8 +66,8 @@ pub struct Approved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
     /// Addresses for a NIC with `slot = true`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub card: Option<SlotCard>,
+    #[serde(rename = "card", default, skip_serializing_if = "Option::is_none")]
+    pub nic: Option<SlotNic>,
     /// Why an operator disabled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
@@ -264,15 +264,22 @@ fn held(vm: &Vm) -> (SlotState, String) {
     match (vm.desired_state, seen, &vm.obstacle) {
         (VmDesiredState::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
         (VmDesiredState::Release, ..) => (SlotState::Releasing, of),
-        (_, Some(VmState::Failed), _) => {
+        (_, Some(ReportedVmState::Failed), _) => {
             let why = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).map(|failure| failure.detail.as_str());
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
         }
-        (_, Some(VmState::Starting), _) => (SlotState::Provisioning, of),
-        (_, Some(VmState::Running | VmState::Paused | VmState::Stopping | VmState::Waiting), _) => {
-            (SlotState::Active, of)
-        }
-        (_, None | Some(VmState::Stopped), _) => (SlotState::Reserved, of),
+        (_, Some(ReportedVmState::Starting), _) => (SlotState::Provisioning, of),
+        (
+            _,
+            Some(
+                ReportedVmState::Running
+                | ReportedVmState::Paused
+                | ReportedVmState::Stopping
+                | ReportedVmState::Waiting,
+            ),
+            _,
+        ) => (SlotState::Active, of),
+        (_, None | Some(ReportedVmState::Stopped), _) => (SlotState::Reserved, of),
     }
 }
 

@@ -34,7 +34,7 @@ fn id(unit: &str) -> SlotId {
 fn approve(unit: &str, facts: &Facts, fabric: Option<&str>) -> Approved {
     let functions = functions(unit_of(&id(unit), facts).expect("it is there"));
     let fabric = fabric.map(str::to_owned);
-    Approved { id: id(unit), functions, disk: None, fabric, card: None, disabled: None, approved_at: Timestamp::EPOCH }
+    Approved { id: id(unit), functions, disk: None, fabric, nic: None, disabled: None, approved_at: Timestamp::EPOCH }
 }
 
 const ONE: &str = "0000:41:00.0";
@@ -68,11 +68,11 @@ fn whoever_holds_it_says_where_it_stands() {
     let state = |vm: &Vm| judge(id(ONE), &facts, None, Some(vm), false).state;
     assert_eq!(state(&vm), SlotState::Reserved);
     for (told, expected) in [
-        (VmState::Starting, SlotState::Provisioning),
-        (VmState::Running, SlotState::Active),
-        (VmState::Waiting, SlotState::Active),
-        (VmState::Failed, SlotState::Failed),
-        (VmState::Stopped, SlotState::Reserved),
+        (ReportedVmState::Starting, SlotState::Provisioning),
+        (ReportedVmState::Running, SlotState::Active),
+        (ReportedVmState::Waiting, SlotState::Active),
+        (ReportedVmState::Failed, SlotState::Failed),
+        (ReportedVmState::Stopped, SlotState::Reserved),
     ] {
         let (uuid, name) = (vm.uuid(), vm.name().clone());
         vm.apply_report(VmReport::new(uuid, name, told), Timestamp::EPOCH);

@@ -77,21 +77,21 @@ async fn incremental_scan_reports_exactly_the_changed_nics() {
     let store = Store::open(dir.path()).expect("a store");
     let news = |seen| store.read(|model| (model.card_revision(), model.cards_since(seen)));
     change(&store, |tx| tx.put_vm(vm(1))).await;
-    let (seen, CardNews::All(all)) = news(None) else { panic!("nothing was seen before") };
+    let (seen, NicChanges::All(all)) = news(None) else { panic!("nothing was seen before") };
     assert_eq!(
         all.iter().map(|card| (card.mac, card.address)).collect::<Vec<_>>(),
         [(mac(1), Some(ip(1))), (mac(0x8001), None)]
     );
     // Its state changes, not its cards.
     change(&store, |tx| tx.put_vm(Vm { desired_state: VmDesiredState::Run, ..vm(1) })).await;
-    assert_eq!(news(Some(seen)), (seen, CardNews::Changed(Vec::new())));
+    assert_eq!(news(Some(seen)), (seen, NicChanges::Changed(Vec::new())));
     change(&store, |tx| tx.put_vm(vm(2))).await;
     change(&store, |tx| tx.remove_vm(uuid(1))).await;
-    let (_, CardNews::Changed(changed)) = news(Some(seen)) else { panic!("it is not far behind") };
+    let (_, NicChanges::Changed(changed)) = news(Some(seen)) else { panic!("it is not far behind") };
     let there: Vec<(MacAddr, bool)> = changed.iter().map(|(mac, card)| (*mac, card.is_some())).collect();
     assert_eq!(there, [(mac(1), false), (mac(2), true), (mac(0x8001), false), (mac(0x8002), true)]);
     change(&store, |tx| (3..3000).for_each(|number| tx.put_vm(vm(number)))).await;
-    assert!(matches!(news(Some(seen)).1, CardNews::All(all) if all.len() == 2 * 2998), "it is told of all");
+    assert!(matches!(news(Some(seen)).1, NicChanges::All(all) if all.len() == 2 * 2998), "it is told of all");
 }
 
 #[tokio::test]

@@ -56,25 +56,25 @@ impl VmIndex {
 
     pub(crate) fn put_slot(&mut self, slot: Approved) {
         self.remove_slot(&slot.id);
-        if let Some(card) = slot.card {
-            self.slot_macs.insert(card.mac, slot.id.clone());
-            card.address.map(|address| self.slot_addresses.insert(address, slot.id.clone()));
+        if let Some(nic) = slot.nic {
+            self.slot_macs.insert(nic.mac, slot.id.clone());
+            nic.address.map(|address| self.slot_addresses.insert(address, slot.id.clone()));
         }
         self.slots.insert(slot.id.clone(), slot);
     }
 
     fn remove_slot(&mut self, id: &SlotId) {
-        let Some(card) = self.slots.remove(id).and_then(|slot| slot.card) else { return };
+        let Some(nic) = self.slots.remove(id).and_then(|slot| slot.nic) else { return };
         // It may be another slot's by now: a node whose ID becomes another one takes its slots along in one transaction.
-        forget(&mut self.slot_macs, card.mac, id);
-        if let Some(address) = card.address {
+        forget(&mut self.slot_macs, nic.mac, id);
+        if let Some(address) = nic.address {
             forget(&mut self.slot_addresses, address, id);
         }
     }
 
     pub(crate) fn put_vm(&mut self, vm: Vm) {
         let old = self.take_vm(vm.uuid());
-        if old.as_ref().is_none_or(|old| !old.has_cards_of(&vm)) {
+        if old.as_ref().is_none_or(|old| !old.has_same_nics(&vm)) {
             old.iter().for_each(|old| self.cards.remove(old));
             self.cards.add(&vm);
         }

@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use crate::vm::{disks::ownership_marker, net::nic_addresses};
-use meshd_proto::vm::{MAX_VMS, Nic, VmFetching, VmReport, VmSpec, VmState};
+use meshd_proto::vm::{MAX_VMS, Nic, ReportedVmState, VmFetching, VmReport, VmSpec};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ impl Reconciler {
         for run in self.waiting.all() {
             let report = all.entry(run.spec.uuid).or_insert_with(|| fresh(&run.spec));
             if !report.state.is_live() {
-                (report.state, report.start) = (VmState::Starting, Some(run.start));
+                (report.state, report.start) = (ReportedVmState::Starting, Some(run.start));
                 let fetched = || self.volumes.progress(run.spec.files().map(|(_, digest)| digest));
                 report.fetching = Some(self.writes.progress(run.spec.uuid).unwrap_or_else(fetched));
             }
@@ -52,6 +52,6 @@ impl Reconciler {
 }
 
 fn fresh(spec: &VmSpec) -> VmReport {
-    let plain = VmReport::new(spec.uuid, spec.name.clone(), VmState::Starting);
+    let plain = VmReport::new(spec.uuid, spec.name.clone(), ReportedVmState::Starting);
     VmReport { fetching: Some(VmFetching::default()), ..plain }
 }

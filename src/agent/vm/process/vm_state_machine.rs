@@ -13,7 +13,7 @@
 pub use super::vm_event::{ShutdownCause, VmAction, VmEvent, VmRecord};
 
 use super::exit_status::{crash, cut};
-use meshd_proto::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
+use meshd_proto::vm::{ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind};
 use std::time::Duration;
 
 /// Timeout until the guest runs, and the addition for each GiB of memory: with devices or huge pages all memory is mapped first.
@@ -92,15 +92,15 @@ impl VmStateMachine {
     }
 
     /// Returns the state for reports.
-    pub fn state(&self) -> VmState {
+    pub fn state(&self) -> ReportedVmState {
         match &self.state {
-            MachineState::Off if self.kept.failure.is_some() => VmState::Failed,
-            MachineState::Off => VmState::Stopped,
-            MachineState::Starting { .. } => VmState::Starting,
-            MachineState::Running { .. } => VmState::Running,
-            MachineState::Paused { .. } => VmState::Paused,
-            MachineState::Stopping { .. } => VmState::Stopping,
-            MachineState::Waiting { .. } => VmState::Waiting,
+            MachineState::Off if self.kept.failure.is_some() => ReportedVmState::Failed,
+            MachineState::Off => ReportedVmState::Stopped,
+            MachineState::Starting { .. } => ReportedVmState::Starting,
+            MachineState::Running { .. } => ReportedVmState::Running,
+            MachineState::Paused { .. } => ReportedVmState::Paused,
+            MachineState::Stopping { .. } => ReportedVmState::Stopping,
+            MachineState::Waiting { .. } => ReportedVmState::Waiting,
         }
     }
 

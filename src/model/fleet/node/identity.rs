@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn rivals_are_told_apart_by_their_cards_and_bounded() {
+    fn rivals_are_told_apart_by_their_nics_and_bounded() {
         let at = Timestamp::from_millis;
         let rival = |mac: u8, now: i64| ConflictingMachine {
             fingerprint: sighting(mac, "B").fingerprint,
@@ -315,10 +315,10 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_names_cards_without_end_is_taken_at_its_word_for_some_of_them() {
+    fn nics_of_one_machine_without_end_are_bounded() {
         let mut node = known(1, "A");
-        let cards = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
-        node.recognise(&Facts::default(), cards);
+        let nics = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
+        node.recognise(&Facts::default(), nics);
         assert_eq!(node.fingerprint.macs.len(), MAX_MACS);
         assert!(node.fingerprint.macs.contains(&node.mac));
     }

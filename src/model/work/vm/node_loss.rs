@@ -2,7 +2,7 @@
 
 use super::record::{Begun, NodeReport, Vm, VmChange, VmDesiredState};
 use meshd_config::vm::OnNodeLoss;
-use meshd_proto::vm::{RestartWhen, VmFailure, VmFailureKind, VmState};
+use meshd_proto::vm::{ReportedVmState, RestartWhen, VmFailure, VmFailureKind};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
 /// Maximum number of nodes that refuse one start.
@@ -14,7 +14,7 @@ impl Vm {
     /// The node reports all its VMs, and this is not among them. `serves`: the node is in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_told().then_some(())?;
-        let fetched = |seen: &NodeReport| seen.state == VmState::Starting;
+        let fetched = |seen: &NodeReport| seen.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
             || self.desired_state == VmDesiredState::Run && self.seen.as_ref().is_some_and(fetched)
         {
@@ -54,7 +54,7 @@ impl Vm {
         if self.desired_state == VmDesiredState::Run {
             self.desired_state = VmDesiredState::Stop;
             let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
-            let (state, failure) = (VmState::Failed, Some(failure));
+            let (state, failure) = (ReportedVmState::Failed, Some(failure));
             self.seen = Some(NodeReport { state, failure, restarts: 0, start: None, since: now, told: false });
         }
         VmChange::Lost(why)
@@ -80,7 +80,7 @@ impl Vm {
     pub fn give_back(&mut self) -> Option<NodeId> {
         let node = self.node()?;
         let seen = self.seen.as_ref().filter(|seen| {
-            let never_ran = seen.told && (seen.state, seen.restarts) == (VmState::Failed, 0);
+            let never_ran = seen.told && (seen.state, seen.restarts) == (ReportedVmState::Failed, 0);
             never_ran && seen.start == Some(self.start) && self.begun == Begun::Once(self.start)
         })?;
         let failure = seen.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;

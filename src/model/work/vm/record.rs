@@ -8,11 +8,11 @@
 //! ```
 //! It leaves its node only by that word, or after the node was fenced.
 
-use super::{numa_locality::Locality, reserved_nic::fill_slot_cards};
+use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
 use meshd_config::vm::VmAsk;
 use meshd_proto::vm::{
-    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmOrder, VmReport, VmState,
-    VmWant, VolumeName,
+    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmOrder,
+    VmReport, VmWant, VolumeName,
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
@@ -55,7 +55,7 @@ pub enum Begun {
 /// The last report of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    pub state: VmState,
+    pub state: ReportedVmState,
     /// Cause of the last failure or restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<VmFailure>,
@@ -233,7 +233,7 @@ impl Vm {
 
     /// Returns true while it runs or starts, according to the node; true before the first report.
     pub fn is_up(&self) -> bool {
-        self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+        self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
     }
 
     /// Returns true while it runs or is ordered to run.
@@ -243,21 +243,21 @@ impl Vm {
 
     /// Returns true while the guest is paused; a start resumes it.
     pub fn is_paused(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.state == VmState::Paused)
+        self.seen.as_ref().is_some_and(|seen| seen.state == ReportedVmState::Paused)
     }
 
     /// Returns true while the node reports a process of it, or a start.
     pub fn is_running(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
     }
 
     /// Returns true once the node reports the desired state for the newest order. Until then the order is repeated.
     pub fn is_settled(&self) -> bool {
-        let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
+        let off = |state: ReportedVmState| matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed);
         self.stray_nodes.is_empty()
             && match (self.desired_state, &self.seen) {
                 (VmDesiredState::Run, Some(seen)) => {
-                    seen.state != VmState::Stopping && seen.start.is_none_or(|start| start == self.start)
+                    seen.state != ReportedVmState::Stopping && seen.start.is_none_or(|start| start == self.start)
                 }
                 (VmDesiredState::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
                 (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
@@ -304,14 +304,14 @@ impl Vm {
         let why = failure.as_ref().map_or_else(String::new, |failure| failure.detail.clone());
         let told = match state {
             _ if is_same => None,
-            VmState::Running => Some(VmChange::Started),
-            VmState::Stopped => Some(VmChange::Stopped),
-            VmState::Paused => Some(VmChange::Paused(why)),
-            VmState::Failed => Some(VmChange::Failed(why)),
-            VmState::Waiting => Some(VmChange::Restarted(why)),
-            VmState::Starting | VmState::Stopping => None,
+            ReportedVmState::Running => Some(VmChange::Started),
+            ReportedVmState::Stopped => Some(VmChange::Stopped),
+            ReportedVmState::Paused => Some(VmChange::Paused(why)),
+            ReportedVmState::Failed => Some(VmChange::Failed(why)),
+            ReportedVmState::Waiting => Some(VmChange::Restarted(why)),
+            ReportedVmState::Starting | ReportedVmState::Stopping => None,
         };
-        if state == VmState::Running {
+        if state == ReportedVmState::Running {
             self.refused.clear();
         }
         self.seen = Some(NodeReport { state, failure, restarts, start, since, told: true });
@@ -324,7 +324,7 @@ impl Vm {
         self.ask.spec.units.clear();
         self.bind(None, false);
         self.slot_disks(Vec::new());
-        fill_slot_cards(&mut self.ask.spec, Vec::new());
+        fill_slot_nics(&mut self.ask.spec, Vec::new());
         self.disks.clear();
     }
 }

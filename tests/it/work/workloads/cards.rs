@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_central::{SlotError, SlotParts};
-use meshd_model::work::SlotCard;
+use meshd_model::work::SlotNic;
 use meshd_proto::vm::{Nic, VmWant};
 use meshd_types::MacAddr;
 use std::{collections::BTreeSet, fs, net::Ipv4Addr};
@@ -149,18 +149,18 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
     };
     assert_eq!((shown(&third), shown(&first)), (None, Some([172, 30, 0, 9].into())));
     let mac: MacAddr = third.ask.spec.nics[0].mac;
-    let plain = VmReport::new(third.uuid(), third.name().clone(), VmState::Running);
+    let plain = VmReport::new(third.uuid(), third.name().clone(), ReportedVmState::Running);
     let report = VmReport { addresses: [(mac, Ipv4Addr::new(172, 30, 0, 77))].into(), ..plain };
     assert!(one.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(shown(&third), Some([172, 30, 0, 77].into()));
 }
 
 /// Approves a unit with addresses.
-async fn approve(rig: &Rig, unit: &str, card: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
+async fn approve(rig: &Rig, unit: &str, nic: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
     let slots = rig.central.workloads.slots();
     let id = slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
-    let card = SlotCard { mac: card.0.parse().unwrap(), address: card.1 };
-    let parts = SlotParts { card: Some(card), ..SlotParts::default() };
+    let nic = SlotNic { mac: nic.0.parse().unwrap(), address: nic.1 };
+    let parts = SlotParts { nic: Some(nic), ..SlotParts::default() };
     rig.central.workloads.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
 

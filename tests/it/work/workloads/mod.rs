@@ -17,11 +17,11 @@ use meshd_central::{LinkCommand, VmError};
 use meshd_config::vm::{VmAsk, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
-    work::{Vm, VmStatus},
+    work::{Vm, VmPhase},
 };
 use meshd_proto::{
     Facts, FromAgent, Hello, VERSION,
-    vm::{VmReport, VmState, VmUpdate},
+    vm::{ReportedVmState, VmReport, VmUpdate},
 };
 use meshd_trust::Peer;
 use meshd_types::{NodeId, SystemUuid};
@@ -76,13 +76,13 @@ pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {
     rig.central.store().read(|model| model.vm(vm.uuid()).cloned())
 }
 
-pub fn life(rig: &Rig, vm: &Vm) -> VmStatus {
-    record(rig, vm).expect("it is on record").life(true)
+pub fn life(rig: &Rig, vm: &Vm) -> VmPhase {
+    record(rig, vm).expect("it is on record").phase(true)
 }
 
 /// The node tells of these, and of no others.
-pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, VmState)]) {
-    let report = |(vm, state): &(&Vm, VmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
+pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, ReportedVmState)]) {
+    let report = |(vm, state): &(&Vm, ReportedVmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms })).await);
 }

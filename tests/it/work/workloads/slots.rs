@@ -44,7 +44,7 @@ async fn approve(rig: &Rig, unit: &str, disk: Option<&str>, fabric: Option<&str>
     let parts = SlotParts {
         disk: disk.map(|disk| disk.parse().unwrap()),
         fabric: fabric.map(|fabric| fabric.parse().unwrap()),
-        card: None,
+        nic: None,
     };
     rig.central.workloads.approve_slot(slot(rig, unit), parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
@@ -130,7 +130,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
 /// The node tells that it runs, and that its disk is its own.
 async fn runs(machine: &Machine<'_>, vm: &Vm) {
     let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
-    let report = VmReport { disks, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
+    let report = VmReport { disks, ..VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Running) };
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
 }
 
@@ -287,7 +287,7 @@ async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
     let contents = [("d".parse().unwrap(), vec!["xfs file system on sda".to_owned()])].into();
-    let report = VmReport { disks, contents, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
+    let report = VmReport { disks, contents, ..VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Running) };
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vec![report.clone()] })).await);
     }

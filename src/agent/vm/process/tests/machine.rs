@@ -18,7 +18,7 @@ fn running(when: RestartWhen) -> VmStateMachine {
     let mut machine = machine(when);
     assert_eq!(machine.on(at(0), VmEvent::Start), [VmAction::Launch]);
     assert_eq!(machine.on(at(1), VmEvent::Answered), []);
-    assert_eq!(machine.state(), VmState::Running);
+    assert_eq!(machine.state(), ReportedVmState::Running);
     machine
 }
 
@@ -36,7 +36,7 @@ fn a_guest_that_hears_the_button_is_stopped_and_no_policy_brings_it_back() {
     assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), [VmAction::PowerDown]);
     machine.on(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
     assert_eq!(machine.on(at(6), ended()), []);
-    assert_eq!((machine.state(), machine.deadline()), (VmState::Stopped, None));
+    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Stopped, None));
     assert_eq!(machine.kept(), &VmRecord::default());
 }
 
@@ -48,7 +48,7 @@ fn a_guest_that_does_not_hear_is_terminated_then_killed() {
     assert_eq!(machine.on(at(35), VmEvent::Tick), [VmAction::Terminate]);
     assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), [VmAction::Kill]);
     machine.on(at(46), ended());
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn a_stop_during_the_start_asks_nobody() {
     machine.on(at(0), VmEvent::Start);
     assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), [VmAction::Terminate]);
     machine.on(at(1), VmEvent::Answered);
-    assert_eq!(machine.state(), VmState::Stopping, "too late");
+    assert_eq!(machine.state(), ReportedVmState::Stopping, "too late");
     machine.on(at(2), ended());
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_qemu_that_does_not_start_fails_with_its_words() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
     machine.on(at(1), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::NotStarted)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::NotStarted)));
     let failure = machine.kept().failure.clone().expect("it has one");
     assert_eq!(failure.log, ["its last word"]);
     assert!(failure.detail.contains("signal 9"));
@@ -92,7 +92,7 @@ fn a_qemu_that_never_answers_is_killed_and_more_memory_gives_more_time() {
     assert_eq!(machine.on(at(120), VmEvent::Tick), []);
     assert_eq!(machine.on(at(121), VmEvent::Tick), [VmAction::Kill]);
     machine.on(at(122), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::StartTimeout)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout)));
     assert_eq!(machine.kept().failure.as_ref().map(|failure| failure.log.len()), Some(1));
 }
 
@@ -102,14 +102,14 @@ fn a_crash_is_waited_out_longer_each_time_and_given_up() {
     let mut now = 10;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.on(at(now), ended());
-        assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Crashed)));
+        assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Crashed)));
         assert_eq!((machine.kept().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
         assert_eq!(machine.on(at(now + delay), VmEvent::Tick), [VmAction::Launch]);
         machine.on(at(now + delay), VmEvent::Answered);
         now += delay + 1;
     }
     machine.on(at(now), ended());
-    assert_eq!(machine.state(), VmState::Failed);
+    assert_eq!(machine.state(), ReportedVmState::Failed);
     assert!(machine.kept().failure.as_ref().is_some_and(|failure| failure.detail.contains("given up after 3")));
 }
 
@@ -126,9 +126,9 @@ fn a_long_run_ends_a_row() {
 #[test]
 fn a_guest_that_switches_itself_off_comes_back_only_where_it_shall_always() {
     for (when, state) in [
-        (RestartWhen::Never, VmState::Stopped),
-        (RestartWhen::OnFailure, VmState::Stopped),
-        (RestartWhen::Always, VmState::Waiting),
+        (RestartWhen::Never, ReportedVmState::Stopped),
+        (RestartWhen::OnFailure, ReportedVmState::Stopped),
+        (RestartWhen::Always, ReportedVmState::Waiting),
     ] {
         let mut machine = running(when);
         machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
@@ -155,7 +155,7 @@ fn a_restart_is_a_stop_and_a_start_and_a_stop_meanwhile_wins() {
     machine.on(at(8), VmEvent::Restart { grace: GRACE });
     machine.on(at(9), VmEvent::Stop { grace: GRACE });
     assert_eq!(machine.on(at(10), ended()), []);
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
     assert_eq!(machine.on(at(11), VmEvent::Restart { grace: GRACE }), [VmAction::Launch], "one that is off is started");
 }
 
@@ -167,11 +167,11 @@ fn a_machine_is_taken_over_as_it_was_left() {
         let actions = machine.adopt(at(0), is_alive);
         (machine.state(), actions)
     };
-    assert_eq!(left(true, true, RestartWhen::Never), (VmState::Running, vec![]));
-    assert_eq!(left(true, false, RestartWhen::Never), (VmState::Failed, vec![]));
-    assert_eq!(left(true, false, RestartWhen::OnFailure), (VmState::Waiting, vec![]));
-    assert_eq!(left(false, true, RestartWhen::Always), (VmState::Stopping, vec![VmAction::Terminate]));
-    assert_eq!(left(false, false, RestartWhen::Always), (VmState::Stopped, vec![]));
+    assert_eq!(left(true, true, RestartWhen::Never), (ReportedVmState::Running, vec![]));
+    assert_eq!(left(true, false, RestartWhen::Never), (ReportedVmState::Failed, vec![]));
+    assert_eq!(left(true, false, RestartWhen::OnFailure), (ReportedVmState::Waiting, vec![]));
+    assert_eq!(left(false, true, RestartWhen::Always), (ReportedVmState::Stopping, vec![VmAction::Terminate]));
+    assert_eq!(left(false, false, RestartWhen::Always), (ReportedVmState::Stopped, vec![]));
 }
 
 #[test]
@@ -179,17 +179,17 @@ fn one_whose_agent_ended_while_it_started_is_waited_for_and_failed_in_time() {
     let left = || {
         let mut machine = machine(RestartWhen::Never);
         machine.kept.wanted = true;
-        assert_eq!((machine.adopt(at(0), true), machine.state()), (vec![], VmState::Starting));
+        assert_eq!((machine.adopt(at(0), true), machine.state()), (vec![], ReportedVmState::Starting));
         machine
     };
     let mut answers = left();
     answers.on(at(1), VmEvent::Answered);
-    assert_eq!((answers.state(), answers.kept().answered), (VmState::Running, true));
+    assert_eq!((answers.state(), answers.kept().answered), (ReportedVmState::Running, true));
     let mut hangs = left();
     let deadline = hangs.deadline().expect("it has one");
     assert_eq!(hangs.on(deadline, VmEvent::Tick), [VmAction::Kill]);
     hangs.on(deadline, VmEvent::Ended { how: "was killed".to_owned(), log: Vec::new() });
-    assert_eq!(hangs.state(), VmState::Failed);
+    assert_eq!(hangs.state(), ReportedVmState::Failed);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn one_of_another_boot_waits_for_an_order_whatever_its_policy() {
     let mut machine = machine(RestartWhen::Always);
     machine.kept = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
     machine.left_over();
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen)));
     assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, vec![]));
     assert_eq!(machine.on(at(10_000), VmEvent::Start), [VmAction::Launch]);
 }
@@ -207,7 +207,7 @@ fn what_does_not_die_is_told() {
     let mut machine = running(RestartWhen::Always);
     assert_eq!(machine.on(at(5), VmEvent::Discard), [VmAction::Kill]);
     machine.on(at(5) + KILL_TIMEOUT, VmEvent::Tick);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Immortal)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Immortal)));
 }
 
 fn paused(resumable: bool) -> VmEvent {
@@ -218,18 +218,18 @@ fn paused(resumable: bool) -> VmEvent {
 fn a_guest_that_is_held_is_told_and_goes_on_by_an_order() {
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.on(at(5), paused(true)), []);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Paused, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Paused, Some(VmFailureKind::Paused)));
     assert_eq!((machine.deadline(), machine.kept().wanted), (None, true));
     assert_eq!(machine.on(at(6), VmEvent::Start), [VmAction::Resume]);
-    assert_eq!(machine.state(), VmState::Paused, "until QEMU says so");
+    assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU says so");
     machine.on(at(7), VmEvent::Resumed);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Running, None));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Running, None));
     machine.on(at(8), paused(true));
     assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), [VmAction::Resume]);
     machine.on(at(10), paused(true));
     assert_eq!(machine.on(at(11), VmEvent::Stop { grace: GRACE }), [VmAction::Terminate], "it hears no button");
     machine.on(at(12), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Stopped, None));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Stopped, None));
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_policy_lets_a_held_guest_go_on_in_measure() {
         machine.on(at(now), VmEvent::Resumed);
     }
     machine.on(at(now), paused(true));
-    assert_eq!((machine.state(), machine.deadline()), (VmState::Paused, None), "given up until an order");
+    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Paused, None), "given up until an order");
     assert_eq!(machine.on(at(now), VmEvent::Start), [VmAction::Resume]);
     assert_eq!(machine.kept().restarts, 0);
 }
@@ -254,16 +254,16 @@ fn a_guest_that_cannot_go_on_is_started_anew() {
     let mut machine = running(RestartWhen::OnFailure);
     assert_eq!(machine.on(at(5), paused(false)), [VmAction::Terminate]);
     machine.on(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Paused)));
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.on(at(5), paused(false)), []);
-    assert_eq!(machine.state(), VmState::Paused);
+    assert_eq!(machine.state(), ReportedVmState::Paused);
     assert_eq!(machine.on(at(6), VmEvent::Start), [VmAction::Terminate]);
     assert_eq!(machine.on(at(7), ended()), [VmAction::Launch]);
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), paused(true));
     machine.on(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Crashed)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Crashed)));
 }
 
 fn failure() -> VmFailure {
@@ -276,7 +276,7 @@ fn a_guest_that_cannot_be_let_run_is_killed_before_it_does() {
     machine.on(at(0), VmEvent::Start);
     assert_eq!(machine.on(at(1), VmEvent::CannotGo(failure())), [VmAction::Kill]);
     machine.on(at(2), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Prepare)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Prepare)));
     assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::CannotGo(failure())), [], "too late");
 }
 
@@ -308,8 +308,8 @@ proptest! {
         for (pause, event) in events {
             now += Duration::from_secs(pause);
             machine.on(now, event);
-            let waits = matches!(machine.state(), VmState::Starting | VmState::Stopping | VmState::Waiting);
-            prop_assert!(machine.deadline().is_some() == waits || machine.state() == VmState::Paused);
+            let waits = matches!(machine.state(), ReportedVmState::Starting | ReportedVmState::Stopping | ReportedVmState::Waiting);
+            prop_assert!(machine.deadline().is_some() == waits || machine.state() == ReportedVmState::Paused);
             prop_assert!(machine.kept().restarts <= 3);
         }
         // Left alone, it always comes to rest or runs.

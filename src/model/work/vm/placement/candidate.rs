@@ -1,7 +1,7 @@
 //! A node as the scheduler sees it, and the result of a placement.
 
 use super::allocations::Allocations;
-use crate::work::{Approved, SlotCard};
+use crate::work::{Approved, SlotNic};
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     DiskFacts, Hosting, PciFacts, UnitFacts,
@@ -64,7 +64,7 @@ pub struct PlacementFit {
     /// Disks for the volumes that are the disk of a slot.
     pub disks: Vec<DiskIdentity>,
     /// Addresses for the NICs that have the addresses of a slot.
-    pub cards: Vec<SlotCard>,
+    pub nics: Vec<SlotNic>,
     /// NUMA node to which the VM is bound because its units are there.
     pub near: Option<u32>,
     /// The units are on several NUMA nodes, or not on the requested one.

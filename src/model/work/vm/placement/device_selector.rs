@@ -74,7 +74,7 @@ pub fn disk_units<'a>(
 }
 
 /// Assigned units whose slots provide the requested addresses.
-pub fn card_units<'a>(
+pub fn nic_units<'a>(
     ask: &VmAsk,
     granted: &[&'a UnitFacts],
     host: &CandidateNode<'_>,
@@ -129,9 +129,8 @@ pub fn grant<'a>(
         free.iter().position(|unit| unit.members.iter().any(|member| member.address == slot.id.unit.as_str()))
     };
     let needed = needed.into_iter().map(of).collect::<Option<Vec<usize>>>()?;
-    let (disks, cards) = (slot_volumes(ask), slot_nics(ask));
-    let wanted =
-        |desired_state: usize| SlotResourceRequest { disk: desired_state < disks, card: desired_state < cards };
+    let (disks, nics) = (slot_volumes(ask), slot_nics(ask));
+    let wanted = |desired_state: usize| SlotResourceRequest { disk: desired_state < disks, nic: desired_state < nics };
     let fits = |desired_state: usize, unit: usize| {
         // A named disk cannot also be the disk of a slot.
         let twice = desired_state < disks && needed.contains(&unit);
@@ -213,7 +212,7 @@ pub fn lack(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(RejectReason, Stri
     if let Some(granted) = grant(ask, host.units, Some(host), None) {
         let disk = disk_units(ask, &granted, host).find_map(|unit| slot_resources::slot_disk(host, unit).err());
         return disk
-            .or_else(|| card_units(ask, &granted, host).find_map(|unit| slot_resources::slot_card(host, unit).err()));
+            .or_else(|| nic_units(ask, &granted, host).find_map(|unit| slot_resources::slot_nic(host, unit).err()));
     }
     let wished = if ask.units.whole {
         "all units of it".to_owned()
@@ -226,7 +225,7 @@ pub fn lack(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(RejectReason, Stri
     }
     let of_interest = |unit: &&UnitFacts| ask.units.whole || helps(ask, unit);
     // Units that are free but not assignable give the most specific reason.
-    let wanted = SlotResourceRequest { disk: slot_volumes(ask) > 0, card: slot_nics(ask) > 0 };
+    let wanted = SlotResourceRequest { disk: slot_volumes(ask) > 0, nic: slot_nics(ask) > 0 };
     let free = host.units.iter().filter(|unit| !ask.units.whole && helps(ask, unit) && is_free(host, unit));
     let parts: Vec<(RejectReason, String)> =
         free.filter_map(|unit| slot_resources::against(host, unit, wanted)).collect();

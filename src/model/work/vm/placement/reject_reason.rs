@@ -48,7 +48,7 @@ reject_reasons! {
     UnitNotReady = "unit_not_ready": "The units cannot be assigned now.",
     SlotClosed = "slot_closed": "The slots of the units are not approved, disabled, or share a fabric device with a taken slot.",
     SlotWithoutDisk = "slot_without_disk": "The slots of the units have no disk.",
-    SlotWithoutCard = "slot_without_card": "The slots of the units have no MAC address.",
+    SlotWithoutNic = "slot_without_card": "The slots of the units have no MAC address.",
     DiskTaken = "disk_taken": "A VM, a slot or the node itself has the disk.",
 }
 

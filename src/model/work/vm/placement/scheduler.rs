@@ -104,8 +104,8 @@ fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(PlacementCost, Placemen
     let disks = device_selector::disk_units(ask, &granted, host)
         .map(|unit| slot_resources::slot_disk(host, unit).ok().cloned());
     let disks = disks.collect::<Option<Vec<_>>>()?;
-    let cards = device_selector::card_units(ask, &granted, host).map(|unit| slot_resources::slot_card(host, unit).ok());
-    let cards = cards.collect::<Option<Vec<_>>>()?;
+    let nics = device_selector::nic_units(ask, &granted, host).map(|unit| slot_resources::slot_nic(host, unit).ok());
+    let nics = nics.collect::<Option<Vec<_>>>()?;
     let units = slot_resources::with_fabric(host, &granted);
     let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
     let mut places = granted.iter().map(|unit| at(unit)).collect::<Vec<_>>();
@@ -116,7 +116,7 @@ fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(PlacementCost, Placemen
     let fill = capacity_filter::fill(ask, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| device_selector::name(unit)).collect();
     let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
-    Some((rank, PlacementFit { node: host.node, units, disks, cards, near, numa_mismatch }))
+    Some((rank, PlacementFit { node: host.node, units, disks, nics, near, numa_mismatch }))
 }
 
 /// Assigns units to all selectors, on one NUMA node if possible.

@@ -1,7 +1,7 @@
 //! Resources that belong to a slot beside its unit: disk, fabric device and NIC addresses. Only the VM that has the slot gets them.
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
-use crate::work::{Approved, SlotCard};
+use crate::work::{Approved, SlotNic};
 use meshd_proto::{DiskFacts, UnitFacts, UnitState, vm::DiskIdentity};
 
 fn holds(unit: &UnitFacts, function: &str) -> bool {
@@ -70,17 +70,17 @@ pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h D
 }
 
 /// The NIC addresses of a unit's slot.
-pub fn slot_card(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotCard, (RejectReason, String)> {
+pub fn slot_nic(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotNic, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
-    let none = || (RejectReason::SlotWithoutCard, format!("the slot of {} has no MAC address", unit.name()));
-    slot.and_then(|slot| slot.card).ok_or_else(none)
+    let none = || (RejectReason::SlotWithoutNic, format!("the slot of {} has no MAC address", unit.name()));
+    slot.and_then(|slot| slot.nic).ok_or_else(none)
 }
 
 /// Resources requested of a slot beside its unit.
 #[derive(Clone, Copy)]
 pub struct SlotResourceRequest {
     pub disk: bool,
-    pub card: bool,
+    pub nic: bool,
 }
 
 /// Why a free unit cannot be assigned: a resource of its slot is not available.
@@ -102,5 +102,5 @@ pub fn against(
         }
     }
     let disk = wanted.disk.then(|| slot_disk(host, unit).err()).flatten();
-    disk.or_else(|| wanted.card.then(|| slot_card(host, unit).err()).flatten())
+    disk.or_else(|| wanted.nic.then(|| slot_nic(host, unit).err()).flatten())
 }

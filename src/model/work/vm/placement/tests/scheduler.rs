@@ -1,7 +1,7 @@
 //! Which node takes it, which of its units, and what is said where none does.
 
 use super::*;
-use crate::work::{Allocations, Approved, Placement, SlotCard, SlotId, Verdict, Vm};
+use crate::work::{Allocations, Approved, Placement, SlotId, SlotNic, Verdict, Vm};
 use meshd_proto::{DiskFacts, PciFacts, UnitKind, UnitState};
 use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
 
@@ -194,7 +194,7 @@ fn slot(number: u8, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> App
         functions: Default::default(),
         disk,
         fabric,
-        card: None,
+        nic: None,
         disabled: None,
         approved_at: Timestamp::EPOCH,
     }
@@ -297,20 +297,20 @@ fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
 }
 
 #[test]
-fn a_card_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
+fn nic_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
     // The fabric device comes first, and is no slot of its own.
     let units = [gpu("0000:01:00"), gpu("0000:02:00")];
     let mac = "52:54:00:12:34:56".parse().expect("a MAC");
     let own =
-        Approved { card: Some(SlotCard { mac, address: None }), ..slot(1, "0000:02:00.0", None, Some("0000:01:00.1")) };
+        Approved { nic: Some(SlotNic { mac, address: None }), ..slot(1, "0000:02:00.0", None, Some("0000:01:00.1")) };
     let none = Allocations::default();
     let mut whole = ask(1, "1G", &[]);
     (whole.units.whole, whole.spec.nics) =
-        (true, vec![serde_json::from_str(r#"{"mac": "52:54:00:00:00:01", "slot": true}"#).expect("a card")]);
+        (true, vec![serde_json::from_str(r#"{"mac": "52:54:00:00:00:01", "slot": true}"#).expect("a NIC")]);
     let on = |slot: &Approved| {
         let host = CandidateNode { slots: vec![slot], ..host(1, &units, &none) };
-        place(&whole, None, [host].into_iter()).map(|fit| fit.cards).map_err(|unfit| words(&unfit).1)
+        place(&whole, None, [host].into_iter()).map(|fit| fit.nics).map_err(|unfit| words(&unfit).1)
     };
-    assert_eq!(on(&own), Ok(vec![SlotCard { mac, address: None }]));
-    assert_eq!(on(&Approved { card: None, ..own.clone() }), Err(vec!["slot_without_card"]));
+    assert_eq!(on(&own), Ok(vec![SlotNic { mac, address: None }]));
+    assert_eq!(on(&Approved { nic: None, ..own.clone() }), Err(vec!["slot_without_card"]));
 }
