@@ -12,7 +12,7 @@
 //! | `reader` | strict TOML reader: typed getters, faults with line numbers, unknown keys rejected |
 //! | `sections` | one module for each section of `site.toml` |
 //! | `site` | the validated site, as `super::load` returns it |
-//! | `vm` | `vm.toml`: parses a VM file into a `VmAsk`, or reports all its faults |
+//! | `vm` | `vm.toml`: parses a VM file into a `VmRequest`, or reports all its faults |
 //!
 //! [`parse`] is pure. [`find`] and [`load`] read the file system and the network interfaces.
 
@@ -39,8 +39,8 @@ pub use reader::parse_duration;
 pub use sections::vars::MAX_VARS;
 pub use sections::vms::{SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
-    Admin, AdminHttps, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity, MacPrefix,
-    MetricsListener, Process, Reservation, Site, Transport, role_on,
+    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity,
+    MacPrefix, MetricsListener, Process, Reservation, Site, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};

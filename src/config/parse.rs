@@ -1,7 +1,7 @@
 //! Parses `site.toml` section by section, then checks rules between sections.
 
 use super::{
-    AgentPlane, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
+    AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
     reader::{self, At, Document, Table, write_duration},
 };
 use crate::sections::{admin, enroll, groups, metrics, profiles, reservation, secrets, segment, vms};
@@ -136,7 +136,7 @@ pub(super) fn checked(document: &Document, text: At<String>, rule: fn(&str) -> R
 }
 
 /// Reads `[http]` and `[agent]`, which must not share a port.
-fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentPlane)> {
+fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettings)> {
     const DEFAULT_PORT: u16 = 8080;
     let tables = (root.table("http"), root.table("agent"));
     let http = match &tables.0 {
@@ -156,12 +156,12 @@ fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentPlane)
     Some((Http { port: http }, agent))
 }
 
-fn default_agent() -> AgentPlane {
+fn default_agent() -> AgentSettings {
     let (heartbeat, offline_after) = (Duration::from_secs(30), Duration::from_secs(60));
-    AgentPlane { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
+    AgentSettings { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
 }
 
-fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
+fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     let default = default_agent();
     let port = or(agent, "port", agent.port("port"), default.port);
     let written = (agent.duration("heartbeat", HEARTBEAT), agent.duration("offline_after", OFFLINE_AFTER));
@@ -178,7 +178,7 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
         document.fault(&at, message, format!("make offline_after at least {}", write_duration(heartbeat * 2)));
     }
     let (heartbeat, offline_after) = (heartbeat?, offline_after?);
-    Some(AgentPlane { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
+    Some(AgentSettings { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

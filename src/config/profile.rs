@@ -57,7 +57,7 @@ impl Profile {
     }
 
     /// Returns the first key by which `next` changes the resources for VMs.
-    pub fn hosts_otherwise(&self, next: &Profile) -> Option<&'static str> {
+    pub fn changed_vm_resource(&self, next: &Profile) -> Option<&'static str> {
         let lost_bundle = self.bundles.iter().any(|bundle| !next.bundles.contains(bundle));
         let keys = [
             ("vfio.devices", self.vfio != next.vfio),

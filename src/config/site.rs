@@ -30,7 +30,7 @@ pub struct Site {
     pub reservations: Vec<Reservation>,
     pub vms: Vms,
     pub http: Http,
-    pub agent: AgentPlane,
+    pub agent: AgentSettings,
     pub admin: Admin,
     pub process: Process,
     /// Listener for Prometheus besides the admin socket.
@@ -82,7 +82,7 @@ pub struct Http {
 
 /// `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentPlane {
+pub struct AgentSettings {
     /// TCP port.
     pub port: u16,
     /// Time between two heartbeats.

@@ -57,7 +57,7 @@ pub const VERSION: u16 = 2;
 pub const OLDEST: u16 = VERSION - 1;
 
 /// Returns true if the version of the peer is supported.
-pub fn speaks(version: u16) -> bool {
+pub fn is_supported_version(version: u16) -> bool {
     let oldest = if meshd_types::fail::defends("wire-previous-version") { OLDEST } else { VERSION };
     (oldest..=VERSION).contains(&version)
 }

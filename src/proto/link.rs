@@ -212,8 +212,12 @@ impl NodeAction {
 pub enum ActionOutcome {
     Done,
     /// Not executed: unknown, expired, or for another node.
-    Refused { reason: String },
-    Failed { reason: String },
+    Refused {
+        reason: String,
+    },
+    Failed {
+        reason: String,
+    },
 }
 
 #[cfg(test)]

@@ -348,7 +348,7 @@ impl Machine {
     }
 
     fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
-        if !meshd_proto::speaks(welcome.version) {
+        if !meshd_proto::is_supported_version(welcome.version) {
             return self.wait(now, random, Some(REJECTED_RETRY));
         }
         self.attempts = 0;

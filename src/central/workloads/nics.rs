@@ -6,7 +6,7 @@ use meshd_model::{
     fleet::Lease,
     work::{NicChanges, ReservedNic, SlotId, SlotNic, Vm, private_address, site_address},
 };
-use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_of_a_machine};
+use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_host_address};
 use meshd_store::{Model, StoreError};
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr};
@@ -131,7 +131,7 @@ pub(crate) fn against_slot(
         return Some(format!("{mac} is {holder}"));
     }
     let address = address?;
-    if !is_of_a_machine(address) {
+    if !is_host_address(address) {
         return Some(format!("{address} is no machine's address"));
     }
     if let Some(holder) = ground.user_of(address, mac, None).or_else(|| another(model.slot_at(address))) {
@@ -155,7 +155,7 @@ pub(crate) fn check_slot_cards(
 ) -> Result<(), Vec<SpecFault>> {
     let ground = Ground { model, live, now };
     let mut faults = Vec::new();
-    for (index, nic) in vm.ask.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
+    for (index, nic) in vm.request.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
         let mac = ground.user_of_mac(nic.mac, Some(vm.uuid())).map(|holder| format!("{} is {holder}", nic.mac));
         let address = nic.address.and_then(|address| {
             ground.user_of(address, nic.mac, Some(vm.uuid())).map(|holder| format!("{address} is {holder}"))
@@ -171,11 +171,11 @@ pub(crate) fn check_slot_cards(
 
 /// True if a node has a machine whose card has, in the private network there, an address that this one wants.
 pub(crate) fn is_private_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
-    let wanted: Vec<Ipv4Addr> = vm.ask.spec.nics.iter().filter_map(private_address).collect();
+    let wanted: Vec<Ipv4Addr> = vm.request.spec.nics.iter().filter_map(private_address).collect();
     let others = || model.vms_of(node).filter(|other| other.uuid() != vm.uuid());
     !wanted.is_empty()
         && others()
-            .flat_map(|other| &other.ask.spec.nics)
+            .flat_map(|other| &other.request.spec.nics)
             .filter_map(private_address)
             .any(|address| wanted.contains(&address))
 }

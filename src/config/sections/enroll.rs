@@ -34,7 +34,11 @@ pub(crate) fn identity(root: &Table<'_>) -> Option<Identity> {
     let mut lines: BTreeMap<SystemUuid, usize> = BTreeMap::new();
     for uuid in table.list::<SystemUuid>("deny_uuids") {
         if let Some(line) = lines.insert(uuid.value, uuid.line) {
-            table.fault_at(&uuid, format!("`{}` is listed on line {line} already", uuid.value), "remove one of the two");
+            table.fault_at(
+                &uuid,
+                format!("`{}` is listed on line {line} already", uuid.value),
+                "remove one of the two",
+            );
         }
     }
     Some(Identity { deny: lines.into_keys().collect::<DenyList>() })
@@ -72,7 +76,11 @@ fn rule(
     if let Some(name) = &name
         && let Some(line) = names.insert(name.value.clone(), name.line)
     {
-        document.fault(name, format!("the rule on line {line} has the name `{}` too", name.value), "rename one of them");
+        document.fault(
+            name,
+            format!("the rule on line {line} has the name `{}` too", name.value),
+            "rename one of them",
+        );
     }
     let facts = Facts {
         serials: words(table, "serials"),
@@ -91,7 +99,8 @@ fn rule(
         }
     }
     if KEYS.iter().all(|fact| !table.has(fact)) {
-        let hint = format!("write at least one of {}; to approve every machine, write policy = \"auto\"", KEYS.join(", "));
+        let hint =
+            format!("write at least one of {}; to approve every machine, write policy = \"auto\"", KEYS.join(", "));
         document.fault(&table.here(), "would approve every machine", hint);
     }
     Some(EnrollRule { name: name?.value, facts, profile })
@@ -139,7 +148,8 @@ fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> B
                 document.fault(segment, format!("there is no segment `{}`", segment.value), hint);
             }
             Some((_, leases)) if !leases && known.len() > 1 => {
-                let message = format!("meshd leases no addresses on {}, so it cannot identify machines there", segment.value);
+                let message =
+                    format!("meshd leases no addresses on {}, so it cannot identify machines there", segment.value);
                 document.fault(segment, message, "use another criterion, or make the segment authoritative");
             }
             Some(_) => {}

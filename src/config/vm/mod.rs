@@ -1,8 +1,8 @@
-//! `vm.toml`: parses a VM file into a [`VmAsk`], or reports all its faults.
+//! `vm.toml`: parses a VM file into a [`VmRequest`], or reports all its faults.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `ask` | parts of a VM request that only the central node evaluates, such as placement |
+//! | `request` | parts of a VM request that only the central node evaluates, such as placement |
 //! | `mac` | MAC addresses of NICs that have none in their VM file |
 //! | `template` | VM templates: defaults from `[vms.templates.NAME]` of the site |
 //!
@@ -30,12 +30,14 @@
 //! ```
 //! Bounds, and what holds between fields, are the wire's ([`VmSpec::faults`]): the node asks the same. Here they get their lines.
 
-mod ask;
 mod mac;
+mod request;
 mod template;
 
-pub use ask::{DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitWishError, UnitWish, UnitsAsk, VmAsk};
 pub use mac::derived_mac;
+pub use request::{
+    DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitSelectorError, UnitSelector, UnitsRequest, VmRequest,
+};
 pub(super) use template::template;
 pub use template::{DEFAULT_TEMPLATE, VmTemplate, VmTemplates};
 
@@ -62,7 +64,7 @@ const PLACEHOLDER_MIB: u64 = 1024;
 ///
 /// # Errors
 /// All faults at once, in the order of their lines.
-pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmAsk, Faults> {
+pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmRequest, Faults> {
     parse_with(text, file, fresh, Some(&VmTemplates::new()))
 }
 
@@ -75,7 +77,7 @@ pub fn parse_with(
     file: &Path,
     fresh: SystemUuid,
     templates: Option<&VmTemplates>,
-) -> Result<VmAsk, Faults> {
+) -> Result<VmRequest, Faults> {
     let document = reader::parse(text, file)?;
     let ask = read(&document, fresh, templates);
     document.finish(Some(ask))
@@ -101,13 +103,13 @@ struct WrittenVm<'d> {
     nics: Vec<Table<'d>>,
 }
 
-fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmAsk {
+fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmRequest {
     let root = document.root();
     let (template, given) = template_of(&root, templates).unzip();
     let given = VmTemplate::read(&root).or(given.unwrap_or(&VmTemplate::default()));
     let (mut spec, numa_anywhere) = head(&root, fresh, &given, templates);
     let units = units(&root);
-    spec.units = units.each.iter().filter_map(UnitWish::address).collect();
+    spec.units = units.each.iter().filter_map(UnitSelector::address).collect();
     let only_wished = spec.units.is_empty() && (units.whole || !units.each.is_empty());
     if only_wished && spec.machine == MachineType::Pc {
         root.fault("machine", "it has no PCI Express for units", "write machine = \"q35\"");
@@ -131,7 +133,7 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
         nics.push(table);
     }
     let written = WrittenVm { root, template, restart, cloud_init, volumes, nics };
-    let ask = VmAsk { spec, units, on_node_loss, grace_s, numa_anywhere };
+    let ask = VmRequest { spec, units, on_node_loss, grace_s, numa_anywhere };
     for fault in ask.faults() {
         written.report(fault);
     }
@@ -139,22 +141,22 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
 }
 
 /// A number of them, `"all"`, or a list with one entry for each.
-fn units(root: &Table<'_>) -> UnitsAsk {
+fn units(root: &Table<'_>) -> UnitsRequest {
     match root.kind("units") {
         Some("integer") => {
-            let count = root.integer("units", 0..=ask::MAX_UNITS).map_or(0, |count| count.value);
-            UnitsAsk { whole: false, each: (0..count).map(|_| UnitWish::Any).collect() }
+            let count = root.integer("units", 0..=request::MAX_UNITS).map_or(0, |count| count.value);
+            UnitsRequest { whole: false, each: (0..count).map(|_| UnitSelector::Any).collect() }
         }
         Some("string") => {
             let whole = root.choice("units", &[("all", true)]).is_some();
-            UnitsAsk { whole, each: Vec::new() }
+            UnitsRequest { whole, each: Vec::new() }
         }
         _ => {
-            let each: Vec<UnitWish> = root.list("units").into_iter().map(|unit| unit.value).collect();
-            if each.len() > usize::try_from(ask::MAX_UNITS).unwrap_or(usize::MAX) {
-                root.fault("units", format!("{} units", each.len()), format!("at most {}", ask::MAX_UNITS));
+            let each: Vec<UnitSelector> = root.list("units").into_iter().map(|unit| unit.value).collect();
+            if each.len() > usize::try_from(request::MAX_UNITS).unwrap_or(usize::MAX) {
+                root.fault("units", format!("{} units", each.len()), format!("at most {}", request::MAX_UNITS));
             }
-            UnitsAsk { whole: false, each }
+            UnitsRequest { whole: false, each }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! VM templates: defaults from `[vms.templates.NAME]` of the site. Values in vm.toml take precedence.
 
 use super::{
-    ask::{MAX_GRACE_S, OnNodeLoss},
+    request::{MAX_GRACE_S, OnNodeLoss},
     restart_policy,
 };
 use crate::reader::Table;

@@ -10,7 +10,7 @@ fn fresh() -> SystemUuid {
     "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
 }
 
-fn ask(text: &str) -> Result<VmAsk, Faults> {
+fn ask(text: &str) -> Result<VmRequest, Faults> {
     parse(text, Path::new("vm.toml"), fresh())
 }
 
@@ -181,7 +181,7 @@ fn minimal_file_gets_a_new_uuid_and_stable_macs() {
 fn units_are_a_number_a_list_of_wishes_or_the_whole_node() {
     let least = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\n";
     let units = |line: &str| ask(&format!("{least}{line}\n")).expect("sound").units;
-    assert_eq!(units("units = 2").each, [UnitWish::Any, UnitWish::Any]);
+    assert_eq!(units("units = 2").each, [UnitSelector::Any, UnitSelector::Any]);
     assert!(units("units = \"all\"").whole && units("").each.is_empty());
     let mixed = units("units = [\"any\", \"vendor:10de\", \"0000:41:00.0\"]").each;
     let words: Vec<String> = mixed.iter().map(ToString::to_string).collect();
@@ -199,7 +199,7 @@ fn policy_for_a_lost_node_is_read_from_the_file() {
     assert_eq!((asked.on_node_loss, asked.grace_s, asked.is_bound()), (OnNodeLoss::Restart, 5, false));
     assert!(ask(&format!("{text}units = 1\n")).is_ok_and(|asked| asked.is_bound()));
     let stored = serde_json::to_string(&asked).expect("plain");
-    assert_eq!(serde_json::from_str::<VmAsk>(&stored).expect("its own text"), asked);
+    assert_eq!(serde_json::from_str::<VmRequest>(&stored).expect("its own text"), asked);
 }
 
 proptest! {

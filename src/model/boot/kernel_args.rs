@@ -1,6 +1,6 @@
 //! The kernel command line: arguments of site and profile, and what an argument must not be.
 
-use super::{Refusal, ipxe_quote, plan::What};
+use super::{Refusal, ipxe_quote, plan::BootContents};
 use meshd_config::{Profile, Site, arg_key};
 use meshd_types::Arch;
 
@@ -38,7 +38,7 @@ fn iommu_args(arch: Arch) -> &'static [&'static str] {
 /// ARM's devices go through the SMMU; with `=1` they would reach all of the node's memory.
 const ARM_TRANSLATED: &str = "iommu.passthrough=0";
 
-pub(super) fn check_args(what: &What, chain: &[String]) -> Result<(), Refusal> {
+pub(super) fn check_args(what: &BootContents, chain: &[String]) -> Result<(), Refusal> {
     let refuse = |detail: String| Err(Refusal::RenderFailed { detail });
     let name = &what.profile;
     if let Some(arg) = what.args.iter().find(|arg| RESERVED.contains(&arg_key(arg))) {

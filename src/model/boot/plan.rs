@@ -23,7 +23,7 @@ pub struct ImageParts {
 
 /// What a node boots: all of it public, and the same at each boot of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct What {
+pub struct BootContents {
     /// What the node will be.
     pub profile: ProfileName,
     pub image: ImageName,
@@ -45,10 +45,10 @@ pub struct NoProfile {
 
 /// Everything that the decision rests on.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct PlanRequest<'a> {
     pub site: &'a Site,
     /// What this node boots.
-    pub what: &'a What,
+    pub what: &'a BootContents,
     /// Who asks, already told apart from everyone else.
     pub node: &'a Node,
     /// The power-on that this script is for.
@@ -130,8 +130,8 @@ pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -
 }
 
 /// Decides what a node boots.
-pub fn decide(ask: &Ask<'_>) -> Result<BootPlan, Refusal> {
-    let Ask { site, what, node, endpoint, .. } = *ask;
+pub fn decide(ask: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
+    let PlanRequest { site, what, node, endpoint, .. } = *ask;
     admitted(node)?;
     let image = fitting_image(ask)?;
     let http = |digest: Digest, part: &str| format!("{}/blob/{digest}/{part}", endpoint.http());
@@ -180,7 +180,7 @@ fn admitted(node: &Node) -> Result<(), Refusal> {
     }
 }
 
-fn fitting_image<'a>(ask: &Ask<'a>) -> Result<&'a ImageParts, Refusal> {
+fn fitting_image<'a>(ask: &PlanRequest<'a>) -> Result<&'a ImageParts, Refusal> {
     let parts = &ask.what.parts;
     match ask.request.arch {
         Some(machine) if machine != parts.arch => {
@@ -190,7 +190,7 @@ fn fitting_image<'a>(ask: &Ask<'a>) -> Result<&'a ImageParts, Refusal> {
     }
 }
 
-fn overlay_url(ask: &Ask<'_>) -> OverlayUrl {
+fn overlay_url(ask: &PlanRequest<'_>) -> OverlayUrl {
     // The script is the one place that the capability is written to.
     let base = format!("{}/overlay/{}", ask.endpoint.http(), ask.capability.expose());
     match ask.site.boot.delivery {

@@ -146,7 +146,7 @@ impl VmSpec {
                 let hint = "write one that begins with 52:54:00, or leave it out";
                 found.add(format!("nic[{index}].mac"), format!("`{}` is not a unicast MAC address", nic.mac), hint);
             }
-            if let Some(address) = nic.address.filter(|address| !is_of_a_machine(*address)) {
+            if let Some(address) = nic.address.filter(|address| !is_host_address(*address)) {
                 let message = format!("`{address}` is not a host address");
                 found.add(format!("nic[{index}].address"), message, "write one such as 10.0.2.15");
             }
@@ -172,7 +172,7 @@ impl VmSpec {
 }
 
 /// Returns true for an address that a host can have.
-pub fn is_of_a_machine(address: Ipv4Addr) -> bool {
+pub fn is_host_address(address: Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
 }
 

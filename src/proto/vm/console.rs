@@ -28,8 +28,12 @@ pub struct ConsoleOrder {
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum ConsoleNote {
     /// The reader was too slow: this many bytes of output are lost.
-    Lost { bytes: u64 },
+    Lost {
+        bytes: u64,
+    },
     /// The guest does not read; input is queued.
     Unheard,
-    Ended { reason: String },
+    Ended {
+        reason: String,
+    },
 }

@@ -22,7 +22,7 @@ mod size;
 mod spec;
 mod state;
 
-pub use check::{SpecFault, is_of_a_machine, max_seed_text};
+pub use check::{SpecFault, is_host_address, max_seed_text};
 pub use console::{ConsoleId, ConsoleNote, ConsoleOrder, MAX_PIECE};
 pub use disk::{OnRelease, RawDisk};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};

@@ -80,8 +80,5 @@ pub enum VmUpdate {
     /// The node has no data of the VM any more.
     Released { uuid: SystemUuid },
     /// The release failed; the central node must repeat the order.
-    ReleaseBlocked {
-        uuid: SystemUuid,
-        reason: String,
-    },
+    ReleaseBlocked { uuid: SystemUuid, reason: String },
 }

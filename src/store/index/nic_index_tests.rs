@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Store, StoreError};
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_model::work::VmDesiredState;
 use meshd_proto::vm::{Nic, VmSpec};
 use meshd_types::Timestamp;
@@ -33,7 +33,7 @@ fn vm(number: u16) -> Vm {
         peers: false,
     };
     spec.nics = vec![nic(mac(number), "br0"), nic(mac(number | 0x8000), "mesh-nat0")];
-    Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH)
+    Vm::new(VmRequest::new(spec), None, Timestamp::EPOCH)
 }
 
 async fn change(store: &Store, change: impl FnOnce(&mut Tx<'_>)) {
@@ -105,7 +105,7 @@ async fn next_free_address_is_found_among_many_and_shared_ones_stay_taken() {
     assert_eq!((next(ip(1)), next(ip(778))), (Some(ip(777)), Some(ip(20_000))));
     // As an older meshd may have recorded it.
     let mut twin = vm(20_001);
-    twin.ask.spec.nics = vm(5).ask.spec.nics;
+    twin.request.spec.nics = vm(5).request.spec.nics;
     change(&store, |tx| tx.put_vm(twin)).await;
     assert_eq!(store.read(|model| model.vm_of_mac(mac(5)).map(Vm::uuid)), Some(uuid(5)));
     change(&store, |tx| tx.remove_vm(uuid(5))).await;

@@ -7,7 +7,7 @@ use crate::{
 };
 use meshd_model::{
     fleet::Node,
-    work::{Allocations, Approved, SlotId, Vm, VmDesiredState},
+    work::{Allocations, ApprovedSlot, SlotId, Vm, VmDesiredState},
 };
 use meshd_types::{MacAddr, NodeId, SystemUuid, VmName};
 use std::{
@@ -19,7 +19,7 @@ use std::{
 #[derive(Default)]
 pub(crate) struct VmIndex {
     vms: BTreeMap<SystemUuid, Vm>,
-    pub(crate) slots: BTreeMap<SlotId, Approved>,
+    pub(crate) slots: BTreeMap<SlotId, ApprovedSlot>,
     /// Derived: the addresses of slots.
     slot_macs: BTreeMap<MacAddr, SlotId>,
     slot_addresses: BTreeMap<Ipv4Addr, SlotId>,
@@ -38,7 +38,11 @@ pub(crate) struct VmIndex {
 }
 
 impl VmIndex {
-    pub(crate) fn apply(&mut self, vms: BTreeMap<SystemUuid, Change<Vm>>, slots: BTreeMap<SlotId, Change<Approved>>) {
+    pub(crate) fn apply(
+        &mut self,
+        vms: BTreeMap<SystemUuid, Change<Vm>>,
+        slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
+    ) {
         for (uuid, change) in vms {
             match change {
                 Change::Put(vm) => self.put_vm(vm),
@@ -54,7 +58,7 @@ impl VmIndex {
         }
     }
 
-    pub(crate) fn put_slot(&mut self, slot: Approved) {
+    pub(crate) fn put_slot(&mut self, slot: ApprovedSlot) {
         self.remove_slot(&slot.id);
         if let Some(nic) = slot.nic {
             self.slot_macs.insert(nic.mac, slot.id.clone());
@@ -154,7 +158,7 @@ impl Model {
     }
 
     /// All slots that were approved.
-    pub fn slots(&self) -> &BTreeMap<SlotId, Approved> {
+    pub fn slots(&self) -> &BTreeMap<SlotId, ApprovedSlot> {
         &self.work.slots
     }
 
@@ -215,7 +219,7 @@ impl Tx<'_> {
     }
 
     /// Stores an approved slot.
-    pub fn put_slot(&mut self, slot: Approved) {
+    pub fn put_slot(&mut self, slot: ApprovedSlot) {
         self.staged.slots.insert(slot.id.clone(), Change::Put(slot));
     }
 

@@ -227,6 +227,10 @@ fn bounds(document: &Document, own: &WrittenProfile, profile: &Profile) {
         (args, MAX_ARGS, "bytes of kernel arguments"),
     ];
     for (count, maximum, elements) in bounds.into_iter().filter(|(count, maximum, _)| count > maximum) {
-        document.fault(&own.place, format!("{count} {elements} including inherited ones"), format!("at most {maximum}"));
+        document.fault(
+            &own.place,
+            format!("{count} {elements} including inherited ones"),
+            format!("at most {maximum}"),
+        );
     }
 }

@@ -35,7 +35,7 @@ meshd_types::serde_as_text!(Generation);
 pub type ConditionChanges = Vec<(EventKind, String)>;
 
 /// Records what a node would boot now, and updates its conditions.
-pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
+pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
     use ConditionKind as C;
     let mut told = ConditionChanges::new();
     match outlook {
@@ -65,7 +65,7 @@ pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionCh
 }
 
 /// The agent reports its generation. `known`: the node was given that generation.
-pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
+pub fn update_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
     let mut told = ConditionChanges::new();
     let strange = node.booted.filter(|_| !known);
     let detail = strange.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
@@ -125,11 +125,11 @@ mod tests {
     fn a_reboot_is_required_while_what_runs_is_not_what_would_boot() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert!(judge(&mut node, &boots(1), at).is_empty());
-        assert_eq!(words(&judge(&mut node, &boots(2), at)), ["reboot_required"]);
-        assert!(judge(&mut node, &boots(3), at).is_empty(), "once, whatever it would boot");
+        assert!(update_boot_conditions(&mut node, &boots(1), at).is_empty());
+        assert_eq!(words(&update_boot_conditions(&mut node, &boots(2), at)), ["reboot_required"]);
+        assert!(update_boot_conditions(&mut node, &boots(3), at).is_empty(), "once, whatever it would boot");
         assert!(node.conditions[0].detail.contains(&generation(3).0.short()), "{:?}", node.conditions);
-        assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared"]);
+        assert_eq!(words(&update_boot_conditions(&mut node, &boots(1), at)), ["cleared"]);
         assert_eq!(node.generation, Some(generation(1)));
     }
 
@@ -137,7 +137,7 @@ mod tests {
     fn what_boots_or_never_said_what_it_runs_is_left_alone() {
         for (phase, booted) in [(Phase::Booting, Some(1)), (Phase::Offline, Some(1)), (Phase::Online, None)] {
             let mut node = node(phase, booted);
-            assert!(judge(&mut node, &boots(2), Timestamp::EPOCH).is_empty(), "{phase}");
+            assert!(update_boot_conditions(&mut node, &boots(2), Timestamp::EPOCH).is_empty(), "{phase}");
             assert_eq!(node.generation, Some(generation(2)));
         }
     }
@@ -146,17 +146,23 @@ mod tests {
     fn what_cannot_be_made_is_a_condition_until_it_can() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert_eq!(words(&judge(&mut node, &NextBoot::ImageMissing("why".into()), at)), ["image_missing"]);
-        assert_eq!(words(&judge(&mut node, &NextBoot::RenderFailed("why".into()), at)), ["render_failed"]);
-        assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared", "cleared"]);
+        assert_eq!(
+            words(&update_boot_conditions(&mut node, &NextBoot::ImageMissing("why".into()), at)),
+            ["image_missing"]
+        );
+        assert_eq!(
+            words(&update_boot_conditions(&mut node, &NextBoot::RenderFailed("why".into()), at)),
+            ["render_failed"]
+        );
+        assert_eq!(words(&update_boot_conditions(&mut node, &boots(1), at)), ["cleared", "cleared"]);
     }
 
     #[test]
     fn what_a_node_was_never_given_is_drift() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert!(judge_drift(&mut node, true, at).is_empty());
-        assert_eq!(words(&judge_drift(&mut node, false, at)), ["drift"]);
-        assert_eq!(words(&judge_drift(&mut node, true, at)), ["cleared"]);
+        assert!(update_drift(&mut node, true, at).is_empty());
+        assert_eq!(words(&update_drift(&mut node, false, at)), ["drift"]);
+        assert_eq!(words(&update_drift(&mut node, true, at)), ["cleared"]);
     }
 }

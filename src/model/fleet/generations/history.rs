@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of generations listed for a node.
 pub const MAX_HISTORY: usize = 16;
 /// Number of the newest that are archived with all files, beside the running and the pinned one.
-pub const KEPT_OF_A_NODE: usize = 4;
+pub const ARCHIVED_PER_NODE: usize = 4;
 
 /// A generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ impl History {
 
     /// Returns the newest generations that are archived.
     pub fn newest(&self) -> impl Iterator<Item = Generation> {
-        self.0.iter().rev().take(KEPT_OF_A_NODE).map(|given| given.generation)
+        self.0.iter().rev().take(ARCHIVED_PER_NODE).map(|given| given.generation)
     }
 
     fn find(&self, generation: Generation) -> Option<usize> {

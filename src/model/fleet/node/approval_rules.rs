@@ -7,7 +7,7 @@ use super::record::Node;
 use meshd_config::{EnrollRule, Facts};
 
 /// Returns the first rule that matches a node. `segment` is the network segment of its boot, if known.
-pub fn admitting<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&str>) -> Option<&'r EnrollRule> {
+pub fn matching_rule<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&str>) -> Option<&'r EnrollRule> {
     rules.iter().find(|rule| fits(&rule.facts, node, segment))
 }
 
@@ -72,11 +72,11 @@ mod tests {
             ("segments = [\"br0\"]\nserials = [\"SN-6\"]", false),
         ] {
             let site = site(&format!("[[enroll.rule]]\nname = \"r\"\n{facts}"));
-            assert_eq!(admitting(&site.enroll.rules, &node, Some("br0")).is_some(), lets_in, "{facts}");
+            assert_eq!(matching_rule(&site.enroll.rules, &node, Some("br0")).is_some(), lets_in, "{facts}");
         }
         let elsewhere = site("[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]");
-        assert!(admitting(&elsewhere.enroll.rules, &node, None).is_none(), "it is not known where it is");
-        assert!(admitting(&[], &node, Some("br0")).is_none());
+        assert!(matching_rule(&elsewhere.enroll.rules, &node, None).is_none(), "it is not known where it is");
+        assert!(matching_rule(&[], &node, Some("br0")).is_none());
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
             format!("[[enroll.rule]]\nname = \"{name}\"\nmac_prefixes = [\"52\"]\nprofile = \"{profile}\"\n")
         };
         let site = site(&(rule("one", "compute") + &rule("two", "discovery")));
-        let found = admitting(&site.enroll.rules, &machine(""), None).expect("both fit");
+        let found = matching_rule(&site.enroll.rules, &machine(""), None).expect("both fit");
         assert_eq!((found.name.as_str(), found.profile.as_ref().map(|name| name.as_str())), ("one", Some("compute")));
     }
 }

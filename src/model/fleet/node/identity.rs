@@ -150,7 +150,7 @@ impl Node {
     }
 
     /// Records a conflicting machine. Returns true if it is new.
-    pub fn challenged(&mut self, rival: ConflictingMachine) -> bool {
+    pub fn record_rival(&mut self, rival: ConflictingMachine) -> bool {
         if let Some(known) = self.rivals.iter_mut().find(|known| known.mac == rival.mac) {
             *known = ConflictingMachine { since: known.since, ..rival };
             return false;
@@ -164,13 +164,13 @@ impl Node {
         true
     }
 
-    /// Returns whether [`Node::challenged`] would change the record significantly.
-    pub fn is_challenge_news(&self, mac: MacAddr, now: Timestamp) -> bool {
+    /// Returns whether [`Node::record_rival`] would change the record significantly.
+    pub fn is_rival_update_due(&self, mac: MacAddr, now: Timestamp) -> bool {
         self.rivals.iter().find(|known| known.mac == mac).is_none_or(|known| now.since(known.last) >= RIVAL_NOTED)
     }
 
     /// Removes a conflicting machine. Returns true if it was recorded.
-    pub fn no_rival(&mut self, mac: MacAddr) -> bool {
+    pub fn remove_rival(&mut self, mac: MacAddr) -> bool {
         let before = self.rivals.len();
         self.rivals.retain(|rival| rival.mac != mac);
         self.rivals.len() != before
@@ -302,16 +302,17 @@ mod tests {
             last: at(now),
         };
         let mut node = known(1, "A");
-        assert!(node.challenged(rival(2, 5)) && !node.challenged(rival(2, 7)));
+        assert!(node.record_rival(rival(2, 5)) && !node.record_rival(rival(2, 7)));
         assert_eq!((node.rivals[0].since, node.rivals[0].last), (at(5), at(7)));
         assert!(
-            !node.is_challenge_news(rival(2, 0).mac, at(60_000)) && node.is_challenge_news(rival(2, 0).mac, at(60_007))
+            !node.is_rival_update_due(rival(2, 0).mac, at(60_000))
+                && node.is_rival_update_due(rival(2, 0).mac, at(60_007))
         );
         for mac in 3..20 {
-            assert!(node.challenged(rival(mac, i64::from(mac) * 100)));
+            assert!(node.record_rival(rival(mac, i64::from(mac) * 100)));
         }
         assert_eq!(node.rivals.len(), MAX_RIVALS);
-        assert!(node.no_rival(rival(19, 0).mac) && !node.no_rival(rival(2, 0).mac), "the oldest went first");
+        assert!(node.remove_rival(rival(19, 0).mac) && !node.remove_rival(rival(2, 0).mac), "the oldest went first");
     }
 
     #[test]

@@ -80,8 +80,8 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitMap>,
     /// The phase in which it was quarantined; `None` while it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_from: Option<Phase>,
+    #[serde(rename = "held_from", default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_from: Option<Phase>,
     /// Why an operator holds it, if one said so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_because: Option<String>,
@@ -184,7 +184,7 @@ impl Node {
             checks: Vec::new(),
             evidence: None,
             units: None,
-            held_from: None,
+            quarantined_from: None,
             held_because: None,
             drains: false,
             former: Vec::new(),

@@ -55,7 +55,7 @@ impl Node {
     pub fn quarantine(&mut self, because: Option<String>) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Quarantine)?;
         if let Some((from, _)) = changed {
-            self.held_from = Some(from);
+            self.quarantined_from = Some(from);
             self.held_because = because;
             self.revoke();
         }
@@ -64,9 +64,9 @@ impl Node {
 
     /// Lets a held node boot again. One that was never approved is as unknown as before: a release lets nobody in.
     pub fn release(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
-        let was_let_in = self.held_from.is_none_or(Phase::is_admitted);
+        let was_let_in = self.quarantined_from.is_none_or(Phase::is_admitted);
         let changed = self.change(if was_let_in { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
-        (self.held_from, self.held_because) = (None, None);
+        (self.quarantined_from, self.held_because) = (None, None);
         self.released_at = Some(now);
         Ok(changed)
     }
@@ -107,14 +107,14 @@ impl Node {
     }
 
     /// The same machine as `old` under another ID: in the same phase, as far as one that does not run is in it.
-    pub fn continue_as(&mut self, old: &Node) {
+    pub fn take_over_identity(&mut self, old: &Node) {
         self.take_over(old);
         self.phase = match old.phase {
             Phase::Draining | Phase::Maintenance => Phase::Maintenance,
             phase if phase.is_admitted() => Phase::Approved,
             phase => phase,
         };
-        self.held_from = old.held_from;
+        self.quarantined_from = old.quarantined_from;
         self.held_because.clone_from(&old.held_because);
         self.released_at = old.released_at;
         self.relay_port.clone_from(&old.relay_port);

@@ -9,7 +9,7 @@
 //! It leaves its node only by that word, or after the node was fenced.
 
 use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{
     DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmOrder,
     VmReport, VmWant, VolumeName,
@@ -42,7 +42,7 @@ pub struct Placement {
 /// Start orders given to the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Begun {
+pub enum StartOrders {
     /// No start was ordered.
     Nothing,
     /// One, with this number.
@@ -75,12 +75,13 @@ pub struct NodeReport {
 /// The record of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    pub ask: VmAsk,
+    #[serde(rename = "ask")]
+    pub request: VmRequest,
     #[serde(rename = "wish")]
     pub desired_state: VmDesiredState,
     /// Number of the last start; see [`VmWant::Run`].
     pub start: u32,
-    /// Grace period of the last ordered stop in seconds, if not [`VmAsk::grace_s`].
+    /// Grace period of the last ordered stop in seconds, if not [`VmRequest::grace_s`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_s: Option<u32>,
     /// The only permitted node.
@@ -100,7 +101,7 @@ pub struct Vm {
     pub stray_nodes: BTreeSet<NodeId>,
     /// Start orders given to the node.
     #[serde(default)]
-    pub begun: Begun,
+    pub begun: StartOrders,
     /// Nodes that refused the current start, with reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<NodeId, String>,
@@ -139,13 +140,13 @@ pub enum VmChange {
 
 impl Vm {
     /// Makes a VM without node.
-    pub fn new(ask: VmAsk, only: Option<NodeId>, now: Timestamp) -> Self {
+    pub fn new(request: VmRequest, only: Option<NodeId>, now: Timestamp) -> Self {
         let (place, seen, obstacle) = (None, None, None);
         let (desired_state, start, stop_grace_s, stray_nodes) = (VmDesiredState::Stop, 0, None, BTreeSet::new());
-        let (begun, refused, unconfirmed, created_at) = (Begun::Nothing, BTreeMap::new(), false, now);
+        let (begun, refused, unconfirmed, created_at) = (StartOrders::Nothing, BTreeMap::new(), false, now);
         let (pending_wipes, disks) = (BTreeMap::new(), BTreeMap::new());
         Vm {
-            ask,
+            request,
             desired_state,
             start,
             stop_grace_s,
@@ -165,20 +166,20 @@ impl Vm {
     }
 
     /// Makes the record of an unknown VM that a node reports; the node must release it.
-    pub fn stranger(ask: VmAsk, node: NodeId, now: Timestamp) -> Self {
-        let mut vm = Vm::new(ask, Some(node), now);
+    pub fn unknown(request: VmRequest, node: NodeId, now: Timestamp) -> Self {
+        let mut vm = Vm::new(request, Some(node), now);
         (vm.desired_state, vm.place) = (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
         vm
     }
 
     /// Returns the UUID.
     pub fn uuid(&self) -> SystemUuid {
-        self.ask.spec.uuid
+        self.request.spec.uuid
     }
 
     /// Returns the name.
     pub fn name(&self) -> &VmName {
-        &self.ask.spec.name
+        &self.request.spec.name
     }
 
     /// Returns the node.
@@ -193,13 +194,13 @@ impl Vm {
             let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
             VmWant::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
-            let grace_s = self.ask.grace_s;
+            let grace_s = self.request.grace_s;
             if self.unconfirmed && self.desired_state == VmDesiredState::Run {
                 return None;
             }
             match self.desired_state {
                 VmDesiredState::Run => VmWant::Run {
-                    spec: Box::new(self.ask.spec.clone()),
+                    spec: Box::new(self.request.spec.clone()),
                     start: self.start,
                     grace_s,
                     slots: Vec::new(),
@@ -215,7 +216,7 @@ impl Vm {
     }
 
     /// Returns true if the node reported it in this boot.
-    pub fn is_told(&self) -> bool {
+    pub fn is_reported(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.told)
     }
 
@@ -266,11 +267,15 @@ impl Vm {
 
     /// Places it on a node with these units. `disks` are those of its slots, in the order of the volumes.
     pub fn assign(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
-        self.ask.spec.units = units;
+        self.request.spec.units = units;
         self.slot_disks(disks);
         self.disks.clear();
         (self.place, self.seen, self.obstacle) = (Some(place), None, None);
-        self.begun = if self.desired_state == VmDesiredState::Run { Begun::Once(self.start) } else { Begun::Nothing };
+        self.begun = if self.desired_state == VmDesiredState::Run {
+            StartOrders::Once(self.start)
+        } else {
+            StartOrders::Nothing
+        };
     }
 
     /// Orders a stop, with a grace period if not its own.
@@ -282,7 +287,8 @@ impl Vm {
     pub fn run(&mut self) {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Run, None);
         self.start = self.start.saturating_add(1);
-        self.begun = if self.begun == Begun::Nothing { Begun::Once(self.start) } else { Begun::Often };
+        self.begun =
+            if self.begun == StartOrders::Nothing { StartOrders::Once(self.start) } else { StartOrders::Often };
         self.seen = self.seen.take().filter(|seen| seen.told);
     }
 
@@ -321,10 +327,10 @@ impl Vm {
     /// Removes the placement: certainly nothing of the VM is on the node.
     pub fn unplace(&mut self, why: String) {
         (self.place, self.seen, self.obstacle) = (None, None, Some(why));
-        self.ask.spec.units.clear();
+        self.request.spec.units.clear();
         self.bind(None, false);
         self.slot_disks(Vec::new());
-        fill_slot_nics(&mut self.ask.spec, Vec::new());
+        fill_slot_nics(&mut self.request.spec, Vec::new());
         self.disks.clear();
     }
 }

@@ -128,7 +128,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
         want => panic!("{want:?}"),
     };
     drain(None).await;
-    assert_eq!(patience(), vm.ask.grace_s, "its own");
+    assert_eq!(patience(), vm.request.grace_s, "its own");
     drain(Some(5)).await;
     assert_eq!(patience(), 5, "also of one that is being stopped");
     assert!(create(&rig, ask(2, ""), None).await.is_err());

@@ -14,7 +14,7 @@ mod words;
 
 use crate::boot::sessions::rig::{Machine, Rig, ordered};
 use meshd_central::{LinkCommand, VmError};
-use meshd_config::vm::{VmAsk, parse};
+use meshd_config::vm::{VmRequest, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
     work::{Vm, VmPhase},
@@ -35,7 +35,7 @@ pub const SILENT: std::time::Duration = std::time::Duration::from_secs(25);
 pub const UNIT: &str = "0000:41:00.0";
 
 /// A vm.toml: two processors, 1 GiB, and what else is said.
-pub fn ask(number: u8, more: &str) -> VmAsk {
+pub fn ask(number: u8, more: &str) -> VmRequest {
     let text = format!("name = \"vm-{number}\"\nvcpus = 2\nmemory = \"1G\"\n{more}\n");
     let uuid = SystemUuid([0x77, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]);
     parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"))
@@ -68,7 +68,7 @@ pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
     machine
 }
 
-pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, VmError> {
+pub async fn create(rig: &Rig, ask: VmRequest, node: Option<NodeId>) -> Result<Vm, VmError> {
     rig.central.workloads.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
 }
 

@@ -24,7 +24,7 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
         other => panic!("{} were followed", other.len()),
     };
     assert!(bad.iter().flatten_err().all(|error| error.contains("unit_taken")), "{bad:?}");
-    assert_eq!(vm.ask.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
+    assert_eq!(vm.request.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
     // Cancelled while it starts.
     tell(&node, &[(&vm, ReportedVmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);
@@ -54,7 +54,7 @@ impl<'a, I: Iterator<Item = &'a Result<Vm, VmError>>> Errors for I {
 async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let refused = |ask: VmAsk| async {
+    let refused = |ask: VmRequest| async {
         let error = create(&rig, ask, None).await.expect_err("it cannot be placed");
         code(&error)
     };

@@ -54,11 +54,11 @@ fn raw(disk: &str) -> String {
 }
 
 fn units(vm: &Vm) -> Vec<&str> {
-    vm.ask.spec.units.iter().map(|unit| unit.as_str()).collect()
+    vm.request.spec.units.iter().map(|unit| unit.as_str()).collect()
 }
 
 fn disk(vm: &Vm) -> String {
-    vm.ask.spec.volumes[0].source.disk().expect("a disk").to_string()
+    vm.request.spec.volumes[0].source.disk().expect("a disk").to_string()
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let unplaced = record(&rig, &vm).expect("on record");
-    assert_eq!((disk(&unplaced), unplaced.ask.spec.units.len()), ("slot".to_owned(), 0));
+    assert_eq!((disk(&unplaced), unplaced.request.spec.units.len()), ("slot".to_owned(), 0));
     node.boot(Stage::Online).await;
     ready(&node).await;
     approve(&rig, UNIT, Some("eui.sdb"), None).await.unwrap();

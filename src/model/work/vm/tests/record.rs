@@ -16,9 +16,9 @@ fn at(millis: i64) -> Timestamp {
 
 fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
-    let mut ask = VmAsk::new(spec);
-    (ask.spec.restart.when, ask.on_node_loss) = (when, on_node_loss);
-    let mut vm = Vm::new(ask, None, at(0));
+    let mut request = VmRequest::new(spec);
+    (request.spec.restart.when, request.on_node_loss) = (when, on_node_loss);
+    let mut vm = Vm::new(request, None, at(0));
     vm.run();
     vm.assign(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
     vm
@@ -40,7 +40,7 @@ fn what_is_told_is_news_once_and_the_order_is_the_whole_wish() {
     assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
     let Some(VmOrder { want: VmWant::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
-    let own = vm.ask.grace_s;
+    let own = vm.request.grace_s;
     for (grace, told) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
         assert!(!vm.is_settled());
@@ -99,10 +99,10 @@ fn only_one_that_stands_on_nothing_of_its_node_may_move() {
         vm
     };
     for vm in [
-        bound(|vm| vm.ask.units.whole = true),
-        bound(|vm| vm.ask.units.each = vec![meshd_config::vm::UnitWish::Any]),
+        bound(|vm| vm.request.units.whole = true),
+        bound(|vm| vm.request.units.each = vec![meshd_config::vm::UnitSelector::Any]),
         bound(|vm| vm.only = vm.node()),
-        bound(|vm| vm.ask.on_node_loss = OnNodeLoss::Wait),
+        bound(|vm| vm.request.on_node_loss = OnNodeLoss::Wait),
         bound(|vm| vm.desired_state = VmDesiredState::Stop),
     ] {
         assert!(!vm.may_move(), "{vm:?}");
@@ -151,12 +151,12 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
         let failure = VmFailure { kind: VmFailureKind::Refused, detail: "kvm_missing: x".into(), log: Vec::new() };
         let mut vm = vm.clone();
         vm.apply_report(VmReport { failure: Some(failure), start, ..report(ReportedVmState::Failed, 0) }, at(1));
-        let node = vm.give_back();
+        let node = vm.withdraw_refused();
         (vm, node)
     };
     let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let (given, from) = refused(&vm, Some(1));
-    assert_eq!((from, given.place.is_none(), given.waits_for_node()), (Some(node()), true, true));
+    assert_eq!((from, given.place.is_none(), given.needs_placement()), (Some(node()), true, true));
     assert!(given.stray_nodes.contains(&node()));
     assert_eq!(refused(&vm, None).1, None);
     let mut again = vm.clone();
@@ -173,7 +173,7 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
     for number in 1..=20 {
         let start = Some(vm.start);
         (vm, _) = refused(&vm, start);
-        if !vm.waits_for_node() {
+        if !vm.needs_placement() {
             break;
         }
         vm.run();
@@ -189,10 +189,10 @@ fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_w
         let text = format!(r#"{{"name": "{name}", "format": "raw", "disk": "{disk}"}}"#);
         serde_json::from_str::<Volume>(&text).expect("a volume")
     };
-    vm.ask.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
+    vm.request.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
     let place = vm.place.clone().expect("it has one");
     vm.assign(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
-    assert_eq!(vm.ask.spec.volumes[0], volume("a", "slot:eui.1"));
+    assert_eq!(vm.request.spec.volumes[0], volume("a", "slot:eui.1"));
     let told = |use_of: &[(&str, DiskUse)]| {
         let disks = use_of.iter().map(|(name, told)| (name.parse().expect("a name"), *told)).collect();
         VmReport { disks, ..report(ReportedVmState::Running, 0) }
@@ -201,14 +201,14 @@ fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_w
     vm.apply_report(told(&[("a", DiskUse::Begun)]), at(2));
     assert_eq!(vm.disks.values().copied().collect::<Vec<_>>(), [DiskUse::Done, DiskUse::Begun], "never less");
     assert!(vm.has_reported(&told(&[("b", DiskUse::Begun)])) && !vm.has_reported(&told(&[("b", DiskUse::Done)])));
-    vm.leave_unclean();
+    vm.record_pending_wipes();
     vm.unplace("lost".to_owned());
-    assert_eq!((vm.disks.len(), &vm.ask.spec.volumes[0]), (0, &volume("a", "slot")));
+    assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
     let left = |disk: &str| LeftDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
     let order = |vm: &Vm| vm.order(node()).map(|order| order.want);
     assert_eq!(order(&vm), Some(VmWant::Release { disks: vec![left("eui.1")] }), "the named one is kept");
     let mut kept = vm.clone();
-    kept.keep_disks();
+    kept.cancel_wipes();
     assert_eq!(order(&kept), None);
     assert!(vm.left(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
 }

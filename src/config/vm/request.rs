@@ -14,12 +14,12 @@ pub(super) const MAX_UNITS: i64 = 32;
 
 /// A virtual machine as it is ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VmAsk {
+pub struct VmRequest {
     /// What the node is told. Its `units` are those that it has on its node; before it has one, those that were named by address.
     pub spec: VmSpec,
     /// The units that it wants.
     #[serde(default)]
-    pub units: UnitsAsk,
+    pub units: UnitsRequest,
     /// What becomes of it when its node is lost.
     #[serde(default)]
     pub on_node_loss: OnNodeLoss,
@@ -35,12 +35,12 @@ fn default_grace() -> u32 {
     DEFAULT_GRACE_S
 }
 
-impl VmAsk {
+impl VmRequest {
     /// A specification and nothing else.
     pub fn new(spec: VmSpec) -> Self {
-        let each = spec.units.iter().cloned().map(UnitWish::named).collect();
-        let units = UnitsAsk { whole: false, each };
-        VmAsk { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
+        let each = spec.units.iter().cloned().map(UnitSelector::named).collect();
+        let units = UnitsRequest { whole: false, each };
+        VmRequest { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
     }
 
     /// Everything that is wrong with it, whatever node it runs on.
@@ -80,34 +80,34 @@ impl VmAsk {
 /// The units that a virtual machine wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct UnitsAsk {
+pub struct UnitsRequest {
     /// All of its node, with the switches that join them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
     /// One unit for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub each: Vec<UnitWish>,
+    pub each: Vec<UnitSelector>,
 }
 
 /// One unit that is wanted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum UnitWish {
+pub enum UnitSelector {
     /// Whichever is free.
     Any,
     /// One with a function that this names.
     Selected(VfioSelector),
 }
 
-impl UnitWish {
+impl UnitSelector {
     /// The unit that holds one function.
     pub fn named(address: PciAddress) -> Self {
-        UnitWish::Selected(VfioSelector::Address(address.as_str().to_owned()))
+        UnitSelector::Selected(VfioSelector::Address(address.as_str().to_owned()))
     }
 
     /// The function, where one is named.
     pub fn address(&self) -> Option<PciAddress> {
         match self {
-            UnitWish::Selected(VfioSelector::Address(address)) => address.parse().ok(),
+            UnitSelector::Selected(VfioSelector::Address(address)) => address.parse().ok(),
             _ => None,
         }
     }
@@ -116,34 +116,34 @@ impl UnitWish {
 /// The text names no unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335")]
-pub struct ParseUnitWishError(String);
+pub struct ParseUnitSelectorError(String);
 
-impl FromStr for UnitWish {
-    type Err = ParseUnitWishError;
+impl FromStr for UnitSelector {
+    type Err = ParseUnitSelectorError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "any" {
-            return Ok(UnitWish::Any);
+            return Ok(UnitSelector::Any);
         }
         if let Ok(address) = text.parse() {
-            return Ok(UnitWish::named(address));
+            return Ok(UnitSelector::named(address));
         }
-        let selector = text.parse().map(UnitWish::Selected);
-        selector.map_err(|_| ParseUnitWishError(text.chars().take(80).collect()))
+        let selector = text.parse().map(UnitSelector::Selected);
+        selector.map_err(|_| ParseUnitSelectorError(text.chars().take(80).collect()))
     }
 }
 
-impl fmt::Display for UnitWish {
+impl fmt::Display for UnitSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UnitWish::Any => f.write_str("any"),
-            UnitWish::Selected(VfioSelector::Address(address)) => f.write_str(address),
-            UnitWish::Selected(selector) => selector.fmt(f),
+            UnitSelector::Any => f.write_str("any"),
+            UnitSelector::Selected(VfioSelector::Address(address)) => f.write_str(address),
+            UnitSelector::Selected(selector) => selector.fmt(f),
         }
     }
 }
 
-serde_as_text!(UnitWish);
+serde_as_text!(UnitSelector);
 
 /// What becomes of a virtual machine when its node is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
