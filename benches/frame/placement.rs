@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use meshd_config::vm::{UnitSelector, VmRequest};
 use meshd_model::{
     fleet::{CheckProvenance, Fingerprint, Node, Phase, Verb},
-    work::{Approved, SlotId, functions},
+    work::{ApprovedSlot, SlotId, functions},
 };
 use meshd_proto::{
     Check, CheckStatus, CpuFacts, Facts, Hosting, MemoryFacts, NumaFacts, PciFacts, UnitFacts, UnitState, vm::VmSpec,
@@ -74,8 +74,8 @@ fn node(number: u16) -> Node {
 }
 
 /// Its slots, as an operator approved them.
-fn slots(node: NodeId) -> impl Iterator<Item = Approved> {
-    (1..=UNITS).map(unit).map(move |unit| Approved {
+fn slots(node: NodeId) -> impl Iterator<Item = ApprovedSlot> {
+    (1..=UNITS).map(unit).map(move |unit| ApprovedSlot {
         id: SlotId { node, unit: unit.selected[0].parse().expect("an address") },
         functions: functions(&unit),
         disk: None,

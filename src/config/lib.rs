@@ -39,7 +39,7 @@ pub use reader::parse_duration;
 pub use sections::vars::MAX_VARS;
 pub use sections::vms::{SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
-    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity,
+    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Http, Identity,
     MacPrefix, MetricsListener, Process, Reservation, Site, Transport, role_on,
 };
 

@@ -148,7 +148,7 @@ pub struct Enroll {
 pub struct EnrollRule {
     /// Name in events and in the audit log.
     pub name: RuleName,
-    pub facts: Facts,
+    pub criteria: EnrollCriteria,
     /// Profile of an approved machine, unless one is assigned.
     pub profile: Option<ProfileName>,
 }
@@ -156,7 +156,7 @@ pub struct EnrollRule {
 /// The criteria of a rule. Every criterion that is present must match; of a list, one element. At least one is present. Texts are compared
 /// trimmed and in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct EnrollCriteria {
     /// System serial numbers without placeholders of firmware.
     pub serials: BTreeSet<String>,
     /// System UUIDs.

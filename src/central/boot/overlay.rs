@@ -195,7 +195,7 @@ impl BootService {
                 });
                 let mut history = tx.history(grant.node);
                 let given = DeliveredGeneration { generation, ..given(promise, now) };
-                history.give(given, &runs.into_iter().flatten().collect::<Vec<_>>());
+                history.record_delivery(given, &runs.into_iter().flatten().collect::<Vec<_>>());
                 tx.put_history(grant.node, history);
                 let detail = format!("profile {} generation {}", promise.what.profile, generation.0.short());
                 let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);

@@ -2,7 +2,7 @@
 
 use super::segment::Segments;
 use crate::{
-    Enroll, EnrollPolicy, EnrollRule, Facts, Identity, MacPrefix,
+    Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix,
     fault::suggest,
     parse::or,
     reader::{At, Document, Table},
@@ -82,7 +82,7 @@ fn rule(
             "rename one of them",
         );
     }
-    let facts = Facts {
+    let criteria = EnrollCriteria {
         serials: words(table, "serials"),
         uuids: set(table, "uuids"),
         nodes: set::<NodeId>(table, "nodes"),
@@ -103,7 +103,7 @@ fn rule(
             format!("write at least one of {}; to approve every machine, write policy = \"auto\"", KEYS.join(", "));
         document.fault(&table.here(), "would approve every machine", hint);
     }
-    Some(EnrollRule { name: name?.value, facts, profile })
+    Some(EnrollRule { name: name?.value, criteria, profile })
 }
 
 fn profile(document: &Document, table: &Table<'_>, known: Option<&[ProfileName]>) -> Option<ProfileName> {

@@ -77,13 +77,17 @@ fn pool_that_overlaps_or_lies_outside_a_segment_is_refused_with_position() {
             "10.88.0.1-10.88.0.9",
             "26 vms.pool[2].range: contains 10.88.0.1, the address of the relay",
         ),
-        ("bridge = \"br1\"", "bridge = \"mesh-nat0\"", "25 vms.pool[2].bridge: is the private network of each node"),
+        (
+            "bridge = \"br1\"",
+            "bridge = \"mesh-nat0\"",
+            "25 vms.pool[2].bridge: is the private network of each node, which assigns its addresses",
+        ),
         ("bridge = \"br1\"", "bridge = \"a b\"", "25 vms.pool[2].bridge: `a b` is no interface name"),
         ("bridge = \"br1\"\n", "", "24 vms.pool[2].bridge: is required"),
         ("range = \"10.0.0.20-10.0.0.29\"\n", "", "21 vms.pool[1].range: is required"),
         ("02:4d:45", "02:4d:45:00:01", "17 vms.mac_prefix: leaves 1 octet for all NICs of the site"),
-        ("02:4d:45", "03:4d", "17 vms.mac_prefix: is how groups' addresses begin"),
-        ("02:4d:45", "2:4d", "17 vms.mac_prefix: `2:4d` is not how a MAC address begins"),
+        ("02:4d:45", "03:4d", "17 vms.mac_prefix: is a multicast prefix"),
+        ("02:4d:45", "2:4d", "17 vms.mac_prefix: `2:4d` is not a MAC address prefix"),
         ("mac_prefix", "macprefix", "17 vms.macprefix: unknown key"),
     ] {
         let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);

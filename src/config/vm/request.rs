@@ -5,28 +5,26 @@ use meshd_types::{PciAddress, VfioSelector, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Seconds that a guest has to end by itself unless its file says otherwise.
+/// Default grace period of a stop in seconds.
 pub const DEFAULT_GRACE_S: u32 = 60;
-/// Most seconds that a guest has to end by itself.
+/// Maximum grace period in seconds.
 pub const MAX_GRACE_S: u32 = 3600;
-/// Most units of one machine; the wire's own bound.
+/// Maximum number of units of one VM, as in [`VmSpec::faults`].
 pub(super) const MAX_UNITS: i64 = 32;
 
-/// A virtual machine as it is ordered.
+/// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRequest {
-    /// What the node is told. Its `units` are those that it has on its node; before it has one, those that were named by address.
+    /// Specification for the node. `units` are the assigned units; before the placement, those requested by address.
     pub spec: VmSpec,
-    /// The units that it wants.
     #[serde(default)]
     pub units: UnitsRequest,
-    /// What becomes of it when its node is lost.
     #[serde(default)]
     pub on_node_loss: OnNodeLoss,
-    /// Seconds that the guest has to end by itself when it is stopped.
+    /// Grace period of a stop in seconds.
     #[serde(default = "default_grace")]
     pub grace_s: u32,
-    /// It is not bound to the NUMA node of its units.
+    /// Do not bind the VM to the NUMA node of its units.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub numa_anywhere: bool,
 }
@@ -36,14 +34,14 @@ fn default_grace() -> u32 {
 }
 
 impl VmRequest {
-    /// A specification and nothing else.
+    /// Makes a request from a specification.
     pub fn new(spec: VmSpec) -> Self {
         let each = spec.units.iter().cloned().map(UnitSelector::named).collect();
         let units = UnitsRequest { whole: false, each };
         VmRequest { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
     }
 
-    /// Everything that is wrong with it, whatever node it runs on.
+    /// Returns all faults that do not depend on the node.
     pub fn faults(&self) -> Vec<SpecFault> {
         let volumes = self.spec.volumes.iter().map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
         let nics = self.spec.nics.iter().map(|nic| nic.slot);
@@ -54,8 +52,8 @@ impl VmRequest {
         faults
     }
 
-    /// Of volumes or NICs, those that are a part of a slot where no unit is left that it could be the slot of; `of_slot` says which
-    /// are, `words` gives key, what it is of the slot, and what it is called.
+    /// Returns the faults of volumes or NICs that belong to a slot, but exceed the number of requested units. `words` returns the key, the
+    /// part of the slot, and the name of the device.
     fn beyond_its_slots(
         &self,
         of_slot: impl Iterator<Item = bool>,
@@ -70,41 +68,40 @@ impl VmRequest {
         })
     }
 
-    /// True if it stands on what only one node has: units, or a disk of it.
+    /// Returns true if the VM uses units or disks of its node.
     pub fn is_bound(&self) -> bool {
         let raw = self.spec.volumes.iter().any(|volume| volume.source.disk().is_some());
         self.units.whole || !self.units.each.is_empty() || raw
     }
 }
 
-/// The units that a virtual machine wants.
+/// The requested units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnitsRequest {
-    /// All of its node, with the switches that join them.
+    /// All units of the node, including NVSwitches.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
-    /// One unit for each.
+    /// One unit for each selector.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub each: Vec<UnitSelector>,
 }
 
-/// One unit that is wanted.
+/// A selector of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnitSelector {
-    /// Whichever is free.
     Any,
-    /// One with a function that this names.
+    /// A unit with a function that the selector matches.
     Selected(VfioSelector),
 }
 
 impl UnitSelector {
-    /// The unit that holds one function.
+    /// Selects the unit of a PCI function.
     pub fn named(address: PciAddress) -> Self {
         UnitSelector::Selected(VfioSelector::Address(address.as_str().to_owned()))
     }
 
-    /// The function, where one is named.
+    /// Returns the PCI address, if the selector has one.
     pub fn address(&self) -> Option<PciAddress> {
         match self {
             UnitSelector::Selected(VfioSelector::Address(address)) => address.parse().ok(),
@@ -113,7 +110,7 @@ impl UnitSelector {
     }
 }
 
-/// The text names no unit.
+/// The text is not a unit selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335")]
 pub struct ParseUnitSelectorError(String);
@@ -145,20 +142,19 @@ impl fmt::Display for UnitSelector {
 
 serde_as_text!(UnitSelector);
 
-/// What becomes of a virtual machine when its node is lost.
+/// The action on a VM when its node is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNodeLoss {
-    /// It waits for its node, or for an operator.
+    /// Wait for the node, or for an operator.
     #[default]
     Wait,
-    /// It is started on another node as soon as it is certain that it does not run on the old one any more. One with units or a disk
-    /// of its node is never moved.
+    /// Start the VM on another node once it certainly does not run on the old one. VMs with units or disks of their node never move.
     Restart,
 }
 
 impl OnNodeLoss {
-    /// The word of a vm.toml, which is also shown.
+    /// Returns the keyword in vm.toml.
     pub fn as_str(self) -> &'static str {
         match self {
             OnNodeLoss::Wait => "wait",

@@ -44,5 +44,5 @@ pub use node::{
     label::LabelKey, label::LabelValue, label::Labels, label::MAX_LABELS, label::label_words, phase::Phase,
     phase::PhaseChange, phase::Transition, phase::UnlawfulTransition, readiness::CheckProvenance, record::Fingerprint,
     record::LinkState, record::NextBootOverride, record::Node, relay_port::RelayPort, selector::NamedNode,
-    selector::Selector, selector::SelectorError, selector::find_node, unit_map::Placed, unit_map::UnitMap,
+    selector::Selector, selector::SelectorError, selector::find_node, unit_map::ApprovedFunction, unit_map::UnitMap,
 };

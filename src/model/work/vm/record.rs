@@ -1,12 +1,12 @@
 //! The record of a VM: desired state, placement, and the last report of its node.
 //!
 //! ```text
-//! create ──▶ placed on a node, which is given the whole desired_state at each welcome and at each change
-//!              │ the node tells: starting, running, waiting, stopped, failed
-//!              │ the node boots anew: what ran is gone, and the restart policy decides
-//! delete ──▶ releasing ──▶ the node says that nothing of it is there ──▶ the record goes
+//! create ──▶ placed on a node, which receives the complete desired state at each welcome and each change
+//!              │ the node reports: starting, running, waiting, stopped, failed
+//!              │ the node boots again: the VM is lost, and the restart policy decides
+//! delete ──▶ releasing ──▶ the node confirms the release ──▶ the record is deleted
 //! ```
-//! It leaves its node only by that word, or after the node was fenced.
+//! A VM leaves its node only after the confirmation, or after the node was fenced.
 
 use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
 use meshd_config::vm::VmRequest;
