@@ -68,7 +68,7 @@ pub fn boot(path: &Path, config: &AgentConfig) -> Result<BootPart, FileError> {
 }
 
 fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
-    if meshd_proto::speaks(version) {
+    if meshd_proto::is_supported_version(version) {
         return Ok(());
     }
     let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);

@@ -3,7 +3,7 @@
 use crate::{
     boot_file::BootSources,
     client_arch::loader_names,
-    config::{DhcpMode, Interface, Link, Owner, Pool, Reservation, ReservedNic, Segment, Setup},
+    config::{DhcpMode, Interface, Link, Owner, Reservation, ReservedNic, Segment, Setup, Subnet},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
     machines::{Attachment, Machines, RelayPort},
@@ -123,7 +123,7 @@ impl Bench {
 }
 
 fn engine() -> Engine {
-    let pool = |third: u8| Pool {
+    let subnet = |third: u8| Subnet {
         first: Ipv4Addr::new(10, third, 0, 100),
         last: Ipv4Addr::new(10, third, 0, 107),
         prefix_len: 24,
@@ -133,7 +133,7 @@ fn engine() -> Engine {
         ntp: Vec::new(),
         domain: Some("rack.example".to_owned()),
     };
-    let segment = |link, mode, pool| Segment { link, address: None, mode, pool, relay_macs: Vec::new() };
+    let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |owner, third, last| Reservation { owner, address: Ipv4Addr::new(10, third, 0, last) };
@@ -150,9 +150,9 @@ fn engine() -> Engine {
                 Interface { name: "eth1".to_owned(), address: Ipv4Addr::new(10, 78, 0, 1) },
             ],
             segments: vec![
-                segment(Link::Interface("eth0".to_owned()), DhcpMode::Authoritative, Some(pool(77))),
+                segment(Link::Interface("eth0".to_owned()), DhcpMode::Authoritative, Some(subnet(77))),
                 segment(Link::Interface("eth1".to_owned()), DhcpMode::Proxy, None),
-                segment(relay(88), DhcpMode::Authoritative, Some(pool(88))),
+                segment(relay(88), DhcpMode::Authoritative, Some(subnet(88))),
                 segment(relay(99), DhcpMode::Proxy, None),
             ],
             reservations: vec![

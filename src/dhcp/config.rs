@@ -2,7 +2,7 @@
 
 use crate::boot_file::BootSources;
 use meshd_types::{DenyList, MacAddr, SystemUuid, VmName};
-pub use meshd_types::{DhcpMode, Link, Owner, Pool, Segment};
+pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet};
 use std::net::Ipv4Addr;
 
 /// The configuration of an engine.

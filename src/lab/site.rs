@@ -96,7 +96,7 @@ fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> 
     set("net.interface", BRIDGE.into())?;
     set("dhcp.mode", "authoritative".into())?;
     set("net.address", address(theirs).to_string().into())?;
-    if pool(theirs).is_none() {
+    if subnet(theirs).is_none() {
         set("dhcp.range", DEFAULT_RANGE.into())?;
     }
     for (key, to) in settings {
@@ -105,20 +105,20 @@ fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> 
     Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", theirs.file.display()))
 }
 
-fn pool(site: &Site) -> Option<&meshd_config::Pool> {
-    site.segments.first().and_then(|segment| segment.pool.as_ref())
+fn subnet(site: &Site) -> Option<&meshd_config::Subnet> {
+    site.segments.first().and_then(|segment| segment.subnet.as_ref())
 }
 
 /// Prefix length of the rack's network.
 pub fn prefix_len(site: &Site) -> u8 {
-    pool(site).map_or(DEFAULT_PREFIX_LEN, |pool| pool.prefix_len)
+    subnet(site).map_or(DEFAULT_PREFIX_LEN, |subnet| subnet.prefix_len)
 }
 
-/// The user's address, or the first one of the network that the pool lies in.
+/// The user's address, or the first one of the network of the subnet.
 fn address(site: &Site) -> Ipv4Addr {
-    let Some(pool) = pool(site) else { return DEFAULT_ADDRESS };
-    let mask = u32::MAX.checked_shl(32 - u32::from(pool.prefix_len.clamp(1, 32))).unwrap_or(0);
-    let first = Ipv4Addr::from((u32::from(pool.first) & mask) + 1);
+    let Some(subnet) = subnet(site) else { return DEFAULT_ADDRESS };
+    let mask = u32::MAX.checked_shl(32 - u32::from(subnet.prefix_len.clamp(1, 32))).unwrap_or(0);
+    let first = Ipv4Addr::from((u32::from(subnet.first) & mask) + 1);
     site.segments.first().and_then(|segment| segment.address).unwrap_or(first)
 }
 

@@ -45,7 +45,7 @@ pub use name::{
 };
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
-pub use segment::{DhcpMode, Link, Owner, Pool, Segment};
+pub use segment::{DhcpMode, Link, Owner, Segment, Subnet};
 pub use time::{ParseTimestampError, Timestamp};
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
 

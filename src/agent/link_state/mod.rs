@@ -344,7 +344,7 @@ impl LinkStateMachine {
     }
 
     fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
-        if !meshd_proto::speaks(welcome.version) {
+        if !meshd_proto::is_supported_version(welcome.version) {
             return self.retry_later(now, random, Some(REJECTED_RETRY));
         }
         self.attempts = 0;

@@ -11,7 +11,7 @@ use crate::{
 use meshd_model::fleet::{
     Actor, AuditContext, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
 };
-use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, speaks};
+use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, is_supported_version};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
@@ -58,11 +58,11 @@ impl From<TrustError> for PlaneError {
 
 /// The version of a first message must be one that is spoken here.
 pub(crate) fn check_version(version: u16) -> Result<(), PlaneError> {
-    if speaks(version) {
+    if is_supported_version(version) {
         return Ok(());
     }
     Err(PlaneError::BadRequest(format!(
-        "this central node speaks versions {OLDEST} to {VERSION}, not {version}; boot the node again"
+        "this central node supports protocol versions {OLDEST} to {VERSION}, not {version}; boot the node again"
     )))
 }
 

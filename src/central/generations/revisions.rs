@@ -36,7 +36,7 @@ fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) ->
     }
     let changes = |node: &&Node| {
         let now = effective_profile(site, node);
-        now.name == next.name && now.hosts_otherwise(next).is_some()
+        now.name == next.name && now.changed_vm_resource(next).is_some()
     };
     model.all_nodes().filter(changes).try_for_each(|node| spare(model, node.id, by))
 }

@@ -13,7 +13,7 @@ use meshd_image::{
 };
 use meshd_model::{
     boot,
-    fleet::{KEPT_FORMAT, KeptGeneration},
+    fleet::{ARCHIVE_FORMAT, ArchivedGeneration},
 };
 use meshd_types::{Arch, Digest, NodeId, VarName};
 use std::{
@@ -112,12 +112,12 @@ impl<'s> Renderer<'s> {
     }
 
     /// What a node of a profile would boot, to be compared.
-    pub(crate) fn kept(&mut self, profile: &Profile) -> Result<KeptGeneration, Faults> {
+    pub(crate) fn kept(&mut self, profile: &Profile) -> Result<ArchivedGeneration, Faults> {
         let overlay = self.render(profile, None)?;
         let image = self.image(profile);
         let arch = image::load_manifest(&self.site.blobs_dir, &profile.image).map_or(Arch::X86_64, |image| image.arch);
-        Ok(KeptGeneration {
-            format: KEPT_FORMAT,
+        Ok(ArchivedGeneration {
+            format: ARCHIVE_FORMAT,
             profile: profile.name.clone(),
             image: profile.image.clone(),
             version: image.manifest,

@@ -22,7 +22,7 @@ use super::{
 use clap::Subcommand;
 use meshd_api::segment;
 use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView};
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{VmFetching, Volume};
 use meshd_types::SystemUuid;
 use std::path::{Path, PathBuf};
@@ -159,7 +159,7 @@ impl Vm {
 }
 
 /// What a file says with the templates of the site. All of its faults are said before anything is ordered, also where nobody answers.
-async fn ask(client: &AdminClient, file: &Path) -> Result<VmAsk, Failure> {
+async fn ask(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
     let (text, fresh) = (meshd_config::vm::read_file(file)?, fresh()?);
     let templates: Result<Vec<TemplateView>, Failure> = client.get("/v1/vm-templates").await;
     let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());

@@ -9,7 +9,7 @@ use crate::cli::{
 use clap::Args;
 use meshd_api::VmView;
 use meshd_config::parse_duration;
-use meshd_model::work::VmStatus;
+use meshd_model::work::VmPhase;
 use meshd_proto::vm::VmFetching;
 use meshd_types::SystemUuid;
 use std::time::{Duration, Instant};
@@ -97,15 +97,13 @@ fn look(all: &[VmView], uuid: SystemUuid, until: Until) -> Look {
         return if until == Until::Gone { Look::Done } else { Look::Never("it is not on record any more".to_owned()) };
     };
     match (until, vm.state) {
-        (Until::Running, VmStatus::Running) | (Until::Off, VmStatus::Stopped | VmStatus::Failed) if vm.settled => {
+        (Until::Running, VmPhase::Running) | (Until::Off, VmPhase::Stopped | VmPhase::Failed) if vm.settled => {
             Look::Done
         }
-        (Until::Off, VmStatus::Unplaced) => Look::Done,
-        (Until::Running, VmStatus::Failed | VmStatus::Stopped | VmStatus::Paused) if vm.settled => {
-            Look::Never(ending(vm))
-        }
-        (Until::Running, VmStatus::Unplaced) => Look::Never(ending(vm)),
-        (Until::Gone, VmStatus::ReleaseBlocked) => Look::Never(ending(vm)),
+        (Until::Off, VmPhase::Unplaced) => Look::Done,
+        (Until::Running, VmPhase::Failed | VmPhase::Stopped | VmPhase::Paused) if vm.settled => Look::Never(ending(vm)),
+        (Until::Running, VmPhase::Unplaced) => Look::Never(ending(vm)),
+        (Until::Gone, VmPhase::ReleaseBlocked) => Look::Never(ending(vm)),
         _ => Look::NotYet(far(vm)),
     }
 }

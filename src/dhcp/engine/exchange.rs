@@ -3,7 +3,7 @@
 use super::segment_state::{Authority, SegmentState};
 use crate::{
     boot_file::BootFile,
-    config::{DhcpMode, Pool, ReservedNic},
+    config::{DhcpMode, ReservedNic, Subnet},
     effect::{Change, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind, SeenExchange},
     lease::{Client, LeaseRequest},
     machines::Machines,
@@ -85,12 +85,12 @@ impl Exchange<'_> {
     }
 
     fn discover(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
         let Ok((address, reclaimed)) = leases.offer(self.now, self.client(leases.needs_nodes())) else {
             return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
         };
         // An offer is not binding, so it does not wait until it is stored.
-        let mut effects = vec![self.reply(Some(pool), ReplyContent::Offer(address))];
+        let mut effects = vec![self.reply(Some(subnet), ReplyContent::Offer(address))];
         effects.extend(reclaimed.map(store));
         effects.extend(self.no_loader());
         if self.request.client != ClientKind::Other && self.vm_nic.is_none() {
@@ -102,7 +102,7 @@ impl Exchange<'_> {
 
     /// Handles selecting, init-reboot, renewing and rebinding. Options 50 and 54 and ciaddr distinguish them (RFC 2131, 4.3.2).
     fn request(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
         let request = self.request;
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
@@ -126,11 +126,11 @@ impl Exchange<'_> {
                     None if self.routed => Effect::Store(Change::LeaseGranted(lease)),
                     None => self.seen(Some(wanted), Some(lease), discovered),
                 });
-                effects.push(self.reply(Some(pool), ReplyContent::Ack(wanted)));
+                effects.push(self.reply(Some(subnet), ReplyContent::Ack(wanted)));
                 effects.extend(self.no_loader());
                 effects
             }
-            Err(_) if !pool.is_on_network(wanted) => {
+            Err(_) if !subnet.is_on_network(wanted) => {
                 vec![self.reply(None, ReplyContent::Nak("this address is of another network"))]
             }
             Err(_) => vec![self.reply(None, ReplyContent::Nak("this address is not yours"))],
@@ -158,7 +158,7 @@ impl Exchange<'_> {
         if !is_plausible || request.ciaddr.is_unspecified() {
             return Vec::new();
         }
-        vec![self.reply(Some(&authority.pool), ReplyContent::InformAck)]
+        vec![self.reply(Some(&authority.subnet), ReplyContent::InformAck)]
     }
 
     pub(super) fn is_ours(&self, server: Ipv4Addr) -> bool {
@@ -179,9 +179,9 @@ impl Exchange<'_> {
         Client { mac, node, vm: self.vm_nic.map(|nic| nic.vm), keeps_address }
     }
 
-    pub(super) fn reply(&self, pool: Option<&Pool>, content: ReplyContent) -> Effect {
+    pub(super) fn reply(&self, subnet: Option<&Subnet>, content: ReplyContent) -> Effect {
         let host = self.vm_nic.map(|nic| nic.name.as_str());
-        let builder = ReplyBuilder { address: self.address, identifier: self.identifier, pool, host };
+        let builder = ReplyBuilder { address: self.address, identifier: self.identifier, subnet, host };
         Effect::Reply(Reply {
             packet: builder.build(self.request, content, &self.boot),
             to: Destination::of(self.request, content, self.origin, self.routed),

@@ -13,7 +13,7 @@ use super::{
     reservations::{Client, Reservations},
 };
 use crate::{
-    config::{Pool, Reservation},
+    config::{Reservation, Subnet},
     effect::{Lease, LeaseChange, PoolUse},
 };
 use meshd_types::{Digest, MacAddr, Timestamp, fail};
@@ -77,20 +77,20 @@ pub struct LeaseTable {
 
 impl LeaseTable {
     /// A table without leases.
-    pub fn new(pool: &Pool, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
-        let reserved = Reservations::of(pool, reservations);
-        let servers = pool.router.iter().chain(&pool.dns).chain(&pool.ntp).copied();
-        let infrastructure: BTreeSet<_> = servers.chain([pool.network(), pool.broadcast()]).chain(taken).collect();
+    pub fn new(subnet: &Subnet, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
+        let reserved = Reservations::of(subnet, reservations);
+        let servers = subnet.router.iter().chain(&subnet.dns).chain(&subnet.ntp).copied();
+        let infrastructure: BTreeSet<_> = servers.chain([subnet.network(), subnet.broadcast()]).chain(taken).collect();
         let excluded = infrastructure.iter().copied().chain(reserved.addresses());
-        let (first, last) = (u32::from(pool.first), u32::from(pool.last));
+        let (first, last) = (u32::from(subnet.first), u32::from(subnet.last));
         let size = last.saturating_sub(first).saturating_add(1);
         let mut table = LeaseTable {
-            lease: pool.lease,
+            lease: subnet.lease,
             busy: AddressBitmap::new(size),
-            excluded: excluded.filter(|address| pool.contains(*address)).collect(),
+            excluded: excluded.filter(|address| subnet.contains(*address)).collect(),
             infrastructure,
             reserved,
-            entries: AddressMap::new(pool.first, pool.last),
+            entries: AddressMap::new(subnet.first, subnet.last),
             by_mac: BTreeMap::new(),
             declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_FRACTION).unwrap_or(usize::MAX).max(1)),
             live: ByState::default(),

@@ -13,8 +13,8 @@ use std::{
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const UUID: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
 
-pub fn pool(first: u8, last: u8) -> Pool {
-    Pool {
+pub fn pool(first: u8, last: u8) -> Subnet {
+    Subnet {
         first: Ipv4Addr::new(10, 77, 0, first),
         last: Ipv4Addr::new(10, 77, 0, last),
         prefix_len: 24,
@@ -27,7 +27,7 @@ pub fn pool(first: u8, last: u8) -> Pool {
 }
 
 /// An interface `eth0` with a segment.
-pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
+pub fn setup(mode: DhcpMode, subnet: Option<Subnet>) -> Setup {
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     Setup {
         interfaces: vec![Interface { name: "eth0".to_owned(), address: SERVER }],
@@ -35,7 +35,7 @@ pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
             link: Link::Interface("eth0".to_owned()),
             address: None,
             mode,
-            pool,
+            subnet,
             relay_macs: Vec::new(),
         }],
         reservations: Vec::new(),
@@ -45,7 +45,7 @@ pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
     }
 }
 
-pub fn engine(pool: Pool, stored: Vec<Lease>) -> Engine {
+pub fn engine(pool: Subnet, stored: Vec<Lease>) -> Engine {
     Engine::new(setup(DhcpMode::Authoritative, Some(pool)), stored)
 }
 

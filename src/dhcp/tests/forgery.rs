@@ -118,9 +118,9 @@ fn declined_addresses_are_never_more_than_a_part_of_the_pool() {
 
 /// A site with a local segment and one behind a relay.
 fn two_segments(relay_macs: Vec<MacAddr>) -> Engine {
-    let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
+    let behind = Subnet { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
-    let segment = Segment { link: Link::Relay(RELAY), pool: Some(behind), ..setup.segments[0].clone() };
+    let segment = Segment { link: Link::Relay(RELAY), subnet: Some(behind), ..setup.segments[0].clone() };
     setup.segments.push(Segment { relay_macs, ..segment });
     Engine::new(setup, Vec::new())
 }

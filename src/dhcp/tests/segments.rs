@@ -12,9 +12,9 @@ const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 const TWIN: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 const NOBODY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
-fn pool_of(third: u8, last: u8) -> Pool {
+fn pool_of(third: u8, last: u8) -> Subnet {
     let place = |last| Ipv4Addr::new(10, third, 0, last);
-    Pool { first: place(100), last: place(last), router: Some(place(1)), ..pool(100, 200) }
+    Subnet { first: place(100), last: place(last), router: Some(place(1)), ..pool(100, 200) }
 }
 
 fn reserve(whom: Owner, third: u8, last: u8) -> Reservation {
@@ -25,7 +25,7 @@ fn reserve(whom: Owner, third: u8, last: u8) -> Reservation {
 fn site(reservations: Vec<Reservation>, stored: Vec<Lease>) -> Engine {
     let mut setup = setup(DhcpMode::Authoritative, Some(pool_of(77, 110)));
     setup.interfaces.push(Interface { name: "eth1".to_owned(), address: SECOND });
-    let segment = |link, mode, pool| Segment { link, address: None, mode, pool, relay_macs: Vec::new() };
+    let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     setup.segments.extend([
         segment(Link::Interface("eth1".to_owned()), DhcpMode::Off, None),
         segment(Link::Relay(RELAY), DhcpMode::Authoritative, Some(pool_of(88, 110))),

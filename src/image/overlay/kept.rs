@@ -2,7 +2,7 @@
 
 use super::{AgentBinary, Kind, Origin, PublicOverlay, RenderedFile, digest, pack};
 use bytes::Bytes;
-use meshd_model::fleet::{KeptFile, KeptKind};
+use meshd_model::fleet::{ArchivedFile, ArchivedKind};
 use meshd_types::{Digest, SafePath};
 
 /// Where a node finds the names of the packages that it shall have.
@@ -10,14 +10,14 @@ const PACKAGES_FILE: &str = "/etc/meshd/packages";
 
 impl PublicOverlay {
     /// What it puts on the node.
-    pub fn listing(&self) -> Vec<KeptFile> {
-        let one = |file: &RenderedFile| KeptFile {
+    pub fn listing(&self) -> Vec<ArchivedFile> {
+        let one = |file: &RenderedFile| ArchivedFile {
             path: file.path.clone(),
             kind: match file.kind {
-                Kind::File(_) | Kind::Agent => KeptKind::File,
-                Kind::Secret(_) => KeptKind::Secret,
-                Kind::Link(_) => KeptKind::Link,
-                Kind::Directory => KeptKind::Directory,
+                Kind::File(_) | Kind::Agent => ArchivedKind::File,
+                Kind::Secret(_) => ArchivedKind::Secret,
+                Kind::Link(_) => ArchivedKind::Link,
+                Kind::Directory => ArchivedKind::Directory,
             },
             mode: file.mode,
             owner: file.owner,
@@ -50,23 +50,23 @@ impl PublicOverlay {
     /// # Errors
     /// Those of `content`.
     pub fn restore<E>(
-        files: &[KeptFile],
+        files: &[ArchivedFile],
         agent: &AgentBinary,
         now: Option<&PublicOverlay>,
         content: impl Fn(&Digest) -> Result<Bytes, E>,
     ) -> Result<PublicOverlay, E> {
-        let one = |file: &KeptFile| {
+        let one = |file: &ArchivedFile| {
             let kind = match file.kind {
-                KeptKind::Directory => Kind::Directory,
-                KeptKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
-                KeptKind::File if file.digest == agent.digest => Kind::Agent,
-                KeptKind::File => Kind::File(content(&file.digest)?),
-                KeptKind::Secret => {
+                ArchivedKind::Directory => Kind::Directory,
+                ArchivedKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
+                ArchivedKind::File if file.digest == agent.digest => Kind::Agent,
+                ArchivedKind::File => Kind::File(content(&file.digest)?),
+                ArchivedKind::Secret => {
                     let is_it = |it: &&RenderedFile| it.path == file.path && it.digest == file.digest;
                     return Ok(now.and_then(|now| now.files.iter().find(is_it)).cloned());
                 }
             };
-            let KeptFile { path, mode, owner, digest, size, .. } = file.clone();
+            let ArchivedFile { path, mode, owner, digest, size, .. } = file.clone();
             Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
         let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;

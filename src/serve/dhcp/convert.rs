@@ -4,7 +4,7 @@ use meshd_central::{DhcpSeen, DhcpStep, LeaseChange, SegmentHealth};
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},
-    work::{CardNews, ReservedNic},
+    work::{NicChanges, ReservedNic},
 };
 
 /// Converts a `[[reservation]]` of site.toml.
@@ -19,11 +19,11 @@ pub(super) fn nic(nic: ReservedNic) -> dhcp::ReservedNic {
 }
 
 /// Converts changes to the NICs of virtual machines.
-pub(super) fn nic_changes(news: CardNews) -> dhcp::NicChanges {
-    match news {
-        CardNews::All(all) => dhcp::NicChanges::All(all.into_iter().map(nic).collect()),
-        CardNews::Changed(changed) => {
-            dhcp::NicChanges::Changed(changed.into_iter().map(|(mac, card)| (mac, card.map(nic))).collect())
+pub(super) fn nic_changes(changes: NicChanges) -> dhcp::NicChanges {
+    match changes {
+        NicChanges::All(all) => dhcp::NicChanges::All(all.into_iter().map(nic).collect()),
+        NicChanges::Changed(changed) => {
+            dhcp::NicChanges::Changed(changed.into_iter().map(|(mac, reserved)| (mac, reserved.map(nic))).collect())
         }
     }
 }

@@ -160,7 +160,7 @@ mod tests {
             link: Link::Interface("lo".to_owned()),
             address,
             mode: DhcpMode::Off,
-            pool: None,
+            subnet: None,
             relay_macs: Vec::new(),
         };
         let bound = BoundInterface::open("lo", &segment, false, false).expect("nothing to open");

@@ -5,8 +5,8 @@
 
 use crate::world::dhcp::parse;
 use meshd_dhcp::{
-    BootSources, Change, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin, Pool, Reply,
-    SeenExchange, Segment, Setup,
+    BootSources, Change, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin, Reply,
+    SeenExchange, Segment, Setup, Subnet,
 };
 use meshd_types::{MacAddr, Timestamp};
 use std::{
@@ -62,7 +62,7 @@ fn captures() -> Vec<Capture> {
 fn engine(mode: DhcpMode) -> Engine {
     let segment = |link: Link| {
         let (network, first) = if matches!(link, Link::Relay(_)) { (78, 20) } else { (77, 100) };
-        let pool = Pool {
+        let subnet = Subnet {
             first: Ipv4Addr::new(10, network, 0, first),
             last: Ipv4Addr::new(10, network, 0, 200),
             prefix_len: 24,
@@ -72,8 +72,8 @@ fn engine(mode: DhcpMode) -> Engine {
             ntp: Vec::new(),
             domain: None,
         };
-        let pool = (mode == DhcpMode::Authoritative).then_some(pool);
-        Segment { link, address: Some(CENTRAL), mode, pool, relay_macs: Vec::new() }
+        let subnet = (mode == DhcpMode::Authoritative).then_some(subnet);
+        Segment { link, address: Some(CENTRAL), mode, subnet, relay_macs: Vec::new() }
     };
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     let setup = Setup {

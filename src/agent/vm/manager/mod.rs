@@ -29,8 +29,8 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec, VmState, VmUpdate,
-    VmWant,
+    ConsoleOrder, MAX_VMS, Nic, ReportedVmState, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec,
+    VmUpdate, VmWant,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -169,8 +169,8 @@ impl VmManager {
     }
 }
 
-fn is_workload(state: VmState) -> bool {
-    state.is_live() || state == VmState::Waiting
+fn is_workload(state: ReportedVmState) -> bool {
+    state.is_live() || state == ReportedVmState::Waiting
 }
 
 struct Reconciler {

@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use crate::vm::{disks::ownership_marker, net::nic_addresses, sync::send_if_changed};
-use meshd_proto::vm::{MAX_VMS, VmFetching, VmReport, VmState};
+use meshd_proto::vm::{MAX_VMS, VmFetching, VmReport, ReportedVmState};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ impl Reconciler {
             let spec = &pending.spec;
             let report = reports.entry(spec.uuid).or_insert_with(|| VmReport {
                 fetching: Some(VmFetching::default()),
-                ..VmReport::new(spec.uuid, spec.name.clone(), VmState::Starting)
+                ..VmReport::new(spec.uuid, spec.name.clone(), ReportedVmState::Starting)
             });
             if !report.state.is_live() {
-                (report.state, report.start) = (VmState::Starting, Some(pending.start));
+                (report.state, report.start) = (ReportedVmState::Starting, Some(pending.start));
                 let fetched = || self.volumes.progress(spec.files().map(|(_, digest)| digest));
                 report.fetching = Some(self.disk_writes.progress(spec.uuid).unwrap_or_else(fetched));
             }

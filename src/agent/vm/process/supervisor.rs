@@ -19,7 +19,7 @@ use crate::{
         vm_paths::VmPaths,
     },
 };
-use meshd_proto::vm::{VmFailureKind, VmReport, VmSpec, VmState};
+use meshd_proto::vm::{VmFailureKind, VmReport, VmSpec, ReportedVmState};
 use rustix::process::Signal;
 use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -164,7 +164,7 @@ impl VmSupervisor {
             if before != after {
                 tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "virtual machine");
             }
-            if !after.is_live() && after != VmState::Waiting && self.process.is_none() {
+            if !after.is_live() && after != ReportedVmState::Waiting && self.process.is_none() {
                 self.reservations.remove(self.spec.uuid);
             }
             self.publish_report();

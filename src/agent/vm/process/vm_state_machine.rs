@@ -15,7 +15,7 @@ pub use super::vm_event::{ShutdownCause, VmAction, VmEvent, VmRecord};
 
 use super::exit_status::crash;
 use crate::vm::failure::{failure, truncate};
-use meshd_proto::vm::{MAX_FAILURE_TEXT, RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
+use meshd_proto::vm::{MAX_FAILURE_TEXT, RestartPolicy, RestartWhen, VmFailure, VmFailureKind, ReportedVmState};
 use std::time::Duration;
 
 /// Timeout of a start, plus an addition for each GiB of memory: with devices or huge pages QEMU maps all memory first.
@@ -92,15 +92,15 @@ impl VmStateMachine {
     }
 
     /// Returns the state for reports.
-    pub fn state(&self) -> VmState {
+    pub fn state(&self) -> ReportedVmState {
         match &self.state {
-            MachineState::Off if self.record.failure.is_some() => VmState::Failed,
-            MachineState::Off => VmState::Stopped,
-            MachineState::Starting { .. } => VmState::Starting,
-            MachineState::Running { .. } => VmState::Running,
-            MachineState::Paused { .. } => VmState::Paused,
-            MachineState::Stopping { .. } => VmState::Stopping,
-            MachineState::Waiting { .. } => VmState::Waiting,
+            MachineState::Off if self.record.failure.is_some() => ReportedVmState::Failed,
+            MachineState::Off => ReportedVmState::Stopped,
+            MachineState::Starting { .. } => ReportedVmState::Starting,
+            MachineState::Running { .. } => ReportedVmState::Running,
+            MachineState::Paused { .. } => ReportedVmState::Paused,
+            MachineState::Stopping { .. } => ReportedVmState::Stopping,
+            MachineState::Waiting { .. } => ReportedVmState::Waiting,
         }
     }
 

@@ -3,7 +3,7 @@
 use meshd_agent::vm::{CheckRunner, ConsoleEvent, CpuModels, HostConfig, VmManager, Vms};
 use meshd_proto::{
     Check,
-    vm::{VmReport, VmSpec, VmState},
+    vm::{ReportedVmState, VmReport, VmSpec},
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -213,7 +213,7 @@ impl Drop for Node {
 }
 
 /// Waits until a machine stands so.
-pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: VmState) -> VmReport {
+pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: ReportedVmState) -> VmReport {
     let waited = timeout(DEADLINE, reports.wait_for(|report| report.state == state)).await;
     let seen = waited.map(|report| report.unwrap().clone());
     seen.unwrap_or_else(|_| panic!("it is not {}: {:?}", state.as_str(), reports.borrow()))

@@ -1,7 +1,7 @@
 //! A real guest with a card on the private network of its node: its port, and what programs of machines reach.
 
 use super::guest::{Guest, HELLO, Node, reaches, says};
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use serde_json::json;
 use std::{
     fs,
@@ -62,7 +62,7 @@ async fn inside() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     says(&vms, spec.uuid, HELLO).await;
 
     let ports = || -> Vec<String> {

@@ -131,8 +131,8 @@ fn a_terminal_that_sleeps_holds_up_neither_the_guest_nor_the_agent_and_is_told_w
     let (told, heard) = (hears(sleeper.0.stderr.take().unwrap()), hears(sleeper.0.stdout.take().unwrap()));
     eventually("it goes on and is told", || {
         let (told, heard) = (told.lock().unwrap(), heard.lock().unwrap());
-        let is_told = told.contains("bytes of what it wrote are missing here");
-        if is_told && heard.ends_with(&last(all)) { Ok(()) } else { Err(format!("{told}: {} bytes", heard.len())) }
+        let is_reported = told.contains("bytes of what it wrote are missing here");
+        if is_reported && heard.ends_with(&last(all)) { Ok(()) } else { Err(format!("{told}: {} bytes", heard.len())) }
     });
     done(&world, &["vm", "delete", "one", "--yes"]);
     eventually("the console is over", || sleeper.0.try_wait().unwrap().ok_or("it runs".to_owned()));

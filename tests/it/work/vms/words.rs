@@ -3,7 +3,7 @@
 
 use super::guest::{COUNTED, DEADLINE, Guest, NUMBER, Node, reaches};
 use meshd_agent::vm::{CONSOLE_SCROLLBACK, ConsoleEvent, ConsoleSubscription, Vms};
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
@@ -73,7 +73,7 @@ async fn nothing_that_a_guest_writes_while_agents_die_and_come_is_lost_or_told_t
     written.await.expect("it is written with no agent");
 
     let vms = node.agent();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     let late = vms.console(spec.uuid).unwrap().subscribe();
     let all = numbers(&late.before);
     follow_each_other(&all);

@@ -18,7 +18,7 @@ fn running(when: RestartWhen) -> VmStateMachine {
     let mut machine = machine(when);
     assert_eq!(machine.on(at(0), VmEvent::Start), Some(VmAction::Launch));
     assert_eq!(machine.on(at(1), VmEvent::GuestRunning), None);
-    assert_eq!(machine.state(), VmState::Running);
+    assert_eq!(machine.state(), ReportedVmState::Running);
     machine
 }
 
@@ -36,7 +36,7 @@ fn stopped_guest_is_not_restarted_by_its_policy() {
     assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), Some(VmAction::PowerDown));
     machine.on(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
     assert_eq!(machine.on(at(6), ended()), None);
-    assert_eq!((machine.state(), machine.deadline()), (VmState::Stopped, None));
+    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Stopped, None));
     assert_eq!(machine.record(), &VmRecord::default());
 }
 
@@ -48,7 +48,7 @@ fn guest_that_ignores_acpi_is_terminated_then_killed() {
     assert_eq!(machine.on(at(35), VmEvent::Tick), Some(VmAction::Terminate));
     assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), Some(VmAction::Kill));
     machine.on(at(46), ended());
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn stop_during_the_start_terminates_qemu() {
     machine.on(at(0), VmEvent::Start);
     assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), Some(VmAction::Terminate));
     machine.on(at(1), VmEvent::GuestRunning);
-    assert_eq!(machine.state(), VmState::Stopping, "too late");
+    assert_eq!(machine.state(), ReportedVmState::Stopping, "too late");
     machine.on(at(2), ended());
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
     machine.on(at(1), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::NotStarted)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::NotStarted)));
     let failure = machine.record().failure.clone().expect("set");
     assert_eq!(failure.log, ["last line"]);
     assert!(failure.detail.contains("signal 9"));
@@ -92,7 +92,7 @@ fn start_timeout_kills_qemu_and_grows_with_memory() {
     assert_eq!(machine.on(at(120), VmEvent::Tick), None);
     assert_eq!(machine.on(at(121), VmEvent::Tick), Some(VmAction::Kill));
     machine.on(at(122), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::StartTimeout)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout)));
     assert_eq!(machine.record().failure.as_ref().map(|failure| failure.log.len()), Some(1));
 }
 
@@ -102,14 +102,14 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
     let mut now = 10;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.on(at(now), ended());
-        assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Crashed)));
+        assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Crashed)));
         assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
         assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
         machine.on(at(now + delay), VmEvent::GuestRunning);
         now += delay + 1;
     }
     machine.on(at(now), ended());
-    assert_eq!(machine.state(), VmState::Failed);
+    assert_eq!(machine.state(), ReportedVmState::Failed);
     assert!(
         machine.record().failure.as_ref().is_some_and(|failure| failure.detail.contains("gave up after 3 restarts"))
     );
@@ -128,9 +128,9 @@ fn stable_run_resets_the_restart_counter() {
 #[test]
 fn guest_that_powers_off_restarts_only_with_policy_always() {
     for (when, state) in [
-        (RestartWhen::Never, VmState::Stopped),
-        (RestartWhen::OnFailure, VmState::Stopped),
-        (RestartWhen::Always, VmState::Waiting),
+        (RestartWhen::Never, ReportedVmState::Stopped),
+        (RestartWhen::OnFailure, ReportedVmState::Stopped),
+        (RestartWhen::Always, ReportedVmState::Waiting),
     ] {
         let mut machine = running(when);
         machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
@@ -157,7 +157,7 @@ fn restart_stops_then_starts_and_a_later_stop_wins() {
     machine.on(at(8), VmEvent::Restart { grace: GRACE });
     machine.on(at(9), VmEvent::Stop { grace: GRACE });
     assert_eq!(machine.on(at(10), ended()), None);
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
     assert_eq!(
         machine.on(at(11), VmEvent::Restart { grace: GRACE }),
         Some(VmAction::Launch),
@@ -173,11 +173,11 @@ fn adopted_vm_continues_in_its_stored_state() {
         let action = machine.adopt(at(0), is_alive);
         (machine.state(), action)
     };
-    assert_eq!(adopted(true, true, RestartWhen::Never), (VmState::Running, None));
-    assert_eq!(adopted(true, false, RestartWhen::Never), (VmState::Failed, None));
-    assert_eq!(adopted(true, false, RestartWhen::OnFailure), (VmState::Waiting, None));
-    assert_eq!(adopted(false, true, RestartWhen::Always), (VmState::Stopping, Some(VmAction::Terminate)));
-    assert_eq!(adopted(false, false, RestartWhen::Always), (VmState::Stopped, None));
+    assert_eq!(adopted(true, true, RestartWhen::Never), (ReportedVmState::Running, None));
+    assert_eq!(adopted(true, false, RestartWhen::Never), (ReportedVmState::Failed, None));
+    assert_eq!(adopted(true, false, RestartWhen::OnFailure), (ReportedVmState::Waiting, None));
+    assert_eq!(adopted(false, true, RestartWhen::Always), (ReportedVmState::Stopping, Some(VmAction::Terminate)));
+    assert_eq!(adopted(false, false, RestartWhen::Always), (ReportedVmState::Stopped, None));
 }
 
 #[test]
@@ -185,17 +185,17 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
     let adopted = || {
         let mut machine = machine(RestartWhen::Never);
         machine.record.wanted = true;
-        assert_eq!((machine.adopt(at(0), true), machine.state()), (None, VmState::Starting));
+        assert_eq!((machine.adopt(at(0), true), machine.state()), (None, ReportedVmState::Starting));
         machine
     };
     let mut running = adopted();
     running.on(at(1), VmEvent::GuestRunning);
-    assert_eq!((running.state(), running.record().guest_ran), (VmState::Running, true));
+    assert_eq!((running.state(), running.record().guest_ran), (ReportedVmState::Running, true));
     let mut hanging = adopted();
     let deadline = hanging.deadline().expect("set");
     assert_eq!(hanging.on(deadline, VmEvent::Tick), Some(VmAction::Kill));
     hanging.on(deadline, VmEvent::Ended { exit: "was killed".to_owned(), log: Vec::new() });
-    assert_eq!(hanging.state(), VmState::Failed);
+    assert_eq!(hanging.state(), ReportedVmState::Failed);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn vm_of_an_earlier_boot_waits_for_an_order() {
     let mut machine = machine(RestartWhen::Always);
     machine.record = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
     machine.adopt_after_reboot();
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen)));
     assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, None));
     assert_eq!(machine.on(at(10_000), VmEvent::Start), Some(VmAction::Launch));
 }
@@ -213,7 +213,7 @@ fn process_that_survives_sigkill_is_reported() {
     let mut machine = running(RestartWhen::Always);
     assert_eq!(machine.on(at(5), VmEvent::Discard), Some(VmAction::Kill));
     machine.on(at(5) + KILL_TIMEOUT, VmEvent::Tick);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Immortal)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Immortal)));
 }
 
 fn paused(resumable: bool) -> VmEvent {
@@ -224,12 +224,12 @@ fn paused(resumable: bool) -> VmEvent {
 fn paused_guest_is_reported_and_resumes_by_order() {
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.on(at(5), paused(true)), None);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Paused, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Paused, Some(VmFailureKind::Paused)));
     assert_eq!((machine.deadline(), machine.record().wanted), (None, true));
     assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Resume));
-    assert_eq!(machine.state(), VmState::Paused, "until QEMU reports it");
+    assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU reports it");
     machine.on(at(7), VmEvent::Resumed);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Running, None));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Running, None));
     machine.on(at(8), paused(true));
     assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), Some(VmAction::Resume));
     machine.on(at(10), paused(true));
@@ -239,7 +239,7 @@ fn paused_guest_is_reported_and_resumes_by_order() {
         "a paused guest cannot handle ACPI"
     );
     machine.on(at(12), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Stopped, None));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Stopped, None));
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
         machine.on(at(now), VmEvent::Resumed);
     }
     machine.on(at(now), paused(true));
-    assert_eq!((machine.state(), machine.deadline()), (VmState::Paused, None), "paused until an order");
+    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Paused, None), "paused until an order");
     assert_eq!(machine.on(at(now), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.record().restarts, 0);
 }
@@ -264,16 +264,16 @@ fn guest_that_cannot_resume_is_restarted() {
     let mut machine = running(RestartWhen::OnFailure);
     assert_eq!(machine.on(at(5), paused(false)), Some(VmAction::Terminate));
     machine.on(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Paused)));
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.on(at(5), paused(false)), None);
-    assert_eq!(machine.state(), VmState::Paused);
+    assert_eq!(machine.state(), ReportedVmState::Paused);
     assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Terminate));
     assert_eq!(machine.on(at(7), ended()), Some(VmAction::Launch));
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), paused(true));
     machine.on(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Crashed)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Crashed)));
 }
 
 fn failure() -> VmFailure {
@@ -286,7 +286,7 @@ fn guest_that_cannot_start_is_killed() {
     machine.on(at(0), VmEvent::Start);
     assert_eq!(machine.on(at(1), VmEvent::GuestStartFailed(failure())), Some(VmAction::Kill));
     machine.on(at(2), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Prepare)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Prepare)));
     assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::GuestStartFailed(failure())), None, "too late");
 }
 
@@ -318,8 +318,8 @@ proptest! {
         for (pause, event) in events {
             now += Duration::from_secs(pause);
             machine.on(now, event);
-            let waits = matches!(machine.state(), VmState::Starting | VmState::Stopping | VmState::Waiting);
-            prop_assert!(machine.deadline().is_some() == waits || machine.state() == VmState::Paused);
+            let waits = matches!(machine.state(), ReportedVmState::Starting | ReportedVmState::Stopping | ReportedVmState::Waiting);
+            prop_assert!(machine.deadline().is_some() == waits || machine.state() == ReportedVmState::Paused);
             prop_assert!(machine.record().restarts <= 3);
         }
         // Without further events the machine stops or runs.
