@@ -1,6 +1,9 @@
 //! `meshd node history|diff|pin` and `meshd profile diff`: generations of nodes.
 
-use super::path;
+use super::{
+    path,
+    targets::{Picked, Targets, order},
+};
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -8,16 +11,16 @@ use crate::cli::{
 };
 use clap::Args;
 use meshd_api::segment;
-use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
-use meshd_model::fleet::{Generation, GenerationDiff};
+use meshd_api::{DiffView, GenerationView, NodeView, Pin, RevisionDiffView, RevisionView, Rollback};
+use meshd_model::fleet::{Generation, GenerationDiff, RevisionDiff};
 use meshd_types::Timestamp;
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
-    /// Node ID or name
-    node: String,
-    /// Generation or prefix [default: the running one]
-    #[arg(long, value_name = "G", conflicts_with = "off")]
+    #[command(flatten)]
+    targets: Targets,
+    /// Generation or prefix, for one node [default: the running one]
+    #[arg(long, value_name = "G", conflicts_with_all = ["off", "selector"])]
     generation: Option<String>,
     /// Remove the pin
     #[arg(long)]
@@ -26,14 +29,21 @@ pub(crate) struct PinArgs {
 
 impl PinArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let order = Pin { generation: self.generation, off: self.off };
-        let detail: NodeDetail = client.post(&path(&self.node, "/pin"), &order).await?;
-        let (id, name) = (detail.node.id, &detail.node.name);
-        match detail.node.pinned {
-            Some(pinned) => eprintln!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
-            None => eprintln!("{id} ({name}) boots what profile {} says again", detail.node.profile),
+        let body = Pin { generation: self.generation, off: self.off };
+        let picked = self.targets.pick(client).await?;
+        if body.generation.is_some() && matches!(picked, Picked::Several(_)) {
+            let hint = "leave --generation out: each node is pinned to the generation that it runs";
+            return Err(Failure::new("--generation names a generation of one node", hint));
         }
-        Ok(())
+        order(client, picked, "pin", &body, pinned).await.map(drop)
+    }
+}
+
+fn pinned(node: &NodeView) -> String {
+    let (id, name) = (node.id, &node.name);
+    match node.pinned {
+        Some(pinned) => format!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
+        None => format!("{id} ({name}) boots what profile {} says again", node.profile),
     }
 }
 

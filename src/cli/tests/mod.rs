@@ -122,6 +122,11 @@ fn verb_for_several_nodes_takes_names_or_a_selector() {
         "meshd node label -l rack=a feed=2",
     ] {
         assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+        "meshd node pin n1 n2 --dry-run",
+        "meshd node pin -l rack=a --off",
+        "meshd node boot-once n1 n2 --kernel-arg debug --reboot",
+        "meshd node boot-once -l rack=a --clear",
+        "meshd node doctor -l rack=a -o json",
     }
 }
 
@@ -146,6 +151,9 @@ fn wrong_usage_is_told_apart_from_failure() {
         "meshd node approve n1 -l rack=a",
         "meshd id --uuid 12",
         "meshd overlay render --out x",
+        "meshd node pin -l rack=a --generation 0123",
+        "meshd node pin",
+        "meshd node doctor",
         "meshd overlay render n1 --profile p --out x",
         "meshd overlay render n1",
     ] {
