@@ -11,7 +11,7 @@
 //! | `profile` | a profile with everything that it inherits |
 //! | `search` | what a search found |
 //! | `slot` | slots |
-//! | `status` | the central node at a glance, health findings, the body of a refusal |
+//! | `status` | the central node at a glance, unfinished operations, health findings, the body of a refusal |
 //! | `task` | tasks and their output |
 //! | `timeline` | one boot, stage by stage |
 //! | `vm` | virtual machines |
@@ -48,7 +48,7 @@ pub use order::{
 pub use profile::ProfileView;
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
-pub use status::{CallerView, ErrorView, Finding, Status, StatusView, UnitCount};
+pub use status::{CallerView, ErrorView, Finding, OperationView, OperationsView, Status, StatusView, UnitCount};
 pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
 pub use timeline::{BootSummary, StageView, TimelineView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};

@@ -23,6 +23,7 @@ const MAX_SHOWN: usize = 4000;
 /// Pages of the navigation: path below `/ui`, title.
 const PAGES: [(&str, &str); 14] = [
     ("/", "Overview"),
+    ("/operations", "Operations"),
     ("/nodes", "Nodes"),
     ("/inbox", "Inbox"),
     ("/vms", "VMs"),

@@ -112,6 +112,7 @@ fn verb_for_several_nodes_takes_names_or_a_selector() {
         "meshd node list --labels --watch",
         "meshd node list --phase online,degraded --profile compute --find 10.77 --sort -last_seen",
         "meshd search 52:54:00",
+        "meshd operations -o json",
         "meshd node list -l rack=a,feed!=2 -o json",
         "meshd node approve n1 n2 n3",
         "meshd node drain -l rack=a --dry-run",

@@ -52,6 +52,13 @@ fn nodes_routes(routes: Routes) -> Routes {
             "Search nodes, VMs and tasks by ID, name, address, serial number or program",
             lists::search,
         )
+        .get::<Object<OperationsView>, _, _>(
+            "/operations",
+            &[],
+            Role::Viewer,
+            "List unfinished operations: boots, reboots, drains, VMs, volumes, slots and tasks",
+            lists::operations,
+        )
         .get::<Object<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "Show a node", node)
         .get::<Object<TimelineView>, _, _>(
             "/nodes/{node}/timeline",

@@ -11,6 +11,7 @@
 //! | `log` | events and the audit log |
 //! | `node` | everything of one node, the log of its boots, the files of its overlay |
 //! | `nodes` | the node list |
+//! | `operations` | operations that are not finished |
 //! | `overview` | the rack at a glance, the findings of doctor, and the search |
 //! | `sign_in` | the page for whoever is not signed in |
 //! | `work` | virtual machines, slots, tasks and their output |
@@ -24,6 +25,7 @@ mod inbox;
 mod log;
 mod node;
 mod nodes;
+mod operations;
 mod overview;
 pub(crate) mod sign_in;
 mod work;
@@ -46,6 +48,7 @@ pub(crate) fn router() -> Router {
     Router::new()
         .route(PREFIX, get(overview::page))
         .route(&at("/"), get(overview::page))
+        .route(&at("/operations"), get(operations::page))
         .route(&at("/search"), get(overview::search))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
