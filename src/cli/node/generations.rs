@@ -1,4 +1,4 @@
-//! `meshd node history|diff|pin` and `meshd profile diff`: generations of nodes.
+//! `meshd node history|diff|pin` and `meshd profile history|rollback`: generations of nodes.
 
 use super::{
     path,
@@ -7,13 +7,14 @@ use super::{
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{Output, ago, fields, now, table},
+    output::print::{Output, ago, clean, fields, now, table},
 };
 use clap::Args;
 use meshd_api::segment;
 use meshd_api::{DiffView, GenerationView, NodeView, Pin, RevisionDiffView, RevisionView, Rollback};
 use meshd_model::fleet::{Generation, GenerationDiff, RevisionDiff};
 use meshd_types::Timestamp;
+use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
@@ -147,16 +148,74 @@ impl RollbackArgs {
     }
 }
 
-pub(crate) async fn revisions(client: &AdminClient, profile: &str, output: Output) -> Result<(), Failure> {
-    let all: Vec<RevisionView> = client.get(&format!("/v1/profiles/{}/history", segment(profile))).await?;
-    output.print(&all, |all| {
-        let rows = all.iter().map(|view| {
-            let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
-            let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
-            let revised = &view.revised;
-            let (generation, version) = (revised.generation.0.short(), revised.version.short());
-            [generation, revised.image.to_string(), version, ago(revised.since, now()), marks.join(", ")]
-        });
-        table(["generation", "image", "version", "since", "is"], rows)
-    })
+#[derive(Debug, Args)]
+pub(crate) struct RevisionsArgs {
+    /// Name
+    name: String,
+    /// Show what each revision changed in the one before
+    #[arg(long)]
+    changes: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A revision and its difference from the one before. The oldest one has none.
+#[derive(Debug, Serialize)]
+struct ChangedRevision {
+    #[serde(flatten)]
+    revision: RevisionView,
+    changes: Option<RevisionDiff>,
+}
+
+impl RevisionsArgs {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let profile = format!("/v1/profiles/{}", segment(&self.name));
+        let all: Vec<RevisionView> = client.get(&format!("{profile}/history")).await?;
+        if !self.changes {
+            return self.output.print(&all, |all| revisions(all));
+        }
+        let mut changed = Vec::with_capacity(all.len());
+        for (index, revision) in all.iter().enumerate() {
+            let changes = match all.get(index + 1) {
+                Some(before) => {
+                    let (from, to) = (before.revised.generation, revision.revised.generation);
+                    let found: RevisionDiffView = client.get(&format!("{profile}/diff?from={from}&to={to}")).await?;
+                    Some(found.diff)
+                }
+                None => None,
+            };
+            changed.push(ChangedRevision { revision: revision.clone(), changes });
+        }
+        self.output.print(&changed, |changed| changed.iter().map(changes).collect())
+    }
+}
+
+fn revisions(all: &[RevisionView]) -> String {
+    let rows = all.iter().map(|view| {
+        let revised = &view.revised;
+        let (generation, version) = (revised.generation.0.short(), revised.version.short());
+        [generation, revised.image.to_string(), version, ago(revised.since, now()), marks(view)]
+    });
+    table(["generation", "image", "version", "since", "is"], rows)
+}
+
+fn marks(view: &RevisionView) -> String {
+    let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
+    marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
+}
+
+fn changes(changed: &ChangedRevision) -> String {
+    let (revised, marks) = (&changed.revision.revised, marks(&changed.revision));
+    let marks = if marks.is_empty() { marks } else { format!(" ({marks})") };
+    let mut out = format!("{}, {}{marks}\n", revised.generation.0.short(), ago(revised.since, now()));
+    let Some(diff) = &changed.changes else { return out + "  the oldest revision on record\n" };
+    if diff.changed.is_empty() && diff.files.is_empty() {
+        return out + "  no difference\n";
+    }
+    let value = |text: &str| if text.is_empty() { "not set".to_owned() } else { clean(text) };
+    for (key, [before, after]) in &diff.changed {
+        out += &format!("  ~ {}: {} -> {}\n", clean(key), value(before), value(after));
+    }
+    out.extend(diff.files.iter().map(|(path, change)| format!("  {} {}\n", change.sign(), clean(path))));
+    out
 }
