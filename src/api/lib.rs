@@ -36,7 +36,9 @@ mod vm;
 pub use access::{
     ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView,
 };
-pub use catalog::{ImageView, OverlayFileView, OverlayView, VolumeView};
+pub use catalog::{
+    ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, VolumeView,
+};
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{BootView, NodeDetail, NodeView};
@@ -45,7 +47,7 @@ pub use order::{
     DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, Pin, ReloadView, Rename, Replace, Replaced,
     RevisionDiffView, RevisionView, Rollback,
 };
-pub use profile::ProfileView;
+pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
 pub use status::{CallerView, ErrorView, Finding, OperationView, OperationsView, Status, StatusView, UnitCount};

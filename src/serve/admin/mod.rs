@@ -20,6 +20,8 @@
 //! | `GET ca`, `POST ca/rotate`, `POST nodes/{node}/revoke` | the certificate authority; what a node holds of it |
 //! | `GET overlay/{node}`, `GET overlay/{node}/files?profile&path` | the public part of what it would boot now: an apkovl, its files |
 //! | `GET profiles`, `GET images`, `GET overlays` | profiles with all that they inherit; images and overlays of the site |
+//! | `GET overlays/{name}`, `GET overlays/{name}/files?path` | an overlay with its variables; its files before they are rendered |
+//! | `GET profiles/{name}/settings` | values of a profile with the profile that set each |
 //! | `GET profiles/{name}/diff` | how two revisions of a profile differ |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |
