@@ -58,8 +58,9 @@ impl Central {
                 let nodes = model.nodes().filter(|node| node.phase != Phase::Removed);
                 let of = nodes.flat_map(|node| {
                     let since = |is_drain| since.get(&(node.id, is_drain)).copied();
+                    let boot = node.boot.and_then(|id| model.session(id)).filter(|boot| boot.reboot_ordered);
                     // A machine that asks for an address again has rebooted.
-                    let newest = model.boots_of(node).first().copied();
+                    let newest = boot.filter(|boot| model.boots_of(node).first().is_some_and(|one| one.id == boot.id));
                     let reboot = operations::reboot(node, newest, sent.get(&node.id).copied(), since(false));
                     let drains = node.drains || node.phase == Phase::Draining;
                     let work = if drains { work_on(model, node.id) } else { Vec::new() };

@@ -105,7 +105,7 @@ impl NodeOps {
                 for BulkTarget { id, .. } in targets {
                     let result = match prepared.remove(id) {
                         Some(Err(error)) => Err(error),
-                        held => self.ordered_in(tx, *id, order, held.and_then(Result::ok), (by, now), &mut freed),
+                        held => self.ordered_in(tx, *id, (order, held.and_then(Result::ok)), (by, now), &mut freed),
                     };
                     results.push((*id, result));
                 }
@@ -179,13 +179,12 @@ impl NodeOps {
         Ok(prepared)
     }
 
-    /// The order for one node. A failure stages nothing.
+    /// The order for one node, which can boot the generation `held`. A failure stages nothing.
     fn ordered_in(
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
-        order: &BulkOrder,
-        held: Option<Generation>,
+        (order, held): (&BulkOrder, Option<Generation>),
         (by, now): (&AuditContext, Timestamp),
         freed: &mut Vec<Lease>,
     ) -> Result<Node, OperateError> {

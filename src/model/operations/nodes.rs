@@ -58,7 +58,11 @@ fn last_activity(session: &BootSession) -> Timestamp {
 }
 
 fn wait_reason(wait: &Wait) -> String {
-    if wait.code == Wait::APPROVAL { "waits for approval".to_owned() } else { format!("refused: {}", wait.code) }
+    match wait.code.as_str() {
+        Wait::APPROVAL => "waits for approval".to_owned(),
+        "busy" => "waits in the boot queue".to_owned(),
+        code => format!("refused: {code}"),
+    }
 }
 
 fn stall_reason(stall: &Stall) -> String {

@@ -59,6 +59,9 @@ fn boot_is_listed_until_the_node_is_linked_or_switched_off() {
     waiting.record_wait("approval", at(10));
     let found = summary(boot(&waiting, Some(&node(Phase::Discovered)), now));
     assert_eq!(found, Some((OperationState::Requested, Some("waits for approval".to_owned()))));
+    waiting.record_wait("busy", at(11));
+    let reason = boot(&waiting, None, at(12)).and_then(|operation| operation.reason);
+    assert_eq!(reason.as_deref(), Some("waits in the boot queue"));
     let failed = BootSession { failure: Some("bad digest".to_owned()), ..session(&[Stage::Overlay]) };
     let found = summary(boot(&failed, Some(&booting), now));
     assert_eq!(found, Some((OperationState::Failed, Some("bad digest".to_owned()))));

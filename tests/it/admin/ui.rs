@@ -132,7 +132,7 @@ fn viewer_may_not_act_and_whoever_signs_out_is_out() {
         );
     }
     let operations = client.get("/ui/operations");
-    assert!(operations.status == 200 && operations.body.contains("waits for approval"), "{}", operations.body);
+    assert!(operations.status == 200 && operations.body.contains("<td>boot</td>"), "{}", operations.body);
     assert_eq!(office.world.node()["phase"], "discovered");
     assert_eq!(client.post("/ui/sign-out", &[]).status, 303);
     assert!(client.is_signed_out());

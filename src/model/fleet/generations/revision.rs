@@ -111,6 +111,31 @@ mod tests {
     }
 
     #[test]
+    fn difference_names_settings_and_files_of_either_revision() {
+        let texts = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let files = |pairs: &[(&str, u8)]| -> BTreeMap<String, Digest> {
+            pairs.iter().map(|(path, fill)| ((*path).to_owned(), Digest([*fill; 32]))).collect()
+        };
+        let settings = [
+            &texts(&[("image", "a"), ("gone", "x"), ("same", "s")]),
+            &texts(&[("image", "b"), ("new", "y"), ("same", "s")]),
+        ];
+        let paths = [
+            &files(&[("o/same", 1), ("o/edited", 1), ("o/gone", 1)]),
+            &files(&[("o/same", 1), ("o/edited", 2), ("o/new", 1)]),
+        ];
+        let diff = RevisionDiff::new(settings, paths);
+        let changed: Vec<_> =
+            diff.changed.iter().map(|(key, [before, after])| (key.as_str(), before.as_str(), after.as_str())).collect();
+        assert_eq!(changed, [("gone", "x", ""), ("image", "a", "b"), ("new", "", "y")]);
+        let signs: Vec<_> = diff.files.iter().map(|(path, change)| (path.as_str(), change.sign())).collect();
+        assert_eq!(signs, [("o/edited", '~'), ("o/gone", '-'), ("o/new", '+')]);
+        assert_eq!(RevisionDiff::new([settings[0]; 2], [paths[0]; 2]), RevisionDiff::default());
+    }
+
+    #[test]
     fn the_list_is_bounded_and_never_without_the_one_that_is_held() {
         let mut revisions = Revisions::default();
         for number in 0..20 {

@@ -28,7 +28,7 @@ pub fn put(world: &World, path: &str, text: &str) {
 }
 
 #[test]
-fn changes_between_revisions_of_a_profile_are_listed_and_an_unknown_one_is_refused() {
+fn revisions_of_an_edited_profile_are_listed_with_their_changes() {
     let mut world = world();
     world.start();
     let history = |count: usize| {
