@@ -40,16 +40,16 @@ fn revisions_of_an_edited_profile_are_listed_with_their_changes() {
     assert!(history(1)[0]["changes"].is_null(), "the oldest one changed nothing");
     edit(&world, "[profiles.compute]", "[profiles.compute]\nkernel_args = [\"debug\"]");
     put(&world, "overlays/motd/rootfs/etc/motd.j2", "<b>changed</b>\n");
-    fs::write(world.path("overlays/motd/rootfs/etc/issue"), "new").unwrap();
+    fs::write(world.path("overlays/motd/rootfs/etc/note"), "new").unwrap();
     done(&world, &["reload"]);
     let all = history(2);
     let changes = &all[0]["changes"];
     let args = &changes["changed"]["kernel_args"];
     assert!(args[1].as_str().unwrap().contains("debug") && !args[0].as_str().unwrap_or("").contains("debug"), "{all}");
     assert_eq!(changes["files"]["motd/rootfs/etc/motd.j2"], "changed", "{all}");
-    assert_eq!(changes["files"]["motd/rootfs/etc/issue"], "added", "{all}");
+    assert_eq!(changes["files"]["motd/rootfs/etc/note"], "added", "{all}");
     let table = String::from_utf8(world.meshd(&["profile", "history", "compute", "--changes"]).stdout).unwrap();
-    assert!(table.contains("~ motd/rootfs/etc/motd.j2") && table.contains("+ motd/rootfs/etc/issue"), "{table}");
+    assert!(table.contains("~ motd/rootfs/etc/motd.j2") && table.contains("+ motd/rootfs/etc/note"), "{table}");
     assert!(table.contains("the oldest revision on record"), "{table}");
 }
 
