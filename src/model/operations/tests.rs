@@ -116,7 +116,7 @@ fn reported(state: VmState, failure: Option<&str>) -> Vm {
 #[test]
 fn vm_is_listed_while_its_reported_state_is_not_the_desired_one() {
     use OperationState::{Accepted, Failed, Requested};
-    let cases: [(Vm, VmDesiredState, Option<(OperationState, Option<&str>)>); 10] = [
+    let cases = [
         (placed(), VmDesiredState::Run, Some((Requested, None))),
         (reported(VmState::Starting, None), VmDesiredState::Run, Some((Accepted, None))),
         (reported(VmState::Running, None), VmDesiredState::Run, None),
