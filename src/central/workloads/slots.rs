@@ -5,6 +5,7 @@ use crate::workloads::{Workloads, nics::against_slot, placement::implied};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
+    operations::{self, Operation},
     work::{
         ApprovedSlot, DeviceChoice, MAX_FABRIC, Slot, SlotId, SlotNic, SlotState, Vm, VmDesiredState, candidates,
         derive_slot, functions, of_node, unit_of,
@@ -95,6 +96,18 @@ impl Workloads {
                 .chain(model.slots().keys().cloned())
                 .collect();
             ids.into_iter().map(|id| slot(model, &site, id)).collect()
+        })
+    }
+
+    /// Slots that are being assigned, released or cleaned up. Their time is that of the last report about their VM.
+    pub(crate) fn changing_slots(&self) -> Vec<Operation> {
+        let slots = self.slots();
+        self.env.store.read(|model| {
+            let of = |slot: &Slot| {
+                let since = holder(model, &slot.id).and_then(|vm| vm.seen.as_ref()).map(|seen| seen.since);
+                operations::slot(slot, since)
+            };
+            slots.iter().filter_map(of).collect()
         })
     }
 

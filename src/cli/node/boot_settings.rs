@@ -2,7 +2,7 @@
 
 use super::{
     path, restart,
-    targets::{Pick, Picked, missing, order},
+    targets::{Pick, Picked, Targets, missing, order},
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
 use clap::Args;
@@ -62,8 +62,8 @@ pub(crate) struct Unset {
 
 #[derive(Debug, Args)]
 pub(crate) struct BootOnceArgs {
-    /// Node ID or name
-    node: String,
+    #[command(flatten)]
+    targets: Targets,
     /// Kernel argument to add; `-quiet` removes one
     #[arg(long, value_name = "ARG", allow_hyphen_values = true, conflicts_with = "clear")]
     kernel_arg: Vec<String>,
@@ -128,13 +128,15 @@ async fn change(client: &AdminClient, picked: Picked, change: ChangeVars) -> Res
 impl BootOnceArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
-        let order = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
-        let detail: NodeDetail = client.post(&path(&self.node, "/boot-once"), &order).await?;
-        let (id, name) = (detail.node.id, &detail.node.name);
-        match &detail.once {
-            Some(once) => eprintln!("{id} ({name}) boots its next boot, and no other, with {}", once.words()),
-            None => eprintln!("{id} ({name}) boots as ever"),
-        }
-        if self.reboot { restart(client, Picked::One(self.node)).await } else { Ok(()) }
+        let body = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
+        let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
+        let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");
+        let said = |node: &NodeView| match body.clear {
+            false => format!("{} ({}) boots its next boot, and no other, with {words}", node.id, node.name),
+            true => format!("{} ({}) boots as ever", node.id, node.name),
+        };
+        let picked = self.targets.pick(client).await?;
+        let changed = order(client, picked, "boot-once", &body, said).await?;
+        if self.reboot { restart(client, changed).await } else { Ok(()) }
     }
 }

@@ -146,10 +146,7 @@ pub(crate) async fn order(
         Picked::Several(nodes) => nodes,
         Picked::Listed => return Ok(Picked::Listed),
     };
-    let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
-    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: node.revision.clone() }).collect();
-    let request = BulkRequest { nodes: targets, order };
-    let done: BulkDone = client.post(&format!("/v1/bulk/nodes/{verb}"), &request).await?;
+    let done = bulk(client, &nodes, verb, body).await?;
     for result in &done.results {
         match (&result.node, &result.error) {
             (Some(node), _) => eprintln!("{}", said(node)),
@@ -164,6 +161,18 @@ pub(crate) async fn order(
             Err(Failure::new(message, "see the error of each node above; the others are changed"))
         }
     }
+}
+
+/// Gives an order to several nodes as they were seen.
+pub(crate) async fn bulk(
+    client: &AdminClient,
+    nodes: &[NodeView],
+    verb: &str,
+    body: &impl Serialize,
+) -> Result<BulkDone, Failure> {
+    let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
+    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: node.revision.clone() }).collect();
+    client.post(&format!("/v1/bulk/nodes/{verb}"), &BulkRequest { nodes: targets, order }).await
 }
 
 /// Ends the program as clap does when the command line lacks something.

@@ -6,6 +6,7 @@
 //! | `GET status` | the central node at a glance |
 //! | `POST bulk/nodes/{verb}` | several nodes as the caller saw them: what came of it for each |
 //! | `GET nodes?removed&label&phase&profile&q&sort&fields&limit&after`, `GET nodes/{node}` | nodes; a node is named by ID or name |
+//! | `GET operations` | requests that are not finished, of nodes, virtual machines, slots and tasks |
 //! | `GET search?q` | nodes, virtual machines and tasks whose ID, name, address, serial number or program has a text in it |
 //! | `POST nodes/{node}/approve`, `assign-profile`, `reboot`, `release`, `label`, `rename` | the node afterwards |
 //! | `POST nodes/{node}/reject`, `quarantine`, `drain`, `maintenance`, `resume`, `fence`, `remove` | the node afterwards |
@@ -19,6 +20,8 @@
 //! | `GET ca`, `POST ca/rotate`, `POST nodes/{node}/revoke` | the certificate authority; what a node holds of it |
 //! | `GET overlay/{node}`, `GET overlay/{node}/files?profile&path` | the public part of what it would boot now: an apkovl, its files |
 //! | `GET profiles`, `GET images`, `GET overlays` | profiles with all that they inherit; images and overlays of the site |
+//! | `GET overlays/{name}`, `GET overlays/{name}/files?path` | an overlay with its variables; its files before they are rendered |
+//! | `GET profiles/{name}/settings` | values of a profile with the profile that set each |
 //! | `GET profiles/{name}/diff` | how two revisions of a profile differ |
 //! | `GET profiles/{name}/history`, `POST profiles/{name}/rollback` | what a profile was; its nodes boot that again |
 //! | `GET vms`, `POST vms`, `GET vms/{vm}` | virtual machines; one is named by UUID or name |
@@ -41,7 +44,7 @@
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
 //! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
-//! | `lists` | the routes of the node list and of the search |
+//! | `lists` | the routes of the node list, of the search and of operations |
 //! | `openapi`, `table` | the list of routes, and the OpenAPI document that is made from it |
 //! | `query` | queries of lists, and the search |
 //! | `router` | path, role and handler of each route |

@@ -28,7 +28,9 @@ pub(crate) fn router(plane: Plane) -> Router {
     let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(
         node_lifecycle::routes(nodes_routes(Routes::default())),
     ))))));
-    let routes = dhcp::routes(catalog::routes(site_routes(credentials(volumes::routes(consoles::routes(routes))))));
+    let routes = dhcp::routes(catalog::routes(profile_routes(site_routes(credentials(volumes::routes(
+        consoles::routes(routes),
+    ))))));
     routes
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
@@ -51,6 +53,13 @@ fn nodes_routes(routes: Routes) -> Routes {
             Role::Viewer,
             "Search nodes, VMs and tasks by ID, name, address, serial number or program",
             lists::search,
+        )
+        .get::<Object<OperationsView>, _, _>(
+            "/operations",
+            &[],
+            Role::Viewer,
+            "List unfinished operations: boots, reboots, drains, VMs, volumes, slots and tasks",
+            lists::operations,
         )
         .get::<Object<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "Show a node", node)
         .get::<Object<TimelineView>, _, _>(
@@ -139,33 +148,6 @@ fn site_routes(routes: Routes) -> Routes {
     routes
         .get::<Object<CallerView>, _, _>("/whoami", &[], Role::Viewer, "Show name and role of the caller", whoami)
         .get::<Object<StatusView>, _, _>("/status", &[], Role::Viewer, "Show the status of the central node", status)
-        .get::<Array<ProfileView>, _, _>(
-            "/profiles",
-            &[],
-            Role::Viewer,
-            "List profiles with inherited values",
-            profiles,
-        )
-        .get::<Array<RevisionView>, _, _>(
-            "/profiles/{name}/history",
-            &[],
-            Role::Viewer,
-            "List the revisions of a profile",
-            generations::revisions,
-        )
-        .get::<Object<RevisionDiffView>, _, _>(
-            "/profiles/{name}/diff",
-            &["from", "to"],
-            Role::Viewer,
-            "Compare two revisions of a profile",
-            generations::compare,
-        )
-        .post::<Object<Rollback>, Array<RevisionView>, _, _>(
-            "/profiles/{name}/rollback",
-            Verb::Rollback,
-            "Roll a profile back to a revision, or return to the site file",
-            generations::rollback,
-        )
         .post::<Empty, Object<ReloadView>, _, _>(
             "/reload",
             Verb::Reload,
@@ -201,6 +183,38 @@ fn site_routes(routes: Routes) -> Routes {
             doctor,
         )
         .page("/metrics", "Metrics for Prometheus", metrics)
+}
+
+/// Profiles and their revisions.
+fn profile_routes(routes: Routes) -> Routes {
+    routes
+        .get::<Array<ProfileView>, _, _>(
+            "/profiles",
+            &[],
+            Role::Viewer,
+            "List profiles with inherited values",
+            profiles,
+        )
+        .get::<Array<RevisionView>, _, _>(
+            "/profiles/{name}/history",
+            &[],
+            Role::Viewer,
+            "List the revisions of a profile",
+            generations::revisions,
+        )
+        .get::<Object<RevisionDiffView>, _, _>(
+            "/profiles/{name}/diff",
+            &["from", "to"],
+            Role::Viewer,
+            "Compare two revisions of a profile",
+            generations::compare,
+        )
+        .post::<Object<Rollback>, Array<RevisionView>, _, _>(
+            "/profiles/{name}/rollback",
+            Verb::Rollback,
+            "Roll a profile back to a revision, or return to the site file",
+            generations::rollback,
+        )
 }
 
 /// Who and what is let in: by tokens of this plane, by tokens of machines, by certificates. And all of it, sealed.

@@ -1,5 +1,6 @@
 //! Tests of the admin API over a real socket.
 
+mod catalog;
 mod document;
 mod event_stream;
 mod orders;

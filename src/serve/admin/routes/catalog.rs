@@ -4,7 +4,7 @@ use crate::serve::admin::{
     Plane,
     error::Refused,
     routes::{Answer, gone, orders},
-    table::{Array, Gzip, Routes},
+    table::{Array, Gzip, Object, Routes},
 };
 use axum::{
     Json,
@@ -12,16 +12,41 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
-use meshd_api::{GENERATION_HEADER, ImageView, OverlayFileView, OverlayView, PROFILE_HEADER};
+use meshd_api::{
+    GENERATION_HEADER, ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, PROFILE_HEADER,
+    SettingView,
+};
 use meshd_central::Rendered;
+use meshd_config::Site;
 use meshd_trust::Role;
-use meshd_types::ProfileName;
+use meshd_types::{ProfileName, SafePath};
 use serde::Deserialize;
 
 pub(crate) fn routes(routes: Routes) -> Routes {
     routes
         .get::<Array<ImageView>, _, _>("/images", &[], Role::Viewer, "List images and their versions", images)
         .get::<Array<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "List overlays", overlays)
+        .get::<Object<OverlayDetail>, _, _>(
+            "/overlays/{name}",
+            &[],
+            Role::Viewer,
+            "Show an overlay and the variables that it declares",
+            show_overlay,
+        )
+        .get::<Array<OverlaySourceView>, _, _>(
+            "/overlays/{name}/files",
+            &["path"],
+            Role::Viewer,
+            "List the files of an overlay, or show one with its text, without secrets",
+            source_files,
+        )
+        .get::<Array<SettingView>, _, _>(
+            "/profiles/{name}/settings",
+            &[],
+            Role::Viewer,
+            "List the values of a profile with the profile that set each",
+            settings,
+        )
         .get::<Gzip, _, _>(
             "/overlay/{node}",
             &["profile"],
@@ -51,6 +76,55 @@ async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Overla
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
 }
 
+fn no_overlay(name: &str) -> Refused {
+    let name: String = name.chars().take(80).collect();
+    Refused::not_found(format!("there is no overlay `{name}`; see `meshd overlay list`"))
+}
+
+async fn show_overlay(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<OverlayDetail> {
+    let live = central.env.live();
+    let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
+    Ok(Json(OverlayDetail::new(overlay.ok_or_else(|| no_overlay(&name))?, &live.site)))
+}
+
+/// The path of one file on the node.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhichSource {
+    path: Option<String>,
+}
+
+/// Files are those of the last reload: nothing is read from disk, so no path or link leads out of the overlay.
+async fn source_files(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+    which: Result<Query<WhichSource>, QueryRejection>,
+) -> Answer<Vec<OverlaySourceView>> {
+    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let live = central.env.live();
+    let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
+    let overlay = overlay.ok_or_else(|| no_overlay(&name))?;
+    let Some(path) = which.path else {
+        let entries = overlay.entries.iter();
+        return Ok(Json(entries.map(|(path, entry)| OverlaySourceView::new(path, entry, overlay)).collect()));
+    };
+    let path = SafePath::new(&path).map_err(|error| Refused::bad_request(error.to_string()))?;
+    let entry = overlay.entries.get(&path);
+    let entry = entry.ok_or_else(|| Refused::not_found(format!("overlay {name} has no file {path}")))?;
+    Ok(Json(vec![OverlaySourceView::with_text(&path, entry, overlay)]))
+}
+
+async fn settings(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
+    let (named, site) = (orders::profile(&name)?, central.site());
+    let profile = site.profiles.get(&named).ok_or_else(|| no_profile(&name, &site))?;
+    Ok(Json(profile.settings.iter().cloned().map(Into::into).collect()))
+}
+
+fn no_profile(name: &str, site: &Site) -> Refused {
+    let hint = meshd_config::suggest(name, site.profiles.keys().map(ProfileName::as_str));
+    Refused::not_found(format!("there is no profile `{name}`; {hint}"))
+}
+
 /// What an overlay is rendered for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,8 +152,7 @@ async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<R
         let named = orders::profile(&text)?;
         let site = central.site();
         if !site.profiles.contains_key(&named) {
-            let hint = meshd_config::suggest(&text, site.profiles.keys().map(ProfileName::as_str));
-            return Err(Refused::not_found(format!("there is no profile `{named}`; {hint}")));
+            return Err(no_profile(&text, &site));
         }
         (node.profile, node.pinned, node.once) = (Some(named), None, None);
     }
