@@ -2,6 +2,7 @@
 
 mod document;
 mod event_stream;
+mod guesses;
 mod orders;
 mod revoked;
 
