@@ -3,6 +3,7 @@
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
+    plain_text::is_shown,
 };
 use axum::{
     body::Body,
@@ -144,7 +145,7 @@ fn banner(caller: &CallerView, place: &str) -> Markup {
 
 /// A text of a node, a guest or a file, cut to a length that a page can show.
 pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| !c.is_control() || *c == '\n').collect();
+    let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| is_shown(*c) || *c == '\n').collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
     }

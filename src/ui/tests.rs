@@ -3,6 +3,7 @@
 mod console;
 mod orders;
 mod pages;
+mod security;
 
 use crate::{Environment, LinkCode, SignIn, router};
 use axum::{
@@ -23,8 +24,8 @@ use std::{
 };
 use tower::ServiceExt as _;
 
-/// Markup that would run if it were not escaped.
-const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u{1b}[31m";
+/// Markup that would run if it were not escaped, and text that would be read from right to left.
+const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u{1b}[31m\u{202e}";
 /// Where `meshd ui` answers.
 const LOOPBACK: &str = "127.0.0.1:8765";
 const TOKEN: &str = "meshd_0123";
@@ -49,7 +50,7 @@ fn node() -> Value {
 fn detail() -> Value {
     let mut detail = node();
     let more = json!({
-        "basis": "mac:02:00:00:00:00:01", "fingerprint": { "manufacturer": HOSTILE, "product": "", "serial": "", "board_serial": "", "macs": [], "uuid": null }, "discovered_at": "2026-01-01T00:00:00Z",
+        "basis": "mac:02:00:00:00:00:01", "fingerprint": { "manufacturer": HOSTILE, "product": "", "serial": HOSTILE, "board_serial": "", "macs": [], "uuid": null }, "discovered_at": "2026-01-01T00:00:00Z",
         "link_since": null, "certificates": [], "checks": [], "facts": null
     });
     for (key, value) in more.as_object().expect("an object") {

@@ -3,6 +3,7 @@
 mod catalog;
 mod document;
 mod event_stream;
+mod guesses;
 mod orders;
 mod revoked;
 
