@@ -30,6 +30,8 @@ pub struct Site {
     pub segments: Vec<Segment>,
     /// Addresses that are kept for one machine each; no address twice.
     pub reservations: Vec<Reservation>,
+    /// Names that machines receive as nodes; no name twice.
+    pub node_names: BTreeMap<Owner, String>,
     /// What holds for virtual machines, and what is set aside for their cards.
     pub vms: Vms,
     /// Boot plane over HTTP.
@@ -75,14 +77,12 @@ pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
     }
 }
 
-/// One `[[reservation]]`: only its owner gets the address.
+/// The address of a `[[reservation]]`: only its owner gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub owner: Owner,
     /// An address of the network of a segment with a range, inside of the range or outside of it.
     pub address: Ipv4Addr,
-    /// For people.
-    pub name: Option<String>,
 }
 
 /// `[http]`.

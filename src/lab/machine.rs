@@ -34,6 +34,11 @@ impl Identity {
         }
     }
 
+    /// The name of the node at this place: `node1`, `node2`...
+    pub fn name_at(place: u8) -> String {
+        format!("node{place}")
+    }
+
     /// The node ID that meshd will derive from it.
     pub fn node_id(&self) -> NodeId {
         Basis::Uuid(self.uuid).node_id()

@@ -1,14 +1,14 @@
 //! The rack's site file: the user's, with paths, interface and policy replaced.
 
-use super::LabError;
+use super::{Identity, LabError};
 use crate::network::bridge::BRIDGE;
-use meshd_config::{Site, load};
+use meshd_config::{Owner, Site, load};
 use std::{
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
 };
-use toml_edit::{DocumentMut, InlineTable, Item, Table, Value, value};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 /// Longest path of a Unix socket on Linux, in bytes.
 pub const SOCKET_PATH_LIMIT: usize = 107;
@@ -58,13 +58,13 @@ impl Layout {
 /// One change that the user wants beside the lab's own: `boot.kernel_transport` and `"tftp"`.
 pub type Setting = (String, String);
 
-/// Reads the user's site, writes the rack's, and gives it as valid.
-pub fn derive(user: &Path, layout: &Layout, settings: &[Setting]) -> Result<Site, LabError> {
+/// Reads the user's site, writes that of a rack with so many nodes, and returns it.
+pub fn derive(user: &Path, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<Site, LabError> {
     // The rack's file lies elsewhere: what theirs names relative to itself, or to the working folder, must not move with it.
     let user = &std::path::absolute(user).map_err(LabError::file("find", user))?;
     let theirs = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
-    let derived = rewrite(&text, &theirs, layout, settings)?;
+    let derived = rewrite(&text, &theirs, layout, settings, nodes)?;
     // A running meshd reads the rack's file: it is replaced by a valid one, or not at all.
     let fresh = layout.site.with_extension("toml.new");
     fs::write(&fresh, derived).map_err(LabError::file("write", &fresh))?;
@@ -73,7 +73,7 @@ pub fn derive(user: &Path, layout: &Layout, settings: &[Setting]) -> Result<Site
     load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))
 }
 
-fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> Result<String, LabError> {
+fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<String, LabError> {
     let mut document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| LabError::Site(error.to_string()))?;
     let path = |path: &Path| Value::from(path.display().to_string());
@@ -102,7 +102,26 @@ fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> 
     for (key, to) in settings {
         set(key, to.parse().unwrap_or_else(|_| Value::from(to.as_str())))?;
     }
+    name_nodes(&mut document, theirs, nodes);
     Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", theirs.file.display()))
+}
+
+/// Adds a reservation of a name for each node of the rack, unless the user's site uses the name or names the node.
+fn name_nodes(document: &mut DocumentMut, theirs: &Site, nodes: u8) {
+    let names = (1..=nodes).map(|place| (Identity::at(place).node_id(), Identity::name_at(place)));
+    let is_unused = |owner: &Owner, name: &String| {
+        !theirs.node_names.contains_key(owner) && !theirs.node_names.values().any(|used| used == name)
+    };
+    for (node, name) in names.filter(|(node, name)| is_unused(&Owner::Node(*node), name)) {
+        let reservation: InlineTable = [("node", node.to_string()), ("name", name)]
+            .into_iter()
+            .map(|(key, text)| (key, Value::from(text)))
+            .collect();
+        match document.entry("reservation").or_insert(Item::ArrayOfTables(ArrayOfTables::new())) {
+            Item::ArrayOfTables(tables) => tables.push(reservation.into_table()),
+            item => item.as_array_mut().into_iter().for_each(|array: &mut Array| array.push(reservation.clone())),
+        }
+    }
 }
 
 fn pool(site: &Site) -> Option<&meshd_config::Pool> {

@@ -112,7 +112,7 @@ impl Rack {
         layout.check()?;
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
-        let site = site::derive(&options.site, &layout, &options.settings)?;
+        let site = site::derive(&options.site, &layout, &options.settings, options.nodes)?;
         meshd_image::catalog::load_agent(&site)?;
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
@@ -142,7 +142,7 @@ impl Rack {
         let layout = Layout::of(&dir, options.blobs.as_deref());
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
-        let site = site::derive(&options.site, &layout, &options.settings)?;
+        let site = site::derive(&options.site, &layout, &options.settings, options.nodes)?;
         meshd_image::catalog::load_agent(&site)?;
         central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)
     }
@@ -166,7 +166,7 @@ impl Rack {
         let user = self.record.user_site.clone().ok_or(LabError::Options(
             "this rack was made by an earlier release; run `meshd lab down`, then `meshd lab up`".to_owned(),
         ))?;
-        self.site = site::derive(&user, &self.layout, &self.record.settings)?;
+        self.site = site::derive(&user, &self.layout, &self.record.settings, self.size())?;
         central::ensure_images(&self.record.program, &self.site, None, talk)
     }
 

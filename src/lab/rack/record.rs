@@ -52,7 +52,7 @@ pub struct NodeRecord {
 impl NodeRecord {
     /// `node1`, `node2`...
     pub fn name(&self) -> String {
-        format!("node{}", self.place)
+        Identity::name_at(self.place)
     }
 
     /// Its port on the bridge.

@@ -166,7 +166,7 @@ impl Node {
         let id = basis.node_id();
         let mut node = Node {
             id,
-            name: format!("node-{id}"),
+            name: generated_name(id),
             basis,
             fingerprint,
             phase: Phase::Discovered,
@@ -207,6 +207,11 @@ impl Node {
             );
         }
         node
+    }
+
+    /// Returns whether nobody named the node: neither an operator nor the site.
+    pub fn has_generated_name(&self) -> bool {
+        self.name == generated_name(self.id)
     }
 
     /// A script of this session went out that followed the order for one boot given at `once`. It is this session's from now on, and
@@ -266,6 +271,10 @@ impl Node {
         self.conditions.retain(|condition| condition.kind != kind);
         self.conditions.len() != before
     }
+}
+
+fn generated_name(id: NodeId) -> String {
+    format!("node-{id}")
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ impl Node {
     /// Takes over what an operator said of another node: name, profile, variables, labels, and what the site says of its ID. An order for one
     /// boot and a pin stay behind: they speak of what the other one booted.
     pub fn take_over(&mut self, old: &Node) {
-        if old.name != format!("node-{}", old.id) {
+        if !old.has_generated_name() {
             self.name.clone_from(&old.name);
         }
         self.profile.clone_from(&old.profile);
