@@ -85,13 +85,13 @@ fn racks_site_finds_the_secrets_that_the_users_names_beside_it() {
 fn racks_site_names_its_nodes_unless_the_users_site_does() {
     let dir = tempfile::tempdir().expect("a folder");
     let user = dir.path().join("own.toml");
-    let id = |place| Identity::at(place).node_id();
+    let id = |position| Identity::at(position).node_id();
     let names = |reservations: &str| {
         fs::write(&user, format!("{reservations}\n{}", include_str!("../../site.toml"))).expect("written");
         let rack = dir.path().join("rack");
         fs::create_dir_all(&rack).expect("made");
         let site = derive(&user, &Layout::of(&rack, None), &[], 2).unwrap_or_else(|error| panic!("{error}"));
-        (1..=2).map(|place| site.node_names.get(&Owner::Node(id(place))).cloned()).collect::<Vec<_>>()
+        (1..=2).map(|position| site.node_names.get(&Owner::Node(id(position))).cloned()).collect::<Vec<_>>()
     };
     let name = |text: &str| Some(text.to_owned());
     assert_eq!(names(""), [name("node1"), name("node2")]);
