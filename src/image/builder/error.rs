@@ -28,20 +28,9 @@ pub enum BuildError {
     #[error("another build of `{0}` is under way; wait for it to end")]
     Busy(String),
     #[error("cannot {what}{}", if .hint.is_empty() { String::new() } else { format!("; {}", .hint) })]
-    Command {
-        /// Operation.
-        what: &'static str,
-        /// Hint.
-        hint: &'static str,
-        source: CommandError,
-    },
+    Command { what: &'static str, hint: &'static str, source: CommandError },
     #[error("cannot {what} {}", .path.display())]
-    Io {
-        /// Operation.
-        what: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { what: &'static str, path: PathBuf, source: io::Error },
     #[error("{} has SHA-256 {found}, the recipe pins {pinned}; remove it and build again, or correct the recipe", .path.display())]
     WrongDigest { path: PathBuf, found: Digest, pinned: Digest },
     #[error(

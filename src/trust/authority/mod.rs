@@ -144,9 +144,6 @@ impl CertificateAuthority {
     }
 
     /// Returns the authority at a later time, without roots whose grace is over; `None` if nothing has changed.
-    ///
-    /// # Errors
-    /// Files.
     pub fn aged(&self, then: Timestamp, now: Timestamp) -> Result<Option<Self>, TrustError> {
         let trusted = |at| self.manifest.retiring.iter().filter(|old| old.until > at).count();
         if trusted(then) == trusted(now) {

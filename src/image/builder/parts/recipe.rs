@@ -70,7 +70,6 @@ pub struct InitramfsFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
     pub find: String,
-    /// Replacement.
     pub replace: String,
 }
 
