@@ -111,7 +111,7 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
         (
             "\"10.88.1.6\"",
             "\"10.88.1.6\"\nname = \"tail\"",
-            "37 reservation[2].name: line 31 names this machine `head`",
+            "38 reservation[2].name: line 31 names this machine `head`",
         ),
     ] {
         let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
