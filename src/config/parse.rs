@@ -60,6 +60,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let secrets = secrets::read(document, &root);
     let (head, (http, agent)) = (head?, listeners?);
     let (default_profile, profiles) = profiles?;
+    let (reservations, node_names) = reservations?;
     Some(Site {
         name: head.name,
         file: file.to_owned(),
@@ -69,7 +70,8 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
         overlays_dir: head.overlays_dir,
         ssh_keys: head.ssh_keys,
         segments: segments.valid()?,
-        reservations: reservations?,
+        reservations,
+        node_names,
         vms: vms?,
         http,
         agent,

@@ -28,6 +28,9 @@ pub struct Site {
     pub segments: Vec<Segment>,
     /// Addresses are unique.
     pub reservations: Vec<Reservation>,
+    /// Names that machines receive as nodes; no name twice.
+    pub node_names: BTreeMap<Owner, String>,
+    /// What holds for virtual machines, and what is set aside for their cards.
     pub vms: Vms,
     pub http: Http,
     pub agent: AgentSettings,
@@ -64,13 +67,12 @@ pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
     }
 }
 
-/// One `[[reservation]]`.
+/// The address of a `[[reservation]]`: only its owner gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub owner: Owner,
     /// In the subnet of a segment, inside or outside its pool.
     pub address: Ipv4Addr,
-    pub name: Option<String>,
 }
 
 /// `[http]`.

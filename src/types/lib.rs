@@ -42,8 +42,8 @@ pub use id::random::{
     BootSessionId, CorrelationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseTaskIdError, TaskId,
 };
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, TemplateName,
-    VmName, VolumeFileName,
+    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName, RuleName,
+    TemplateName, VmName, VolumeFileName, is_host_name,
 };
 pub use path::{PathError, SafePath};
 pub use secret::Secret;

@@ -6,7 +6,10 @@
 
 use crate::{
     boot::{BootService, script::internal},
-    enrolment::{revoke::retire, site_rules::approve_by_site},
+    enrolment::{
+        revoke::retire,
+        site_rules::{approve_by_site, name_by_site, pending_name},
+    },
     environment::{
         alarms::report,
         records::{clear, phase_event},
@@ -178,7 +181,8 @@ impl BootService {
 pub(crate) fn teaches(node: &Node, sighting: &ObservedMachine, live: &SiteSnapshot) -> bool {
     let comes_in = node.phase == Phase::Discovered && live.lets_in(node).is_some();
     let is_back = node.phase == Phase::Removed;
-    comes_in || is_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
+    let is_named = pending_name(node, live).is_some();
+    comes_in || is_back || is_named || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
 }
 
 fn before<'m>(model: &'m Model, sighting: &ObservedMachine) -> Option<&'m Node> {
@@ -292,6 +296,7 @@ impl Identification<'_> {
         node.mac = mac;
         node.fingerprint.macs.insert(mac);
         node.address = Some(self.asked.from.into());
+        name_by_site(tx, &mut node, self.live, now);
         approve_by_site(tx, &mut node, self.live, self.order, now);
         // It was taken for another machine while it was not certain that the old card is gone.
         let resolved = node.remove_rival(mac) && node.rivals.is_empty();

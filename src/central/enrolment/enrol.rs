@@ -92,7 +92,7 @@ impl Enrolment {
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         fail::point("enrol-issued");
-        let by = self.env.node_order(Verb::Enrol);
+        let (by, live) = (self.env.node_order(Verb::Enrol), self.env.live());
         let redeemed = self.env.store.commit(|tx| {
             // Found by a hash that nobody can steer, and then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
@@ -102,7 +102,7 @@ impl Enrolment {
             redeemed.map_err(|refused| TokenRejection::Token(refused, Box::new(token.clone())))?;
             token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), ..used });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
-                tokens::let_in(tx, &token, &basis, now);
+                tokens::let_in(tx, &token, &basis, &live, now);
             }
             let node = tx.node(request.node).ok_or(TokenRejection::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {

@@ -170,6 +170,18 @@ impl SiteSnapshot {
         by_id.or_else(by_card).copied()
     }
 
+    /// Returns the name that the site gives a machine, by an ID of its node or by one of its NICs.
+    pub(crate) fn node_name<'m>(
+        &self,
+        known_as: impl IntoIterator<Item = NodeId>,
+        macs: impl IntoIterator<Item = &'m MacAddr>,
+    ) -> Option<&str> {
+        let names = &self.site.node_names;
+        let by_nic = || macs.into_iter().find_map(|mac| names.get(&Owner::Mac(*mac)));
+        let by_id = known_as.into_iter().find_map(|id| names.get(&Owner::Node(id)));
+        by_id.or_else(by_nic).map(String::as_str)
+    }
+
     /// An address that is reserved for one card or one machine.
     pub(crate) fn reserved_for(&self, owner: Owner) -> Option<Ipv4Addr> {
         self.reserved.get(&owner).copied()

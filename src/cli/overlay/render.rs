@@ -95,13 +95,15 @@ impl<'s> Renderer<'s> {
     /// A node as the site file alone knows it: its groups, and the addresses that are reserved for their members.
     fn node(&self, profile: &Profile, node: Option<NodeId>) -> NodeContext {
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
-        let mut context = NodeContext::new(node.unwrap_or_else(any), None);
+        let name = |id: NodeId| self.site.node_names.get(&Owner::Node(id)).cloned();
+        let id = node.unwrap_or_else(any);
+        let mut context = NodeContext::new(id, name(id));
         context.vars = profile.vars.clone();
         for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
             let member = |id: &NodeId| {
                 let reserved = self.site.reservations.iter().find(|reservation| reservation.owner == Owner::Node(*id));
                 let address = reserved.map(|reservation| reservation.address);
-                MemberContext { id: *id, hostname: NodeContext::new(*id, None).hostname(), address }
+                MemberContext { id: *id, hostname: NodeContext::new(*id, name(*id)).hostname(), address }
             };
             let members = group.nodes.iter().map(member).collect();
             context.vars.extend(group.vars.clone());

@@ -141,7 +141,7 @@ fn all_faults_of_a_file_come_at_once_each_with_its_line() {
       hint: leave it out
     site.toml:18: segment[1].relay: conflicts with an interface
       hint: a segment has an interface or a relay: remove one
-    site.toml:21: reservation[0].address: is required
+    site.toml:21: reservation[0]: reserves neither an address nor a name
       hint: write address = "10.77.0.20"
     site.toml:22: reservation[0].mac: `01:00:5e:00:00:01` is a multicast address
       hint: write mac = "52:54:00:00:00:01", or node = the node ID that `meshd node list` shows

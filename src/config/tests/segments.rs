@@ -53,7 +53,7 @@ fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
     let whom: Vec<Owner> = site.reservations.iter().map(|reservation| reservation.owner).collect();
     let mac = Owner::Mac("52:54:00:00:00:01".parse().expect("a MAC address"));
     assert_eq!(whom, [mac, Owner::Node("0123abcd".parse().expect("a node ID")), mac]);
-    assert_eq!(site.reservations[0].name.as_deref(), Some("head"));
+    assert_eq!(site.node_names, [(mac, "head".to_owned())].into());
 }
 
 #[test]
@@ -104,14 +104,34 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
         ("node = \"0123abcd\"", "", "32 reservation[1]: has no owner"),
         ("node = \"0123abcd\"", "node = \"il\"", "33 reservation[1].node: `il` is not a node ID"),
         ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a multicast address"),
-        ("address = \"10.88.1.5\"", "", "32 reservation[1].address: is required"),
+        ("address = \"10.88.1.5\"", "", "32 reservation[1]: reserves neither an address nor a name"),
         ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid name"),
+        (
+            "\"10.88.1.5\"",
+            "\"10.88.1.5\"\nname = \"head\"",
+            "35 reservation[1].name: `head` is the name of another machine, line 31",
+        ),
+        (
+            "\"10.88.1.6\"",
+            "\"10.88.1.6\"\nname = \"tail\"",
+            "38 reservation[2].name: line 31 names this machine `head`",
+        ),
     ] {
         let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
         let found: Vec<String> =
             found.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect();
         assert!(found.iter().any(|found| found == fault), "{change} -> {with}: {found:#?}");
     }
+}
+
+#[test]
+fn reservation_of_a_name_needs_no_address_and_may_repeat_with_one() {
+    let named = with_more("address = \"10.88.1.5\"", "name = \"tail\"").unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(named.reservations.len(), 2);
+    assert_eq!(named.node_names[&Owner::Node("0123abcd".parse().expect("a node ID"))], "tail");
+    let again =
+        with_more("\"10.88.1.6\"", "\"10.88.1.6\"\nname = \"head\"").unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((again.reservations.len(), again.node_names.len()), (3, 1));
 }
 
 #[test]

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use meshd_model::fleet::{ArchivedFile, ArchivedKind};
 use meshd_types::{Digest, SafePath};
 
-/// Where a node finds the names of the packages that it shall have.
+/// Path of the package list on a node.
 const PACKAGES_FILE: &str = "/etc/meshd/packages";
 
 impl PublicOverlay {
-    /// What it puts on the node.
+    /// Returns the entries of the overlay.
     pub fn listing(&self) -> Vec<ArchivedFile> {
         let one = |file: &RenderedFile| ArchivedFile {
             path: file.path.clone(),
@@ -28,14 +28,14 @@ impl PublicOverlay {
         self.files.iter().map(one).collect()
     }
 
-    /// The packages that a node has with it.
+    /// Returns the packages that a node installs.
     pub fn packages(&self) -> Vec<String> {
         let file = self.files.iter().find(|file| file.path.to_string() == PACKAGES_FILE);
         let Some(Kind::File(bytes)) = file.map(|file| &file.kind) else { return Vec::new() };
         String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
     }
 
-    /// The contents of its files and the targets of its links, but for the agent.
+    /// Returns the contents of files and the targets of links, without the agent.
     pub fn contents(&self) -> impl Iterator<Item = (Digest, &[u8])> {
         self.files.iter().filter_map(|file| match &file.kind {
             Kind::File(bytes) => Some((file.digest, bytes.as_ref())),
@@ -44,11 +44,8 @@ impl PublicOverlay {
         })
     }
 
-    /// Puts an overlay together from what was kept of it. `content` gives the bytes of a digest; the agent of this program needs none.
-    /// Files with secrets are not kept: they are those of `now`, what the node would be given now, if they have the same digest.
-    ///
-    /// # Errors
-    /// Those of `content`.
+    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest; the present agent needs none.
+    /// Files with secrets are not stored: those of `now`, the present rendering, are used if their digests are equal.
     pub fn restore<E>(
         files: &[ArchivedFile],
         agent: &AgentBinary,
@@ -70,7 +67,7 @@ impl PublicOverlay {
             Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
         let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
-        // Of the secrets that the node would be given now, those alone that it was given then.
+        // Restricts the present secrets to those of the stored rendering.
         let was_given =
             |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
         let now = now.iter().flat_map(|now| &now.secrets);

@@ -41,6 +41,7 @@ fn site() -> Site {
             relay_macs: Vec::new(),
         }],
         reservations: Vec::new(),
+        node_names: Default::default(),
         vms: Default::default(),
         http: Http { port: 8080 },
         agent: AgentSettings {

@@ -65,7 +65,7 @@ fn tried(serial: &str, word: &str) -> String {
 }
 
 fn shown(rack: &Rack, place: u8) -> Value {
-    rack.ask(&["node", "show", &rack.id(place).to_string()]).or_end()
+    rack.query(&["node", "show", &rack.id(place).to_string()]).or_end()
 }
 
 fn last_line(rack: &Rack, place: u8) -> String {

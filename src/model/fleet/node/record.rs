@@ -157,7 +157,7 @@ impl Node {
         let id = basis.node_id();
         let mut node = Node {
             id,
-            name: format!("node-{id}"),
+            name: generated_name(id),
             basis,
             fingerprint,
             phase: Phase::Discovered,
@@ -198,6 +198,11 @@ impl Node {
             );
         }
         node
+    }
+
+    /// Returns whether nobody named the node: neither an operator nor the site.
+    pub fn has_generated_name(&self) -> bool {
+        self.name == generated_name(self.id)
     }
 
     /// Records that the script of a session used the override that was set at `once`. Deletes an override that an earlier session used.
@@ -256,6 +261,10 @@ impl Node {
         self.conditions.retain(|condition| condition.kind != kind);
         self.conditions.len() != before
     }
+}
+
+fn generated_name(id: NodeId) -> String {
+    format!("node-{id}")
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ impl Node {
     /// Copies name, profile, variables, labels and replaced IDs of a replaced node. Override and pin are not copied, because they refer to
     /// boots of the other machine.
     pub fn take_over(&mut self, old: &Node) {
-        if old.name != format!("node-{}", old.id) {
+        if !old.has_generated_name() {
             self.name.clone_from(&old.name);
         }
         self.profile.clone_from(&old.profile);
