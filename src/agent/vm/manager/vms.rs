@@ -51,7 +51,7 @@ pub enum StartError {
 #[error("{uuid} is not released: {reason}")]
 pub struct ReleaseError {
     pub uuid: SystemUuid,
-    /// What remains, and why.
+    /// The remaining resources, and the causes.
     pub reason: String,
 }
 
