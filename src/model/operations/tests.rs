@@ -11,7 +11,7 @@ use crate::{
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     task::TaskUser,
-    vm::{DiskIdentity, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec, VmState},
+    vm::{DiskIdentity, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec, ReportedVmState},
 };
 use meshd_types::{Basis, BootSessionId, MacAddr, SystemUuid, TaskId};
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ fn placed() -> Vm {
     vm
 }
 
-fn reported(state: VmState, failure: Option<&str>) -> Vm {
+fn reported(state: ReportedVmState, failure: Option<&str>) -> Vm {
     let mut vm = placed();
     let failed = |detail: &str| VmFailure { kind: VmFailureKind::Crashed, detail: detail.to_owned(), log: Vec::new() };
     let failure = failure.map(failed);
@@ -118,22 +118,22 @@ fn vm_is_listed_while_its_reported_state_is_not_the_desired_one() {
     use OperationState::{Accepted, Failed, Requested};
     let cases = [
         (placed(), VmDesiredState::Run, Some((Requested, None))),
-        (reported(VmState::Starting, None), VmDesiredState::Run, Some((Accepted, None))),
-        (reported(VmState::Running, None), VmDesiredState::Run, None),
-        (reported(VmState::Waiting, Some("exit 1")), VmDesiredState::Run, Some((Accepted, Some("exit 1")))),
-        (reported(VmState::Failed, Some("no disk")), VmDesiredState::Run, Some((Failed, Some("no disk")))),
-        (reported(VmState::Stopped, None), VmDesiredState::Run, Some((Failed, Some("the guest is off")))),
-        (reported(VmState::Running, None), VmDesiredState::Stop, Some((Requested, None))),
-        (reported(VmState::Stopping, None), VmDesiredState::Stop, Some((Accepted, None))),
-        (reported(VmState::Stopped, None), VmDesiredState::Stop, None),
-        (reported(VmState::Running, None), VmDesiredState::Release, Some((Requested, None))),
+        (reported(ReportedVmState::Starting, None), VmDesiredState::Run, Some((Accepted, None))),
+        (reported(ReportedVmState::Running, None), VmDesiredState::Run, None),
+        (reported(ReportedVmState::Waiting, Some("exit 1")), VmDesiredState::Run, Some((Accepted, Some("exit 1")))),
+        (reported(ReportedVmState::Failed, Some("no disk")), VmDesiredState::Run, Some((Failed, Some("no disk")))),
+        (reported(ReportedVmState::Stopped, None), VmDesiredState::Run, Some((Failed, Some("the guest is off")))),
+        (reported(ReportedVmState::Running, None), VmDesiredState::Stop, Some((Requested, None))),
+        (reported(ReportedVmState::Stopping, None), VmDesiredState::Stop, Some((Accepted, None))),
+        (reported(ReportedVmState::Stopped, None), VmDesiredState::Stop, None),
+        (reported(ReportedVmState::Running, None), VmDesiredState::Release, Some((Requested, None))),
     ];
     for (number, (mut vm, desired, expected)) in cases.into_iter().enumerate() {
         vm.desired_state = desired;
         let expected = expected.map(|(state, reason)| (state, reason.map(str::to_owned)));
         assert_eq!(summary(super::vm(&vm, true)), expected, "case {number}");
     }
-    let mut blocked = reported(VmState::Running, None);
+    let mut blocked = reported(ReportedVmState::Running, None);
     (blocked.desired_state, blocked.obstacle) = (VmDesiredState::Release, Some("disk busy".to_owned()));
     assert_eq!(summary(super::vm(&blocked, true)), Some((Failed, Some("disk busy".to_owned()))));
     let mut unplaced = placed();

@@ -5,7 +5,7 @@ use crate::work::{
     Slot, SlotState, Vm, VmDesiredState,
     task::{Task, TaskState},
 };
-use meshd_proto::vm::{VmFetching, VmState};
+use meshd_proto::vm::{VmFetching, ReportedVmState};
 use meshd_types::{NodeId, Timestamp};
 
 /// Nodes of a task that a reason names, at most.
@@ -48,20 +48,20 @@ fn run(vm: &Vm) -> Option<(OperationState, Option<String>)> {
     let failure = seen.failure.as_ref().map(|failure| failure.detail.clone());
     let failed = |text: &str| Some((OperationState::Failed, Some(failure.clone().unwrap_or_else(|| text.to_owned()))));
     match seen.state {
-        VmState::Running => None,
-        VmState::Starting | VmState::Waiting => Some((OperationState::Accepted, failure)),
-        VmState::Stopping => Some((OperationState::Requested, None)),
-        VmState::Paused => failed("the node paused the guest"),
-        VmState::Stopped => failed("the guest is off"),
-        VmState::Failed => failed("it failed"),
+        ReportedVmState::Running => None,
+        ReportedVmState::Starting | ReportedVmState::Waiting => Some((OperationState::Accepted, failure)),
+        ReportedVmState::Stopping => Some((OperationState::Requested, None)),
+        ReportedVmState::Paused => failed("the node paused the guest"),
+        ReportedVmState::Stopped => failed("the guest is off"),
+        ReportedVmState::Failed => failed("it failed"),
     }
 }
 
 fn stop(vm: &Vm) -> Option<(OperationState, Option<String>)> {
     match vm.seen.as_ref()?.state {
-        VmState::Stopped | VmState::Failed => None,
-        VmState::Stopping => Some((OperationState::Accepted, None)),
-        VmState::Starting | VmState::Running | VmState::Paused | VmState::Waiting => {
+        ReportedVmState::Stopped | ReportedVmState::Failed => None,
+        ReportedVmState::Stopping => Some((OperationState::Accepted, None)),
+        ReportedVmState::Starting | ReportedVmState::Running | ReportedVmState::Paused | ReportedVmState::Waiting => {
             Some((OperationState::Requested, None))
         }
     }
@@ -72,7 +72,7 @@ fn release(vm: &Vm) -> Option<(OperationState, Option<String>)> {
     vm.place.as_ref()?;
     match (&vm.obstacle, vm.seen.as_ref().map(|seen| seen.state)) {
         (Some(obstacle), _) => Some((OperationState::Failed, Some(obstacle.clone()))),
-        (None, Some(VmState::Stopping)) => Some((OperationState::Accepted, None)),
+        (None, Some(ReportedVmState::Stopping)) => Some((OperationState::Accepted, None)),
         (None, _) => Some((OperationState::Requested, None)),
     }
 }
