@@ -80,7 +80,7 @@ fn slots(node: NodeId) -> impl Iterator<Item = ApprovedSlot> {
         functions: functions(&unit),
         disk: None,
         fabric: None,
-        card: None,
+        nic: None,
         disabled: None,
         approved_at: Timestamp::EPOCH,
     })
