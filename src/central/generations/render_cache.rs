@@ -20,8 +20,8 @@ const MAX_CACHED: usize = 4096;
 pub(crate) struct Cache {
     inner: Leaf<CacheInner>,
     /// One render for each processor; more would only slow down everything else.
-    turns: Semaphore,
-    made: AtomicU64,
+    permits: Semaphore,
+    render_count: AtomicU64,
 }
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ type Slot = OnceCell<Result<Rendered, Arc<RenderError>>>;
 impl Default for Cache {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Cache { inner: Leaf::default(), turns: Semaphore::new(processors), made: AtomicU64::new(0) }
+        Cache { inner: Leaf::default(), permits: Semaphore::new(processors), render_count: AtomicU64::new(0) }
     }
 }
 
@@ -51,7 +51,7 @@ impl Cache {
         inner.slots.insert(key, (clock, slot.clone()));
         if inner.slots.len() > MAX_CACHED {
             let keep_after = clock.saturating_sub(MAX_CACHED as u64 / 2);
-            inner.slots.retain(|_, (made, _)| *made > keep_after);
+            inner.slots.retain(|_, (render_count, _)| *render_count > keep_after);
         }
         slot
     }
@@ -75,8 +75,8 @@ impl Cache {
     }
 
     /// Renders made since the start: each different one counts once.
-    pub(super) fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
+    pub(super) fn render_count(&self) -> u64 {
+        self.render_count.load(Ordering::Relaxed)
     }
 
     async fn make(
@@ -84,9 +84,9 @@ impl Cache {
         make: impl FnOnce() -> Result<Rendered, RenderError> + Send + 'static,
     ) -> Result<Rendered, Arc<RenderError>> {
         let interrupted = || Arc::new(RenderError::Interrupted);
-        let _turn = self.turns.acquire().await.map_err(|_| interrupted())?;
+        let _permit = self.permits.acquire().await.map_err(|_| interrupted())?;
         let rendered = tokio::task::spawn_blocking(make).await.map_err(|_| interrupted())?;
-        self.made.fetch_add(1, Ordering::Relaxed);
+        self.render_count.fetch_add(1, Ordering::Relaxed);
         rendered.map_err(Arc::new)
     }
 

@@ -15,7 +15,7 @@ use std::{
 
 /// Makes contexts from one moment; what the members of a group share is looked up once.
 pub(crate) struct Contexts<'a> {
-    live: &'a SiteSnapshot,
+    snapshot: &'a SiteSnapshot,
     members: BTreeMap<usize, (Arc<[MemberContext]>, Digest)>,
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct RenderContext {
 }
 
 impl<'a> Contexts<'a> {
-    pub(crate) fn new(live: &'a SiteSnapshot) -> Self {
-        Contexts { live, members: BTreeMap::new() }
+    pub(crate) fn new(snapshot: &'a SiteSnapshot) -> Self {
+        Contexts { snapshot, members: BTreeMap::new() }
     }
 
     /// The context of a node with this profile. Of a variable the last one counts: profile, groups in their order, node.
@@ -35,10 +35,10 @@ impl<'a> Contexts<'a> {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
-        for (place, group) in self.live.groups(node.known_as()) {
+        for (index, group) in self.snapshot.groups(node.known_as()) {
             vars.extend(group.vars.clone());
             let (members, digest) =
-                self.members.entry(place).or_insert_with(|| members(self.live, model, &group.nodes));
+                self.members.entry(index).or_insert_with(|| members(self.snapshot, model, &group.nodes));
             digests.push(*digest);
             groups.push(GroupContext {
                 name: group.name.clone(),
@@ -63,10 +63,10 @@ impl<'a> Contexts<'a> {
     }
 }
 
-fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
+fn members(snapshot: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
     // A group may name a node by two IDs: its own, and that of hardware that it replaced.
     let mut seen = BTreeSet::new();
-    let members = ids.iter().map(|id| member(live, model, *id)).filter(|member| seen.insert(member.id));
+    let members = ids.iter().map(|id| member(snapshot, model, *id)).filter(|member| seen.insert(member.id));
     let members: Arc<[MemberContext]> = members.collect();
     let fields: Vec<String> =
         members.iter().map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address)).collect();
@@ -75,12 +75,12 @@ fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberCo
 }
 
 /// A member that was never seen is listed too: its ID says what it will be called.
-fn member(live: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
-    let Some(node) = model.standing_for(id).filter(|node| node.phase != Phase::Removed) else {
-        let address = live.reserved([id], []);
+fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
+    let Some(node) = model.current_node(id).filter(|node| node.phase != Phase::Removed) else {
+        let address = snapshot.reserved([id], []);
         return MemberContext { id, hostname: NodeContext::new(id, None).hostname(), address };
     };
-    let reserved = live.reserved(node.known_as(), &node.fingerprint.macs);
+    let reserved = snapshot.reserved(node.known_as(), &node.fingerprint.macs);
     MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
 }
 
@@ -136,9 +136,9 @@ mod tests {
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
         let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
-        let live =
+        let snapshot =
             SiteSnapshot::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
-        let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
+        let of = |node: &Node| store.read(|model| Contexts::new(&snapshot).of(model, node, profile));
         let context = of(&one);
         let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();
         assert_eq!(vars, ["a1", "b2", "c3", "d4"]);

@@ -34,7 +34,7 @@ mod socket;
 mod volumes;
 
 pub use central_interface::{AgentPlane, Ticket};
-pub use meshd_central::{LinkCommand, PlaneError};
+pub use meshd_central::{LinkCommand, AgentApiError};
 
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
 use hyper::{StatusCode, header, server::conn::http1};

@@ -47,7 +47,7 @@ async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageV
 }
 
 async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
-    let live = central.env.live();
+    let live = central.env.snapshot();
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
 }
 
