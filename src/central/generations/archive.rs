@@ -1,4 +1,4 @@
-//! Archives the generations that nodes were given, compares them, and boots them again.
+//! Archives delivered generations, compares them, and restores them for pinned nodes.
 
 use crate::{
     environment::site_snapshot::SiteSnapshot,
@@ -31,21 +31,21 @@ use std::{
 /// Interval of the garbage collection.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// Generations that wait to be kept, at most: a rack that powers on at once.
+/// Maximum number of queued generations: a rack that powers on at once.
 const MAX_WAITING: usize = 16_384;
 
 /// Minimum interval between two lists of images in use: a rack that powers on at once changes the list a thousand times.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Generations that wait to be kept.
+/// Generations that wait for the archive.
 #[derive(Default)]
 pub(crate) struct PendingArchive {
     generations: Leaf<Vec<Rendered>>,
-    /// Whether the list of images in use has changed since it was written last, and the time of that write.
+    /// Whether the list of images in use has changed since its last write, and the time of that write.
     unpublished: Leaf<(bool, Option<Duration>)>,
 }
 
-/// A generation as it is kept.
+/// Describes a generation for the archive.
 pub(crate) fn archive_entry(rendered: &Rendered) -> KeptGeneration {
     let Rendered { overlay, what, version, .. } = rendered;
     KeptGeneration {
@@ -61,19 +61,18 @@ pub(crate) fn archive_entry(rendered: &Rendered) -> KeptGeneration {
 }
 
 impl Generations {
-    /// A node was given this: it is kept soon. If it cannot be, the node boots all the same, and cannot be pinned to it.
+    /// Queues a delivered generation. If it cannot be archived, the node boots, but cannot be pinned to it.
     pub(crate) fn queue_for_archive(&self, rendered: Rendered) {
         let mut waiting = self.pending_archive.generations.lock();
         if waiting.len() < MAX_WAITING {
             waiting.push(rendered);
         } else {
-            tracing::warn!(generation = %rendered.generation, "not kept: too many at once");
+            tracing::warn!(generation = %rendered.generation, "not archived: too many at once");
         }
         drop(waiting);
         self.wake();
     }
 
-    /// Keeps everything that waits for it.
     pub(crate) async fn archive_queued(self: &Arc<Self>) {
         let waiting = std::mem::take(&mut *self.pending_archive.generations.lock());
         if waiting.is_empty() {
@@ -83,7 +82,7 @@ impl Generations {
         let work = move || {
             for rendered in &waiting {
                 if let Err(error) = this.archive_generation(rendered) {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a generation is not kept");
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot archive a generation");
                 }
             }
         };
@@ -91,7 +90,7 @@ impl Generations {
         self.pending_archive.unpublished.lock().0 = true;
     }
 
-    /// Writes the list of images in use, if it has changed and was not written a moment ago.
+    /// Writes a changed list of images in use, at most once in [`PUBLISH_INTERVAL`].
     pub(crate) async fn publish_in_use(self: &Arc<Self>) {
         let now = self.env.monotonic();
         {
@@ -114,17 +113,17 @@ impl Generations {
         self.archive.put(rendered.generation, &archive_entry(rendered), contents)
     }
 
-    /// Whether a generation can be compared, and booted again.
+    /// True if a generation can be compared and restored.
     pub(crate) fn is_archived(&self, generation: Generation) -> bool {
         self.archive.has(generation)
     }
 
-    /// A generation as it was kept. Blocks.
+    /// Reads an archived generation. Blocks.
     pub(crate) fn archived_generation(&self, generation: Generation) -> Result<KeptGeneration, ArchiveError> {
         self.archive.get(generation)
     }
 
-    /// A generation of a node as it was, to be booted again: compared with its digest in every part. Blocks.
+    /// Restores an archived generation of a node, and verifies its digest. Blocks.
     pub(crate) fn restore_generation(
         self: &Arc<Self>,
         snapshot: &Arc<SiteSnapshot>,
@@ -168,7 +167,7 @@ impl Generations {
         Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: archived.version, layers })
     }
 
-    /// The layers of the bundles that a node was given with a generation.
+    /// The layers of the bundles of a delivered generation.
     fn layers_of(&self, node: &Node, generation: Generation) -> Vec<Digest> {
         let given = |model: &Model| model.history(node.id)?.get(generation).map(|given| given.layers.clone());
         self.env.store.read(given).unwrap_or_default()
@@ -188,7 +187,7 @@ impl Generations {
         Ok(prepared.render()?.overlay)
     }
 
-    /// The same, on a thread of its own and once for all that ask.
+    /// Restores a pinned generation on another thread, once for concurrent requests.
     pub(crate) async fn pinned(
         self: &Arc<Self>,
         snapshot: &Arc<SiteSnapshot>,
@@ -200,9 +199,9 @@ impl Generations {
         self.renders.once(key, move || this.restore_generation(&snapshot, &node, generation)).await
     }
 
-    /// Makes sure that a node can boot a generation from now on, whatever happens: all of it is there and on the disk.
+    /// Prepares a pin: adds the image and layers of a generation to the snapshot, and flushes the generation to the disk.
     pub(crate) async fn prepare_pin(self: &Arc<Self>, node: Node, generation: Generation) -> Result<(), RenderError> {
-        // A reload would put another catalog in place of the one that gets the image.
+        // A concurrent reload would replace the catalog that receives the image.
         let _one = self.reloading.lock().await;
         let this = self.clone();
         let prepared = tokio::task::spawn_blocking(move || this.prepare_pin_blocking(&node, generation));
@@ -226,7 +225,7 @@ impl Generations {
         self.archive.sync(generation, &archived).map_err(refused)
     }
 
-    /// Versions of images that pinned nodes boot and that are not current any more. Blocks.
+    /// Versions of images that pinned nodes boot and that are no longer current. Blocks.
     pub(crate) fn pinned_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
         let pinned = self.env.store.read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
@@ -237,13 +236,13 @@ impl Generations {
             }
             match load_archived_image(snapshot, &archived) {
                 Ok(image) => drop(images.insert(archived.version, image)),
-                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a pinned image is gone"),
+                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a pinned image is missing"),
             }
         }
         images.into_values().collect()
     }
 
-    /// Layers of bundles that pinned nodes mount and held profiles name and that are not current any more. Blocks.
+    /// Layers of bundles of pinned nodes and rolled back profiles that are no longer current. Blocks.
     pub(crate) fn pinned_layers(&self, snapshot: &SiteSnapshot) -> BTreeMap<Digest, Bytes> {
         let pinned = |node: &Node, model: &Model| Some(model.history(node.id)?.get(node.pinned?)?.layers.clone());
         let pinned =
@@ -262,7 +261,7 @@ impl Generations {
         let load = |layer: Digest| match load_layer(&snapshot.site.blobs_dir, &layer) {
             Ok(bytes) => Some((layer, bytes)),
             Err(error) => {
-                tracing::error!(error, "a layer that is kept for nodes is gone");
+                tracing::error!(error, "a layer of a pinned generation is missing");
                 None
             }
         };
@@ -282,19 +281,19 @@ impl Generations {
         });
         match swept.await {
             Ok(Ok(0)) | Err(_) => {}
-            Ok(Ok(gone)) => tracing::info!(gone, "generations that no node needs were thrown away"),
+            Ok(Ok(gone)) => tracing::info!(gone, "removed generations that no node needs"),
             Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot sweep generations"),
         }
     }
 
-    /// The same as [`Generations::write_in_use`], on a thread of its own.
+    /// Runs [`Generations::write_in_use`] on another thread.
     pub(crate) async fn update_in_use(self: &Arc<Self>) {
         let this = self.clone();
         drop(tokio::task::spawn_blocking(move || this.write_in_use()).await);
     }
 
-    /// Names the versions of images and bundles that nodes run, boot or are pinned to and that profiles are rolled back to, where
-    /// `meshd image prune` looks. Blocks.
+    /// Writes the list of versions of images and bundles for `meshd image prune`: those that nodes run, boot or are pinned to, and those of
+    /// rolled back profiles. Blocks.
     pub(crate) fn write_in_use(&self) {
         let snapshot = self.env.snapshot();
         let site = &snapshot.site;
@@ -311,7 +310,7 @@ impl Generations {
         });
         versions.extend(held);
         if let Err(error) = declare_in_use(&site.blobs_dir, &site.name, &versions) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot say which images are in use");
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot write the list of images in use");
         }
     }
 }

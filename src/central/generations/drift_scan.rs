@@ -24,9 +24,9 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Nodes of one commit.
+/// Number of nodes of one commit.
 const BATCH: usize = 512;
-/// Outcomes that are remembered: those of three times the largest rack. It takes some 100 bytes for each.
+/// Maximum number of cached results, some 100 bytes each: three times the largest rack.
 const MAX_KNOWN: usize = 32_768;
 
 /// Nodes to scan, and cached results.
@@ -35,7 +35,7 @@ pub(crate) struct ScanQueue {
     nodes: Leaf<BTreeSet<NodeId>>,
     wake: Notify,
     known: Leaf<BTreeMap<Digest, Generation>>,
-    /// How many were found out by rendering.
+    /// Number of results that were rendered.
     rendered: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl Generations {
         self.scan_queue.wake.notify_one();
     }
 
-    /// Something changed that every node depends on.
+    /// Marks all nodes for the next scan.
     pub(crate) fn scan_all(&self) {
         let all: Vec<NodeId> = self.env.store.read(|model| model.nodes().map(|node| node.id).collect());
         self.scan_queue.nodes.lock().extend(all);
@@ -63,7 +63,7 @@ impl Generations {
         self.scan_queue.wake.notify_one();
     }
 
-    /// Waits until there is something to do for [`Generations::run_background_work`].
+    /// Waits until [`Generations::run_background_work`] is needed.
     pub async fn wait_for_background_work(&self) {
         self.scan_queue.wake.notified().await;
     }
@@ -93,7 +93,7 @@ impl Generations {
             }
             scanned += batch.len();
             if let Err(error) = self.scan(batch).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot record what nodes would boot");
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record the next boot of nodes");
             }
         }
     }
@@ -131,7 +131,7 @@ impl Generations {
             .await
     }
 
-    /// `None` for a machine that never asked for a script: it is not known where it would boot from.
+    /// `None` for a machine that never requested a script: the address of the central node for it is unknown.
     fn next_boot_source(
         self: &Arc<Self>,
         snapshot: &Arc<SiteSnapshot>,
@@ -158,7 +158,7 @@ impl Generations {
         })
     }
 
-    /// What nodes would boot, found out by rendering since the start: what was known already does not count.
+    /// Number of rendered results since the start, without cached ones.
     pub fn drift_render_count(&self) -> u64 {
         self.scan_queue.rendered.load(Ordering::Relaxed)
     }

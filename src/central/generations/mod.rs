@@ -1,12 +1,12 @@
-//! What nodes boot: rendered, archived, compared, rolled back, and read again at a reload.
+//! Renders, archives, compares and rolls back what nodes boot, and reloads the site.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `archive` | generations that nodes were given, compared and booted again |
+//! | `archive` | archives, compares and restores delivered generations |
 //! | `drift_scan` | determines what each node would boot now |
 //! | `reload` | reads site, overlays and images again, all or nothing |
 //! | `render` | renders the overlay of a node |
-//! | `render_cache` | rendered overlays, by what determines them |
+//! | `render_cache` | caches rendered overlays by the digest of their inputs |
 //! | `render_context` | variables, groups and members of a node |
 //! | `revisions` | archives profiles, and rolls them back |
 

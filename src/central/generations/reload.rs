@@ -1,5 +1,4 @@
-//! Reads site, overlays and images again, all or nothing. While they have faults, the last good snapshot stays, and every fault is
-//! reported.
+//! Reloads site, overlays and images, all or nothing. If they have faults, the last valid snapshot stays, and every fault is reported.
 
 use crate::{
     environment::site_snapshot::SiteSnapshot,
@@ -24,22 +23,21 @@ use std::{
     sync::Arc,
 };
 
-/// Faults that an event spells out; it counts the rest.
+/// Maximum number of faults in an event; it counts the rest.
 const MAX_NAMED_FAULTS: usize = 8;
 
 /// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {
-    /// Why it was refused; empty when it was not.
+    /// Why the reload was refused; empty otherwise.
     pub faults: Vec<Fault>,
-    /// False when everything is as it was.
     pub changed: bool,
-    /// Keys of `site.toml` that differ and cannot change while meshd runs: they need a restart.
+    /// Changed keys of `site.toml` that need a restart.
     pub restart: Vec<&'static str>,
 }
 
 impl Generations {
-    /// Reads everything anew. What it gives is remembered for [`Generations::last_reload`].
+    /// Reloads site, overlays and images. [`Generations::last_reload`] returns the result later.
     pub async fn reload(self: &Arc<Self>, audit: &AuditContext) -> Reload {
         let _one = self.reloading.lock().await;
         let this = self.clone();
@@ -70,8 +68,8 @@ impl Generations {
         reload
     }
 
-    /// Makes it the site that counts, unless a node that holds work would boot another profile by it. While this is found out no work is
-    /// given to a node.
+    /// Replaces the snapshot, unless a node with work would boot another profile. The check and the replacement exclude transactions, so
+    /// that no work is placed meanwhile.
     fn activate(&self, snapshot: SiteSnapshot, audit: &AuditContext) -> Vec<Fault> {
         let old = self.env.snapshot();
         self.env.store.read(|model| {
@@ -95,13 +93,13 @@ impl Generations {
         }
         let event = |kind, detail| Event::new(self.env.now(), audit, kind, detail);
         if reload.changed {
-            tracing::info!("site, overlays and images were read anew");
+            tracing::info!("site, overlays and images were reloaded");
             let restart = reload.restart.join(", ");
             let detail = if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
             self.env.record(event(EventKind::Reloaded, detail)).await;
         } else if !reload.faults.is_empty() && before.faults != reload.faults {
             for fault in &reload.faults {
-                tracing::error!(%fault, "refused: the last good site, overlays and images stay");
+                tracing::error!(%fault, "refused: the last valid site, overlays and images stay");
             }
             let mut detail = Faults(reload.faults.iter().take(MAX_NAMED_FAULTS).cloned().collect()).to_string();
             if reload.faults.len() > MAX_NAMED_FAULTS {
@@ -111,13 +109,13 @@ impl Generations {
         }
     }
 
-    /// The next moment, `None` if nothing has changed; and the keys that need a restart.
+    /// Reads the next snapshot, `None` if nothing has changed, and the keys that need a restart.
     fn read_anew(&self) -> (Result<Option<SiteSnapshot>, Faults>, Vec<&'static str>) {
         let now = self.env.snapshot();
         let mut site = match meshd_config::load(&now.site.file) {
             Ok(site) => site,
             Err(mut faults) => {
-                // All at once: whoever corrects the site file finds no others after it.
+                // Faults of the overlays are reported together with those of the site file.
                 faults.0.extend(read_all(&now.site.overlays_dir).faults);
                 return (Err(faults), Vec::new());
             }
@@ -176,7 +174,7 @@ impl Generations {
             let input = RenderInput {
                 site,
                 profile,
-                // A profile that is held has the overlays that it had then.
+                // A rolled back profile has the overlays of its revision.
                 overlays: snapshot.overlays_for(name).map_or(snapshot.catalog.overlays(), |held| held),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
@@ -198,7 +196,7 @@ impl Generations {
     }
 }
 
-/// Nodes that hold work and would boot another profile, or host that work otherwise (PR-4).
+/// Faults for nodes with work that would boot another profile or host the work differently (PR-4).
 fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
@@ -210,7 +208,7 @@ fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -
             (false, _) => format!("node {} would boot profile {} in place of {}", node.id, to.name, from.name),
         };
         if let Err(error) = check_no_running_work(model, node.id, audit) {
-            let hint = "drain the node first, or give it its profile: meshd node assign-profile";
+            let hint = "drain the node first, or assign its profile: meshd node assign-profile";
             faults.push(Fault::of_file(new.file.clone(), format!("{change}: {error}"), hint));
         }
     }
@@ -247,7 +245,7 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     Ok(catalog.with_secrets(secrets, &key))
 }
 
-/// A group may name an overlay that none of its nodes has met yet.
+/// Faults for groups with unknown overlays: a group without nodes is not rendered.
 fn unknown_overlays(snapshot: &SiteSnapshot) -> Vec<Fault> {
     let overlays = &snapshot.catalog.overlays().named;
     let mut faults = Vec::new();
@@ -261,7 +259,7 @@ fn unknown_overlays(snapshot: &SiteSnapshot) -> Vec<Fault> {
     faults
 }
 
-/// Sets what cannot change while meshd runs to what it was, and gives the keys that differ.
+/// Restores settings that need a restart to their former values. Returns the changed keys.
 fn restore_fixed_settings(new: &mut Site, old: &Site) -> Vec<&'static str> {
     let mut keys = Vec::new();
     macro_rules! fixed {

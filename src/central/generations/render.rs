@@ -24,7 +24,7 @@ use meshd_store::{ArchiveError, Model};
 use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
 use std::sync::Arc;
 
-/// Everything public of a node's next boot. The overlay of a session is what its script promised.
+/// The public part of a node's boot, without secrets.
 #[derive(Clone)]
 pub struct Rendered {
     /// The public part of the overlay.
@@ -39,10 +39,9 @@ pub struct Rendered {
     pub layers: Vec<Digest>,
 }
 
-/// Why nothing was rendered.
+/// Why a boot cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
-    /// The site has no such profile any more.
     #[error(transparent)]
     NoProfile(#[from] NoProfile),
     /// The image is not built, or damaged.
@@ -78,36 +77,33 @@ pub enum RenderError {
         /// All of them.
         source: RenderFaults,
     },
-    /// The thread that rendered has panicked.
+    /// The rendering thread panicked.
     #[error("rendering was interrupted; this is a fault of meshd, its log says where")]
     Interrupted,
 }
 
-/// Everything that a render is made from, held for as long as it takes.
+/// The inputs of a render.
 pub(crate) struct PreparedRender {
     env: Arc<Environment>,
     snapshot: Arc<SiteSnapshot>,
     node: NodeContext,
     profile: Profile,
-    /// Where they are not those of the snapshot: its profile is held.
+    /// The overlays of a rolled back profile; else those of the snapshot.
     overlays: Option<Arc<Overlays>>,
     facts: ImageFacts,
     parts: ImageParts,
     endpoint: Endpoint,
-    /// Over all of the above: two jobs with one key have one outcome.
+    /// Digest of all inputs: equal keys yield equal results.
     pub(crate) key: Digest,
 }
 
 impl Generations {
-    /// Renders what this node would boot next.
-    ///
-    /// # Errors
-    /// The site, the image or the overlays do not allow it. Shared by all who asked at that time; the next one tries anew.
+    /// Renders the next boot of a node. Concurrent requests share an error; later ones render again.
     pub async fn render(self: &Arc<Self>, node: &Node, endpoint: Endpoint) -> Result<Rendered, Arc<RenderError>> {
         self.render_for(&self.env.snapshot(), node, None, endpoint).await
     }
 
-    /// Renders what this node boots in a session, or next where none is named; or waits for somebody who does.
+    /// Renders the boot of a node in a session, or its next boot. Waits for a render of the same inputs in progress.
     pub(crate) async fn render_for(
         self: &Arc<Self>,
         snapshot: &Arc<SiteSnapshot>,
@@ -173,13 +169,13 @@ impl Generations {
         })
     }
 
-    /// Renders made since the start: each different one counts once.
+    /// Number of renders since the start.
     pub fn render_count(&self) -> u64 {
         self.renders.render_count()
     }
 }
 
-/// The layers of a profile's bundles: where it is held, those that it had then.
+/// The layers of a profile's bundles. A rolled back profile has the layers of its revision.
 fn bundles(
     catalog: &Catalog,
     profile: &Profile,
@@ -229,20 +225,19 @@ impl PreparedRender {
         Ok(Rendered { overlay, generation, what, version: self.facts.manifest, layers })
     }
 
-    /// The generation that [`Generations::render`] would give, without packing anything.
+    /// Determines the generation without packing files.
     pub(crate) fn generation(&self) -> Result<Generation, RenderError> {
         let digest = overlay::public_digest(&self.input()).map_err(|source| self.faults(source))?;
         Ok(self.generation_of(digest, &self.what()))
     }
 
-    /// Refuses what the image's repository cannot install.
+    /// Refuses packages that the image's repository does not contain.
     pub(crate) fn check_packages(&self) -> Result<(), RenderError> {
         let Some(image) = self.snapshot.catalog.version(&self.facts.manifest) else { return Ok(()) };
         let faults = overlay::missing_packages(&self.input(), &image.manifest);
         if faults.is_empty() { Ok(()) } else { Err(self.faults(RenderFaults(faults))) }
     }
 
-    /// The profile that it renders.
     pub(crate) fn profile_name(&self) -> &ProfileName {
         &self.profile.name
     }
@@ -274,7 +269,7 @@ impl PreparedRender {
     }
 }
 
-/// What the script has to know of an image.
+/// The parts of an image for its boot script.
 pub(crate) fn image_parts(image: &Image) -> ImageParts {
     let parts = &image.manifest.parts;
     ImageParts {

@@ -1,5 +1,5 @@
-//! Rendered overlays by what determines them. A request for an overlay that is being rendered waits for that render; a request for a
-//! cached one waits for nobody: renders run on threads of their own.
+//! Caches rendered overlays by the digest of their inputs. Concurrent requests for the same inputs share one render. A cached result
+//! returns without waiting.
 
 use super::{RenderError, Rendered};
 use crate::locks::Leaf;
@@ -13,13 +13,12 @@ use std::{
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-/// Most rendered overlays in the cache, some kilobytes each; the oldest half goes when it is full.
+/// Maximum number of cached overlays, some kilobytes each; the oldest half is removed when the cache is full.
 const MAX_CACHED: usize = 4096;
 
-/// Rendered overlays by the digest of what determines them.
 pub(crate) struct Cache {
     inner: Leaf<CacheInner>,
-    /// One render for each processor; more would only slow down everything else.
+    /// Limits renders to one for each processor.
     permits: Semaphore,
     render_count: AtomicU64,
 }
@@ -29,7 +28,7 @@ struct CacheInner {
     slots: BTreeMap<Digest, (u64, Arc<Slot>)>,
     clock: u64,
 }
-/// A render that is under way, or its outcome.
+/// A render in progress, or its result.
 type Slot = OnceCell<Result<Rendered, Arc<RenderError>>>;
 
 impl Default for Cache {
@@ -40,7 +39,7 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// The slot of a key, a new one if need be.
+    /// Returns the slot of a key, or creates it.
     fn slot(&self, key: Digest) -> Arc<Slot> {
         let mut inner = self.inner.lock();
         if let Some((_, slot)) = inner.slots.get(&key) {
@@ -74,7 +73,7 @@ impl Cache {
         outcome.clone()
     }
 
-    /// Renders made since the start: each different one counts once.
+    /// Number of renders since the start.
     pub(super) fn render_count(&self) -> u64 {
         self.render_count.load(Ordering::Relaxed)
     }

@@ -13,13 +13,13 @@ use std::{
     sync::Arc,
 };
 
-/// Makes contexts from one moment; what the members of a group share is looked up once.
+/// Builds contexts from one snapshot, and caches the members of groups.
 pub(crate) struct Contexts<'a> {
     snapshot: &'a SiteSnapshot,
     members: BTreeMap<usize, (Arc<[MemberContext]>, Digest)>,
 }
 
-/// A context, and a digest over all of it.
+/// A context with its digest.
 pub(crate) struct RenderContext {
     pub(crate) node: NodeContext,
     pub(crate) digest: Digest,
@@ -30,7 +30,7 @@ impl<'a> Contexts<'a> {
         Contexts { snapshot, members: BTreeMap::new() }
     }
 
-    /// The context of a node with this profile. Of a variable the last one counts: profile, groups in their order, node.
+    /// Builds the context of a node with this profile. Later values of a variable override earlier ones: profile, groups in their order, node.
     pub(crate) fn of(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
@@ -74,7 +74,7 @@ fn members(snapshot: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[Memb
     (members, digest)
 }
 
-/// A member that was never seen is listed too: its ID says what it will be called.
+/// Describes a member. An unknown member has the default host name of its ID.
 fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
     let Some(node) = model.current_node(id).filter(|node| node.phase != Phase::Removed) else {
         let address = snapshot.reserved([id], []);
@@ -84,7 +84,7 @@ fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
     MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
 }
 
-/// The address that a node has, if it is leased to it: it gets the same one again.
+/// The present address of a node, if it is leased to the node.
 fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
     let Some(IpAddr::V4(address)) = node.address else { return None };
     model.lease(address).filter(|lease| node.fingerprint.macs.contains(&lease.mac)).map(|lease| lease.address)

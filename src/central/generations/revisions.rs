@@ -21,7 +21,7 @@ use std::{
 
 type StoredProfile = Revision<Profile>;
 
-/// Over a revision as it is written down: a later release, which knows more of a profile, would write it in another way.
+/// The digest of an archived revision. It covers the stored text, because a later release may serialize a profile differently.
 fn digest(text: &[u8]) -> Generation {
     Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
 }
@@ -30,7 +30,7 @@ fn text(archived: &StoredProfile) -> Vec<u8> {
     serde_json::to_vec(archived).expect("a revision is plain data")
 }
 
-/// Refuses another revision of a profile while one of its nodes holds work that it would host otherwise (PR-4).
+/// Refuses another revision of a profile while one of its nodes has work that it would host differently (PR-4).
 fn check_no_affected_work(
     model: &Model,
     site: &Site,
@@ -47,24 +47,22 @@ fn check_no_affected_work(
     model.all_nodes().filter(changes).try_for_each(|node| check_no_running_work(model, node.id, audit))
 }
 
-/// Why a profile cannot be rolled back. Nothing has changed then.
+/// Why a profile cannot be rolled back. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    /// There is none before.
     #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists those that there are")]
     NoneBefore(ProfileName),
-    /// None is named so.
+    /// No revision, or several, match the prefix.
     #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
     NoGeneration(ProfileName, String),
-    /// It is not rolled back.
     #[error("profile {0} is what the site file says; `meshd profile history {0}` lists what it was before")]
     NotHeld(ProfileName),
-    /// A part of it was removed.
+    /// A part of the revision was removed.
     #[error(
         "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
     )]
     Gone { profile: ProfileName, generation: String, why: String },
-    /// A node of the profile holds work that the other revision would host otherwise.
+    /// A node has work that the other revision would host differently.
     #[error(transparent)]
     Held(#[from] RunningWorkError),
     /// The work was interrupted.
@@ -78,15 +76,15 @@ pub enum RollbackError {
 /// Why two revisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// None is named so, or several are.
+    /// No revision, or several, match the prefix.
     #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
     NoGeneration(ProfileName, String),
-    /// A part of it was removed.
+    /// A part of the revision was removed.
     #[error("generation {generation} of profile {profile} cannot be read: {why}")]
     Gone { profile: ProfileName, generation: String, why: String },
 }
 
-/// The revision whose digest begins so; `None` if there is none or several.
+/// Finds a revision by a prefix of its digest; `None` if none or several match.
 fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {
     let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(prefix));
     match (found.next(), found.next()) {
@@ -151,10 +149,10 @@ impl Generations {
                 }
                 match this.archive_revision(&snapshot, generation, &archived) {
                     Ok(true) => revised.push((name.clone(), generation, archived)),
-                    // It was edited meanwhile; the next reload sees it.
+                    // The overlay changed during the copy; the next reload archives it.
                     Ok(false) => {}
                     Err(error) => {
-                        tracing::warn!(profile = %name, error = &error as &dyn std::error::Error, "a profile is not kept");
+                        tracing::warn!(profile = %name, error = &error as &dyn std::error::Error, "cannot archive a profile");
                     }
                 }
             }
@@ -206,7 +204,7 @@ impl Generations {
         self.revisions.sweep(&all, &overlays);
     }
 
-    /// Everything that profiles are held at. Blocks.
+    /// Reads the revisions of all rolled back profiles. Blocks.
     pub(crate) fn rolled_back_profiles(&self) -> RolledBackProfiles {
         let held: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
             model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.held?))).collect()
@@ -217,7 +215,7 @@ impl Generations {
     fn held(&self, generation: Generation) -> Result<RolledBackProfile, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
         if digest(&bytes) != generation {
-            return Err("its record does not have the digest that it is named by".to_owned());
+            return Err("the digest of its record does not match".to_owned());
         }
         let archived: StoredProfile =
             serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
@@ -232,7 +230,7 @@ impl Generations {
         Ok(RolledBackProfile { profile, overlays, version, bundles, generation })
     }
 
-    /// Images that held profiles name and that are not current any more. Blocks.
+    /// Versions of images of rolled back profiles that are no longer current. Blocks.
     pub(crate) fn rollback_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
         let blobs = &snapshot.site.blobs_dir;
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
@@ -241,7 +239,10 @@ impl Generations {
                 let image = load_version(blobs, &held.profile.image, &held.version);
                 match image.and_then(|manifest| Image::load(blobs, manifest)) {
                     Ok(image) => drop(images.insert(held.version, image)),
-                    Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a held image is gone"),
+                    Err(error) => tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "an image of a rolled back profile is missing"
+                    ),
                 }
             }
         }
@@ -283,10 +284,7 @@ impl Generations {
         Ok((settings(&archived), files))
     }
 
-    /// Makes all nodes of a profile boot an earlier revision of it: the one before what they boot, or the one that is named.
-    ///
-    /// # Errors
-    /// There is no such revision, or a part of it was removed.
+    /// Rolls a profile back for all its nodes: to the previous revision, or to the one that matches `text`.
     pub async fn rollback(
         self: &Arc<Self>,
         profile: ProfileName,
@@ -372,14 +370,14 @@ impl Generations {
         Ok(())
     }
 
-    /// The same with every version of an image and every layer that pinned nodes and held profiles need. Blocks.
+    /// Adds the images and layers of pinned nodes and rolled back profiles to a snapshot. Blocks.
     pub(crate) fn with_archived_contents(&self, snapshot: SiteSnapshot) -> SiteSnapshot {
         let (images, layers) =
             ([self.pinned_images(&snapshot), self.rollback_images(&snapshot)].concat(), self.pinned_layers(&snapshot));
         if images.is_empty() && layers.is_empty() { snapshot } else { snapshot.with_archived_contents(images, layers) }
     }
 
-    /// The generation that a profile is rolled back to; `None` where its nodes boot what the site file says.
+    /// The generation that a profile is rolled back to.
     pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
         let snapshot = self.env.snapshot();
         snapshot.rolled_back_profiles().get(profile)?.as_ref().ok().map(|held| held.generation)
