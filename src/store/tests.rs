@@ -349,7 +349,7 @@ fn orders_with_a_key_are_bounded_by_number_and_by_age() {
     }
     let kept = IdempotencyRecord {
         answer: Some(Answered { status: 200, body: None }),
-        ..idempotency_record(model.idempotency_records[&key(0)].at)
+        ..record(model.idempotency_records[&key(0)].at)
     };
     assert_eq!(model.surplus_answers(), [(key(0), kept)], "that it was followed stays known");
 }
