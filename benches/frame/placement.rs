@@ -128,7 +128,7 @@ fn fill(policy: &str) -> anyhow::Result<(Vec<Duration>, usize)> {
         Ok::<_, StoreError>(())
     }))?;
     let (mut took, mut owned) = (Vec::new(), BTreeSet::new());
-    let by = central.env.own_order(Verb::VmCreate);
+    let by = central.env.own_audit_context(Verb::VmCreate);
     for number in 0..PLACEMENTS {
         let begun = Instant::now();
         let vm = runtime.block_on(central.workloads.create_vm(ask(number), None, false, &by))?;

@@ -45,7 +45,7 @@ impl Rack {
         fs::write(self.dir.path().join("site.toml"), text)?;
         let begun = Instant::now();
         self.runtime.block_on(async {
-            let reload = self.central.generations.reload(&self.central.env.own_order(Verb::Reload)).await;
+            let reload = self.central.generations.reload(&self.central.env.own_audit_context(Verb::Reload)).await;
             anyhow::ensure!(reload.changed, "{:?}", reload.faults);
             self.central.generations.scan_stale().await;
             Ok(())

@@ -7,14 +7,14 @@
 //! | --- | --- |
 //! | `locks` | mutexes with a fixed order |
 //! | `environment` | store, clock, randomness, boot LAN, site snapshot, event log |
-//! | `orphan_workloads` | work that nodes report and that is not on record |
+//! | `orphan_workloads` | VMs and tasks that nodes report and that have no record |
 //! | `links` | the live link of each node: commands, heartbeats, checks, deadlines |
 //! | `enrolment` | credentials of nodes: capabilities, tokens, certificates, authority |
 //! | `tasks` | programs on the metal of nodes |
 //! | `workloads` | virtual machines, slots, volumes, consoles |
 //! | `generations` | what nodes boot: rendering, archive, drift, reload, rollback |
 //! | `boot` | the boot of a machine: DHCP, files, script, admission, overlay |
-//! | `nodes` | what operators order of nodes |
+//! | `nodes` | orders of operators about nodes |
 //! | `admin` | API tokens and backups |
 //! | `agents` | the protocol of an agent's link |
 //! | `operations` | operations of all services that are not finished |
@@ -24,7 +24,7 @@
 //! A thread takes locks in this order only; [`locks::Ordered`] checks levels 4, 5 and 7 in debug builds. A lock of a level is never
 //! taken while another one of the same level is held.
 //!
-//! | level | lock | held during |
+//! | level | lock | protects |
 //! | --- | --- | --- |
 //! | 1 | `Generations::reloading` (async) | a reload, a rollback, a pin |
 //! | 2 | `Authority::changing` (async) | a rotation, a backup |
@@ -51,11 +51,10 @@ pub mod workloads;
 
 pub use admin::{ApiTokenError, Snapshot};
 pub use boot::{
-    DhcpSeen, DhcpStep, Fetched, LeaseChange, LineState, OtherServer, OverlayDenied, OverlayTransfer, PoolUse,
-    SegmentHealth,
+    DhcpSeen, DhcpStep, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth,
 };
 pub use enrolment::{
-    AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingTicket, PlaneError, RotateError, TOKEN_LIFE, TokenError,
+    AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError, TOKEN_LIFE, TokenError,
 };
 pub use environment::{
     site_snapshot::SiteSnapshot,
@@ -67,16 +66,16 @@ pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, Order
 pub use operations::MAX_OPERATIONS;
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use workloads::{
-    ConsoleError, ConsoleFrame, ConsoleSession, HeldWork, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,
-    VolumeUseError, work_on,
+    ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError, SlotError, SlotParts,
+    VmError, VmVerb, VolumeUseError, active_work,
 };
 
 use admin::Admin;
 use agents::AgentSessions;
-use boot::{BootService, LOOK_INTERVAL};
+use boot::{BootService, SCAN_INTERVAL};
 use bytes::Bytes;
 use enrolment::Enrolment;
-use environment::Environment;
+use environment::{Environment, interval::Interval};
 use generations::Generations;
 use links::Links;
 use locks::Leaf;
@@ -87,16 +86,14 @@ use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
 use nodes::NodeOps;
 use orphan_workloads::OrphanWork;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 use tasks::Tasks;
 use workloads::Workloads;
 
-/// Central, as the servers hold it.
 pub type Shared = Arc<Central>;
 
-/// What a central node is made of.
+/// Inputs of [`Central::new`].
 pub struct Parts {
-    /// The valid site.
     pub site: Arc<Site>,
     /// Images and overlays.
     pub catalog: Catalog,
@@ -104,9 +101,7 @@ pub struct Parts {
     pub loaders: BTreeMap<String, Bytes>,
     /// The agent binary that overlays carry.
     pub agent_binary: Bytes,
-    /// Durable state.
     pub store: Store,
-    /// The site's certificate authority.
     pub authority: CertificateAuthority,
     pub clock: Box<dyn Clock>,
     pub entropy: Box<dyn Entropy>,
@@ -136,12 +131,12 @@ pub struct Central {
     pub admin: Arc<Admin>,
     /// The protocol of agents.
     pub agents: AgentSessions,
-    /// Monotonic time of the last look at all boots.
-    looked: Leaf<Option<Duration>>,
+    /// Limits the scans of all boots, tasks and pending work.
+    scans: Interval,
 }
 
 impl Central {
-    /// Puts the services together. Nothing runs yet.
+    /// Composes the services. Nothing runs yet.
     pub fn new(parts: Parts) -> Shared {
         let Parts { site, catalog, loaders, agent_binary, store, authority, clock, entropy, lan } = parts;
         let agent = Arc::new(AgentBinary::new(&agent_binary));
@@ -163,7 +158,7 @@ impl Central {
             workloads: workloads.clone(),
             generations: generations.clone(),
             orphans,
-            freed: Leaf::default(),
+            freed_leases: Leaf::default(),
         });
         let agents = AgentSessions {
             env: env.clone(),
@@ -176,11 +171,21 @@ impl Central {
             nodes: nodes.clone(),
         };
         let admin = Arc::new(Admin { env: env.clone(), enrolment: enrolment.clone() });
-        let looked = Leaf::default();
-        Arc::new(Central { env, links, enrolment, tasks, workloads, generations, boot, nodes, admin, agents, looked })
+        Arc::new(Central {
+            env,
+            links,
+            enrolment,
+            tasks,
+            workloads,
+            generations,
+            boot,
+            nodes,
+            admin,
+            agents,
+            scans: Interval::default(),
+        })
     }
 
-    /// Durable state.
     pub fn store(&self) -> &Store {
         &self.env.store
     }
@@ -190,41 +195,29 @@ impl Central {
         self.env.now()
     }
 
-    /// The valid site as it is now.
     pub fn site(&self) -> Arc<Site> {
         self.env.site()
     }
 
-    /// Images and overlays as they are now; hold it for one request only.
+    /// Images and overlays. Keep them for one request only.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.env.catalog()
     }
 
-    /// Does what time demands of each service. Call it every [`WATCH_INTERVAL`].
+    /// Runs the periodic work of each service. Call it every [`WATCH_INTERVAL`].
     pub async fn watch(&self) {
-        self.links.watch_silence().await;
+        self.links.mark_silent_nodes().await;
         self.boot.watch_overlays().await;
         self.boot.record_repeats().await;
-        self.tasks.watch_tasks().await;
-        if self.is_due() {
+        self.tasks.check_open_tasks().await;
+        if self.scans.is_due(self.env.monotonic(), SCAN_INTERVAL) {
             self.tasks.repeat_orders();
-            self.boot.watch_boots().await;
+            self.boot.scan_boots().await;
             self.boot.sweep_logs().await;
-            self.links.watch_evidence().await;
+            self.links.degrade_stale_nodes().await;
             self.workloads.place_waiting().await;
-            self.boot.forget_promises(self.now());
-            self.enrolment.watch_authority().await;
+            self.boot.remove_expired_overlays(self.now());
+            self.enrolment.remove_expired_roots().await;
         }
-    }
-
-    /// True once in every [`LOOK_INTERVAL`].
-    fn is_due(&self) -> bool {
-        let now = self.env.monotonic();
-        let mut looked = self.looked.lock();
-        let due = looked.is_none_or(|last| now.saturating_sub(last) >= LOOK_INTERVAL);
-        if due {
-            *looked = Some(now);
-        }
-        due
     }
 }

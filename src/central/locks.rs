@@ -6,31 +6,30 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Level of the lock that is held while a node is sent the order of a task.
+/// Level of `Tasks::orders`: a node is sent the order of a task.
 pub(crate) const TASK_ORDERS: usize = 0;
 /// Level of the heartbeat deadlines.
 pub(crate) const DEADLINES: usize = 1;
-/// Level of all other mutexes: no other one is taken under it.
+/// Level of all other mutexes. A thread takes no further mutex while it holds one of them.
 const INNERMOST: usize = 2;
 
-/// A mutex under which no other one is taken.
+/// A mutex of the innermost level.
 pub(crate) type Leaf<T> = Ordered<INNERMOST, T>;
 
 thread_local! {
-    /// How many locks of each level this thread holds.
-    static HELD: Cell<[usize; INNERMOST + 1]> = const { Cell::new([0; INNERMOST + 1]) };
+    /// Number of locks of each level that this thread holds.
+    static LOCK_COUNTS: Cell<[usize; INNERMOST + 1]> = const { Cell::new([0; INNERMOST + 1]) };
 }
 
-/// A mutex that a thread takes only while it holds none of the same or a higher level. Debug builds check that.
+/// A mutex that a thread takes only while it holds none of the same or a higher level. Debug builds check the order.
 ///
-/// A panic elsewhere does not poison it: the boot services go on, and the panic is seen where the task is joined.
+/// A panic in another thread does not poison the mutex: the boot services continue, and joining the task reports the panic.
 #[derive(Default)]
 pub(crate) struct Ordered<const LEVEL: usize, T>(Mutex<T>);
 
 /// The guard of a [`Leaf`].
 pub(crate) type LeafGuard<'a, T> = Guard<'a, INNERMOST, T>;
 
-/// A lock that is held.
 pub(crate) struct Guard<'a, const LEVEL: usize, T>(MutexGuard<'a, T>);
 
 impl<const LEVEL: usize, T> Ordered<LEVEL, T> {
@@ -39,19 +38,19 @@ impl<const LEVEL: usize, T> Ordered<LEVEL, T> {
     }
 
     pub(crate) fn lock(&self) -> Guard<'_, LEVEL, T> {
-        let mut held = HELD.get();
-        debug_assert!(held[LEVEL..].iter().all(|count| *count == 0), "lock order: level {LEVEL} under {held:?}");
-        held[LEVEL] += 1;
-        HELD.set(held);
+        let mut counts = LOCK_COUNTS.get();
+        debug_assert!(counts[LEVEL..].iter().all(|count| *count == 0), "lock order: level {LEVEL} under {counts:?}");
+        counts[LEVEL] += 1;
+        LOCK_COUNTS.set(counts);
         Guard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl<const LEVEL: usize, T> Drop for Guard<'_, LEVEL, T> {
     fn drop(&mut self) {
-        let mut held = HELD.get();
-        held[LEVEL] -= 1;
-        HELD.set(held);
+        let mut counts = LOCK_COUNTS.get();
+        counts[LEVEL] -= 1;
+        LOCK_COUNTS.set(counts);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The operations of the whole site that are not finished.
 
-use crate::{Central, work_on};
+use crate::{Central, active_work};
 use meshd_model::{
     fleet::{Event, EventKind, Phase},
     operations::{self, Operation},
@@ -63,7 +63,7 @@ impl Central {
                     let newest = boot.filter(|boot| model.boots_of(node).first().is_some_and(|one| one.id == boot.id));
                     let reboot = operations::reboot(node, newest, sent.get(&node.id).copied(), since(false));
                     let drains = node.drains || node.phase == Phase::Draining;
-                    let work = if drains { work_on(model, node.id) } else { Vec::new() };
+                    let work = if drains { active_work(model, node.id) } else { Vec::new() };
                     [reboot, operations::drain(node, &work, self.is_linked(node.id), since(true))]
                 });
                 of.flatten().collect::<Vec<_>>()

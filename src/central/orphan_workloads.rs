@@ -1,12 +1,12 @@
-//! Work that nodes report and that is not on record: after a restore, most likely. It is shown, and ended only by an operator. In
-//! memory: nodes report again after each welcome.
+//! VMs and tasks that nodes report and that have no record, for example after a restore. Only an operator ends them.
+//!
+//! Kept in memory: nodes report again after each welcome.
 
 use super::locks::{Leaf, LeafGuard};
 use meshd_proto::vm::VmReport;
 use meshd_types::{NodeId, SystemUuid, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All such work.
 #[derive(Default)]
 pub(crate) struct OrphanWork {
     pub(crate) vms: OrphanVms,
@@ -14,23 +14,22 @@ pub(crate) struct OrphanWork {
 }
 
 impl OrphanWork {
-    /// Nodes that have any: their free capacity is not known, and a task would not have such a node to itself.
+    /// Nodes with orphans. Their free capacity is unknown, and a task would share them.
     pub(crate) fn nodes(&self) -> BTreeSet<NodeId> {
         let mut nodes = self.tasks.nodes();
         nodes.extend(self.vms.nodes());
         nodes
     }
 
-    /// Forgets what a node reported: an operator says that it runs no more.
+    /// Removes the orphans of a node: an operator confirmed that the machine is off.
     pub(crate) fn forget(&self, node: NodeId) {
-        self.vms.are(node, BTreeMap::new());
-        self.tasks.are(node, BTreeSet::new());
+        self.vms.set(node, BTreeMap::new());
+        self.tasks.set(node, BTreeSet::new());
     }
 }
 
 type VmsByNode = BTreeMap<NodeId, BTreeMap<SystemUuid, VmReport>>;
 
-/// Virtual machines.
 #[derive(Default)]
 pub(crate) struct OrphanVms(Leaf<VmsByNode>);
 
@@ -43,12 +42,12 @@ impl OrphanVms {
         self.0.lock().keys().copied().collect()
     }
 
-    pub(crate) fn with(&self, uuid: SystemUuid) -> Option<NodeId> {
+    pub(crate) fn find(&self, uuid: SystemUuid) -> Option<NodeId> {
         self.0.lock().iter().find(|(_, vms)| vms.contains_key(&uuid)).map(|(node, _)| *node)
     }
 
-    /// What a node has now.
-    pub(crate) fn are(&self, node: NodeId, vms: BTreeMap<SystemUuid, VmReport>) {
+    /// Replaces the orphans of a node.
+    pub(crate) fn set(&self, node: NodeId, vms: BTreeMap<SystemUuid, VmReport>) {
         let mut all = self.0.lock();
         if vms.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, vms)) }
     }
@@ -59,21 +58,19 @@ impl OrphanVms {
 pub(crate) struct OrphanTasks(Leaf<BTreeMap<NodeId, BTreeSet<TaskId>>>);
 
 impl OrphanTasks {
-    /// A node has one no more.
-    pub(crate) fn forget(&self, node: NodeId, task: TaskId) {
+    pub(crate) fn remove(&self, node: NodeId, task: TaskId) {
         let left = self.0.lock().get(&node).map(|tasks| tasks.iter().copied().filter(|id| *id != task).collect());
         if let Some(left) = left {
-            self.are(node, left);
+            self.set(node, left);
         }
     }
 
-    /// Nodes that have any.
     pub(crate) fn nodes(&self) -> BTreeSet<NodeId> {
         self.0.lock().keys().copied().collect()
     }
 
-    /// What a node has now; true if there is one that it had not.
-    pub(crate) fn are(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> bool {
+    /// Replaces the orphans of a node. Returns true if one of them is new.
+    pub(crate) fn set(&self, node: NodeId, tasks: BTreeSet<TaskId>) -> bool {
         let mut all = self.0.lock();
         if tasks.is_empty() {
             all.remove(&node);
@@ -84,7 +81,7 @@ impl OrphanTasks {
         new
     }
 
-    pub(crate) fn with(&self, task: TaskId) -> Vec<NodeId> {
+    pub(crate) fn find(&self, task: TaskId) -> Vec<NodeId> {
         self.0.lock().iter().filter(|(_, tasks)| tasks.contains(&task)).map(|(node, _)| *node).collect()
     }
 }

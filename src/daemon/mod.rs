@@ -97,13 +97,13 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     });
     let (generations, stopped) = (central.generations.clone(), stop.clone());
     tasks.spawn("generations", async move {
-        generations.revise().await;
+        generations.archive_revisions().await;
         loop {
-            let woken = tokio::time::timeout(CHORES_EVERY, generations.until_chores());
+            let woken = tokio::time::timeout(CHORES_EVERY, generations.wait_for_background_work());
             if stopped.run_until_cancelled(woken).await.is_none() {
                 break;
             }
-            if stopped.run_until_cancelled(generations.chores()).await.is_none() {
+            if stopped.run_until_cancelled(generations.run_background_work()).await.is_none() {
                 break;
             }
         }

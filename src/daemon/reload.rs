@@ -35,7 +35,7 @@ pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), 
         let now = look(&central).await;
         if forced || now != seen {
             seen = now;
-            central.generations.reload(&central.env.own_order(Verb::Reload)).await;
+            central.generations.reload(&central.env.own_audit_context(Verb::Reload)).await;
         }
     }
 }

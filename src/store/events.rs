@@ -1,30 +1,35 @@
 //! The event log: append-only and bounded, written in every transaction.
 
-use super::{Store, StoreError, journal::EVENTS};
+use super::{
+    Store, StoreError,
+    journal::{EVENTS, Log},
+    open::decode,
+};
 use meshd_model::fleet::{Event, EventSeq};
 use meshd_types::NodeId;
+use serde::de::DeserializeOwned;
+use std::io;
 
-/// Which events to read.
+/// Selects events.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
-    /// Only those after this one.
+    /// Excludes events up to this one.
     pub after: Option<EventSeq>,
-    /// Only those of this node.
     pub node: Option<NodeId>,
-    /// Only those of these kinds, by [`meshd_model::fleet::EventKind::word`]; of all where none is named.
+    /// Words of kinds ([`meshd_model::fleet::EventKind::word`]); empty for all kinds.
     pub kinds: Vec<String>,
-    /// At most so many, the newest.
+    /// Maximum number of events.
     pub limit: usize,
-    /// Only those before this one.
+    /// Excludes this event and later ones.
     pub before: Option<EventSeq>,
-    /// The oldest `limit` in place of the newest.
+    /// Selects the oldest `limit` instead of the newest.
     pub oldest: bool,
-    /// Only those whose kind, detail or reason contains this text in lower case.
+    /// Text in kind, detail or reason, in lower case.
     pub text: Option<String>,
 }
 
 impl EventFilter {
-    /// True if an event is of the node and of a kind that are wanted, whenever it was.
+    /// True if node, kind and text of an event match. The range of numbers is not checked.
     pub fn takes(&self, event: &Event) -> bool {
         let is_kind = self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == event.kind.word());
         is_kind && self.node.is_none_or(|node| event.node == Some(node)) && self.has_text(event)
@@ -32,42 +37,62 @@ impl EventFilter {
 
     fn has_text(&self, event: &Event) -> bool {
         let Some(text) = &self.text else { return true };
-        let reason = event.by.as_ref().and_then(|by| by.reason.as_deref());
+        let reason = event.by.as_ref().and_then(|audit| audit.reason.as_deref());
         let texts = [Some(event.kind.word()), Some(event.detail.as_str()), reason];
         texts.into_iter().flatten().any(|part| part.to_lowercase().contains(text.as_str()))
     }
 }
 
 impl Store {
-    /// Events in their order, the newest `limit` of those that fit, or the oldest. Blocks.
+    /// Returns matching events in their order: the newest `limit`, or the oldest. Blocks.
     pub fn events(&self, filter: EventFilter) -> Result<Vec<(EventSeq, Event)>, StoreError> {
-        let first = filter.after.map_or(0, |after| after.0.saturating_add(1));
-        let end = filter.before.map_or(u64::MAX, |before| before.0);
-        let mut found = Vec::new();
-        let (newest, oldest) = if filter.oldest {
-            (None, Some(self.journal.oldest(EVENTS, first).take_while(is_before(end))))
-        } else {
-            (Some(self.journal.newest(EVENTS, first, end)), None)
+        let range = Range {
+            first: filter.after.map_or(0, |after| after.0.saturating_add(1)),
+            end: filter.before.map_or(u64::MAX, |before| before.0),
+            limit: filter.limit,
+            oldest: filter.oldest,
         };
-        for record in newest.into_iter().flatten().chain(oldest.into_iter().flatten()) {
+        let found = self.numbered(EVENTS, "event", range, |event| filter.takes(event))?;
+        Ok(found.into_iter().map(|(seq, event)| (EventSeq(seq), event)).collect())
+    }
+
+    /// Reads matching numbered records in their order.
+    pub(super) fn numbered<T: DeserializeOwned>(
+        &self,
+        log: Log,
+        kind: &str,
+        range: Range,
+        matches: impl Fn(&T) -> bool,
+    ) -> Result<Vec<(u64, T)>, StoreError> {
+        let Range { first, end, limit, oldest } = range;
+        let records: Box<dyn Iterator<Item = _>> = if oldest {
+            let is_before_end = move |record: &io::Result<(u64, _)>| !matches!(record, Ok((seq, _)) if *seq >= end);
+            Box::new(self.journal.oldest(log, first).take_while(is_before_end))
+        } else {
+            Box::new(self.journal.newest(log, first, end))
+        };
+        let mut found = Vec::new();
+        for record in records {
             let (seq, value) = record.map_err(StoreError::Read)?;
-            let event: Event = serde_json::from_slice(&value)
-                .map_err(|source| StoreError::Damaged { key: format!("event/{seq}"), source })?;
-            if filter.takes(&event) {
-                found.push((EventSeq(seq), event));
+            let record: T = decode(&format!("{kind}/{seq}"), &value)?;
+            if matches(&record) {
+                found.push((seq, record));
             }
-            if found.len() >= filter.limit {
+            if found.len() >= limit {
                 break;
             }
         }
-        if !filter.oldest {
+        if !oldest {
             found.reverse();
         }
         Ok(found)
     }
 }
 
-/// True for a record before a number, and for an error.
-pub(super) fn is_before(end: u64) -> impl Fn(&std::io::Result<(u64, Vec<u8>)>) -> bool {
-    move |record| record.as_ref().map_or(true, |(number, _)| *number < end)
+/// The numbered records to read: from `first` on and before `end`, at most `limit`, the newest or the oldest of them.
+pub(super) struct Range {
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) limit: usize,
+    pub(super) oldest: bool,
 }

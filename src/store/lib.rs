@@ -1,6 +1,6 @@
 //! Store: the only owner of durable state.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `archive` | files beside the journal: large contents that the records name |
 //! | `audit` | the audit log: append-only and bounded, written in the transaction of the change |
@@ -11,7 +11,7 @@
 //! | `model` | the model: all state in memory, with its indexes |
 //! | `open` | opens the store: folder, journal, and all records into the model |
 //! | `retain` | retention of events and audit lines: bounds for each class, shares for each source, folding of repeats |
-//! | `tx` | A transaction: reads see its staged changes |
+//! | `tx` | a transaction: reads see its staged changes |
 //!
 //! **Terms.** A *record* is one key with one JSON value. A *change* is what one [`Store::commit`] writes. The *journal* is the file of all
 //! changes. The *model* is the state in memory. *Acknowledged* means flushed to the disk.
@@ -42,7 +42,7 @@
 //! **Full or broken disk.** All writers of a failed flush receive the error. The store refuses further changes until it can repeat the
 //! flush; a restart is not necessary.
 //!
-//! **Files beside the journal.** [`PieceLogs`], [`GenerationArchive`] and [`KeptRevisions`] hold large contents. An archive is
+//! **Files beside the journal.** [`PieceLogs`], [`GenerationArchive`] and [`RevisionArchive`] hold large contents. An archive is
 //! written after the record that names it, so a crash may lose contents; reads report that.
 
 mod archive;
@@ -61,12 +61,12 @@ mod tests;
 
 pub use archive::generation_archive::{ArchiveError, GenerationArchive};
 pub use archive::piece_log::{Chunk, Limits, LogLine, PieceLogs};
-pub use archive::revisions::KeptRevisions;
+pub use archive::revisions::RevisionArchive;
 pub use audit::AuditFilter;
 pub use events::EventFilter;
-#[cfg(any(test, feature = "testing"))]
-pub use model::LOOKED_AT;
 pub use model::Model;
+#[cfg(any(test, feature = "testing"))]
+pub use model::NODE_READS;
 pub use open::FOLDER;
 pub use tx::Tx;
 
@@ -86,46 +86,42 @@ use tokio::sync::broadcast;
 
 /// Version of keys and values. A store of another version is refused, never guessed at.
 pub const VERSION: &str = "3";
-/// Versions of files that can be read. Version 2 had events and audit lines without gaps in their numbers.
+/// Readable versions. In version 2, the numbers of events and audit lines have no gaps.
 pub const READABLE: [&str; 2] = ["2", VERSION];
-/// Tokens of the admin plane.
+/// Maximum number of tokens of the admin API.
 pub const MAX_API_TOKENS: usize = 1000;
-/// Orders with a key that are remembered; the oldest go first. Three for each node of the largest rack in a day.
-pub const MAX_ASKED: usize = 32_768;
-/// Of them, those whose answer is kept too, some of them 64 KiB long: the newest.
+/// Maximum number of orders with an idempotency key; the oldest are removed first. Three for each node of the largest rack in a day.
+pub const MAX_IDEMPOTENCY_KEYS: usize = 32_768;
+/// Maximum number of them with a stored answer (up to 64 KiB); the oldest answers are removed first.
 pub const MAX_ANSWERS: usize = 512;
-/// For how long an order with a key is remembered.
-pub const ASKED_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// Tasks kept on record; beyond it the oldest go that hold no node.
+/// Retention of an order with an idempotency key.
+pub const IDEMPOTENCY_KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of tasks; the oldest finished ones are removed first.
 pub const MAX_TASKS: usize = 512;
-/// Boot sessions kept of one MAC address.
+/// Maximum number of boot sessions of one MAC address.
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
-/// Boot sessions kept in all; beyond it the oldest go.
+/// Maximum number of boot sessions; the oldest are removed first.
 pub const MAX_SESSIONS: usize = 100_000;
-/// Of them, those of machines that nobody let in: four for each unknown machine of the largest rack.
-pub const MAX_STRANGER_SESSIONS: usize = 40_000;
-/// Of these, those that came no further than DHCP: an invented MAC address costs one of them, and drives out another one.
-pub const MAX_IDLE_SESSIONS: usize = 20_000;
-/// Nodes kept that nobody ever let in; beyond it the one that was seen least recently goes, so that a flood of invented
-/// machines cannot fill the store. Twice the largest rack, so that one that powers on for the first time fits.
+/// Maximum number of boot sessions of unapproved machines: four for each unknown machine of the largest rack.
+pub const MAX_UNAPPROVED_SESSIONS: usize = 40_000;
+/// Maximum number of them that reached DHCP only. An invented MAC address costs one session and evicts another one of this kind.
+pub const MAX_DHCP_ONLY_SESSIONS: usize = 20_000;
+/// Maximum number of unapproved nodes; the least recently seen is removed first, so that a flood of invented machines cannot fill the
+/// store. Twice the largest rack, so that a new rack fits.
 pub const MAX_UNKNOWN_NODES: usize = 20_000;
-/// Events that a slow subscriber may lag behind before it is told that it missed some.
+/// Maximum lag of a subscriber in events; a slower one is notified of missed events.
 const SUBSCRIBER_BACKLOG: usize = 4096;
 
-/// What can go wrong with durable state.
+/// Why an operation on durable state fails.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another meshd has it open.
-    #[error("cannot open the store {}: another meshd uses it; stop that one, or set another state_dir", path.display())]
+    /// Another meshd has the store open.
+    #[error("cannot open the store {}: another meshd uses it; stop that meshd, or set another state_dir", path.display())]
     Held { path: PathBuf },
-    /// It cannot be read or written.
-    #[error("cannot open the store {}; check that meshd may write to the folder, and that the disk has room", path.display())]
-    Open {
-        /// Which file or folder.
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// Its bytes are not those that were written.
+    /// A file cannot be read or written.
+    #[error("cannot open the store {}; check that meshd may write to the folder, and that the disk has space", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    /// Stored bytes have changed.
     #[error(
         "the store is damaged: {} at byte {at}: {what}. Nothing was changed; restore the last backup with `meshd backup restore`", path.display()
     )]
@@ -140,16 +136,14 @@ pub enum StoreError {
         /// The file by which an operator accepts the journal.
         accept: PathBuf,
     },
-    /// The site has a certificate authority, and no store.
+    /// The site has a certificate authority and no store.
     #[error(
         "cannot open the store {}: it is missing, but the site has a certificate authority in {}. Nothing was changed; put the store back, \
          restore the last backup with `meshd backup restore`, or create the empty file {} to begin without any record of nodes, tokens and orders",
         path.display(), authority.display(), confirm.display()
     )]
     Missing {
-        /// Where the store should be.
         path: PathBuf,
-        /// The authority's folder.
         authority: PathBuf,
         /// The file by which an operator confirms an empty store.
         confirm: PathBuf,
@@ -159,40 +153,38 @@ pub enum StoreError {
         "cannot open the store: it has version {found}, this meshd reads version {VERSION}; use the meshd that wrote it"
     )]
     Version { found: String },
-    /// A value cannot be read back.
+    /// A value is not valid JSON of its kind.
     #[error("cannot read the record `{key}` of the store: it is damaged; restore the last backup")]
     Damaged { key: String, source: serde_json::Error },
     /// A key that no version writes.
     #[error("cannot open the store: unknown record `{key}`; use the meshd that wrote it")]
     UnknownKey { key: String },
-    /// A write or flush failed: the disk is full, read-only or broken.
+    /// The disk is full, read-only or broken.
     #[error("cannot write the store; check the disk (full? read-only?)")]
     Write(#[source] io::Error),
-    /// A record on the disk cannot be read.
     #[error("cannot read the store; check the disk")]
     Read(#[source] io::Error),
-    /// A value cannot be written as JSON.
     #[error("cannot encode a record for the store")]
     Encode(#[source] serde_json::Error),
 }
 
-/// The open store. Shared by reference; all methods may be called from any task.
+/// The open store. All methods may be called from any task.
 pub struct Store {
     journal: Arc<Journal>,
     model: RwLock<Model>,
     flusher: Flusher,
     subscribers: broadcast::Sender<(EventSeq, Event)>,
-    /// Events whose flush is under way, each with its change.
+    /// Events with the number of their unflushed change.
     unsent: Mutex<VecDeque<(u64, (EventSeq, Event))>>,
 }
 
 impl Store {
-    /// Reads from memory. Keep it short: writers wait.
+    /// Reads from memory. Writers wait meanwhile, so keep it short.
     pub fn read<R>(&self, read: impl FnOnce(&Model) -> R) -> R {
         read(&self.model.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs a change; returns when it is on the disk. An error of the closure changes nothing.
+    /// Runs a transaction. Returns when the change is on the disk. An error of the closure changes nothing.
     pub async fn commit<R, E: From<StoreError>>(
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
@@ -208,12 +200,12 @@ impl Store {
         Ok(result)
     }
 
-    /// The part of a commit that must not be interleaved with another one.
+    /// The part of a commit that excludes other commits.
     fn apply<R, E: From<StoreError>>(
         &self,
         change: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<(R, Option<u64>), E> {
-        // A panic inside a closure happens before anything is applied, so a poisoned model is still a whole one.
+        // A closure panics before anything is applied, so a poisoned model is consistent.
         let mut model = self.model.write().unwrap_or_else(PoisonError::into_inner);
         let mut tx = Tx::new(&model);
         let result = change(&mut tx)?;
@@ -221,8 +213,8 @@ impl Store {
         if staged.is_empty() {
             return Ok((result, None));
         }
-        let events = model.event_log.take(std::mem::take(&mut staged.events));
-        let audit = model.audit_log.take(std::mem::take(&mut staged.audit));
+        let events = model.event_log.add_all(std::mem::take(&mut staged.events));
+        let audit = model.audit_log.add_all(std::mem::take(&mut staged.audit));
         let number = self.journal.append(staged.to_batch(&events, &audit)?);
         model.apply(staged);
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,24 +222,24 @@ impl Store {
         Ok((result, Some(number)))
     }
 
-    /// Tells subscribers of everything up to a change that is on the disk, in the order in which it happened: whoever of
-    /// several writers wakes first speaks for all, and for those who no longer wait.
+    /// Sends the events of all flushed changes up to `number` to subscribers, in order. The first of several writers that wakes sends the
+    /// events of all.
     fn publish(&self, number: u64) {
         let mut unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner);
         while unsent.front().is_some_and(|(other, _)| *other <= number) {
             if let Some((_, event)) = unsent.pop_front() {
-                // Nobody listening is no error.
+                // An error means that there are no subscribers.
                 let _ = self.subscribers.send(event);
             }
         }
     }
 
-    /// Every event from now on, after it is durable.
+    /// Subscribes to new events. An event is sent after it is on the disk.
     pub fn subscribe(&self) -> broadcast::Receiver<(EventSeq, Event)> {
         self.subscribers.subscribe()
     }
 
-    /// Whether a change could be written now. After a failed write it tries that one again.
+    /// Checks that a change could be written now. Repeats a failed write.
     ///
     /// # Errors
     /// The disk is full, read-only or broken.
@@ -256,16 +248,16 @@ impl Store {
             return Ok(());
         }
         self.flusher.recover().await.map_err(StoreError::Write)?;
-        self.flusher.has_room().await.map_err(StoreError::Write)
+        self.flusher.has_space().await.map_err(StoreError::Write)
     }
 
-    /// Flushes what is left; called once, at the end.
+    /// Flushes all changes; called once, at the end.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.flusher.close().await.map_err(StoreError::Write)
     }
 
-    /// All that was committed before this call, as files that make the same store in another folder: name, content, and how many bytes
-    /// of it. They can be read at leisure. Blocks.
+    /// Returns all committed changes as files that form the same store in another folder: name, open file, and length in bytes. Later
+    /// changes do not affect these bytes. Blocks.
     pub fn snapshot(&self) -> Result<Vec<(String, File, u64)>, StoreError> {
         self.journal.snapshot().map_err(StoreError::Write)
     }

@@ -18,33 +18,26 @@ use tokio::sync::broadcast;
 pub const FOLDER: &str = "store";
 /// Folder of the certificate authority within the state folder.
 const AUTHORITY: &str = "ca";
-/// Made by an operator in the state folder, to begin without a store that was lost; removed when it was used.
+/// Created by an operator in the state folder to start without a lost store; removed after use.
 const CONFIRM: &str = "confirm-new-store";
 
 impl Store {
-    /// Opens the store below a state folder, making it if nothing of the site is there. Blocks.
-    ///
-    /// # Errors
-    /// The store is held, damaged or of another version; its commit marker is missing; or it is missing itself, next to the site's
-    /// certificate authority.
+    /// Opens the store below a state folder. Creates it if the site is new. Blocks.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        let confirmed = check_new(state_dir)?;
-        let opened = Self::of(Journal::open(&state_dir.join(FOLDER))?)?;
-        if let Some(confirmed) = confirmed {
-            fs::remove_file(&confirmed).map_err(|source| StoreError::Open { path: confirmed, source })?;
+        let confirmation = check_new(state_dir)?;
+        let opened = Self::from_journal(Journal::open(&state_dir.join(FOLDER))?)?;
+        if let Some(confirmation) = confirmation {
+            fs::remove_file(&confirmation).map_err(|source| StoreError::Open { path: confirmation, source })?;
         }
         Ok(opened)
     }
 
-    /// Opens the store below a state folder that a backup brought: its files are known to be whole, and have no commit marker. Blocks.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
+    /// Opens a store that was restored from a backup: its files are complete and have no commit marker. Blocks.
     pub fn open_restored(state_dir: &Path) -> Result<Self, StoreError> {
-        Self::of(Journal::open_whole(&state_dir.join(FOLDER))?)
+        Self::from_journal(Journal::open_whole(&state_dir.join(FOLDER))?)
     }
 
-    fn of((journal, records): (Journal, Records)) -> Result<Self, StoreError> {
+    fn from_journal((journal, records): (Journal, Records)) -> Result<Self, StoreError> {
         let mut model = load(&records)?;
         load_log(&journal, EVENTS, "event", &mut model.event_log)?;
         load_log(&journal, AUDIT, "audit", &mut model.audit_log)?;
@@ -55,8 +48,8 @@ impl Store {
     }
 }
 
-/// A store that is missing next to a certificate authority was lost: the site is not new. Gives the file by which an operator confirmed
-/// to begin without it.
+/// Refuses a missing store if the site has a certificate authority: then the site is not new. Returns the file with which an operator
+/// confirmed an empty store.
 fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     let (path, authority, confirm) = (state_dir.join(FOLDER), state_dir.join(AUTHORITY), state_dir.join(CONFIRM));
     let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
@@ -66,25 +59,25 @@ fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     if !confirm.exists() {
         return Err(StoreError::Missing { path, authority, confirm });
     }
-    tracing::warn!(store = %path.display(), "the store is missing; the site begins without it, as an operator confirmed");
+    tracing::warn!(store = %path.display(), "the store is missing; the site starts without it, as an operator confirmed");
     Ok(Some(confirm))
 }
 
-/// Reads which numbered records are kept. Those beyond the bounds, which an earlier release had not, go.
+/// Loads the numbered records. Removes those beyond the bounds, which an earlier release did not have.
 fn load_log<T: Record + DeserializeOwned>(
     journal: &Journal,
     log: Log,
     kind: &str,
     retained: &mut Retained<T>,
 ) -> Result<(), StoreError> {
-    let mut gone = Vec::new();
+    let mut evicted = Vec::new();
     for record in journal.all(log) {
         let (number, value) = record.map_err(StoreError::Read)?;
         let record: T = decode(&format!("{kind}/{number}"), &value)?;
-        gone.extend(retained.load(number, &record));
+        evicted.extend(retained.load(number, &record));
     }
-    retained.go_on_at(journal.next(log));
-    journal.forget(log, gone);
+    retained.advance_to(journal.next(log));
+    journal.forget(log, evicted);
     Ok(())
 }
 
@@ -113,7 +106,7 @@ fn load(records: &Records) -> Result<Model, StoreError> {
             "asked" => {
                 let digest = key.strip_prefix("asked/").and_then(|digest| digest.parse().ok());
                 let digest = digest.ok_or_else(|| StoreError::UnknownKey { key: key.clone() })?;
-                model.asked.insert(digest, decode(&key, value)?);
+                model.idempotency_records.insert(digest, decode(&key, value)?);
             }
             "job" => model.tasks.put(decode(&key, value)?),
             "token" => model.put_token(decode(&key, value)?),
@@ -125,6 +118,6 @@ fn load(records: &Records) -> Result<Model, StoreError> {
     Ok(model)
 }
 
-fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StoreError> {
+pub(super) fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StoreError> {
     serde_json::from_slice(value).map_err(|source| StoreError::Damaged { key: key.to_owned(), source })
 }

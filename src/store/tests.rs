@@ -97,11 +97,11 @@ async fn nic_moves_between_nodes_in_one_change_in_either_order() {
     }
     two.former = vec![one.id];
     put_node(&store, two.clone()).await;
-    assert_eq!(store.read(|model| model.standing_for(one.id).map(|node| node.id)), Some(two.id));
+    assert_eq!(store.read(|model| model.current_node(one.id).map(|node| node.id)), Some(two.id));
     two.remove(Timestamp::from_millis(3)).unwrap();
     put_node(&store, two.clone()).await;
     assert!(two.fingerprint.macs.iter().all(|card| owner(card.0[5].into()) != Some(two.id)));
-    assert_eq!(store.read(|model| model.standing_for(one.id).map(|node| node.id)), Some(one.id));
+    assert_eq!(store.read(|model| model.current_node(one.id).map(|node| node.id)), Some(one.id));
 }
 
 #[tokio::test]
@@ -161,9 +161,9 @@ async fn flood_of_invented_machines_evicts_no_admitted_node() {
     for n in 0..10 {
         put_node(&store, Node { last_seen: Timestamp::from_millis(100_000), ..node(flood + n) }).await;
     }
-    let (unknown, first, kept) = store
+    let (unapproved_nodes, first, kept) = store
         .read(|model| (model.unknown_count(), model.node_of_mac(mac(0)).is_some(), model.node(known.id).is_some()));
-    assert!(unknown <= MAX_UNKNOWN_NODES + 10, "{unknown}");
+    assert!(unapproved_nodes <= MAX_UNKNOWN_NODES + 10, "{unapproved_nodes}");
     assert!(!first && kept);
 }
 
@@ -211,15 +211,18 @@ fn flood_of_invented_macs_evicts_no_boot_of_others() {
     }
     assert!(model.session(of_node.id).is_some(), "a node that was let in, though it has only begun");
     assert!(model.session(of_new.id).is_some(), "a new machine that boots");
-    assert_eq!(model.session_count(), MAX_IDLE_SESSIONS + 2);
-    assert_eq!(model.by_mac.len(), MAX_IDLE_SESSIONS + 2);
-    assert_eq!((model.idle.len(), model.strangers.len()), (MAX_IDLE_SESSIONS, MAX_IDLE_SESSIONS + 1));
+    assert_eq!(model.session_count(), MAX_DHCP_ONLY_SESSIONS + 2);
+    assert_eq!(model.sessions_by_mac.len(), MAX_DHCP_ONLY_SESSIONS + 2);
+    assert_eq!(
+        (model.dhcp_only_sessions.len(), model.unapproved_sessions.len()),
+        (MAX_DHCP_ONLY_SESSIONS, MAX_DHCP_ONLY_SESSIONS + 1)
+    );
     for n in 0..450 {
         let flood: Vec<_> = (n * 100..(n + 1) * 100).map(|n| open_session(1 << 25 | n, Stage::Script)).collect();
         put(&mut model, &flood);
     }
     assert!(model.session(of_node.id).is_some());
-    assert_eq!((model.idle.len(), model.strangers.len()), (0, MAX_STRANGER_SESSIONS));
+    assert_eq!((model.dhcp_only_sessions.len(), model.unapproved_sessions.len()), (0, MAX_UNAPPROVED_SESSIONS));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,25 +331,25 @@ async fn order_writes_one_audit_line_in_its_transaction() {
 
 #[test]
 fn orders_with_a_key_are_bounded_by_number_and_by_age() {
-    let now = Timestamp::from_millis(i64::try_from(ASKED_LIFE.as_millis()).unwrap() * 2);
-    let asked = |at| IdempotencyRecord { request: Digest([0; 32]), at, answer: None };
+    let now = Timestamp::from_millis(i64::try_from(IDEMPOTENCY_KEY_LIFE.as_millis()).unwrap() * 2);
+    let record = |at| IdempotencyRecord { request: Digest([0; 32]), at, answer: None };
     let key = |n: u16| Digest::of(&n.to_be_bytes());
     let mut model = Model::default();
-    model.asked.insert(key(0), asked(Timestamp::from_millis(1)));
-    assert_eq!(model.surplus_asked(now), [key(0)], "its time is over");
-    model.asked.clear();
-    for n in 0..u16::try_from(MAX_ASKED).unwrap() {
-        model.asked.insert(key(n), asked(Timestamp::from_millis(now.millis() - 1000 + i64::from(n))));
+    model.idempotency_records.insert(key(0), record(Timestamp::from_millis(1)));
+    assert_eq!(model.surplus_idempotency_keys(now), [key(0)], "its time is over");
+    model.idempotency_records.clear();
+    for n in 0..u16::try_from(MAX_IDEMPOTENCY_KEYS).unwrap() {
+        model.idempotency_records.insert(key(n), record(Timestamp::from_millis(now.millis() - 1000 + i64::from(n))));
     }
-    assert_eq!(model.surplus_asked(now), [key(0)], "the oldest of too many");
+    assert_eq!(model.surplus_idempotency_keys(now), [key(0)], "the oldest of too many");
     assert_eq!(model.surplus_answers(), []);
     for n in 0..u16::try_from(MAX_ANSWERS).unwrap() {
         let answer = Some(StoredResponse { status: 200, body: Some("{}".to_owned()) });
-        model.asked.get_mut(&key(n)).unwrap().answer = answer;
+        model.idempotency_records.get_mut(&key(n)).unwrap().answer = answer;
     }
     let kept = IdempotencyRecord {
         answer: Some(StoredResponse { status: 200, body: None }),
-        ..asked(model.asked[&key(0)].at)
+        ..record(model.idempotency_records[&key(0)].at)
     };
     assert_eq!(model.surplus_answers(), [(key(0), kept)], "that it was followed stays known");
 }

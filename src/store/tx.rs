@@ -3,7 +3,7 @@
 use super::{
     Model, StoreError,
     journal::{AUDIT, Batch, EVENTS, Log},
-    retain::Taken,
+    retain::NewRecords,
 };
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
@@ -14,7 +14,7 @@ use meshd_types::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid, TaskId
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Display, net::Ipv4Addr};
 
-/// What happens to one record.
+/// The change of one record.
 pub(super) enum Change<T> {
     Put(T),
     Remove,
@@ -29,7 +29,7 @@ impl<T> Change<T> {
     }
 }
 
-/// Everything that a transaction wants.
+/// The changes of a transaction.
 #[derive(Default)]
 pub(super) struct Staged {
     pub(super) nodes: BTreeMap<NodeId, Change<Node>>,
@@ -39,7 +39,7 @@ pub(super) struct Staged {
     pub(super) histories: BTreeMap<NodeId, Change<History>>,
     pub(super) revisions: BTreeMap<ProfileName, Change<Revisions>>,
     pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
-    pub(super) asked: BTreeMap<Digest, Change<IdempotencyRecord>>,
+    pub(super) idempotency_records: BTreeMap<Digest, Change<IdempotencyRecord>>,
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
     pub(super) slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
     pub(super) tasks: BTreeMap<TaskId, Change<Task>>,
@@ -47,19 +47,18 @@ pub(super) struct Staged {
     pub(super) audit: Vec<Audit>,
 }
 
-/// A change in the making.
+/// A transaction.
 pub struct Tx<'a> {
     model: &'a Model,
     pub(super) staged: Staged,
-    /// By how many sessions the staged ones outnumber those that go.
-    more_sessions: isize,
-    /// The order of the next session.
-    next_order: u64,
+    /// Number of added sessions minus removed ones.
+    added_sessions: isize,
+    next_session_order: u64,
 }
 
 impl<'a> Tx<'a> {
     pub(super) fn new(model: &'a Model) -> Self {
-        Tx { model, staged: Staged::default(), more_sessions: 0, next_order: model.next_order.max(1) }
+        Tx { model, staged: Staged::default(), added_sessions: 0, next_session_order: model.next_session_order.max(1) }
     }
 
     pub(super) fn into_staged(self) -> Staged {
@@ -73,13 +72,10 @@ impl<'a> Tx<'a> {
 
     /// A node, as staged or as it was.
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        match self.staged.nodes.get(&id) {
-            Some(change) => change.value(),
-            None => self.model.node(id),
-        }
+        self.staged.nodes.get(&id).map_or_else(|| self.model.node(id), Change::value)
     }
 
-    /// Stores a node. Beyond the bound of those that nobody let in, the one that was seen least recently goes.
+    /// Stores a node. Removes the least recently seen unapproved node if there are too many.
     pub fn put_node(&mut self, node: Node) {
         if !self.staged.nodes.contains_key(&node.id)
             && let Some(surplus) = self.model.surplus_node(&node)
@@ -100,23 +96,20 @@ impl<'a> Tx<'a> {
 
     /// A boot session, as staged or as it was.
     pub fn session(&self, id: BootSessionId) -> Option<&BootSession> {
-        match self.staged.sessions.get(&id) {
-            Some(change) => change.value(),
-            None => self.model.session(id),
-        }
+        self.staged.sessions.get(&id).map_or_else(|| self.model.session(id), Change::value)
     }
 
-    /// Stores a boot session. Old ones of the same MAC address go beyond the bound, and the oldest of all.
+    /// Stores a boot session. Removes old sessions beyond the bounds.
     pub fn put_session(&mut self, mut session: BootSession) {
         if self.session(session.id).is_none() {
-            session.order = self.next_order;
-            self.next_order += 1;
+            session.order = self.next_session_order;
+            self.next_session_order += 1;
             let goes = |id: &BootSessionId| matches!(self.staged.sessions.get(id), Some(Change::Remove));
-            for id in self.model.surplus_sessions(&session, self.more_sessions, goes) {
+            for id in self.model.surplus_sessions(&session, self.added_sessions, goes) {
                 self.staged.sessions.insert(id, Change::Remove);
-                self.more_sessions -= 1;
+                self.added_sessions -= 1;
             }
-            self.more_sessions += 1;
+            self.added_sessions += 1;
         }
         self.staged.sessions.insert(session.id, Change::Put(session));
     }
@@ -131,110 +124,97 @@ impl<'a> Tx<'a> {
 
     /// The lease of an address, as staged or as it was.
     pub fn lease(&self, address: Ipv4Addr) -> Option<&Lease> {
-        match self.staged.leases.get(&address) {
-            Some(change) => change.value(),
-            None => self.model.lease(address),
-        }
+        self.staged.leases.get(&address).map_or_else(|| self.model.lease(address), Change::value)
     }
 
-    /// Stores a lease, in place of one that another machine had of this address.
+    /// Stores a lease. It replaces another machine's lease of the address.
     pub fn put_lease(&mut self, lease: Lease) {
         self.staged.leases.insert(lease.address, Change::Put(lease));
     }
 
-    /// Forgets the lease of an address.
     pub fn remove_lease(&mut self, address: Ipv4Addr) {
         self.staged.leases.insert(address, Change::Remove);
     }
 
     /// The generations of a node, as staged or as they were.
     pub fn history(&self, node: NodeId) -> History {
-        match self.staged.histories.get(&node) {
-            Some(change) => change.value().cloned().unwrap_or_default(),
-            None => self.model.history(node).cloned().unwrap_or_default(),
-        }
+        self.staged
+            .histories
+            .get(&node)
+            .map_or_else(|| self.model.history(node), Change::value)
+            .cloned()
+            .unwrap_or_default()
     }
 
-    /// Stores the generations of a node.
     pub fn put_history(&mut self, node: NodeId, history: History) {
         self.staged.histories.insert(node, Change::Put(history));
     }
 
-    /// Forgets the generations of a node.
     pub fn remove_history(&mut self, node: NodeId) {
         self.staged.histories.insert(node, Change::Remove);
     }
 
     /// The revisions of a profile, as staged or as they were.
     pub fn revisions(&self, profile: &ProfileName) -> Revisions {
-        match self.staged.revisions.get(profile) {
-            Some(change) => change.value().cloned().unwrap_or_default(),
-            None => self.model.revisions(profile).cloned().unwrap_or_default(),
-        }
+        self.staged
+            .revisions
+            .get(profile)
+            .map_or_else(|| self.model.revisions(profile), Change::value)
+            .cloned()
+            .unwrap_or_default()
     }
 
-    /// Stores the revisions of a profile.
     pub fn put_revisions(&mut self, profile: ProfileName, revisions: Revisions) {
         self.staged.revisions.insert(profile, Change::Put(revisions));
     }
 
     /// A token, as staged or as it was.
     pub fn token(&self, hash: &Digest) -> Option<&TokenRecord> {
-        match self.staged.tokens.get(hash) {
-            Some(change) => change.value(),
-            None => self.model.token(hash),
-        }
+        self.staged.tokens.get(hash).map_or_else(|| self.model.token(hash), Change::value)
     }
 
-    /// Stores a token.
     pub fn put_token(&mut self, token: TokenRecord) {
         self.staged.tokens.insert(token.hash, Change::Put(token));
     }
 
-    /// Forgets a token.
     pub fn remove_token(&mut self, hash: Digest) {
         self.staged.tokens.insert(hash, Change::Remove);
     }
 
-    /// Stores a token of the admin plane.
     pub fn put_api_token(&mut self, token: ApiToken) {
         self.staged.api_tokens.insert(token.hash, Change::Put(token));
     }
 
-    /// Forgets a token of the admin plane.
     pub fn remove_api_token(&mut self, hash: Digest) {
         self.staged.api_tokens.insert(hash, Change::Remove);
     }
 
-    /// Remembers an order that came with a key; the oldest go beyond the bound.
-    pub fn put_asked(&mut self, key: Digest, asked: IdempotencyRecord) {
-        if self.model.asked(&key).is_none() {
-            for (key, asked) in self.model.surplus_answers() {
-                self.staged.asked.insert(key, Change::Put(asked));
+    /// Stores an order with an idempotency key. Removes the oldest beyond the bounds.
+    pub fn put_idempotency_record(&mut self, key: Digest, record: IdempotencyRecord) {
+        if self.model.idempotency_record(&key).is_none() {
+            for (key, record) in self.model.surplus_answers() {
+                self.staged.idempotency_records.insert(key, Change::Put(record));
             }
-            for surplus in self.model.surplus_asked(asked.at) {
-                self.staged.asked.insert(surplus, Change::Remove);
+            for surplus in self.model.surplus_idempotency_keys(record.at) {
+                self.staged.idempotency_records.insert(surplus, Change::Remove);
             }
         }
-        self.staged.asked.insert(key, Change::Put(asked));
+        self.staged.idempotency_records.insert(key, Change::Put(record));
     }
 
     /// A task, as staged or as it was.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
-        match self.staged.tasks.get(&id) {
-            Some(change) => change.value(),
-            None => self.model.task(id),
-        }
+        self.staged.tasks.get(&id).map_or_else(|| self.model.task(id), Change::value)
     }
 
-    /// The task that has this node for itself, as staged or as it was.
+    /// The task that occupies a node, as staged or as it was.
     pub fn task_on(&self, node: NodeId) -> Option<&Task> {
         let staged = self.staged.tasks.values().filter_map(Change::value).find(|task| task.holds(node));
         let before = || self.model.task_on(node).filter(|task| !self.staged.tasks.contains_key(&task.id));
         staged.or_else(before)
     }
 
-    /// Stores a task; the oldest that are over go beyond the bound.
+    /// Stores a task. Removes the oldest finished tasks beyond the bound.
     pub fn put_task(&mut self, task: Task) {
         if self.task(task.id).is_none() {
             for surplus in self.model.tasks.surplus() {
@@ -244,12 +224,11 @@ impl<'a> Tx<'a> {
         self.staged.tasks.insert(task.id, Change::Put(task));
     }
 
-    /// Appends to the audit log.
     pub fn audit(&mut self, audit: Audit) {
         self.staged.audit.push(audit);
     }
 
-    /// Appends to the record of events; and to the audit log what came of an order, one line for all events of it.
+    /// Appends an event. The events of one order also add one line to the audit log.
     pub fn event(&mut self, mut event: Event) {
         event.bound_detail();
         let phase = event.node.and_then(|node| self.node(node)).map(|node| node.phase);
@@ -274,7 +253,7 @@ impl Staged {
             && self.histories.is_empty()
             && self.revisions.is_empty()
             && self.api_tokens.is_empty()
-            && self.asked.is_empty()
+            && self.idempotency_records.is_empty()
             && self.vms.is_empty()
             && self.slots.is_empty()
             && self.tasks.is_empty()
@@ -282,8 +261,7 @@ impl Staged {
             && self.audit.is_empty()
     }
 
-    /// One batch: all of it happens, or nothing.
-    pub(super) fn to_batch(&self, events: &Taken<Event>, audit: &Taken<Audit>) -> Result<Batch, StoreError> {
+    pub(super) fn to_batch(&self, events: &NewRecords<Event>, audit: &NewRecords<Audit>) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
         write_all(&mut batch, "node", &self.nodes)?;
         write_all(&mut batch, "session", &self.sessions)?;
@@ -292,7 +270,7 @@ impl Staged {
         write_all(&mut batch, "history", &self.histories)?;
         write_all(&mut batch, "profile", &self.revisions)?;
         write_all(&mut batch, "api-token", &self.api_tokens)?;
-        write_all(&mut batch, "asked", &self.asked)?;
+        write_all(&mut batch, "asked", &self.idempotency_records)?;
         write_all(&mut batch, "vm", &self.vms)?;
         write_all(&mut batch, "slot", &self.slots)?;
         write_all(&mut batch, "job", &self.tasks)?;
@@ -302,13 +280,13 @@ impl Staged {
     }
 }
 
-/// Writes numbered records, and removes those that go for them. What went before it was written is not written.
-fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &Taken<T>) -> Result<(), StoreError> {
+/// Writes new numbered records, and removes evicted ones. A new record that is evicted at once is not written.
+fn write_log<T: Serialize>(batch: &mut Batch, log: Log, taken: &NewRecords<T>) -> Result<(), StoreError> {
     let first = taken.all.first().map_or(u64::MAX, |(number, _)| *number);
-    for (number, record) in taken.all.iter().filter(|(number, _)| !taken.gone.contains(number)) {
+    for (number, record) in taken.all.iter().filter(|(number, _)| !taken.evicted.contains(number)) {
         batch.insert(log.key(*number), serde_json::to_vec(record).map_err(StoreError::Encode)?);
     }
-    taken.gone.range(..first).for_each(|number| batch.remove(log.key(*number)));
+    taken.evicted.range(..first).for_each(|number| batch.remove(log.key(*number)));
     Ok(())
 }
 

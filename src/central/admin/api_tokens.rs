@@ -1,4 +1,4 @@
-//! Tokens of the admin API: created, checked at each request, revoked.
+//! Tokens of the admin API.
 
 use crate::admin::Admin;
 use meshd_model::fleet::{Audit, AuditContext};
@@ -13,10 +13,8 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Why a token is not created or revoked. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTokenError {
-    /// The name is taken.
     #[error("cannot create API token `{0}`: the name is in use; revoke that token first, or use another name")]
     Taken(ApiTokenName),
-    /// There is no token with this name.
     #[error("there is no token `{0}`; `meshd api-token list` shows those that there are")]
     None(ApiTokenName),
     #[error("cannot create an API token: there are {MAX_API_TOKENS}; revoke some")]
@@ -37,7 +35,7 @@ impl Admin {
         all
     }
 
-    /// Returns the valid token with this text. It is found by its hash, then compared in constant time.
+    /// Returns the valid token with this text. Found by its hash, then compared in constant time.
     pub fn api_token(&self, text: &str) -> Option<ApiToken> {
         let (hash, now) = (Digest::of(text.as_bytes()), self.env.now());
         let found = self.env.store.read(|model| model.api_token(&hash).cloned());
@@ -56,7 +54,7 @@ impl Admin {
         name: ApiTokenName,
         role: Role,
         life: Option<Duration>,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<(Secret<String>, ApiToken), ApiTokenError> {
         if life.is_some_and(|life| life.is_zero() || life > MAX_LIFE) {
             return Err(ApiTokenError::Life);
@@ -72,29 +70,29 @@ impl Admin {
                 return Err(ApiTokenError::TooMany);
             }
             tx.put_api_token(token.clone());
-            let mut audit = Audit::done(now, by.clone());
-            audit.target = Some(token.name.to_string());
-            audit.add(&format!("role {role}"));
-            tx.audit(audit);
+            let mut record = Audit::done(now, audit.clone());
+            record.target = Some(token.name.to_string());
+            record.add(&format!("role {role}"));
+            tx.audit(record);
             Ok::<_, ApiTokenError>(())
         });
         made.await?;
         Ok((text, token))
     }
 
-    /// Revokes a token: its requests are refused from now on, and its streams end.
-    pub async fn revoke_api_token(&self, name: ApiTokenName, by: &AuditContext) -> Result<(), ApiTokenError> {
+    /// Revokes a token and ends its streams.
+    pub async fn revoke_api_token(&self, name: ApiTokenName, audit: &AuditContext) -> Result<(), ApiTokenError> {
         let now = self.env.now();
         let revoked = self.env.store.commit(|tx| {
             let hash = tx.before().api_tokens().find(|token| token.name == name).map(|token| token.hash);
             tx.remove_api_token(hash.ok_or_else(|| ApiTokenError::None(name.clone()))?);
-            let mut audit = Audit::done(now, by.clone());
-            audit.target = Some(name.to_string());
-            tx.audit(audit);
+            let mut record = Audit::done(now, audit.clone());
+            record.target = Some(name.to_string());
+            tx.audit(record);
             Ok::<_, ApiTokenError>(())
         });
         let revoked = revoked.await;
-        self.enrolment.revoked();
+        self.enrolment.notify_revocation();
         revoked
     }
 }

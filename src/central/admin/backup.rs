@@ -1,4 +1,4 @@
-//! Backups: store and authority as of one moment, sealed with a key.
+//! Backups: a consistent copy of store and authority, encrypted with a key.
 
 use crate::admin::Admin;
 use meshd_backup::{AUTHORITY, BackupError, BackupSource, FileGroup, Manifest};
@@ -7,7 +7,7 @@ use meshd_store::StoreError;
 use meshd_types::{Secret, Timestamp};
 use std::{fs::File, io::Write, sync::Arc};
 
-/// The store as of one moment.
+/// A consistent copy of store and authority.
 pub struct Snapshot {
     files: Vec<(String, File, u64)>,
     authority: FileGroup,
@@ -15,15 +15,15 @@ pub struct Snapshot {
 }
 
 impl Admin {
-    /// Records who makes the backup, and copies store and authority as of now. The record is part of the backup.
-    pub async fn snapshot(self: &Arc<Self>, by: &AuditContext) -> Result<Snapshot, BackupError> {
+    /// Records the backup, and copies store and authority. The record is part of the backup.
+    pub async fn snapshot(self: &Arc<Self>, audit: &AuditContext) -> Result<Snapshot, BackupError> {
         let taken_at = self.env.now();
-        // No rotation meanwhile: the backup must not mix two authorities.
-        let _one = self.enrolment.authority_stays().await;
+        // Prevents a rotation: the backup must not mix two authorities.
+        let _one = self.enrolment.lock_authority().await;
         self.env
             .store
             .commit(|tx| {
-                tx.event(Event::new(taken_at, by, EventKind::BackedUp, ""));
+                tx.event(Event::new(taken_at, audit, EventKind::BackedUp, ""));
                 Ok::<_, StoreError>(())
             })
             .await?;
@@ -36,10 +36,7 @@ impl Admin {
         Ok(Snapshot { files, authority, taken_at })
     }
 
-    /// Writes a backup with that store in it, encrypted with a key. Blocks.
-    ///
-    /// # Errors
-    /// A file cannot be read, or `out` cannot be written; its content is then incomplete.
+    /// Writes an encrypted backup. Blocks. After an error, the content of `out` is incomplete.
     pub fn back_up(
         &self,
         snapshot: Snapshot,

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `hello` | what a node reports when its link comes up: hardware, what it runs, its units |
+//! | `hello` | the first report of a link: hardware, running generation, units |
 
 mod hello;
 
@@ -10,7 +10,7 @@ use crate::{
     boot::BootService,
     enrolment::{
         Enrolment,
-        enrol::{PlaneError, check_version, honours, shown},
+        enrol::{AgentApiError, check_version, is_accepted, peer_certificate},
     },
     environment::Environment,
     generations::Generations,
@@ -19,7 +19,7 @@ use crate::{
     tasks::Tasks,
     workloads::Workloads,
 };
-use hello::arrive;
+use hello::record_hello;
 use meshd_proto::{FromAgent, FromCentral, Hello, Welcome};
 use meshd_trust::Peer;
 use std::{net::IpAddr, sync::Arc};
@@ -38,69 +38,71 @@ pub struct AgentSessions {
 }
 
 impl AgentSessions {
-    /// A link begins. An older one of the same node ends.
+    /// Opens a link. An older link of the same node is closed.
     pub async fn link_up(
         &self,
         peer: &Peer,
         hello: Hello,
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
-    ) -> Result<(LinkId, Welcome), PlaneError> {
+    ) -> Result<(LinkId, Welcome), AgentApiError> {
         check_version(hello.version)?;
         if peer.expired {
-            return Err(PlaneError::StaleCertificate);
+            return Err(AgentApiError::StaleCertificate);
         }
-        let shown = shown(peer);
-        let node = self.enrolment.honoured(peer.node, &shown)?;
+        let peer_certificate = peer_certificate(peer);
+        let node = self.enrolment.check_certificate(peer.node, &peer_certificate)?;
         if hello.node != peer.node || node.boot != Some(hello.session) {
-            return Err(PlaneError::Unauthorized);
+            return Err(AgentApiError::Unauthorized);
         }
         let (now, session, version) = (self.env.now(), hello.session, hello.version);
-        // Before the commit, so that no deadline expires for a node while its link is recorded.
+        // Before the commit, so that no deadline expires while the link is recorded.
         self.links.touch(peer.node);
         self.env
             .store
             .commit(|tx| {
                 // Checked again inside the transaction: a newer certificate or boot may have been stored meanwhile.
-                let current =
-                    tx.node(peer.node).is_some_and(|node| honours(node, &shown) && node.boot == Some(hello.session));
+                let current = tx
+                    .node(peer.node)
+                    .is_some_and(|node| is_accepted(node, &peer_certificate) && node.boot == Some(hello.session));
                 if !current {
-                    return Err(PlaneError::Unauthorized);
+                    return Err(AgentApiError::Unauthorized);
                 }
-                arrive(tx, peer, hello, from, now);
+                record_hello(tx, peer, hello, from, now);
                 Ok(())
             })
             .await?;
         self.generations.scan_soon(peer.node);
-        let (id, due) = self.links.register((peer.node, shown.clone()), session, version, commands.clone(), now);
+        let (id, actions) =
+            self.links.register((peer.node, peer_certificate.clone()), session, version, commands.clone(), now);
         // An operator may have revoked the node after the commit, before there was a link to close.
-        if self.enrolment.honoured(peer.node, &shown).is_err() {
-            self.enrolment.cut_off(peer.node, "its certificate was revoked");
-            return Err(PlaneError::Unauthorized);
+        if self.enrolment.check_certificate(peer.node, &peer_certificate).is_err() {
+            self.enrolment.disconnect(peer.node, "its certificate was revoked");
+            return Err(AgentApiError::Unauthorized);
         }
         let _ = commands.try_send(LinkCommand::Send(self.enrolment.roots_for(&peer.serial)));
-        self.tasks.task_node_linked(peer.node, session).await;
-        for order in due {
-            // If the new link is already closed, its orders wait for the next one.
-            let _ = commands.try_send(LinkCommand::Send(FromCentral::Action(order)));
+        self.tasks.node_linked(peer.node, session).await;
+        for action in actions {
+            // If the link is closed already, the actions wait for the next one.
+            let _ = commands.try_send(LinkCommand::Send(FromCentral::Action(action)));
         }
         let _ = commands.try_send(LinkCommand::Vms(None));
         let heartbeat_s = u32::try_from(self.env.site().agent.heartbeat.as_secs()).unwrap_or(30);
-        // An agent of the previous version accepts only its own number.
+        // An agent of an older version accepts only that version.
         Ok((id, Welcome { version, heartbeat_s, now: Some(now), logs: true }))
     }
 
     /// Handles a message of a node.
-    pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
-        let (shown, session) = self.links.record_message(link).ok_or(PlaneError::Unauthorized)?;
+    pub async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, AgentApiError> {
+        let (peer_certificate, session) = self.links.record_message(link).ok_or(AgentApiError::Unauthorized)?;
         match message {
-            FromAgent::Hello(_) => Err(PlaneError::BadRequest("a second hello on one link".to_owned())),
+            FromAgent::Hello(_) => Err(AgentApiError::BadRequest("a second hello on one link".to_owned())),
             FromAgent::Heartbeat(heartbeat) => {
                 let idle = heartbeat.workloads == 0;
                 self.links.heartbeat(link, heartbeat);
                 self.workloads.notify_unsettled(link.node());
                 if idle {
-                    self.nodes.drained(link.node()).await?;
+                    self.nodes.complete_drain(link.node()).await?;
                 }
                 Ok(None)
             }
@@ -112,16 +114,16 @@ impl AgentSessions {
                 self.links.action_done(link.node(), id, outcome).await?;
                 Ok(Some(FromCentral::Acknowledged { id }))
             }
-            FromAgent::Vm(news) => {
-                self.workloads.vm_update(link.node(), news).await?;
+            FromAgent::Vm(update) => {
+                self.workloads.vm_update(link.node(), update).await?;
                 Ok(None)
             }
             FromAgent::Log(piece) => Ok(self.boot.store_log(link.node(), session, piece).await),
-            FromAgent::Task(news) => self.tasks.task_update(link, news).await,
-            FromAgent::Renewed => self.enrolment.renewed(link.node(), &shown).await.map(|()| None),
+            FromAgent::Task(update) => self.tasks.task_update(link, update).await,
+            FromAgent::Renewed => self.enrolment.confirm_renewal(link.node(), &peer_certificate).await.map(|()| None),
             FromAgent::Renew { csr_pem } => self
                 .enrolment
-                .renew_for(link.node(), &shown, &csr_pem)
+                .renew_for(link.node(), &peer_certificate, &csr_pem)
                 .await
                 .map(|issued| Some(FromCentral::Certificate(issued))),
         }

@@ -1,6 +1,6 @@
 //! Logs of boots: pieces that agents send, and the reason of a boot that failed before its agent started.
 
-use crate::{boot::BootService, environment::alarms::report};
+use crate::{boot::BootService, environment::alarms::log_failure};
 use meshd_model::{
     boot::BootFailure,
     fleet::{Actor, BootSession, Event, EventKind, Stage},
@@ -17,13 +17,14 @@ use tokio::{sync::watch, task::spawn_blocking};
 
 /// The log of one boot: 512 KiB, its beginning and its newest part. No file stays open, because a rack has thousands of logs.
 pub(super) const LOG_LIMITS: Limits = Limits { segment: 128 << 10, newest: 3, keep_open: false };
-/// Bytes that a node may send at once, and in each second after that. An agent sends 2 MiB and 16 KiB; a hostile node must not occupy the disk.
+/// Bytes that a node may send at once, and in each second after that. An agent sends at most 2 MiB and 16 KiB; a hostile node must not
+/// fill the disk.
 const BURST: u64 = 4 << 20;
 const BYTES_PER_SECOND: u64 = 32 << 10;
 /// Logs of boots that are no longer on record are removed this often.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// How much of its log a node has sent in one boot.
+/// Rate limit of the log of one boot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogBudget {
     /// Monotonic time of the first piece.
@@ -49,7 +50,7 @@ impl LogBudget {
 }
 
 impl BootService {
-    /// Stores a piece of a node's log. Without an answer, the node repeats the piece.
+    /// Stores a piece of a node's log. Without an acknowledgement, the node repeats the piece.
     pub(crate) async fn store_log(&self, node: NodeId, session: BootSessionId, piece: LogPiece) -> Option<FromCentral> {
         let LogPiece { source, at, data } = piece;
         if !self.admits_log(session, piece_length(&data)) {
@@ -106,7 +107,7 @@ impl BootService {
             tx.event(event.in_session(session));
             Ok::<_, StoreError>(())
         });
-        report(recorded.await);
+        log_failure(recorded.await, "cannot record a failed boot");
     }
 
     /// Returns lines of a boot's log from an offset on.
@@ -123,13 +124,8 @@ impl BootService {
 
     /// Removes logs of boots that are no longer on record, once in every [`SWEEP_INTERVAL`].
     pub(crate) async fn sweep_logs(&self) {
-        let now = self.env.monotonic();
-        {
-            let mut swept = self.swept.lock();
-            if swept.is_some_and(|last| now.saturating_sub(last) < SWEEP_INTERVAL) {
-                return;
-            }
-            *swept = Some(now);
+        if !self.log_sweeps.is_due(self.env.monotonic(), SWEEP_INTERVAL) {
+            return;
         }
         let sessions: BTreeSet<BootSessionId> = self.env.store.read(|model| model.session_ids().collect());
         self.log_budgets.lock().retain(|session, _| sessions.contains(session));

@@ -2,21 +2,19 @@
 
 use crate::boot::{
     BootService,
-    session_guard::{end_session, moved},
+    session_guard::{end_session, has_changed_address},
 };
 use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// One DHCP exchange, as the engine understood it.
+/// A DHCP exchange that the engine parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpSeen {
-    /// The MAC address.
     pub mac: MacAddr,
-    /// Firmware, iPXE, or an operating system.
     pub exchange: DhcpExchange,
-    /// Option 97, if there was one that can be read.
+    /// Option 97, if valid.
     pub uuid: Option<SystemUuid>,
     /// Option 93.
     pub arch: Option<ClientArch>,
@@ -24,31 +22,27 @@ pub struct DhcpSeen {
     pub address: Option<Ipv4Addr>,
     /// The lease that the exchange created or renewed.
     pub lease: Option<Lease>,
-    /// The exchange began with a DISCOVER: the machine was ready to take another address.
+    /// The exchange began with a DISCOVER, so the machine accepts another address.
     pub discovered: bool,
-    /// Where the relay says that the machine is plugged in.
+    /// The port of the machine according to the relay.
     pub relay_port: Option<RelayPort>,
-    /// A relay forwarded it.
     pub is_relayed: bool,
 }
 
-/// A change of a stored lease. It is made only if `before` is still what is stored, so that it cannot undo a newer one.
+/// A change of a stored lease. It applies only while the stored lease equals `before`, so that it cannot undo a newer change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseChange {
-    /// The stored lease that the change expects.
     pub before: Lease,
-    /// The new lease; `None` removes it.
+    /// `None` removes the lease.
     pub after: Option<Lease>,
 }
 
 /// A change that the DHCP engine wants to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DhcpStep {
-    /// An exchange, with its lease.
     Seen(DhcpSeen),
-    /// A lease of a virtual machine's card, which opens no boot session.
+    /// A lease of a VM's NIC; it opens no boot session.
     Leased(Lease),
-    /// A lease that ends or is removed.
     Lease(LeaseChange),
 }
 
@@ -67,7 +61,7 @@ impl BootService {
                 for step in steps {
                     match step {
                         DhcpStep::Seen(seen) => ended.extend(self.seen(tx, seen, &mut opened, now)),
-                        // The machine may have been deleted since its card asked.
+                        // The VM may have been deleted since its request.
                         DhcpStep::Leased(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
                         DhcpStep::Leased(lease) => tx.put_lease(lease.clone()),
                         DhcpStep::Lease(change) => change_lease(tx, change),
@@ -96,8 +90,10 @@ impl BootService {
         }
         let newest = opened.get(&seen.mac).copied();
         let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
-        if let Some(moved) = newest.and_then(|id| tx.session(id)).filter(|session| moved(session, seen, now)) {
-            return end_session(tx, moved.clone(), seen, now);
+        if let Some(has_changed_address) =
+            newest.and_then(|id| tx.session(id)).filter(|session| has_changed_address(session, seen, now))
+        {
+            return end_session(tx, has_changed_address.clone(), seen, now);
         }
         if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.env.random())) {
             opened.insert(seen.mac, session.id);
@@ -106,13 +102,13 @@ impl BootService {
         None
     }
 
-    /// Returns the node of a NIC, by the ID that the site's reservations use.
+    /// Returns the node of a NIC, by the ID in the site's reservations.
     pub fn node_of_mac(&self, mac: MacAddr) -> Option<NodeId> {
-        let live = self.env.live();
-        self.env.store.read(|model| model.node_of_mac(mac).map(|node| live.reserved_as(node)))
+        let snapshot = self.env.snapshot();
+        self.env.store.read(|model| model.node_of_mac(mac).map(|node| snapshot.reserved_node_id(node)))
     }
 
-    /// Records an event about the addresses of a segment. `cause` limits how often.
+    /// Records an event about the addresses of a segment. `cause` is the key of the rate limit.
     pub async fn dhcp_event(&self, kind: EventKind, cause: &str, detail: String) {
         if self.env.allows(cause) {
             self.env.record(Event::new(self.env.now(), Actor::Central, kind, detail)).await;
@@ -140,7 +136,7 @@ fn current_session(
     seen: &DhcpSeen,
     newest: Option<BootSessionId>,
     now: Timestamp,
-    fresh: impl FnOnce() -> BootSessionId,
+    new_id: impl FnOnce() -> BootSessionId,
 ) -> Option<BootSession> {
     let stage = match seen.exchange {
         DhcpExchange::Firmware => Stage::Dhcp,
@@ -152,11 +148,11 @@ fn current_session(
         Some(session) => session,
         None if seen.exchange == DhcpExchange::Os => return None,
         None => {
-            let fresh = fresh();
+            let new_id = new_id();
             let node = tx.before().node_of_mac(seen.mac).map(|node| node.id);
             let started = Event::new(now, Actor::Node, EventKind::BootStarted, format!("MAC {}", seen.mac));
-            tx.event(started.of_node(node).in_session(fresh));
-            BootSession { stages: Vec::new(), ..BootSession::open(fresh, seen.mac, stage, now) }
+            tx.event(started.of_node(node).in_session(new_id));
+            BootSession { stages: Vec::new(), ..BootSession::open(new_id, seen.mac, stage, now) }
         }
     };
     if session.mark(stage, now) {

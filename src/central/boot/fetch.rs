@@ -1,9 +1,10 @@
 //! Files of a boot: a completed fetch is recorded as a stage of the boot session.
 
-use crate::{boot::BootService, environment::records::reach};
+use crate::{boot::BootService, environment::records::record_stage};
 use bytes::Bytes;
 use meshd_model::fleet::Stage;
-use meshd_types::{Digest, fail};
+use meshd_store::{Model, StoreError};
+use meshd_types::{BootSessionId, Digest, fail};
 use std::net::Ipv4Addr;
 
 /// A completely fetched file.
@@ -16,39 +17,36 @@ pub enum Fetched {
 
 impl BootService {
     /// Records a completed fetch once per boot session. An address without boot session is no error: these files are public.
-    pub async fn fetched(&self, from: Ipv4Addr, what: Fetched) {
-        let Some(stage) = self.stage_of(what) else { return };
-        let now = self.env.now();
-        let known = self.env.store.read(|model| {
+    pub async fn fetched(&self, from: Ipv4Addr, file: Fetched) {
+        let Some(stage) = self.stage_of(file) else { return };
+        let recorded_mac = self.env.store.read(|model| {
             let session = model.session_at(from).filter(|session| session.reached(stage).is_some());
             session.map(|session| session.mac)
         });
         // Repeated fetches in one boot cause no write.
-        if let Some(mac) = known.filter(|_| fail::defends("fetched-once")) {
+        if let Some(mac) = recorded_mac.filter(|_| fail::defends("fetched-once")) {
             return self.loaded(mac, stage);
         }
-        let marked = self
-            .env
-            .store
-            .commit(|tx| {
-                let Some((id, mac)) = tx.before().session_at(from).map(|session| (session.id, session.mac)) else {
-                    return Ok(None);
-                };
-                reach(tx, id, stage, now);
-                Ok::<_, meshd_store::StoreError>(Some(mac))
-            })
-            .await;
-        match marked {
+        self.record_loaded(stage, |model| model.session_at(from).map(|session| session.id)).await;
+    }
+
+    /// Records a loaded part as a stage of a session, and in the boot queue.
+    pub(super) async fn record_loaded(&self, stage: Stage, session: impl FnOnce(&Model) -> Option<BootSessionId>) {
+        let now = self.env.now();
+        let recorded = self.env.store.commit(|tx| {
+            let Some(id) = session(tx.before()) else { return Ok(None) };
+            record_stage(tx, id, stage, now);
+            Ok::<_, StoreError>(tx.session(id).map(|session| session.mac))
+        });
+        match recorded.await {
             Ok(Some(mac)) => self.loaded(mac, stage),
             Ok(None) => {}
-            Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
-            }
+            Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage"),
         }
     }
 
-    fn stage_of(&self, what: Fetched) -> Option<Stage> {
-        let digest = match what {
+    fn stage_of(&self, file: Fetched) -> Option<Stage> {
+        let digest = match file {
             Fetched::Loader => return Some(Stage::Loader),
             Fetched::Blob(digest) => digest,
         };
@@ -66,7 +64,6 @@ impl BootService {
         })
     }
 
-    /// A loader by its file name.
     pub fn loader(&self, name: &str) -> Option<Bytes> {
         self.loaders.get(name).cloned()
     }

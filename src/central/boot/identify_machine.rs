@@ -1,18 +1,18 @@
-//! Which node a machine is, and whether it may boot.
+//! Identifies the node of a machine, and decides whether it may boot.
 //!
 //! Two machines with the same identity are never one node. The first one keeps its identity. The second one is refused and recorded as a
 //! conflicting machine, so that an operator sees both. The site may list a UUID that two machines have in `deny_uuids`: both get other IDs
 //! then, and the first one keeps its records.
 
 use crate::{
-    boot::{BootService, script::internal},
+    boot::{BootService, script::store_refusal},
     enrolment::{
-        revoke::retire,
-        site_rules::{approve_by_site, name_by_site, pending_name},
+        revoke::delete_node,
+        site_rules::{approve_automatically, name_by_site, pending_name},
     },
     environment::{
-        alarms::report,
-        records::{clear, phase_event},
+        alarms::log_failure,
+        records::{clear_condition, phase_event, raise_if_new, raised},
         site_snapshot::SiteSnapshot,
     },
     workloads::move_work,
@@ -28,321 +28,348 @@ use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, Timestamp};
 use std::net::Ipv4Addr;
 
-/// How a machine asked.
+/// The origin of a boot request.
 #[derive(Clone, Copy)]
 pub(crate) struct BootRequest {
     pub(crate) session: BootSessionId,
     pub(crate) from: Ipv4Addr,
-    /// The link of the node that it says it is answers.
+    /// The link of the claimed node answers.
     pub(crate) link_is_live: bool,
 }
 
 impl BootService {
-    /// Who it is, and whether it may boot. Stores what was learnt.
-    pub(crate) async fn admit(&self, sighting: &ObservedMachine, asked: BootRequest) -> Result<Node, Refusal> {
-        let (id, now, live) = (sighting.node_id(), self.env.now(), self.env.live());
-        let other_card = self.env.store.read(|model| {
-            let known = model.node(id).filter(|node| !node.fingerprint.macs.contains(&sighting.mac));
+    /// Identifies a machine, stores new facts, and approves it if a rule or policy of the site does.
+    pub(crate) async fn identify_and_admit(
+        &self,
+        machine: &ObservedMachine,
+        request: BootRequest,
+    ) -> Result<Node, Refusal> {
+        let (id, now, snapshot) = (machine.node_id(), self.env.now(), self.env.snapshot());
+        let node_with_other_nic = self.env.store.read(|model| {
+            let known = model.node(id).filter(|node| !node.fingerprint.macs.contains(&machine.mac));
             known.cloned()
         });
-        let is_near = match other_card {
-            // Only a machine with another card has to prove that the known one is gone.
-            Some(known) => asked.link_is_live || self.is_present(&known, asked.from).await,
-            None => asked.link_is_live,
+        let is_node_present = match node_with_other_nic {
+            // Only a machine with a new NIC could be a second machine with the same identity.
+            Some(known) => request.link_is_live || self.is_present(&known, request.from).await,
+            None => request.link_is_live,
         };
-        let order = |who| AuditContext::new(who, Verb::Approve, self.env.new_correlation());
-        let mut identification =
-            Identification { sighting, asked, is_near, owner: None, live: &live, order: &order, now };
+        let audit_for = |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
+        let mut identification = Identification {
+            machine,
+            request,
+            is_node_present,
+            owner: None,
+            snapshot: &snapshot,
+            audit_for: &audit_for,
+            now,
+        };
         let (known, identified) = self.env.store.read(|model| {
             let known = model.node(id);
             (known.cloned(), identification.identified(model, known))
         });
         let identified = match identified {
             Ok(identified) => identified,
-            Err(rejected) => return Err(self.reject(rejected, sighting, asked).await),
+            Err(error) => return Err(self.reject(error, machine, request).await),
         };
-        identification.owner = self.other_owner(sighting, asked).await?;
+        identification.owner = self.former_nic_owner(machine, request).await?;
         if let (Identified::Known, Some(node), None) = (&identified, &known, &identification.owner)
-            && !teaches(node, sighting, &live)
+            && !changes_record(node, machine, &snapshot)
         {
             return Ok(node.clone());
         }
         let node = match self.env.store.commit(|tx| identification.record(tx)).await {
             Ok(node) => node,
-            Err(rejected) => return Err(self.reject(rejected, sighting, asked).await),
+            Err(error) => return Err(self.reject(error, machine, request).await),
         };
         if node.phase.is_admitted() && known.is_none_or(|known| !known.phase.is_admitted()) {
-            self.enrolment.decided();
+            self.enrolment.notify_decision();
         }
         Ok(node)
     }
 
-    async fn reject(&self, rejected: RejectedSighting, sighting: &ObservedMachine, asked: BootRequest) -> Refusal {
-        match rejected {
-            RejectedSighting::Store(error) => internal(&error),
-            RejectedSighting::Collision { with, detail, shared } => {
-                self.collide(with, sighting, asked, &detail, shared).await;
+    async fn reject(&self, error: IdentifyError, machine: &ObservedMachine, request: BootRequest) -> Refusal {
+        match error {
+            IdentifyError::Store(error) => store_refusal(&error),
+            IdentifyError::Collision { with, detail, shared } => {
+                self.record_conflict(with, machine, request, &detail, shared).await;
                 Refusal::Collision { detail }
             }
         }
     }
 
-    /// The node as it was known before its basis changed: the site lists or trusts its UUID now. It is the same machine if nothing that it
-    /// shows is different.
-    pub(crate) fn known_before(&self, sighting: &ObservedMachine) -> Option<Node> {
-        self.env.store.read(|model| before(model, sighting).cloned())
+    /// The node under the ID that it had before the site changed which UUIDs it trusts. Every reported identity must match.
+    pub(crate) fn former_record(&self, machine: &ObservedMachine) -> Option<Node> {
+        self.env.store.read(|model| find_former_record(model, machine).cloned())
     }
 
-    /// The machine goes on under its new ID as what it is under the old one at that moment: an operator may have spoken since it
-    /// was looked up. Nothing happens if it is not [`BootService::known_before`] any more.
-    pub(crate) async fn rename_id(&self, old: NodeId, sighting: &ObservedMachine) -> Result<(), Refusal> {
+    /// Moves a node and its work to its new ID. The transaction reads the record again, because an operator may have changed it since
+    /// [`BootService::former_record`].
+    pub(crate) async fn rename_id(&self, old: NodeId, machine: &ObservedMachine) -> Result<(), Refusal> {
         let now = self.env.now();
-        let new = sighting.node_id();
+        let new = machine.node_id();
         let renamed = self.env.store.commit(|tx| {
-            let Some(old) = before(tx.before(), sighting).filter(|known| known.id == old) else { return Ok(false) };
-            let ObservedMachine { basis, fingerprint, mac, .. } = sighting.clone();
+            let Some(old) = find_former_record(tx.before(), machine).filter(|known| known.id == old) else {
+                return Ok(false);
+            };
+            let ObservedMachine { basis, fingerprint, mac, .. } = machine.clone();
             let mut node = Node::discovered(basis, fingerprint, mac, old.discovered_at);
             node.fingerprint.macs.extend(old.fingerprint.macs.iter().copied());
             if node.fingerprint.board_serial.is_empty() {
                 node.fingerprint.board_serial.clone_from(&old.fingerprint.board_serial);
             }
             node.take_over_identity(old);
-            let detail = format!("{} is {new} now: {}", old.id, sighting.basis);
-            retire(tx, old.id, Actor::Central, now);
+            let detail = format!("{} is {new} now: {}", old.id, machine.basis);
+            delete_node(tx, old.id, Actor::Central, now);
             tx.put_node(node);
             move_work(tx, old.id, new, now);
             tx.event(Event::new(now, Actor::Central, EventKind::Replaced, detail).of_node(new));
             Ok::<_, StoreError>(true)
         });
-        if renamed.await.map_err(|error| internal(&error))? {
-            tracing::info!(node = %old, %new, basis = %sighting.basis, "the site trusts another part of its identity now");
-            self.enrolment.cut_off(old, "its ID is another one now");
+        if renamed.await.map_err(|error| store_refusal(&error))? {
+            tracing::info!(node = %old, %new, basis = %machine.basis, "the node has a new ID: the site trusts another part of its identity");
+            self.enrolment.disconnect(old, "its node ID has changed");
         }
         Ok(())
     }
 
-    /// Another node that booted with this network card. While its link answers there are two machines with one address.
-    async fn other_owner(&self, sighting: &ObservedMachine, asked: BootRequest) -> Result<Option<NodeId>, Refusal> {
-        let (id, mac) = (sighting.node_id(), sighting.mac);
+    /// Another node that booted with this NIC before. While that node is present, two machines have one MAC address, which is refused.
+    async fn former_nic_owner(
+        &self,
+        machine: &ObservedMachine,
+        request: BootRequest,
+    ) -> Result<Option<NodeId>, Refusal> {
+        let (id, mac) = (machine.node_id(), machine.mac);
         let other = self.env.store.read(|model| model.node_of_mac(mac).filter(|other| other.id != id).cloned());
         let Some(other) = other else { return Ok(None) };
-        let is_there =
-            other.mac == mac && (self.links.probe(other.id).await || self.is_present(&other, asked.from).await);
-        if is_there {
-            let detail = format!("MAC {mac} is that of node {}, which is there", other.id);
-            self.collide(other.id, sighting, asked, &detail, false).await;
+        let is_present =
+            other.mac == mac && (self.links.probe(other.id).await || self.is_present(&other, request.from).await);
+        if is_present {
+            let detail = format!("MAC {mac} belongs to node {}, which is present", other.id);
+            self.record_conflict(other.id, machine, request, &detail, false).await;
             return Err(Refusal::Collision { detail });
         }
         Ok(Some(other.id))
     }
 
-    /// Keeps the second machine as a rival of the first, which stays what it is. `shared`: it is certain that these are two.
-    async fn collide(&self, id: NodeId, sighting: &ObservedMachine, asked: BootRequest, detail: &str, shared: bool) {
-        let (now, mac) = (self.env.now(), sighting.mac);
-        let news = self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_rival_update_due(mac, now)));
-        if !news || !self.env.allows(&format!("collision of {mac}")) {
+    /// Records a second machine with the identity of a node. `shared`: both certainly exist.
+    async fn record_conflict(
+        &self,
+        id: NodeId,
+        machine: &ObservedMachine,
+        request: BootRequest,
+        detail: &str,
+        shared: bool,
+    ) {
+        let (now, mac) = (self.env.now(), machine.mac);
+        let is_news =
+            self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_rival_update_due(mac, now)));
+        if !is_news || !self.env.allows(&format!("collision of {mac}")) {
             return;
         }
-        tracing::warn!(node = %id, from = %asked.from, detail, "id_collision");
-        let fingerprint = sighting.fingerprint.clone();
-        let rival = ConflictingMachine { fingerprint, mac, address: Some(asked.from.into()), since: now, last: now };
-        let weak = match &sighting.basis {
+        tracing::warn!(node = %id, from = %request.from, detail, "id_collision");
+        let fingerprint = machine.fingerprint.clone();
+        let conflicting =
+            ConflictingMachine { fingerprint, mac, address: Some(request.from.into()), since: now, last: now };
+        let weak_identity = match &machine.basis {
             Basis::Uuid(uuid) if shared => Some(format!(
                 "another machine shows UUID {uuid} too: {}. List it under deny_uuids in [identity]; both are known by \
                  their serial numbers or network cards then",
-                rival.words()
+                conflicting.words()
             )),
             _ => None,
         };
         let recorded = self.env.store.commit(|tx| {
-            let told = tx.edit_node(id, |node| {
-                let weak = weak.as_ref().filter(|weak| node.raise(ConditionKind::WeakIdentity, *weak, now)).cloned();
-                // Both, so that nothing is said of a rival that is known already.
-                let told = node.raise(ConditionKind::IdCollision, detail, now) | node.record_rival(rival);
-                (told, weak)
+            let is_new = tx.edit_node(id, |node| {
+                let weak_identity = weak_identity
+                    .as_ref()
+                    .filter(|weak_identity| node.raise(ConditionKind::WeakIdentity, *weak_identity, now))
+                    .cloned();
+                // `|` evaluates both: the event is recorded if either is new.
+                let is_new = node.raise(ConditionKind::IdCollision, detail, now) | node.record_rival(conflicting);
+                (is_new, weak_identity)
             });
             let event = |kind, detail: String| {
-                let kind = EventKind::Raised { condition: kind };
-                Event::new(now, Actor::Stranger, kind, detail).of_node(id).in_session(asked.session)
+                raised(now, Actor::Stranger, kind, detail).of_node(id).in_session(request.session)
             };
-            if let Some((true, _)) = &told {
+            if let Some((true, _)) = &is_new {
                 tx.event(event(ConditionKind::IdCollision, detail.to_owned()));
             }
-            if let Some((_, Some(weak))) = told {
-                tx.event(event(ConditionKind::WeakIdentity, weak));
+            if let Some((_, Some(weak_identity))) = is_new {
+                tx.event(event(ConditionKind::WeakIdentity, weak_identity));
             }
             Ok::<_, StoreError>(())
         });
-        report(recorded.await);
+        log_failure(recorded.await, "cannot record a conflicting machine");
     }
 }
 
-/// Whether a sighting of a known node tells anything that is not written down.
-pub(crate) fn teaches(node: &Node, sighting: &ObservedMachine, live: &SiteSnapshot) -> bool {
-    let comes_in = node.phase == Phase::Discovered && live.lets_in(node).is_some();
-    let is_back = node.phase == Phase::Removed;
-    let is_named = pending_name(node, live).is_some();
-    comes_in || is_back || is_named || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
+/// True if a sighting of a known node changes its record.
+pub(crate) fn changes_record(node: &Node, machine: &ObservedMachine, snapshot: &SiteSnapshot) -> bool {
+    let becomes_approved = node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some();
+    let was_removed = node.phase == Phase::Removed;
+    let is_named = pending_name(node, snapshot).is_some();
+    becomes_approved
+        || was_removed
+        || is_named
+        || node.mac != machine.mac
+        || !node.fingerprint.macs.contains(&machine.mac)
 }
 
-fn before<'m>(model: &'m Model, sighting: &ObservedMachine) -> Option<&'m Node> {
-    if model.node(sighting.node_id()).is_some_and(|node| node.phase != Phase::Removed) {
+fn find_former_record<'m>(model: &'m Model, machine: &ObservedMachine) -> Option<&'m Node> {
+    if model.node(machine.node_id()).is_some_and(|node| node.phase != Phase::Removed) {
         return None;
     }
     let same = |node: &&Node| {
-        node.fingerprint.uuid == sighting.fingerprint.uuid
-            && identify(Some(*node), sighting, IdentityConflict::default()) == Identified::Known
+        node.fingerprint.uuid == machine.fingerprint.uuid
+            && identify(Some(*node), machine, IdentityConflict::default()) == Identified::Known
     };
-    sighting.other_bases.iter().filter_map(|basis| model.node(basis.node_id())).find(same)
+    machine.other_bases.iter().filter_map(|basis| model.node(basis.node_id())).find(same)
 }
 
-/// A boot that is still under way.
+/// True while a boot is in progress.
 fn is_open(session: &BootSession, now: Timestamp) -> bool {
     let starts = session.reached(Stage::Kernel).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
     session.reached(Stage::Online).is_none() && (session.is_fresh(now) || starts)
 }
 
-/// True in the phases in which a node has a link, unless that was lost a moment ago.
+/// True in the phases in which a node normally has a link.
 pub(crate) fn has_link(phase: Phase) -> bool {
     use Phase::{Degraded, Draining, Enrolling, Maintenance, Online, Rebuilding};
     matches!(phase, Enrolling | Degraded | Online | Draining | Maintenance | Rebuilding)
 }
 
-/// Why a sighting is not written down.
-enum RejectedSighting {
-    /// It is of another machine than the node that it would be.
+/// Why a machine was not identified.
+enum IdentifyError {
+    /// Another machine has this identity or MAC address.
     Collision {
-        /// The node whose it is.
+        /// The node that owns it.
         with: NodeId,
         detail: String,
-        /// It is certain that these are two.
+        /// Two machines certainly exist.
         shared: bool,
     },
     Store(StoreError),
 }
 
-impl From<StoreError> for RejectedSighting {
+impl From<StoreError> for IdentifyError {
     fn from(error: StoreError) -> Self {
-        RejectedSighting::Store(error)
+        IdentifyError::Store(error)
     }
 }
 
-/// A sighting, and what it is measured by.
+/// A machine, and the state that decides its identity.
 struct Identification<'a> {
-    sighting: &'a ObservedMachine,
-    asked: BootRequest,
-    /// The link of the node answers, or was there a moment ago.
-    is_near: bool,
-    /// Another node that has this network card so far, and whose link does not answer.
+    machine: &'a ObservedMachine,
+    request: BootRequest,
+    /// The node is present: its link is or was live, or its NIC answers.
+    is_node_present: bool,
+    /// Another node that had this NIC and is not present.
     owner: Option<NodeId>,
-    live: &'a SiteSnapshot,
-    order: &'a (dyn Fn(Principal) -> AuditContext + Sync),
+    snapshot: &'a SiteSnapshot,
+    audit_for: &'a (dyn Fn(Principal) -> AuditContext + Sync),
     now: Timestamp,
 }
 
 impl Identification<'_> {
-    /// Who it is, as far as that is known now.
-    fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, RejectedSighting> {
-        let claim = known.map_or_else(IdentityConflict::default, |known| self.claim(model, known));
-        match identify(known, self.sighting, claim) {
+    fn identified(&self, model: &Model, known: Option<&Node>) -> Result<Identified, IdentifyError> {
+        let conflict = known.map_or_else(IdentityConflict::default, |known| self.conflict(model, known));
+        match identify(known, self.machine, conflict) {
             Identified::Collision { detail } => {
-                let differs = known.is_some_and(|known| known.differs(self.sighting));
-                let shared = self.asked.link_is_live || differs;
-                Err(RejectedSighting::Collision { with: self.sighting.node_id(), detail, shared })
+                let differs = known.is_some_and(|known| known.differs(self.machine));
+                let shared = self.request.link_is_live || differs;
+                Err(IdentifyError::Collision { with: self.machine.node_id(), detail, shared })
             }
             identified => Ok(identified),
         }
     }
 
-    /// What speaks against the known node having another network card now: it lives, or boots by one that it has. A link that
-    /// was lost a moment ago, by a restart of this process or a blip, is as good as a live one.
-    fn claim(&self, model: &Model, known: &Node) -> IdentityConflict {
-        let others = known.fingerprint.macs.iter().filter(|mac| **mac != self.sighting.mac);
+    /// Signs that the known node still uses another NIC: it is present, or boots from that NIC. A link that was lost a moment ago, by a
+    /// restart of meshd or a short interruption, counts as live.
+    fn conflict(&self, model: &Model, known: &Node) -> IdentityConflict {
+        let others = known.fingerprint.macs.iter().filter(|mac| **mac != self.machine.mac);
         let boots_elsewhere = others.filter_map(|mac| model.newest_session(*mac)).any(|boot| {
-            // From its DHCP on, when it is not said yet which node it is.
+            // Before its script, a boot has no node yet.
             boot.node.is_none_or(|of| of == known.id) && is_open(boot, self.now)
         });
-        let link_is_live = self.asked.link_is_live || self.is_near;
+        let link_is_live = self.request.link_is_live || self.is_node_present;
         IdentityConflict { link_is_live, boots_elsewhere }
     }
 
-    /// Writes down what a sighting tells: a new node, a known one, or one with other parts. Who it is is decided here, where nothing
-    /// can come between: another machine that shows the same may have been met a moment ago.
-    fn record(&self, tx: &mut Tx<'_>) -> Result<Node, RejectedSighting> {
-        let Identification { sighting, now, .. } = *self;
-        let (id, mac) = (sighting.node_id(), sighting.mac);
+    /// Stores a new node, or the changes of a known one. The transaction identifies the machine again: another machine with the same
+    /// identity may have been stored since the first check.
+    fn record(&self, tx: &mut Tx<'_>) -> Result<Node, IdentifyError> {
+        let Identification { machine, now, .. } = *self;
+        let (id, mac) = (machine.node_id(), machine.mac);
         let identified = self.identified(tx.before(), tx.node(id))?;
         let owner = tx.before().node_of_mac(mac).map(|other| other.id).filter(|other| *other != id);
         if let Some(with) = owner.filter(|_| owner != self.owner) {
-            let detail = format!("MAC {mac} is that of node {with} now");
-            return Err(RejectedSighting::Collision { with, detail, shared: false });
+            let detail = format!("MAC {mac} belongs to node {with} now");
+            return Err(IdentifyError::Collision { with, detail, shared: false });
         }
-        let event = |kind, detail: String| Event::new(now, Actor::Node, kind, detail).of_node(id);
         let mut node = match tx.node(id).filter(|node| node.phase != Phase::Removed) {
             Some(node) => node.clone(),
             None => self.discover(tx),
         };
         if let Identified::HardwareChanged { detail } = &identified {
             if node.raise(ConditionKind::HardwareChanged, detail, now) {
-                tx.event(event(EventKind::Raised { condition: ConditionKind::HardwareChanged }, detail.clone()));
+                let event = raised(now, Actor::Node, ConditionKind::HardwareChanged, detail.clone());
+                tx.event(event.of_node(id));
             }
-            let before = std::mem::replace(&mut node.fingerprint, sighting.fingerprint.clone());
+            let before = std::mem::replace(&mut node.fingerprint, machine.fingerprint.clone());
             node.fingerprint.macs.extend(before.macs);
-            // A loader may not know it; the agent says at its next link whether that is another one too.
+            // A loader may not know the board serial; the agent reports it at its next link.
             if node.fingerprint.board_serial.is_empty() {
                 node.fingerprint.board_serial = before.board_serial;
             }
         }
         node.mac = mac;
         node.fingerprint.macs.insert(mac);
-        node.address = Some(self.asked.from.into());
-        name_by_site(tx, &mut node, self.live, now);
-        approve_by_site(tx, &mut node, self.live, self.order, now);
-        // It was taken for another machine while it was not certain that the old card is gone.
+        node.address = Some(self.request.from.into());
+        name_by_site(tx, &mut node, self.snapshot, now);
+        approve_automatically(tx, &mut node, self.snapshot, self.audit_for, now);
+        // The machine was recorded as conflicting until the old NIC was certainly gone.
         let resolved = node.remove_rival(mac) && node.rivals.is_empty();
         tx.put_node(node.clone());
         if let Some(owner) = owner {
-            moved_card(tx, owner, id, mac, now);
+            record_moved_nic(tx, owner, id, mac, now);
         }
         if resolved {
-            clear(tx, id, ConditionKind::IdCollision, Actor::Node, now);
-            clear(tx, id, ConditionKind::WeakIdentity, Actor::Node, now);
+            clear_condition(tx, id, ConditionKind::IdCollision, Actor::Node, now);
+            clear_condition(tx, id, ConditionKind::WeakIdentity, Actor::Node, now);
         }
         Ok(tx.node(id).cloned().unwrap_or(node))
     }
 
-    /// A machine that nobody knows, or that was forgotten.
+    /// Creates the record of an unknown or removed machine.
     fn discover(&self, tx: &mut Tx<'_>) -> Node {
-        let Identification { sighting, now, .. } = *self;
-        let ObservedMachine { basis, fingerprint, mac, .. } = sighting.clone();
+        let Identification { machine, now, .. } = *self;
+        let ObservedMachine { basis, fingerprint, mac, .. } = machine.clone();
         let id = basis.node_id();
         let event = Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis} MAC {mac}"));
         tx.event(event.of_node(id));
         let mut node = Node::discovered(basis, fingerprint, mac, now);
-        if let Some(gone) = tx.node(id).cloned() {
-            node.released_at = gone.released_at;
-            phase_event(tx, id, None, Some((gone.phase, node.phase)), Actor::Node, now);
+        if let Some(removed_record) = tx.node(id).cloned() {
+            node.released_at = removed_record.released_at;
+            phase_event(tx, id, None, Some((removed_record.phase, node.phase)), Actor::Node, now);
         }
-        // It has an ID of its own now: no longer a rival of the node whose UUID it shows.
-        for other in sighting.other_bases.iter().map(Basis::node_id) {
-            let was_rival = tx.node(other).is_some_and(|node| node.rivals.iter().any(|rival| rival.mac == mac));
-            if was_rival && tx.edit_node(other, |node| node.remove_rival(mac) && node.rivals.is_empty()) == Some(true) {
-                clear(tx, other, ConditionKind::IdCollision, Actor::Node, now);
+        // With its own ID, the machine no longer conflicts with the node that has the same UUID.
+        for other in machine.other_bases.iter().map(Basis::node_id) {
+            let was_conflicting =
+                tx.node(other).is_some_and(|node| node.rivals.iter().any(|conflicting| conflicting.mac == mac));
+            if was_conflicting
+                && tx.edit_node(other, |node| node.remove_rival(mac) && node.rivals.is_empty()) == Some(true)
+            {
+                clear_condition(tx, other, ConditionKind::IdCollision, Actor::Node, now);
             }
         }
         node
     }
 }
 
-/// A network card of one node boots another one now: a MAC address is never two nodes'.
-fn moved_card(tx: &mut Tx<'_>, from: NodeId, to: NodeId, mac: MacAddr, now: Timestamp) {
-    let detail = format!("its network card {mac} is in node {to} now");
-    let raised = tx.edit_node(from, |node| {
-        node.fingerprint.macs.remove(&mac);
-        node.raise(ConditionKind::HardwareChanged, &detail, now)
-    });
-    if raised == Some(true) {
-        let kind = EventKind::Raised { condition: ConditionKind::HardwareChanged };
-        tx.event(Event::new(now, Actor::Node, kind, detail).of_node(from));
-    }
+/// Records that a NIC moved to another node: a MAC address belongs to one node only.
+fn record_moved_nic(tx: &mut Tx<'_>, from: NodeId, to: NodeId, mac: MacAddr, now: Timestamp) {
+    let detail = format!("its NIC {mac} is in node {to} now");
+    tx.edit_node(from, |node| node.fingerprint.macs.remove(&mac));
+    raise_if_new(tx, from, None, (ConditionKind::HardwareChanged, &detail), Actor::Node, now);
 }

@@ -10,7 +10,7 @@
 //! | `session_guard` | keeps the boot of a machine from other machines |
 //! | `identify_machine` | which node a machine is, and whether it may boot |
 //! | `script_cache` | the same script for a repeated request |
-//! | `queue` | how many machines load at once |
+//! | `queue` | limits how many machines load at once |
 //! | `boot_log` | logs of boots: pieces from agents, and reports of failed boots |
 //! | `overlay` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
@@ -31,11 +31,16 @@ mod stalls;
 pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
 pub use fetch::Fetched;
 pub use overlay::{OverlayDenied, OverlayTransfer};
-pub use queue::LineState;
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
-pub(super) use stalls::LOOK_INTERVAL;
+pub(super) use stalls::SCAN_INTERVAL;
 
-use super::{enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf};
+use super::{
+    enrolment::Enrolment,
+    environment::{Environment, interval::Interval},
+    generations::Generations,
+    links::Links,
+    locks::Leaf,
+};
 use boot_log::{LOG_LIMITS, LogBudget};
 use bytes::Bytes;
 use meshd_model::boot::BootQueue;
@@ -44,7 +49,7 @@ use meshd_store::PieceLogs;
 use meshd_types::BootSessionId;
 use overlay::PendingOverlay;
 use queue::Repeats;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Boots machines.
 pub struct BootService {
@@ -54,16 +59,14 @@ pub struct BootService {
     generations: Arc<Generations>,
     /// Loaders by file name.
     loaders: BTreeMap<String, Bytes>,
-    /// The overlay that the script of each session promised: the delivered one has the same generation.
-    promises: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
+    /// The overlay that the script of each session names: the delivered overlay has the same generation.
+    pending_overlays: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
     queue: Leaf<BootQueue>,
     repeats: Repeats,
     segments: Leaf<Vec<SegmentHealth>>,
     logs: Arc<PieceLogs<BootSessionId, LogSource>>,
-    /// What nodes have sent of their logs.
     log_budgets: Leaf<BTreeMap<BootSessionId, LogBudget>>,
-    /// Monotonic time of the last sweep of the logs.
-    swept: Leaf<Option<Duration>>,
+    log_sweeps: Interval,
 }
 
 impl BootService {
@@ -75,7 +78,7 @@ impl BootService {
         loaders: BTreeMap<String, Bytes>,
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
-        let (promises, repeats, segments, log_budgets, swept) = Default::default();
+        let (pending_overlays, repeats, segments, log_budgets, log_sweeps) = Default::default();
         let logs = Arc::new(PieceLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
         BootService {
             env,
@@ -83,13 +86,13 @@ impl BootService {
             enrolment,
             generations,
             loaders,
-            promises,
+            pending_overlays,
             queue,
             repeats,
             segments,
             logs,
             log_budgets,
-            swept,
+            log_sweeps,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which node has a network card or an address, and whether its machine is present on the wire.
+//! Maps NICs and addresses to nodes, and detects whether the machine of a node is present on the wire.
 
 use crate::{
     boot::{BootService, identify_machine::has_link},
@@ -14,44 +14,45 @@ use std::{
 impl BootService {
     /// True if the machine of this node is present: its link was alive within the last moments, or its own NIC answers for its address.
     /// A link that was lost by a restart of meshd or a short interruption counts as live.
-    pub(crate) async fn is_present(&self, node: &Node, asker: Ipv4Addr) -> bool {
-        let is_near = has_link(node.phase) && self.links.silence(node.id) <= self.env.site().agent.offline_after;
-        if is_near && fail::defends("boot-recent-link") {
+    pub(crate) async fn is_present(&self, node: &Node, requester: Ipv4Addr) -> bool {
+        let is_recently_linked =
+            has_link(node.phase) && self.links.silence(node.id) <= self.env.site().agent.offline_after;
+        if is_recently_linked && fail::defends("boot-recent-link") {
             return true;
         }
         match node.address {
             // A requester would answer for its own address.
-            Some(IpAddr::V4(address)) if address != asker && node.phase.is_admitted() => {
+            Some(IpAddr::V4(address)) if address != requester && node.phase.is_admitted() => {
                 fail::defends("boot-arp-probe") && self.env.lan.holders(address).await.contains(&node.mac)
             }
             _ => false,
         }
     }
 
-    /// Records that another machine used DHCP as a network card. `who` limits how often.
-    pub async fn dhcp_alarm(&self, mac: MacAddr, kind: ConditionKind, who: &str, detail: String) {
+    /// Records that another machine used the MAC address of a NIC in DHCP. `sender` is the key of the rate limit.
+    pub async fn dhcp_alarm(&self, mac: MacAddr, kind: ConditionKind, sender: &str, detail: String) {
         let (node, session) = self.env.store.read(|model| {
             (model.node_of_mac(mac).map(|node| node.id), model.newest_session(mac).map(|session| session.id))
         });
         // Alarms about other machines must not exhaust the limit of this one.
-        let of = node.map_or_else(|| "nobody".to_owned(), |node| node.to_string());
-        self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {who} as {of}"), detail }).await;
+        let target = node.map_or_else(|| "nobody".to_owned(), |node| node.to_string());
+        self.env.alarm(Alarm { kind, node, session, cause: format!("DHCP by {sender} as {target}"), detail }).await;
     }
 
     /// The NICs of approved nodes: their addresses are never leased to others.
-    pub fn approved_cards(&self) -> BTreeSet<MacAddr> {
+    pub fn approved_nics(&self) -> BTreeSet<MacAddr> {
         self.env.store.read(|model| {
             let approved = model.nodes().filter(|node| node.phase.is_admitted());
             approved.flat_map(|node| node.fingerprint.macs.iter().copied().chain([node.mac])).collect()
         })
     }
 
-    /// Returns true if a network card is an approved node's.
-    pub fn is_approved_card(&self, mac: MacAddr) -> bool {
+    /// True if the NIC belongs to an approved node.
+    pub fn is_approved_nic(&self, mac: MacAddr) -> bool {
         self.env.store.read(|model| model.node_of_mac(mac).is_some_and(|node| node.phase.is_admitted()))
     }
 
-    /// Returns true while the machine of a network card boots from an address or has its link from there.
+    /// True while the machine of a NIC boots from an address or has its link from there.
     pub fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let now = self.env.now();
         let (boots, node) = self.env.store.read(|model| {
@@ -62,9 +63,8 @@ impl BootService {
         boots || node.is_some_and(|node| self.links.link_state(node).since.is_some())
     }
 
-    /// Returns true for an approved node.
     pub fn is_approved_node(&self, id: NodeId) -> bool {
-        self.env.store.read(|model| model.standing_for(id).is_some_and(|node| node.phase.is_admitted()))
+        self.env.store.read(|model| model.current_node(id).is_some_and(|node| node.phase.is_admitted()))
     }
 
     /// Returns whether the node of a NIC enrolled on a local segment, and its relay port. Both are known for the boot NIC;

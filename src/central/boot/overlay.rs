@@ -2,7 +2,7 @@
 
 use crate::{
     boot::{BootService, script_cache::CachedScript},
-    environment::{alarms::Alarm, records::reach},
+    environment::alarms::Alarm,
     generations::Rendered,
 };
 use bytes::Bytes;
@@ -22,15 +22,15 @@ use meshd_trust::{
 use meshd_types::{BootSessionId, Digest, Secret, Timestamp, fail};
 use std::{net::Ipv4Addr, sync::Arc};
 
-/// Maximum number of promises, one for each machine between script and overlay. [`BootService::forget_promises`] removes them.
-const MAX_PROMISES: usize = 65_536;
+/// Maximum number of machines between script and overlay.
+const MAX_PENDING: usize = 65_536;
 
-/// The promise of a session's script, and its time.
+/// An overlay that a delivered script names.
 pub(crate) struct PendingOverlay {
     at: Timestamp,
     rendered: Rendered,
-    /// The script, for repeated requests.
-    pub(crate) told: Option<Arc<CachedScript>>,
+    /// The script for repeated requests.
+    pub(crate) script: Option<Arc<CachedScript>>,
 }
 
 /// Why there is no overlay.
@@ -56,13 +56,13 @@ impl From<StoreError> for OverlayDenied {
 
 /// A transfer of an overlay. If it is dropped before [`OverlayTransfer::finished`], the capability stays usable.
 pub struct OverlayTransfer {
-    /// What to send, in order. The large pieces are shared by all boots.
+    /// Bytes to send, in order. All boots share the large pieces.
     pub pieces: Vec<Bytes>,
     boot: Arc<BootService>,
-    promise: Option<Rendered>,
+    pending: Option<Rendered>,
     id: TransferId,
     grant: Grant,
-    done: bool,
+    is_finished: bool,
 }
 
 impl BootService {
@@ -70,7 +70,7 @@ impl BootService {
     pub async fn open_overlay(
         self: &Arc<Self>,
         capability: &str,
-        form: Delivery,
+        delivery: Delivery,
         from: Ipv4Addr,
     ) -> Result<OverlayTransfer, OverlayDenied> {
         let now = self.env.now();
@@ -83,20 +83,20 @@ impl BootService {
         let mut transfer = OverlayTransfer {
             pieces: Vec::new(),
             boot: self.clone(),
-            promise: None,
+            pending: None,
             id: transfer.id,
             grant: transfer.grant,
-            done: false,
+            is_finished: false,
         };
         let grant = transfer.grant;
-        if let Err(wire) = self.check_grant_neighbour(&grant, from).await {
-            return Err(self.used_elsewhere(&grant, from, wire).await);
+        if let Err(mismatch) = self.check_grant_neighbour(&grant, from).await {
+            return Err(self.alarm_foreign_use(&grant, from, mismatch).await);
         }
-        let promise = self.promises.lock().get(&grant.session).map(|promised| promised.rendered.clone());
-        let Some(promise) = promise else { return Err(OverlayDenied::Gone) };
-        let (token, generation) = self.choose(transfer.id, &grant, &promise, now).await?;
+        let pending = self.pending_overlays.lock().get(&grant.session).map(|pending| pending.rendered.clone());
+        let Some(pending) = pending else { return Err(OverlayDenied::Gone) };
+        let (token, generation) = self.record_delivery(transfer.id, &grant, &pending, now).await?;
         // Only an approved node gets a token and files with secrets.
-        let secrets = if token.is_some() { self.secrets(&promise)? } else { Vec::new() };
+        let secrets = if token.is_some() { self.secrets(&pending)? } else { Vec::new() };
         let part = BootPart {
             version: meshd_proto::VERSION,
             node: grant.node,
@@ -106,11 +106,11 @@ impl BootService {
             roots_pem: Some(self.enrolment.authority().roots_pem().to_owned()),
             token,
         };
-        transfer.pieces = match form {
-            Delivery::Initrd => deliver(&promise.overlay, &part, &secrets),
-            Delivery::Url => deliver_targz(&promise.overlay, &part, &secrets),
+        transfer.pieces = match delivery {
+            Delivery::Initrd => deliver(&pending.overlay, &part, &secrets),
+            Delivery::Url => deliver_targz(&pending.overlay, &part, &secrets),
         };
-        transfer.promise = Some(promise);
+        transfer.pending = Some(pending);
         Ok(transfer)
     }
 
@@ -120,7 +120,7 @@ impl BootService {
         match probed {
             Ok(grant) => match self.check_grant_neighbour(&grant, from).await {
                 Ok(()) => Ok(()),
-                Err(wire) => Err(self.used_elsewhere(&grant, from, wire).await),
+                Err(mismatch) => Err(self.alarm_foreign_use(&grant, from, mismatch).await),
             },
             Err(Denied::Unknown) => Err(OverlayDenied::NotFound),
             Err(denied @ Denied::Foreign(_)) => Err(self.denied(denied, from).await),
@@ -136,24 +136,24 @@ impl BootService {
     }
 
     /// Raises an alarm: another machine with the right address presents the capability.
-    async fn used_elsewhere(&self, grant: &Grant, from: Ipv4Addr, wire: String) -> OverlayDenied {
+    async fn alarm_foreign_use(&self, grant: &Grant, from: Ipv4Addr, mismatch: String) -> OverlayDenied {
         self.env
             .alarm(Alarm {
                 kind: ConditionKind::BootImpersonated,
                 node: Some(grant.node),
                 session: Some(grant.session),
                 cause: format!("overlay by {from}"),
-                detail: format!("{from} asked for the overlay of {}: {wire}", grant.node),
+                detail: format!("{from} asked for the overlay of {}: {mismatch}", grant.node),
             })
             .await;
         OverlayDenied::NotFound
     }
 
     /// Renders the files with secrets for this delivery.
-    fn secrets(&self, promise: &Rendered) -> Result<Vec<Delivered>, OverlayDenied> {
+    fn secrets(&self, pending: &Rendered) -> Result<Vec<Delivered>, OverlayDenied> {
         let catalog = self.env.catalog();
-        let made = promise.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
-        made.collect::<Result<_, _>>().map_err(|fault| {
+        let contents = pending.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
+        contents.collect::<Result<_, _>>().map_err(|fault| {
             tracing::error!(%fault, "a file with a secret cannot be rendered");
             OverlayDenied::Busy
         })
@@ -161,11 +161,11 @@ impl BootService {
 
     /// Creates the token if the node is approved, and records the delivered overlay. Tokens of earlier overlays
     /// of this node become void. A node that gets its overlay without secrets has another generation.
-    async fn choose(
+    async fn record_delivery(
         &self,
         transfer: TransferId,
         grant: &Grant,
-        promise: &Rendered,
+        pending: &Rendered,
         now: Timestamp,
     ) -> Result<(Option<Secret<String>>, Generation), OverlayDenied> {
         let (token, hash) = token::mint(self.env.random());
@@ -181,23 +181,23 @@ impl BootService {
                 for hash in old {
                     tx.remove_token(hash);
                 }
-                let (whole, partial) = (promise.generation, !promise.overlay.secrets.is_empty());
-                let (mut generation, mut runs) = (whole, [None, None]);
+                let (full_generation, has_secrets) = (pending.generation, !pending.overlay.secrets.is_empty());
+                let (mut generation, mut protected) = (full_generation, [None, None]);
                 let admitted = tx.edit_node(grant.node, |node| {
-                    if partial && !node.phase.is_admitted() {
-                        generation = without_secrets(whole);
+                    if has_secrets && !node.phase.is_admitted() {
+                        generation = without_secrets(full_generation);
                     }
                     node.generation = Some(generation);
                     // The phase stays `booting` until the link opens.
                     node.clear(ConditionKind::RebootRequired);
-                    runs = [node.booted, node.pinned];
+                    protected = [node.booted, node.pinned];
                     node.phase.is_admitted()
                 });
                 let mut history = tx.history(grant.node);
-                let given = DeliveredGeneration { generation, ..given(promise, now) };
-                history.record_delivery(given, &runs.into_iter().flatten().collect::<Vec<_>>());
+                let delivered = DeliveredGeneration { generation, ..delivered(pending, now) };
+                history.record_delivery(delivered, &protected.into_iter().flatten().collect::<Vec<_>>());
                 tx.put_history(grant.node, history);
-                let detail = format!("profile {} generation {}", promise.what.profile, generation.0.short());
+                let detail = format!("profile {} generation {}", pending.what.profile, generation.0.short());
                 let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
                 tx.event(chosen.of_node(grant.node).in_session(grant.session));
                 if admitted != Some(true) {
@@ -238,66 +238,61 @@ impl BootService {
         answer
     }
 
-    /// Stores the promise of a session's script.
-    pub(crate) fn promise(&self, session: BootSessionId, rendered: Rendered, told: Option<Arc<CachedScript>>) {
+    /// Stores the overlay that the script of a session names.
+    pub(crate) fn add_pending_overlay(
+        &self,
+        session: BootSessionId,
+        rendered: Rendered,
+        script: Option<Arc<CachedScript>>,
+    ) {
         let at = self.env.now();
-        let mut promises = self.promises.lock();
-        if promises.len() < MAX_PROMISES || promises.contains_key(&session) {
-            promises.insert(session, PendingOverlay { at, rendered, told });
+        let mut pending_overlays = self.pending_overlays.lock();
+        if pending_overlays.len() < MAX_PENDING || pending_overlays.contains_key(&session) {
+            pending_overlays.insert(session, PendingOverlay { at, rendered, script });
         } else {
-            tracing::warn!("so many machines have a script and no overlay that one more has to ask again");
+            tracing::warn!("too many machines have a script and no overlay: one more has to retry");
         }
     }
 
-    /// Renews a promise; false if there is none.
-    pub(crate) fn promise_again(&self, session: BootSessionId, now: Timestamp) -> bool {
-        self.promises.lock().get_mut(&session).map(|promised| promised.at = now).is_some()
+    /// Extends the lifetime of a pending overlay. Returns false if there is none.
+    pub(crate) fn renew_pending_overlay(&self, session: BootSessionId, now: Timestamp) -> bool {
+        self.pending_overlays.lock().get_mut(&session).map(|pending| pending.at = now).is_some()
     }
 
-    /// Removes promises without a usable capability.
-    pub(crate) fn forget_promises(&self, now: Timestamp) {
-        self.promises.lock().retain(|_, promised| now.since(promised.at) <= CAPABILITY_LIFE);
+    /// Removes pending overlays without a usable capability.
+    pub(crate) fn remove_expired_overlays(&self, now: Timestamp) {
+        self.pending_overlays.lock().retain(|_, pending| now.since(pending.at) <= CAPABILITY_LIFE);
     }
 }
 
-fn given(promise: &Rendered, now: Timestamp) -> DeliveredGeneration {
-    let BootContents { profile, image, .. } = &*promise.what;
+fn delivered(pending: &Rendered, now: Timestamp) -> DeliveredGeneration {
+    let BootContents { profile, image, .. } = &*pending.what;
     let (profile, image) = (profile.clone(), image.clone());
-    let (generation, version) = (promise.generation, promise.version);
-    let layers = promise.layers.clone();
+    let (generation, version) = (pending.generation, pending.version);
+    let layers = pending.layers.clone();
     DeliveredGeneration { generation, profile, image, version, layers, given_at: now, booted_at: None, last_at: now }
 }
 
 impl OverlayTransfer {
     /// The last byte was written: the capability is spent.
     pub async fn finished(mut self) {
-        self.done = true;
-        if let Some(promise) = self.promise.take() {
-            self.boot.generations.keep(promise);
+        self.is_finished = true;
+        if let Some(pending) = self.pending.take() {
+            self.boot.generations.queue_for_archive(pending);
         }
         metrics::counter!("meshd_overlays_total").increment(1);
-        let (now, grant) = (self.boot.env.now(), self.grant);
+        let session = self.grant.session;
         if self.boot.enrolment.capabilities.lock().finish(self.id) {
-            self.boot.promises.lock().remove(&grant.session);
+            self.boot.pending_overlays.lock().remove(&session);
         }
-        meshd_types::fail::point("overlay-sent");
-        let marked = self.boot.env.store.commit(|tx| {
-            reach(tx, grant.session, Stage::Overlay, now);
-            Ok::<_, StoreError>(tx.session(grant.session).map(|session| session.mac))
-        });
-        match marked.await {
-            Ok(Some(mac)) => self.boot.loaded(mac, Stage::Overlay),
-            Ok(None) => {}
-            Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot record a boot stage");
-            }
-        }
+        fail::point("overlay-sent");
+        self.boot.record_loaded(Stage::Overlay, |_| Some(session)).await;
     }
 }
 
 impl Drop for OverlayTransfer {
     fn drop(&mut self) {
-        if !self.done {
+        if !self.is_finished {
             self.boot.enrolment.capabilities.lock().abort(self.id);
         }
     }

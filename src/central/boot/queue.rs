@@ -1,6 +1,6 @@
 //! Limits how many machines load at once. The queue itself is [`BootQueue`](meshd_model::boot::BootQueue).
 
-use crate::{boot::BootService, locks::Leaf};
+use crate::{boot::BootService, environment::alarms::log_failure, locks::Leaf};
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{MachineState, QueueAnswer, Refusal},
@@ -10,40 +10,23 @@ use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
 use std::collections::BTreeMap;
 
-/// The state of the boot queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LineState {
-    /// Boots between their script and their overlay.
-    pub loading: usize,
-    /// `[boot].max_loading`.
-    pub limit: usize,
-    /// Machines that wait in iPXE.
-    pub waiting: usize,
-}
-
 impl BootService {
-    /// Returns the state of the queue.
-    pub fn line(&self) -> LineState {
-        let line = self.queue.lock();
-        LineState { loading: line.loading(), limit: self.env.site().boot.max_loading, waiting: line.waiting() }
-    }
-
     /// Admits a machine, or refuses it with its place in the queue.
     pub(crate) fn enter_queue(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
-        let standing = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
-        let mut line = self.queue.lock();
-        let before = line.waiting();
-        let turn = line.ask(self.env.monotonic(), mac, standing);
-        let waiting = line.waiting();
-        metrics::gauge!("meshd_boot_loading").set(line.loading() as f64);
+        let state = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
+        let mut queue = self.queue.lock();
+        let before = queue.waiting();
+        let answer = queue.ask(self.env.monotonic(), mac, state);
+        let waiting = queue.waiting();
+        metrics::gauge!("meshd_boot_loading").set(queue.loading() as f64);
         metrics::gauge!("meshd_boot_waiting").set(waiting as f64);
-        drop(line);
+        drop(queue);
         match (before, waiting) {
-            (0, 1..) => tracing::info!("as many boots load as [boot].max_loading allows: machines wait in line"),
-            (1.., 0) => tracing::info!("no machine waits in line any more"),
+            (0, 1..) => tracing::info!("[boot].max_loading is reached: machines wait in the boot queue"),
+            (1.., 0) => tracing::info!("the boot queue is empty"),
             _ => {}
         }
-        match turn {
+        match answer {
             QueueAnswer::Admitted => Ok(()),
             QueueAnswer::Wait { seconds, place } => Err(Refusal::Busy { seconds, place }),
         }
@@ -61,12 +44,12 @@ impl BootService {
             Delivery::Initrd => Stage::Overlay,
             Delivery::Url => Stage::Packages,
         };
-        let mut line = self.queue.lock();
+        let mut queue = self.queue.lock();
         if stage == last {
-            line.finished(now, mac);
-            metrics::gauge!("meshd_boot_loading").set(line.loading() as f64);
+            queue.finished(now, mac);
+            metrics::gauge!("meshd_boot_loading").set(queue.loading() as f64);
         } else {
-            line.progressed(now, mac);
+            queue.progressed(now, mac);
         }
     }
 }
@@ -79,7 +62,6 @@ impl BootService {
 pub(crate) struct Repeats(Leaf<BTreeMap<BootSessionId, (u32, Timestamp)>>);
 
 impl Repeats {
-    /// One more.
     pub(crate) fn count(&self, session: BootSessionId, now: Timestamp) {
         let mut repeats = self.0.lock();
         let (count, last) = repeats.entry(session).or_insert((0, now));
@@ -104,9 +86,7 @@ impl BootService {
             }
             Ok::<_, StoreError>(())
         });
-        if let Err(error) = recorded.await {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record how often scripts were asked for");
-        }
+        log_failure(recorded.await, "cannot record repeated script requests");
     }
 }
 

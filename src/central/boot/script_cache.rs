@@ -4,7 +4,7 @@
 //! Session, address, identity and phase are checked at each request. Only rendering the text and writing the record are skipped.
 
 use crate::{
-    boot::{BootService, identify_machine::teaches, script::is_recorded},
+    boot::{BootService, identify_machine::changes_record, script::is_recorded},
     environment::site_snapshot::SiteSnapshot,
 };
 use meshd_model::{
@@ -21,14 +21,13 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// A delivered script and its inputs.
 pub(crate) struct CachedScript {
     request: ScriptRequest,
     endpoint: Endpoint,
-    /// A weak reference: the snapshot holds images in memory.
-    live: Weak<SiteSnapshot>,
+    /// Weak, because a snapshot holds images in memory.
+    snapshot: Weak<SiteSnapshot>,
     phase: Phase,
-    orders: Orders,
+    settings: BootSettings,
     /// The text before and after the capability.
     text: (String, String),
 }
@@ -41,41 +40,41 @@ impl CachedScript {
         capability: &Secret<String>,
         request: &ScriptRequest,
         endpoint: Endpoint,
-        live: &Arc<SiteSnapshot>,
+        snapshot: &Arc<SiteSnapshot>,
         node: &Node,
     ) -> Option<Arc<Self>> {
-        // Exposed to be cut out.
+        // Exposed to find its position.
         let (before, after) = script.split_once(capability.expose())?;
         let text = (before.to_owned(), after.to_owned());
         (!after.contains(capability.expose())).then(|| {
             Arc::new(CachedScript {
                 request: request.clone(),
                 endpoint,
-                live: Arc::downgrade(live),
+                snapshot: Arc::downgrade(snapshot),
                 // The phase at the next request, unless the node changes.
                 phase: match node.phase.on(PhaseChange::Boot) {
                     Ok(Transition::To(phase)) => phase,
                     Ok(Transition::Stay) | Err(_) => node.phase,
                 },
-                orders: Orders::of(node),
+                settings: BootSettings::of(node),
                 text,
             })
         })
     }
 
-    fn with(&self, capability: &Secret<String>) -> String {
-        // Exposed into the one script that is for this node.
+    fn with_capability(&self, capability: &Secret<String>) -> String {
+        // Exposed only in the script of this node.
         [self.text.0.as_str(), capability.expose(), self.text.1.as_str()].concat()
     }
 
-    fn is_of(&self, node: &Node) -> bool {
-        self.phase == node.phase && self.orders == Orders::of(node)
+    fn matches_node(&self, node: &Node) -> bool {
+        self.phase == node.phase && self.settings == BootSettings::of(node)
     }
 }
 
 /// The operator's settings that decide what a node boots.
 #[derive(PartialEq, Eq)]
-struct Orders {
+struct BootSettings {
     name: String,
     profile: Option<ProfileName>,
     vars: Vars,
@@ -84,9 +83,9 @@ struct Orders {
     pinned: Option<Generation>,
 }
 
-impl Orders {
+impl BootSettings {
     fn of(node: &Node) -> Self {
-        Orders {
+        BootSettings {
             name: node.name.clone(),
             profile: node.profile.clone(),
             vars: node.vars.clone(),
@@ -101,36 +100,36 @@ impl BootService {
     pub(crate) fn cached_script(
         &self,
         request: &ScriptRequest,
-        sighting: &ObservedMachine,
+        machine: &ObservedMachine,
         session: BootSessionId,
         from: Ipv4Addr,
         endpoint: Endpoint,
     ) -> Option<String> {
-        let told = self.promises.lock().get(&session)?.told.clone()?;
-        let same = told.request == *request && told.endpoint == endpoint;
-        let live = self.env.live();
-        if !same || !std::ptr::eq(told.live.as_ptr(), Arc::as_ptr(&live)) {
+        let cached = self.pending_overlays.lock().get(&session)?.script.clone()?;
+        let is_same_request = cached.request == *request && cached.endpoint == endpoint;
+        let snapshot = self.env.snapshot();
+        if !is_same_request || !std::ptr::eq(cached.snapshot.as_ptr(), Arc::as_ptr(&snapshot)) {
             return None;
         }
-        let id = sighting.node_id();
+        let id = machine.node_id();
         let unchanged = self.env.store.read(|model| {
             let node = model.node(id).filter(|node| {
-                told.is_of(node)
+                cached.matches_node(node)
                     && is_recorded(model, id, session, from)
-                    && identify(Some(node), sighting, IdentityConflict::default()) == Identified::Known
-                    && !teaches(node, sighting, &live)
+                    && identify(Some(node), machine, IdentityConflict::default()) == Identified::Known
+                    && !changes_record(node, machine, &snapshot)
             });
             node.cloned()
         });
-        self.enter_queue(sighting.mac, &unchanged?).ok()?;
+        self.enter_queue(machine.mac, &unchanged?).ok()?;
         let now = self.env.now();
         let grant = Grant { session, node: id, address: from };
         let capability = self.enrolment.capabilities.lock().grant(now, self.env.random(), grant);
-        // The promise must live as long as the capability.
-        if !self.promise_again(session, now) {
+        // The pending overlay must live as long as the capability.
+        if !self.renew_pending_overlay(session, now) {
             return None;
         }
         self.repeats.count(session, now);
-        Some(told.with(&capability))
+        Some(cached.with_capability(&capability))
     }
 }

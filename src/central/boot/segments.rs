@@ -4,14 +4,13 @@ use crate::boot::BootService;
 use meshd_config::DhcpMode;
 pub use meshd_dhcp::{OtherServer, PoolUse};
 
-/// The health of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentHealth {
-    /// Its name: the interface, or `relay-<address>`.
+    /// The interface, or `relay-<address>`.
     pub name: String,
     /// The role of meshd's DHCP service.
     pub mode: DhcpMode,
-    /// Addresses of the pool, by what they are; all zero without a pool.
+    /// Addresses of the pool by state; all zero without a pool.
     pub pool: PoolUse,
     /// Other DHCP and PXE servers on the segment, newest last.
     pub other_servers: Vec<OtherServer>,

@@ -3,71 +3,68 @@
 use crate::{
     boot::BootService,
     environment::{
-        alarms::report,
-        records::{clear, phase_event},
+        alarms::log_failure,
+        records::{clear_condition, phase_event, raise_if_new, raised},
     },
 };
 use meshd_model::fleet::{
-    Actor, BootLoop, BootSession, Chain, ConditionKind, Event, EventKind, Node, Phase, Stage, Stall, boot_loop, stall,
+    Actor, BootLoop, BootSession, Chain, ConditionKind, Node, Phase, Stage, Stall, boot_loop, stall,
 };
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::time::Duration;
 
 /// Interval of the scan of all boots. The shortest limit of a stage is minutes.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// A machine that runs Linux has fetched its overlay within this time since its kernel, or boots without one.
+pub(crate) const SCAN_INTERVAL: Duration = Duration::from_secs(5);
+/// Time from the kernel to the overlay. After it, a machine that runs Linux counts as booted without overlay.
 const OVERLAY_GRACE: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of boots that one scan records; the next scan records the rest.
-const MAX_FOUND: usize = 256;
+const MAX_RECORDED: usize = 256;
 
-/// The result of one scan.
 #[derive(Default)]
-struct Found {
+struct ScanResult {
     stalled: Vec<(BootSessionId, Option<NodeId>)>,
     looping: Vec<(BootSessionId, Option<NodeId>, BootLoop)>,
     /// Nodes whose newest boot is no longer stalled.
-    going_on: Vec<NodeId>,
+    recovered: Vec<NodeId>,
 }
 
 impl BootService {
     /// Scans the newest boot of every machine.
-    pub(crate) async fn watch_boots(&self) {
+    pub(crate) async fn scan_boots(&self) {
         let now = self.env.now();
         let uptime = self.env.monotonic().saturating_sub(self.env.started);
         let since = Timestamp::from_millis(now.millis() - i64::try_from(uptime.as_millis()).unwrap_or(i64::MAX));
-        let found = self.env.store.read(|model| self.look(model, since, now));
-        if found.stalled.is_empty() && found.looping.is_empty() && found.going_on.is_empty() {
+        let found = self.env.store.read(|model| self.find_stalls(model, since, now));
+        if found.stalled.is_empty() && found.looping.is_empty() && found.recovered.is_empty() {
             return;
         }
         // A flood of invented machines must not evict other events.
-        let told = |node: Option<NodeId>| node.is_some() || self.env.allows("strange boots");
+        let is_recorded = |node: Option<NodeId>| node.is_some() || self.env.allows("strange boots");
         let recorded = self.env.store.commit(|tx| {
             for (session, node) in &found.stalled {
                 let Some(stall) = tx.session(*session).and_then(|boot| self.stall_of(tx.before(), boot, since, now))
                 else {
                     continue;
                 };
-                put_stall(tx, *session, *node, stall, told(*node), now);
+                put_stall(tx, *session, *node, stall, is_recorded(*node), now);
             }
             for (session, node, looping) in &found.looping {
-                put_loop(tx, *session, *node, looping, told(*node), now);
+                put_loop(tx, *session, *node, looping, is_recorded(*node), now);
             }
-            for node in &found.going_on {
-                clear(tx, *node, ConditionKind::BootStalled, Actor::Node, now);
+            for node in &found.recovered {
+                clear_condition(tx, *node, ConditionKind::BootStalled, Actor::Node, now);
             }
             Ok::<_, StoreError>(())
         });
-        if let Err(error) = recorded.await {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of boots");
-        }
+        log_failure(recorded.await, "cannot record stalled boots");
     }
 
-    fn look(&self, model: &Model, since: Timestamp, now: Timestamp) -> Found {
-        let mut found = Found::default();
+    fn find_stalls(&self, model: &Model, since: Timestamp, now: Timestamp) -> ScanResult {
+        let mut found = ScanResult::default();
         for boot in model.newest_sessions().filter(|boot| boot.furthest() != Some(Stage::Online)) {
             let node = boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
-            if node.is_some_and(|node| !self.boots_now(model, node, boot)) {
+            if node.is_some_and(|node| !self.is_current_boot(model, node, boot)) {
                 continue;
             }
             let id = node.map(|node| node.id);
@@ -81,21 +78,23 @@ impl BootService {
                 found.looping.extend(looping.filter(|found| !found.reaches_script()).map(|found| (boot.id, id, found)));
             }
         }
-        let stands =
+        let is_marked_stalled =
             |node: &&Node| node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled);
-        let moves = |node: &&Node| model.boots_of(node).first().is_none_or(|boot| boot.stalled().is_none());
-        found.going_on.extend(model.nodes().filter(stands).filter(moves).map(|node| node.id).take(MAX_FOUND));
-        found.stalled.truncate(MAX_FOUND);
-        found.looping.truncate(MAX_FOUND);
+        let progresses = |node: &&Node| model.boots_of(node).first().is_none_or(|boot| boot.stalled().is_none());
+        found
+            .recovered
+            .extend(model.nodes().filter(is_marked_stalled).filter(progresses).map(|node| node.id).take(MAX_RECORDED));
+        found.stalled.truncate(MAX_RECORDED);
+        found.looping.truncate(MAX_RECORDED);
         found
     }
 
-    /// Returns whether a session is the present boot of its node: not the attempt of a second NIC, and not another machine that
-    /// uses its MAC address while the node runs.
-    fn boots_now(&self, model: &Model, node: &Node, boot: &BootSession) -> bool {
-        let gone = matches!(node.phase, Phase::Removed | Phase::Rejected);
-        let works = node.boot != Some(boot.id) && self.links.link_state(node.id).since.is_some();
-        !gone && !works && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
+    /// True for the present boot of a node: neither the attempt of a second NIC, nor another machine that uses its MAC address while the
+    /// node runs.
+    fn is_current_boot(&self, model: &Model, node: &Node, boot: &BootSession) -> bool {
+        let is_inactive = matches!(node.phase, Phase::Removed | Phase::Rejected);
+        let runs_another_boot = node.boot != Some(boot.id) && self.links.link_state(node.id).since.is_some();
+        !is_inactive && !runs_another_boot && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
     }
 
     fn stall_of(&self, model: &Model, boot: &BootSession, since: Timestamp, now: Timestamp) -> Option<Stall> {
@@ -103,7 +102,7 @@ impl BootService {
         let chain = Chain {
             transport: site.boot.kernel_transport,
             delivery: site.boot.delivery,
-            leases: boot.address.and_then(|own| model.lease(own)).is_some_and(|lease| lease.mac == boot.mac),
+            leases: boot.address.and_then(|address| model.lease(address)).is_some_and(|lease| lease.mac == boot.mac),
         };
         stall(boot, chain, since, now)
     }
@@ -135,27 +134,23 @@ impl BootService {
     /// Raises a condition for nodes that run Linux and never fetched their overlay.
     pub(crate) async fn watch_overlays(&self) {
         let now = self.env.now();
-        let bare = self.without_overlay(now);
-        if bare.is_empty() {
+        let without_overlay = self.without_overlay(now);
+        if without_overlay.is_empty() {
             return;
         }
         let recorded = self.env.store.commit(|tx| {
-            for id in &bare {
+            for id in &without_overlay {
                 let detail = "Linux runs, and its overlay was not fetched";
-                let raised = tx.edit_node(*id, |node| node.raise(ConditionKind::OverlayMissing, detail, now));
-                if raised == Some(true) {
-                    let kind = EventKind::Raised { condition: ConditionKind::OverlayMissing };
-                    tx.event(Event::new(now, Actor::Central, kind, detail).of_node(*id));
-                }
+                raise_if_new(tx, *id, None, (ConditionKind::OverlayMissing, detail), Actor::Central, now);
             }
             Ok::<_, StoreError>(())
         });
-        report(recorded.await);
+        log_failure(recorded.await, "cannot record missing overlays");
     }
 
     fn without_overlay(&self, now: Timestamp) -> Vec<NodeId> {
         self.env.store.read(|model| {
-            let bare = model.nodes().filter(|node| {
+            let without_overlay = model.nodes().filter(|node| {
                 let Some(session) = node.boot.and_then(|id| model.session(id)) else { return false };
                 // A boot that does not reach this stage is stalled, which is another condition.
                 let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
@@ -164,17 +159,24 @@ impl BootService {
                     && session.reached(Stage::Overlay).is_none()
                     && !node.conditions.iter().any(|condition| condition.kind == ConditionKind::OverlayMissing)
             });
-            bare.map(|node| node.id).collect()
+            without_overlay.map(|node| node.id).collect()
         })
     }
 }
 
-fn put_stall(tx: &mut Tx<'_>, session: BootSessionId, node: Option<NodeId>, stall: Stall, told: bool, now: Timestamp) {
+fn put_stall(
+    tx: &mut Tx<'_>,
+    session: BootSessionId,
+    node: Option<NodeId>,
+    stall: Stall,
+    is_recorded: bool,
+    now: Timestamp,
+) {
     let Stall { after, missing, since, cause, .. } = &stall;
     let detail = format!("stopped after {after}, {missing} is missing since {since}: {cause}");
     tracing::warn!(%session, node = node.map(tracing::field::display), %after, %missing, "boot stalled");
-    if told {
-        raise(tx, session, node, ConditionKind::BootStalled, detail, now);
+    if is_recorded {
+        raise_condition(tx, session, node, ConditionKind::BootStalled, detail, now);
     }
     tx.edit_session(session, |session| session.stalls.push(stall));
 }
@@ -184,17 +186,17 @@ fn put_loop(
     session: BootSessionId,
     node: Option<NodeId>,
     looping: &BootLoop,
-    told: bool,
+    is_recorded: bool,
     now: Timestamp,
 ) {
-    if told {
-        raise(tx, session, node, ConditionKind::BootLoop, looping.to_string(), now);
+    if is_recorded {
+        raise_condition(tx, session, node, ConditionKind::BootLoop, looping.to_string(), now);
     }
     tx.edit_session(session, |session| session.looping = true);
 }
 
 /// Raises a condition if the node is known; otherwise only the event names the machine.
-fn raise(
+fn raise_condition(
     tx: &mut Tx<'_>,
     session: BootSessionId,
     node: Option<NodeId>,
@@ -213,6 +215,5 @@ fn raise(
             node.raise(kind, &detail, now)
         });
     }
-    let event = Event::new(now, Actor::Central, EventKind::Raised { condition: kind }, detail);
-    tx.event(event.of_node(node).in_session(session));
+    tx.event(raised(now, Actor::Central, kind, detail).of_node(node).in_session(session));
 }

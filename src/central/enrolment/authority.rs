@@ -1,11 +1,11 @@
 //! The certificate authority, and its rotation while meshd runs.
 //!
-//! Linked nodes receive the new roots at once and renew. The old root stays trusted until its grace time is over. A node that comes back
-//! later is refused, and gets the condition `stale_ca`.
+//! Linked nodes receive the new roots at once and renew. The old root stays trusted until its grace time is over. A node that returns
+//! later is refused and gets the condition `stale_ca`.
 
 use crate::{
     enrolment::Enrolment,
-    environment::alarms::{Alarm, report},
+    environment::alarms::{Alarm, log_failure},
     links::{LinkCommand, LinkedNode},
 };
 use meshd_model::fleet::{AuditContext, ConditionKind, Event, EventKind, Node, Stage, Verb};
@@ -84,7 +84,7 @@ impl Enrolment {
         &self,
         grace: Duration,
         enrol_again: bool,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<Vec<AuthorityState>, RotateError> {
         if grace > MAX_GRACE {
             return Err(RotateError::Grace);
@@ -92,37 +92,37 @@ impl Enrolment {
         if enrol_again && !grace.is_zero() {
             return Err(RotateError::NeedsNoEnrolment);
         }
-        let _one = self.authority.changing.lock().await;
+        let _guard = self.authority.changing.lock().await;
         let (current, now) = (self.authority(), self.env.now());
         let orders = if enrol_again { self.enrolment_orders(now).await? } else { Vec::new() };
         let old = current.active().to_owned();
-        let made = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
-        let next = made.map_err(|_| RotateError::Interrupted)??;
+        let rotated = tokio::task::spawn_blocking(move || current.rotated(grace, now)).await;
+        let next = rotated.map_err(|_| RotateError::Interrupted)??;
         let new: BTreeSet<Digest> = orders.iter().map(|order| order.record.hash).collect();
-        let told = send_orders(orders, next.roots_pem());
+        let notified = send_orders(orders, next.roots_pem());
         self.authority.replace(next);
         let detail = match grace.as_secs() {
             0 => format!(
-                "root {old} is replaced by {}, and trusted no more; {} nodes enrol again",
+                "root {old} is replaced by {}, and no longer trusted; {} nodes enrol again",
                 self.authority().active(),
-                told.len()
+                notified.len()
             ),
-            s => format!("root {old} is replaced by {}, and trusted for {s} s more", self.authority().active()),
+            s => format!("root {old} is replaced by {}, and stays trusted for {s} s", self.authority().active()),
         };
-        let heard = self.links.last_heard();
+        let last_heard = self.links.last_heard();
         let changed = self.env.store.commit(|tx| {
             if grace.is_zero() {
-                forget_certificates(tx, &heard);
-                forget_tokens(tx, &new);
+                clear_certificates(tx, &last_heard);
+                remove_enrolment_orders(tx, &new);
             }
-            tx.event(Event::new(now, by, EventKind::AuthorityChanged, detail));
+            tx.event(Event::new(now, audit, EventKind::AuthorityChanged, detail));
             Ok::<_, StoreError>(())
         });
-        report(changed.await);
+        log_failure(changed.await, "cannot record the rotation of the authority");
         self.send_roots();
         if grace.is_zero() {
             for node in self.links.linked().into_iter().map(|linked| linked.node) {
-                match told.contains(&node) {
+                match notified.contains(&node) {
                     // The node reconnects within seconds, so it is not silent.
                     true => self.links.close_link(node, "the certificate authority was replaced; enrol again"),
                     false => self.links.sever_link(node, "the certificate authority was replaced; boot the node again"),
@@ -160,7 +160,7 @@ impl Enrolment {
     }
 
     /// Returns a guard that blocks a rotation.
-    pub(crate) async fn authority_stays(&self) -> tokio::sync::MutexGuard<'_, Timestamp> {
+    pub(crate) async fn lock_authority(&self) -> tokio::sync::MutexGuard<'_, Timestamp> {
         self.authority.changing.lock().await
     }
 
@@ -178,25 +178,25 @@ impl Enrolment {
     }
 
     /// Removes roots whose grace time is over.
-    pub(crate) async fn watch_authority(&self) {
-        let Ok(mut looked) = self.authority.changing.try_lock() else { return };
-        let (current, then, now) = (self.authority(), *looked, self.env.now());
-        let aged = tokio::task::spawn_blocking(move || current.aged(then, now)).await;
+    pub(crate) async fn remove_expired_roots(&self) {
+        let Ok(mut last_check) = self.authority.changing.try_lock() else { return };
+        let (current, previous, now) = (self.authority(), *last_check, self.env.now());
+        let aged = tokio::task::spawn_blocking(move || current.aged(previous, now)).await;
         match aged {
             Ok(Ok(Some(aged))) => {
-                let detail = format!("the grace of an older root is over; trusted: {}", names(&aged, now));
+                let detail = format!("the grace of an older root is over; trusted: {}", root_names(&aged, now));
                 self.authority.replace(aged);
-                let by = self.env.own_order(Verb::CaRotate);
-                self.env.record(Event::new(now, &by, EventKind::AuthorityChanged, detail)).await;
+                let audit = self.env.own_audit_context(Verb::CaRotate);
+                self.env.record(Event::new(now, &audit, EventKind::AuthorityChanged, detail)).await;
                 self.send_roots();
             }
             Ok(Ok(None)) | Err(_) => {}
             Ok(Err(error)) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot let go of an older root");
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot remove an expired root");
                 return;
             }
         }
-        *looked = now;
+        *last_check = now;
     }
 
     /// The roots that a node must trust, and whether it must renew its certificate.
@@ -207,7 +207,7 @@ impl Enrolment {
 
     /// Processes a failed TLS handshake: the client at this address trusts another authority, probably because its overlay is older than
     /// the authority. An address does not prove an identity, so the result is only a condition.
-    pub async fn distrusted(&self, from: IpAddr) {
+    pub async fn handshake_failed(&self, from: IpAddr) {
         let node = self.env.store.read(|model| {
             let boots = match from {
                 IpAddr::V4(from) => model.session_at(from).and_then(|session| session.node),
@@ -216,13 +216,13 @@ impl Enrolment {
             boots.or_else(|| model.nodes().find(|node| node.address == Some(from)).map(|node| node.id))
         });
         let Some(node) = node else { return };
-        self.stale(node, from, "does not trust this central node's authority").await;
+        self.stale_certificate(node, from, "does not trust this central node's authority").await;
     }
 
     /// Processes a certificate of a replaced authority.
-    pub async fn stale(&self, node: NodeId, from: IpAddr, what: &str) {
+    pub async fn stale_certificate(&self, node: NodeId, from: IpAddr, problem: &str) {
         let known = self.env.store.read(|model| model.node(node).is_some());
-        let detail = format!("{from} {what}; boot the node again, or give it a token: meshd token create {node}");
+        let detail = format!("{from} {problem}; boot the node again, or give it a token: meshd token create {node}");
         let (kind, cause) = (ConditionKind::StaleCa, format!("stale_ca {from}"));
         self.env.alarm(Alarm { kind, node: known.then_some(node), session: None, cause, detail }).await;
     }
@@ -236,7 +236,7 @@ impl Enrolment {
 }
 
 /// Voids the enrolment orders of an earlier rotation.
-fn forget_tokens(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
+fn remove_enrolment_orders(tx: &mut Tx<'_>, new: &BTreeSet<Digest>) {
     let is_old = |token: &&TokenRecord| {
         let has_linked = tx.before().session(token.session).is_some_and(|boot| boot.reached(Stage::Link).is_some());
         has_linked && token.used.is_none() && !token.is_manual() && !new.contains(&token.hash)
@@ -264,17 +264,17 @@ fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId>
 }
 
 /// Voids all earlier certificates, also one that is being renewed.
-fn forget_certificates(tx: &mut Tx<'_>, heard: &BTreeMap<NodeId, Timestamp>) {
-    let have = |node: &&Node| !node.certificates.is_empty();
-    let nodes: Vec<NodeId> = tx.before().nodes().filter(have).map(|node| node.id).collect();
+fn clear_certificates(tx: &mut Tx<'_>, last_heard: &BTreeMap<NodeId, Timestamp>) {
+    let has_certificate = |node: &&Node| !node.certificates.is_empty();
+    let nodes: Vec<NodeId> = tx.before().nodes().filter(has_certificate).map(|node| node.id).collect();
     for id in nodes {
         tx.edit_node(id, |node| {
             node.certificates.clear();
-            node.last_seen = heard.get(&id).map_or(node.last_seen, |heard| node.last_seen.max(*heard));
+            node.last_seen = last_heard.get(&id).map_or(node.last_seen, |last_heard| node.last_seen.max(*last_heard));
         });
     }
 }
 
-fn names(authority: &CertificateAuthority, now: Timestamp) -> String {
+fn root_names(authority: &CertificateAuthority, now: Timestamp) -> String {
     authority.roots(now).into_iter().map(|root| root.root).collect::<Vec<_>>().join(", ")
 }

@@ -4,8 +4,8 @@ use super::tokens;
 use crate::{
     enrolment::Enrolment,
     environment::{
-        alarms::{Alarm, raise},
-        records::{phase_event, reach},
+        alarms::{Alarm, raise_condition},
+        records::{phase_event, record_stage},
     },
 };
 use meshd_model::fleet::{
@@ -20,81 +20,78 @@ use meshd_trust::{
 use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, fail};
 use std::net::IpAddr;
 
-/// Why the agent plane refuses.
+/// Why the agent API refuses a request.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaneError {
-    /// No such token, or it is used, expired or somebody else's. All of these look the same from outside (EN-4).
+pub enum AgentApiError {
+    /// The token is unknown, used, expired or of another node. The answer does not reveal which (EN-4).
     #[error("not authorised")]
     Unauthorized,
     /// The certificate must be renewed first.
     #[error("the certificate has expired; renew it")]
     StaleCertificate,
-    /// What was sent makes no sense.
     #[error("{0}")]
     BadRequest(String),
-    /// Too much at once; later.
     #[error("the central node is busy; try again in some seconds")]
     Busy,
-    /// Our own fault. The text is for our log and is not sent.
+    /// The text is for the log and is not sent.
     #[error("{0}")]
     Internal(String),
 }
 
-impl From<StoreError> for PlaneError {
+impl From<StoreError> for AgentApiError {
     fn from(error: StoreError) -> Self {
         tracing::error!(error = &error as &dyn std::error::Error, "cannot write the store for an agent");
-        PlaneError::Internal("the store cannot be written".to_owned())
+        AgentApiError::Internal("the store cannot be written".to_owned())
     }
 }
 
-impl From<TrustError> for PlaneError {
+impl From<TrustError> for AgentApiError {
     fn from(error: TrustError) -> Self {
         match error {
-            TrustError::Request(why) => PlaneError::BadRequest(format!("the certificate request is refused: {why}")),
-            other => PlaneError::Internal(other.to_string()),
+            TrustError::Request(why) => AgentApiError::BadRequest(format!("the certificate request is refused: {why}")),
+            other => AgentApiError::Internal(other.to_string()),
         }
     }
 }
 
-/// The version of a first message must be one that is spoken here.
-pub(crate) fn check_version(version: u16) -> Result<(), PlaneError> {
+/// Refuses an unsupported protocol version.
+pub(crate) fn check_version(version: u16) -> Result<(), AgentApiError> {
     if is_supported_version(version) {
         return Ok(());
     }
-    Err(PlaneError::BadRequest(format!(
+    Err(AgentApiError::BadRequest(format!(
         "this central node supports protocol versions {OLDEST} to {VERSION}, not {version}; boot the node again"
     )))
 }
 
 impl Enrolment {
-    /// A token for a certificate.
-    pub async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, PlaneError> {
+    /// Exchanges a token for a certificate.
+    pub async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, AgentApiError> {
         check_version(request.version)?;
         let now = self.env.now();
-        // Used here and nowhere else: only its hash is compared.
         let hash = token::hash(request.token.expose());
-        // A stranger without a token costs a look-up, not a signature.
-        let Some(known) = self.env.store.read(|model| model.token(&hash).cloned()) else {
-            return Err(self.enrol_refused(&request, from, None, TokenRejection::NoToken).await);
+        // Without a token, a request costs a look-up and no signature.
+        let Some(stored) = self.env.store.read(|model| model.token(&hash).cloned()) else {
+            return Err(self.reject_enrolment(&request, from, None, TokenRejection::NoToken).await);
         };
         let node = self.env.store.read(|model| model.node(request.node).cloned());
-        // A token that was used, or is another node's, is an alarm that says more.
-        let is_first_use = !known.is_manual() && known.used.is_none() && known.node == request.node;
+        // A used token, or one of another node, raises a more specific alarm below.
+        let is_first_use = !stored.is_manual() && stored.used.is_none() && stored.node == request.node;
         if let Some(node) = node.as_ref().filter(|_| is_first_use && fail::defends("enrol-neighbour"))
             && let Err(wire) = self.env.check_node_neighbour(from, node).await
         {
-            return Err(self.enrol_refused(&request, from, None, TokenRejection::OtherMachine(wire)).await);
+            return Err(self.reject_enrolment(&request, from, None, TokenRejection::OtherMachine(wire)).await);
         }
-        let takes_over = self.takes_over(node.as_ref(), &request);
-        // Whoever holds an operator's token must not take the place of a node that is there.
-        if known.is_manual() && known.used.is_none() && self.links.probe(known.node).await {
-            return Err(self.enrol_refused(&request, from, None, TokenRejection::LinkAnswers).await);
+        let replaces_active_certificate = self.replaces_active_certificate(node.as_ref(), &request);
+        // A ticket must not replace a node that is present.
+        if stored.is_manual() && stored.used.is_none() && self.links.probe(stored.node).await {
+            return Err(self.reject_enrolment(&request, from, None, TokenRejection::LinkAnswers).await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         fail::point("enrol-issued");
-        let (by, live) = (self.env.node_order(Verb::Enrol), self.env.live());
+        let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
         let redeemed = self.env.store.commit(|tx| {
-            // Found by a hash that nobody can steer, and then compared in constant time.
+            // Found by its hash, then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
             let mut token = found.ok_or(TokenRejection::NoToken)?;
             let earlier = token.used;
@@ -102,20 +99,20 @@ impl Enrolment {
             redeemed.map_err(|refused| TokenRejection::Token(refused, Box::new(token.clone())))?;
             token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), ..used });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
-                tokens::let_in(tx, &token, &basis, &live, now);
+                tokens::approve_by_token(tx, &token, &basis, &snapshot, now);
             }
             let node = tx.node(request.node).ok_or(TokenRejection::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {
                 return Err(TokenRejection::NotAdmitted.into());
             }
-            if earlier.is_some_and(|used| has_linked_since(tx, request.session, used)) {
+            if earlier.is_some_and(|used| linked_after_use(tx, request.session, used)) {
                 let used = TokenRejection::Token(TokenRefused::Used, Box::new(token.clone()));
                 return Err(used.into());
             }
             tx.put_token(token);
-            certify(tx, request.node, request.session, &issued, &by, now);
-            if let Some(detail) = takes_over.as_ref().filter(|_| earlier.is_none()) {
-                raise(tx, request.node, request.session, ConditionKind::CertificateReplaced, detail, now);
+            store_certificate(tx, request.node, request.session, &issued, &audit, now);
+            if let Some(detail) = replaces_active_certificate.as_ref().filter(|_| earlier.is_none()) {
+                raise_condition(tx, request.node, request.session, ConditionKind::CertificateReplaced, detail, now);
             }
             Ok(())
         });
@@ -123,23 +120,23 @@ impl Enrolment {
             Ok(()) => {
                 fail::point("enrol-committed");
                 self.links.touch(request.node);
-                self.links.close_link(request.node, "the node has enrolled anew");
+                self.links.close_link(request.node, "the node has enrolled again");
                 Ok(issued.response(now))
             }
-            Err(RedeemError::Rejected(why)) => Err(self.enrol_refused(&request, from, Some(issued.key), why).await),
+            Err(RedeemError::Rejected(why)) => Err(self.reject_enrolment(&request, from, Some(issued.key), why).await),
             Err(RedeemError::Store(error)) => Err(error.into()),
         }
     }
 
-    /// Why the certificate that is asked for would replace that of a node which was online a moment ago, though nobody told it to
-    /// reboot. A power cycle looks the same, and so does somebody who takes the node over: an operator has to look.
-    fn takes_over(&self, node: Option<&Node>, request: &EnrolRequest) -> Option<String> {
+    /// Describes the replacement of a certificate that was in use a moment ago without an ordered reboot. Both a power cycle and an
+    /// attacker cause this, so an operator must check.
+    fn replaces_active_certificate(&self, node: Option<&Node>, request: &EnrolRequest) -> Option<String> {
         let node = node.filter(|node| !node.certificates.is_empty() && fail::defends("enrol-replaced-alarm"))?;
         let silence = self.links.silence(node.id);
         let ordered = self.env.store.read(|model| {
-            // A boot that began anew has sessions between the one that ran and this one.
-            let mut ran = model.boots_of(node).into_iter().filter(|boot| boot.reached(Stage::Link).is_some());
-            ran.find(|boot| boot.id != request.session).is_none_or(|boot| boot.reboot_ordered)
+            // Failed boots may lie between the linked session and this one.
+            let mut linked_boots = model.boots_of(node).into_iter().filter(|boot| boot.reached(Stage::Link).is_some());
+            linked_boots.find(|boot| boot.id != request.session).is_none_or(|boot| boot.reboot_ordered)
         });
         (silence <= self.env.site().agent.offline_after && !ordered && self.links.was_linked(node.id)).then(|| {
             let serial = node.certificates.last().map(|certificate| certificate.serial.clone()).unwrap_or_default();
@@ -147,31 +144,33 @@ impl Enrolment {
         })
     }
 
-    /// A certificate for another one, over its mutual TLS; it may have expired.
-    pub async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, PlaneError> {
+    /// Renews a certificate over mutual TLS; the present one may have expired.
+    pub async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
         check_version(request.version)?;
-        self.renew_for(peer.node, &shown(peer), &request.csr_pem).await
+        self.renew_for(peer.node, &peer_certificate(peer), &request.csr_pem).await
     }
 
     pub(crate) async fn renew_for(
         &self,
         id: NodeId,
-        shown: &Certificate,
+        peer_certificate: &Certificate,
         csr_pem: &str,
-    ) -> Result<EnrolResponse, PlaneError> {
-        self.honoured(id, shown)?;
+    ) -> Result<EnrolResponse, AgentApiError> {
+        self.check_certificate(id, peer_certificate)?;
         let now = self.env.now();
         let issued = self.authority().issue_node(csr_pem, id, now)?;
-        let by = self.env.node_order(Verb::Renew);
+        let audit = self.env.node_audit_context(Verb::Renew);
         self.env
             .store
             .commit(|tx| {
-                if !tx.node(id).is_some_and(|node| honours(node, shown)) {
-                    return Err(PlaneError::Unauthorized);
+                if !tx.node(id).is_some_and(|node| is_accepted(node, peer_certificate)) {
+                    return Err(AgentApiError::Unauthorized);
                 }
-                // The old one is honoured until the new one is used: the answer may be lost.
-                tx.edit_node(id, |node| node.certificates = vec![shown.clone(), listed(&issued)]);
-                let event = Event::new(now, &by, EventKind::CertificateIssued, "renewed");
+                // The old certificate stays valid until the new one is used, because the answer may be lost.
+                tx.edit_node(id, |node| {
+                    node.certificates = vec![peer_certificate.clone(), issued_certificate(&issued)]
+                });
+                let event = Event::new(now, &audit, EventKind::CertificateIssued, "renewed");
                 tx.event(event.of_node(id));
                 Ok(())
             })
@@ -179,38 +178,42 @@ impl Enrolment {
         Ok(issued.response(now))
     }
 
-    /// The node has put the certificate away that it was given over its link: from now on the link stands on it, and the one
-    /// before is over.
-    pub(crate) async fn renewed(&self, id: NodeId, shown: &Certificate) -> Result<(), PlaneError> {
+    /// Completes a renewal over the link: the node has stored the new certificate, and the former one becomes void.
+    pub(crate) async fn confirm_renewal(
+        &self,
+        id: NodeId,
+        peer_certificate: &Certificate,
+    ) -> Result<(), AgentApiError> {
         let newest = self.env.store.commit(|tx| {
-            let node = tx.node(id).filter(|node| honours(node, shown)).ok_or(PlaneError::Unauthorized)?;
-            let newest = node.certificates.last().unwrap_or(shown).clone();
+            let node =
+                tx.node(id).filter(|node| is_accepted(node, peer_certificate)).ok_or(AgentApiError::Unauthorized)?;
+            let newest = node.certificates.last().unwrap_or(peer_certificate).clone();
             tx.edit_node(id, |node| node.certificates = vec![newest.clone()]);
-            Ok::<_, PlaneError>(newest)
+            Ok::<_, AgentApiError>(newest)
         });
         let newest = newest.await?;
-        self.links.renewed(id, shown, newest);
+        self.links.replace_certificate(id, peer_certificate, newest);
         Ok(())
     }
 
-    /// A certificate counts only while the node is admitted and lists it, with its key. Revoked means: not listed.
-    pub fn honoured(&self, id: NodeId, shown: &Certificate) -> Result<Node, PlaneError> {
-        let node = self.env.store.read(|model| model.node(id).cloned()).ok_or(PlaneError::Unauthorized)?;
-        if honours(&node, shown) { Ok(node) } else { Err(PlaneError::Unauthorized) }
+    /// Returns the node if it is approved and its record lists the certificate with its key. A revoked certificate is not listed.
+    pub fn check_certificate(&self, id: NodeId, peer_certificate: &Certificate) -> Result<Node, AgentApiError> {
+        let node = self.env.store.read(|model| model.node(id).cloned()).ok_or(AgentApiError::Unauthorized)?;
+        if is_accepted(&node, peer_certificate) { Ok(node) } else { Err(AgentApiError::Unauthorized) }
     }
 
-    /// The answer is the same whatever the reason. A token in the wrong hands is shown with both sides.
-    async fn enrol_refused(
+    /// Records the reason. The answer does not depend on it. A misused token raises an alarm with both users.
+    async fn reject_enrolment(
         &self,
         request: &EnrolRequest,
         from: IpAddr,
         key: Option<Digest>,
         why: TokenRejection,
-    ) -> PlaneError {
+    ) -> AgentApiError {
         let cause = format!("enrol from {from}");
         if let TokenRejection::Token(refused @ (TokenRefused::Used | TokenRefused::Foreign), token) = &why {
             let known = self.env.store.read(|model| model.node(token.node).is_some());
-            let detail = replay(*refused, token, request, from, key);
+            let detail = describe_replay(*refused, token, request, from, key);
             let (node, session) = (known.then_some(token.node), Some(token.session));
             self.env.alarm(Alarm { kind: ConditionKind::CapabilityReplayed, node, session, cause, detail }).await;
         } else if let TokenRejection::OtherMachine(wire) = &why {
@@ -224,52 +227,50 @@ impl Enrolment {
             let event = Event::new(self.env.now(), Actor::Stranger, EventKind::EnrolRefused, detail);
             self.env.record(event.of_node(known.then_some(request.node)).in_session(request.session)).await;
         }
-        PlaneError::Unauthorized
+        AgentApiError::Unauthorized
     }
 }
 
 /// True if the boot had a link after this use of its token: then the answer arrived. A link before it is possible where an operator
 /// ordered the node to enrol again.
-fn has_linked_since(tx: &Tx<'_>, session: BootSessionId, used: Use) -> bool {
+fn linked_after_use(tx: &Tx<'_>, session: BootSessionId, used: Use) -> bool {
     tx.session(session).and_then(|session| session.reached(Stage::Link)).is_some_and(|at| at >= used.at)
 }
 
-/// Who had a token, and who tries it now.
-fn replay(
+/// Describes the first user of a token and the present one.
+fn describe_replay(
     refused: TokenRefused,
     token: &TokenRecord,
     request: &EnrolRequest,
     from: IpAddr,
     key: Option<Digest>,
 ) -> String {
-    let shown = |key: Option<Digest>| key.map_or_else(|| "?".to_owned(), |key| key.short());
+    let short_key = |key: Option<Digest>| key.map_or_else(|| "?".to_owned(), |key| key.short());
     let before = match token.used {
         Some(used) => {
-            let by =
-                used.from.map_or_else(|| "an address that was not written down".to_owned(), |from| from.to_string());
-            format!("used by {by} with key {} at {}", shown(Some(used.key)), used.at)
+            let user = used.from.map_or_else(|| "an unrecorded address".to_owned(), |from| from.to_string());
+            format!("used by {user} with key {} at {}", short_key(Some(used.key)), used.at)
         }
         None => "not used yet".to_owned(),
     };
     let (of, session) = (token.node, token.session);
     format!(
-        "{refused}: of {of} in boot {session}, {before}; now shown by {from} as {} with key {}",
+        "{refused}: of {of} in boot {session}, {before}; now presented by {from} as {} with key {}",
         request.node,
-        shown(key)
+        short_key(key)
     )
 }
 
-/// True if this certificate of the node counts.
-pub(crate) fn honours(node: &Node, shown: &Certificate) -> bool {
-    node.phase.is_admitted() && node.certificates.iter().any(|known| known.is(shown))
+/// True if the node is approved and its record lists this certificate.
+pub(crate) fn is_accepted(node: &Node, peer_certificate: &Certificate) -> bool {
+    node.phase.is_admitted() && node.certificates.iter().any(|known| known.is(peer_certificate))
 }
 
-/// What a node shows.
-pub(crate) fn shown(peer: &Peer) -> Certificate {
+pub(crate) fn peer_certificate(peer: &Peer) -> Certificate {
     Certificate::new(&peer.serial, peer.key)
 }
 
-fn listed(issued: &Issued) -> Certificate {
+fn issued_certificate(issued: &Issued) -> Certificate {
     Certificate::new(&issued.serial, issued.key)
 }
 
@@ -290,7 +291,7 @@ enum TokenRejection {
     Token(TokenRefused, Box<TokenRecord>),
 }
 
-/// Inside the transaction of an enrolment.
+/// Why the transaction of an enrolment fails.
 enum RedeemError {
     Rejected(TokenRejection),
     Store(StoreError),
@@ -308,13 +309,13 @@ impl From<StoreError> for RedeemError {
     }
 }
 
-/// Writes a certificate down: it is the only one that is honoured from now on.
-pub(crate) fn certify(
+/// Stores a new certificate as the only valid one of its node.
+pub(crate) fn store_certificate(
     tx: &mut Tx<'_>,
     id: NodeId,
     session: BootSessionId,
     issued: &Issued,
-    by: &AuditContext,
+    audit: &AuditContext,
     now: Timestamp,
 ) {
     let mut change = None;
@@ -322,15 +323,15 @@ pub(crate) fn certify(
     let is_local = boot.as_ref().is_some_and(|boot| boot.address.is_some() && !boot.is_relayed);
     let port = boot.and_then(|boot| boot.relay_port);
     tx.edit_node(id, |node| {
-        node.certificates = vec![listed(issued)];
-        // The first one counts until an operator says otherwise: whoever comes later may be somebody else.
+        node.certificates = vec![issued_certificate(issued)];
+        // The first attachment stays until an operator clears it: a later one may be another machine.
         node.is_local |= is_local && node.relay_port.is_none();
         node.relay_port = node.relay_port.take().or(port);
         node.clear(ConditionKind::OverlayMissing);
         change = node.change(PhaseChange::Enrol).ok().flatten();
     });
     phase_event(tx, id, session, change, Actor::Node, now);
-    let issued = Event::new(now, by, EventKind::CertificateIssued, format!("serial {}", issued.serial));
+    let issued = Event::new(now, audit, EventKind::CertificateIssued, format!("serial {}", issued.serial));
     tx.event(issued.of_node(id).in_session(session));
-    reach(tx, session, Stage::Enrolled, now);
+    record_stage(tx, session, Stage::Enrolled, now);
 }

@@ -1,11 +1,11 @@
-//! Credentials of nodes: capabilities, tokens, certificates and their authority; how a node gets them and loses them.
+//! Credentials of nodes: capabilities, tokens, certificates and their authority. Issues and revokes them.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `authority` | the certificate authority, and its rotation while meshd runs |
-//! | `enrol` | an agent's token or certificate is exchanged for a certificate |
-//! | `pending` | a node without a token waits for an operator's approval |
-//! | `revoke` | a node loses certificates, tokens, capability and link at once |
+//! | `enrol` | exchanges a token or a certificate for a new certificate |
+//! | `pending` | connections of nodes that wait for approval |
+//! | `revoke` | revokes certificates, tokens, capability and link at once |
 //! | `site_rules` | automatic approval by rule or policy |
 //! | `tokens` | one-time tokens for machines that are not netbooted |
 
@@ -17,24 +17,24 @@ pub(crate) mod site_rules;
 pub(crate) mod tokens;
 
 pub use authority::{AuthorityState, MAX_GRACE, RotateError};
-pub use enrol::PlaneError;
-pub use pending::PendingTicket;
+pub use enrol::AgentApiError;
+pub use pending::PendingConnection;
 pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 
 use super::{environment::Environment, links::Links, locks::Leaf};
 use authority::Authority;
 use meshd_trust::{CertificateAuthority, capability::Book};
-use pending::PendingEnrolments;
+use pending::PendingConnections;
 use std::sync::Arc;
 
-/// Gives nodes their credentials and takes them back.
+/// Issues and revokes the credentials of nodes.
 pub struct Enrolment {
     env: Arc<Environment>,
     links: Arc<Links>,
     authority: Authority,
     /// Capabilities for overlays. The boot service grants and spends them; a revocation voids them.
     pub(crate) capabilities: Leaf<Book>,
-    pending: PendingEnrolments,
+    pending: PendingConnections,
     /// Counts revocations.
     revocations: tokio::sync::watch::Sender<u64>,
 }
@@ -42,7 +42,7 @@ pub struct Enrolment {
 impl Enrolment {
     pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, authority: CertificateAuthority) -> Self {
         let authority = Authority::new(authority, env.now());
-        let (capabilities, pending) = (Leaf::default(), PendingEnrolments::default());
+        let (capabilities, pending) = (Leaf::default(), PendingConnections::default());
         Enrolment { env, links, authority, capabilities, pending, revocations: tokio::sync::watch::Sender::new(0) }
     }
 }

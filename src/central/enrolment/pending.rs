@@ -6,7 +6,7 @@
 use crate::{
     enrolment::{
         Enrolment,
-        enrol::{PlaneError, certify, check_version},
+        enrol::{AgentApiError, check_version, store_certificate},
     },
     environment::alarms::Alarm,
     locks::Leaf,
@@ -18,31 +18,30 @@ use meshd_types::{BootSessionId, Digest, NodeId};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// Nodes that may wait at once.
+/// Maximum number of pending connections.
 const MAX_WAITING: usize = 20_000;
 
-/// Most that is kept of what a machine tells that nobody has let in, in bytes of JSON: twice what one with 16 GPUs tells.
+/// Maximum size of the facts of an unapproved machine, in bytes of JSON: twice the facts of a machine with 16 GPUs.
 const MAX_FACTS: usize = 128 * 1024;
 
-/// How often a node that waits is looked at, whatever happens.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Interval at which a pending connection is checked without a notification.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// All pending connections.
 #[derive(Default)]
-pub(crate) struct PendingEnrolments {
-    entries: Leaf<BTreeMap<u64, PendingEnrolment>>,
+pub(crate) struct PendingConnections {
+    entries: Leaf<BTreeMap<u64, PendingKey>>,
     next: std::sync::atomic::AtomicU64,
-    /// Bumped whenever an operator decided something.
+    /// Incremented when an operator or the site decides about a node.
     decided: watch::Sender<u64>,
 }
 
-struct PendingEnrolment {
+struct PendingKey {
     node: NodeId,
     key: Digest,
 }
 
-/// One node that waits; dropped when its connection ends.
-pub struct PendingTicket {
+/// A node that waits for approval; dropped when its connection ends.
+pub struct PendingConnection {
     enrolment: Arc<Enrolment>,
     id: u64,
     node: NodeId,
@@ -50,45 +49,49 @@ pub struct PendingTicket {
     csr_pem: String,
     key: Digest,
     decided: watch::Receiver<u64>,
-    greeted: bool,
+    waiting_reported: bool,
 }
 
 impl Enrolment {
-    /// A node without token or certificate begins to wait.
-    pub async fn pending(self: &Arc<Self>, hello: PendingHello, from: IpAddr) -> Result<PendingTicket, PlaneError> {
+    /// Registers a node without token or certificate.
+    pub async fn pending(
+        self: &Arc<Self>,
+        hello: PendingHello,
+        from: IpAddr,
+    ) -> Result<PendingConnection, AgentApiError> {
         check_version(hello.version)?;
         let now = self.env.now();
-        let own = self.env.store.read(|model| {
+        let is_own_session = self.env.store.read(|model| {
             let session = model.session(hello.session)?;
-            let ours = session.node == Some(hello.node) && model.node(hello.node)?.boot == Some(hello.session);
-            Some(ours && session.address.is_some_and(|address| IpAddr::V4(address) == from))
+            let is_own = session.node == Some(hello.node) && model.node(hello.node)?.boot == Some(hello.session);
+            Some(is_own && session.address.is_some_and(|address| IpAddr::V4(address) == from))
         });
-        if self.env.store.read(|model| cut_off(model, &hello, from)) {
-            return Err(PlaneError::Unauthorized);
+        if self.env.store.read(|model| is_revoked_machine(model, &hello, from)) {
+            return Err(AgentApiError::Unauthorized);
         }
         let node = self.env.store.read(|model| model.node(hello.node).cloned());
         let wire = match &node {
             Some(node) => self.env.check_node_neighbour(from, node).await,
             None => Ok(()),
         };
-        if own != Some(true) || wire.is_err() {
-            let why = wire.err().unwrap_or_else(|| "which is not its own".to_owned());
+        if is_own_session != Some(true) || wire.is_err() {
+            let why = wire.err().unwrap_or_else(|| "not the address of that boot session".to_owned());
             let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
             let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
             self.env.alarm(Alarm { kind, node: Some(hello.node), session: None, cause, detail }).await;
-            return Err(PlaneError::Unauthorized);
+            return Err(AgentApiError::Unauthorized);
         }
-        // Signs nothing that is used: it checks the request, and names its key.
+        // Validates the request and yields its key. This certificate is never sent.
         let key = self.authority().issue_node(&hello.csr_pem, hello.node, now)?.key;
         let id = self.pending.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         {
             let mut entries = self.pending.entries.lock();
             if entries.len() >= MAX_WAITING {
-                return Err(PlaneError::Busy);
+                return Err(AgentApiError::Busy);
             }
-            entries.insert(id, PendingEnrolment { node: hello.node, key });
+            entries.insert(id, PendingKey { node: hello.node, key });
         }
-        let ticket = PendingTicket {
+        let ticket = PendingConnection {
             enrolment: self.clone(),
             id,
             node: hello.node,
@@ -96,9 +99,9 @@ impl Enrolment {
             csr_pem: hello.csr_pem,
             key,
             decided: self.pending.decided.subscribe(),
-            greeted: false,
+            waiting_reported: false,
         };
-        let facts = brief(hello.facts);
+        let facts = bounded_facts(hello.facts);
         self.env
             .store
             .commit(|tx| {
@@ -116,7 +119,7 @@ impl Enrolment {
     }
 
     /// Wakes all pending connections: an operator or the site decided about a node.
-    pub(crate) fn decided(&self) {
+    pub(crate) fn notify_decision(&self) {
         self.pending.decided.send_modify(|count| *count += 1);
     }
 
@@ -126,20 +129,20 @@ impl Enrolment {
     }
 }
 
-impl PendingTicket {
-    /// The next thing to tell the node. Ends with `Approved` or `Rejected`.
+impl PendingConnection {
+    /// Returns the next reply. `Approved` and `Rejected` are final.
     pub async fn next(&mut self) -> PendingReply {
         loop {
             self.decided.mark_unchanged();
             match self.decide().await {
-                PendingReply::Waiting { .. } if self.greeted => {}
+                PendingReply::Waiting { .. } if self.waiting_reported => {}
                 reply => {
-                    self.greeted = true;
+                    self.waiting_reported = true;
                     return reply;
                 }
             }
-            // Approved nodes may wait for something else than an operator: a rival that leaves, a disk that is full.
-            let _ = tokio::time::timeout(LOOK_AGAIN, self.decided.changed()).await;
+            // An approved node may wait for another reason: a second key, or a full disk.
+            let _ = tokio::time::timeout(RECHECK_INTERVAL, self.decided.changed()).await;
         }
     }
 
@@ -161,10 +164,10 @@ impl PendingTicket {
         if !node.phase.is_admitted() {
             return waiting(&format!("an operator has to approve this node: meshd node approve {}", self.node));
         }
-        let rivals =
+        let has_conflict =
             enrolment.pending.entries.lock().values().any(|entry| entry.node == self.node && entry.key != self.key);
-        if rivals {
-            let detail = format!("two keys wait for {}; neither is let in", self.node);
+        if has_conflict {
+            let detail = format!("two keys wait for {}; neither receives a certificate", self.node);
             let (kind, cause) = (ConditionKind::IdCollision, format!("pending {}", self.node));
             enrolment
                 .env
@@ -180,19 +183,18 @@ impl PendingTicket {
     }
 
     /// Issues one certificate for each boot session. A second request is refused.
-    async fn certificate(&self) -> Result<Option<PendingReply>, PlaneError> {
+    async fn certificate(&self) -> Result<Option<PendingReply>, AgentApiError> {
         let now = self.enrolment.env.now();
         let issued = self.enrolment.authority().issue_node(&self.csr_pem, self.node, now)?;
-        let by = self.enrolment.env.node_order(Verb::Enrol);
+        let audit = self.enrolment.env.node_audit_context(Verb::Enrol);
         let certified = self.enrolment.env.store.commit(|tx| {
-            // An operator may have spoken since it was looked at.
-            let still = |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
-            if !tx.node(self.node).is_some_and(still) {
+            // An operator may have changed the node meanwhile.
+            let is_current = |node: &Node| node.phase.is_admitted() && node.boot == Some(self.session);
+            if !tx.node(self.node).is_some_and(is_current) {
                 return Ok(false);
             }
             let linked = tx.session(self.session).is_none_or(|session| session.reached(Stage::Link).is_some());
-            // The token of this boot is not passed by: unless its time is over, or this very key used it and the answer was
-            // lost.
+            // A valid token of this boot must be used first. Exceptions: it has expired, or this key used it and the answer was lost.
             let token = tx.before().tokens_of(self.node).any(|token| {
                 let spent = token.used.map_or(token.expires_at >= now, |used| used.key != self.key);
                 token.session == self.session && spent
@@ -200,7 +202,7 @@ impl PendingTicket {
             if linked || token {
                 return Ok(false);
             }
-            certify(tx, self.node, self.session, &issued, &by, now);
+            store_certificate(tx, self.node, self.session, &issued, &audit, now);
             Ok::<_, StoreError>(true)
         });
         let certified = certified.await?;
@@ -209,23 +211,23 @@ impl PendingTicket {
     }
 }
 
-/// What is kept of it for the operator who has to decide: without its devices if they are too many, and nothing if it is still too long.
-fn brief(facts: Facts) -> Facts {
+/// Limits the facts that are stored for the operator: removes devices if they are too large, and everything if that is not enough.
+fn bounded_facts(facts: Facts) -> Facts {
     let fits = |facts: &Facts| serde_json::to_vec(facts).is_ok_and(|text| text.len() <= MAX_FACTS);
-    let without =
+    let without_devices =
         |Facts { system, cpu, memory, versions, .. }| Facts { system, cpu, memory, versions, ..Facts::default() };
-    Some(facts).map(|facts| if fits(&facts) { facts } else { without(facts) }).filter(fits).unwrap_or_default()
+    Some(facts).map(|facts| if fits(&facts) { facts } else { without_devices(facts) }).filter(fits).unwrap_or_default()
 }
 
-/// True for a machine that an operator cut off and that still runs: no stranger, and nothing to be alarmed by. Only another boot helps it.
-fn cut_off(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
+/// True for a machine whose credentials were revoked in this boot. It raises no alarm, and must boot again.
+fn is_revoked_machine(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
     let was_its_own = model.session(hello.session).is_some_and(|session| {
         session.node == Some(hello.node) && session.address.is_some_and(|address| IpAddr::V4(address) == from)
     });
     was_its_own && model.node(hello.node).is_some_and(|node| node.boot.is_none())
 }
 
-impl Drop for PendingTicket {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.enrolment.pending.entries.lock().remove(&self.id);
     }
@@ -241,11 +243,11 @@ mod tests {
         let mut facts = Facts::default();
         facts.system.serial = "SN-1".to_owned();
         facts.pci = vec![PciFacts::default(); 300];
-        assert_eq!(brief(facts.clone()), facts);
+        assert_eq!(bounded_facts(facts.clone()), facts);
         facts.pci[0].address = "x".repeat(MAX_FACTS);
-        let kept = brief(facts.clone());
+        let kept = bounded_facts(facts.clone());
         assert_eq!((kept.system.serial.as_str(), kept.pci.len()), ("SN-1", 0));
         facts.system.serial = "x".repeat(MAX_FACTS);
-        assert_eq!(brief(facts), Facts::default());
+        assert_eq!(bounded_facts(facts), Facts::default());
     }
 }

@@ -1,7 +1,7 @@
-//! Revocation: a node loses certificates, tokens, capability and link at once.
+//! Revocation of a node's certificates, tokens, capability and link at once.
 //!
-//! There is no revocation list. A node's record lists the serial numbers that are honoured, and every connection and request is checked
-//! against it. A certificate that is not listed is refused, also after a restart.
+//! There is no revocation list. A node's record lists its valid certificates, and every connection and request is checked against it. An
+//! unlisted certificate is refused, also after a restart.
 
 use crate::{enrolment::Enrolment, environment::records::phase_event};
 use meshd_model::fleet::{Cause, Event, EventKind, LinkState, Node};
@@ -9,34 +9,34 @@ use meshd_store::Tx;
 use meshd_types::{Digest, NodeId, Timestamp, fail};
 use std::time::Duration;
 
-/// Interval at which a credential is checked without a revocation: it may have expired.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Interval at which credentials are checked for expiry.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Enrolment {
-    /// Completes [`disown`] after its commit: voids the capability and closes the link before it returns.
-    pub(crate) fn cut_off(&self, id: NodeId, why: &str) {
+    /// Completes [`revoke_credentials`] after its commit: voids the capability and closes the link before it returns.
+    pub(crate) fn disconnect(&self, id: NodeId, why: &str) {
         self.capabilities.lock().void_node(id);
         self.links.sever_link(id, why);
-        self.decided();
-        self.revoked();
+        self.notify_decision();
+        self.notify_revocation();
     }
 
     /// Wakes every connection and stream that depends on a credential.
-    pub(crate) fn revoked(&self) {
+    pub(crate) fn notify_revocation(&self) {
         self.revocations.send_modify(|count| *count += 1);
     }
 
-    /// Resolves once `is_honoured` is false: at once after a revocation, within seconds after an expiry.
-    pub async fn until_revoked(&self, is_honoured: impl Fn() -> bool) {
+    /// Resolves when `is_valid` is false: at once after a revocation, within seconds after an expiry.
+    pub async fn until_revoked(&self, is_valid: impl Fn() -> bool) {
         let mut revocations = self.revocations.subscribe();
-        while is_honoured() || !fail::defends("revocation-ends-streams") {
-            let _ = tokio::time::timeout(LOOK_AGAIN, revocations.changed()).await;
+        while is_valid() || !fail::defends("revocation-ends-streams") {
+            let _ = tokio::time::timeout(RECHECK_INTERVAL, revocations.changed()).await;
         }
     }
 
     /// True while a node has a valid certificate.
-    pub fn is_let_in(&self, id: NodeId) -> bool {
-        self.env.store.read(|model| model.node(id).is_some_and(is_let_in))
+    pub fn has_valid_certificate(&self, id: NodeId) -> bool {
+        self.env.store.read(|model| model.node(id).is_some_and(has_valid_certificate))
     }
 
     /// Number of stored capabilities, open and spent.
@@ -45,13 +45,13 @@ impl Enrolment {
     }
 }
 
-pub(crate) fn is_let_in(node: &Node) -> bool {
+pub(crate) fn has_valid_certificate(node: &Node) -> bool {
     node.phase.is_admitted() && !node.certificates.is_empty()
 }
 
-/// Revokes the credentials of a node inside a transaction; [`Enrolment::cut_off`] must follow. `link` is the state of the closed
+/// Revokes the credentials of a node inside a transaction; [`Enrolment::disconnect`] must follow. `link` is the state of the closed
 /// link: its last sign of life is recorded.
-pub(crate) fn disown(
+pub(crate) fn revoke_credentials(
     tx: &mut Tx<'_>,
     id: NodeId,
     link: &LinkState,
@@ -74,7 +74,7 @@ pub(crate) fn disown(
 }
 
 /// Removes a node with all its credentials.
-pub(crate) fn retire(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, now: Timestamp) -> Option<Node> {
+pub(crate) fn delete_node(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, now: Timestamp) -> Option<Node> {
     let mut node = tx.node(id).cloned()?;
     let change = node.remove(now).ok().flatten();
     let hashes: Vec<_> = tx.before().tokens_of(id).map(|token| token.hash).collect();

@@ -2,7 +2,7 @@
 
 use super::Enrolment;
 use crate::environment::{
-    alarms::report,
+    alarms::log_failure,
     records::{name_holder, phase_event},
     site_snapshot::SiteSnapshot,
 };
@@ -10,64 +10,66 @@ use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Node, Phase, Pha
 use meshd_store::{StoreError, Tx};
 use meshd_types::{NodeId, Timestamp};
 
-/// Number of approved nodes beyond which only operators approve: twice the largest rack. Invented machines that match a rule
-/// cannot fill the store or the audit log.
-const MAX_LET_IN_BY_SITE: usize = 20_000;
+/// Maximum number of approved nodes for automatic approval: twice the largest rack. Invented machines that match a rule cannot fill the
+/// store or the audit log.
+const MAX_AUTO_APPROVED: usize = 20_000;
 
 impl Enrolment {
     /// Approves waiting nodes that match changed rules of the site.
-    pub(crate) async fn admit_waiting(&self) {
-        let (live, now) = (self.env.live(), self.env.now());
-        let lets_in = |node: &&Node| node.phase == Phase::Discovered && live.lets_in(node).is_some();
+    pub(crate) async fn approve_waiting(&self) {
+        let (snapshot, now) = (self.env.snapshot(), self.env.now());
+        let automatic_approval =
+            |node: &&Node| node.phase == Phase::Discovered && snapshot.automatic_approval(node).is_some();
         let waiting: Vec<NodeId> = self.env.store.read(|model| {
-            let room = MAX_LET_IN_BY_SITE.saturating_sub(model.let_in_count());
-            model.nodes().filter(lets_in).map(|node| node.id).take(room).collect()
+            let limit = MAX_AUTO_APPROVED.saturating_sub(model.approved_count());
+            model.nodes().filter(automatic_approval).map(|node| node.id).take(limit).collect()
         });
         if waiting.is_empty() {
             return;
         }
-        let order = |who| AuditContext::new(who, Verb::Approve, self.env.new_correlation());
+        let audit_for = |principal| AuditContext::new(principal, Verb::Approve, self.env.new_correlation());
         let admitted = self.env.store.commit(|tx| {
             for id in &waiting {
                 let Some(mut node) = tx.node(*id).cloned() else { continue };
-                approve_by_site(tx, &mut node, &live, &order, now);
+                approve_automatically(tx, &mut node, &snapshot, &audit_for, now);
                 tx.put_node(node);
             }
             Ok::<_, StoreError>(())
         });
-        report(admitted.await);
-        self.decided();
+        log_failure(admitted.await, "cannot record automatic approvals");
+        self.notify_decision();
     }
 }
 
 /// Approves an unknown node by policy or rule, and assigns the profile of the rule.
-pub(crate) fn approve_by_site(
+pub(crate) fn approve_automatically(
     tx: &mut Tx<'_>,
     node: &mut Node,
-    live: &SiteSnapshot,
-    order: &(dyn Fn(Principal) -> AuditContext + Sync),
+    snapshot: &SiteSnapshot,
+    audit_for: &(dyn Fn(Principal) -> AuditContext + Sync),
     now: Timestamp,
 ) {
-    let may = node.phase == Phase::Discovered && tx.before().let_in_count() < MAX_LET_IN_BY_SITE;
-    let Some(let_in) = live.lets_in(node).filter(|_| may) else { return };
-    let by = order(let_in.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));
+    let is_allowed = node.phase == Phase::Discovered && tx.before().approved_count() < MAX_AUTO_APPROVED;
+    let Some(approval) = snapshot.automatic_approval(node).filter(|_| is_allowed) else { return };
+    let audit = audit_for(approval.map_or(Principal::Meshd, |rule| Principal::Rule(rule.name.clone())));
     let change = node.change(PhaseChange::Approve).ok().flatten();
-    phase_event(tx, node.id, node.boot, change, &by, now);
-    if let Some(profile) = let_in.and_then(|rule| rule.profile.clone()).filter(|_| node.profile.is_none()) {
-        tx.event(Event::new(now, &by, EventKind::ProfileAssigned, profile.to_string()).of_node(node.id));
+    phase_event(tx, node.id, node.boot, change, &audit, now);
+    if let Some(profile) = approval.and_then(|rule| rule.profile.clone()).filter(|_| node.profile.is_none()) {
+        tx.event(Event::new(now, &audit, EventKind::ProfileAssigned, profile.to_string()).of_node(node.id));
         node.profile = Some(profile);
     }
 }
 
 /// Returns the name of a `[[reservation]]` for a node that still has its generated name. A name that an operator chose stays.
-pub(crate) fn pending_name<'l>(node: &Node, live: &'l SiteSnapshot) -> Option<&'l str> {
-    live.node_name(node.known_as(), &node.fingerprint.macs)
+pub(crate) fn pending_name<'l>(node: &Node, snapshot: &'l SiteSnapshot) -> Option<&'l str> {
+    snapshot
+        .node_name(node.known_as(), &node.fingerprint.macs)
         .filter(|name| node.has_generated_name() && node.name != *name)
 }
 
 /// Gives a node the name of its `[[reservation]]`, unless another node has it.
-pub(crate) fn name_by_site(tx: &mut Tx<'_>, node: &mut Node, live: &SiteSnapshot, now: Timestamp) {
-    let Some(name) = pending_name(node, live) else { return };
+pub(crate) fn name_by_site(tx: &mut Tx<'_>, node: &mut Node, snapshot: &SiteSnapshot, now: Timestamp) {
+    let Some(name) = pending_name(node, snapshot) else { return };
     if let Some(holder) = name_holder(tx.before(), node.id, name) {
         tracing::warn!(node = %node.id, name, %holder, "name of a [[reservation]] is taken by another node");
         return;
@@ -108,7 +110,7 @@ mod tests {
         );
         let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         let catalog = Catalog::new(Vec::new(), Overlays::default());
-        let live = SiteSnapshot::new(Arc::new(site), catalog, Arc::new(AgentBinary::new(b"")), BTreeMap::new());
+        let snapshot = SiteSnapshot::new(Arc::new(site), catalog, Arc::new(AgentBinary::new(b"")), BTreeMap::new());
         let dir = tempfile::tempdir().expect("a folder");
         let store = Store::open(dir.path()).expect("a store");
         let holder = Node { name: "taken".to_owned(), ..node(7) };
@@ -127,7 +129,7 @@ mod tests {
         ];
         for (mut node, name) in cases {
             let named = store.commit(|tx| {
-                name_by_site(tx, &mut node, &live, Timestamp::EPOCH);
+                name_by_site(tx, &mut node, &snapshot, Timestamp::EPOCH);
                 Ok::<_, StoreError>(node.name.clone())
             });
             assert_eq!(named.await.expect("stored"), name);

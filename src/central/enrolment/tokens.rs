@@ -20,22 +20,19 @@ pub const TOKEN_LIFE: Duration = Duration::from_secs(60 * 60);
 pub const MAX_TOKEN_LIFE: Duration = Duration::from_secs(7 * 86_400);
 /// Maximum number of stored tokens of operators; the oldest are removed first.
 const MAX_MANUAL: usize = 4096;
-/// How long an expired token is stored, so that its use differs from a guess.
-const MEMORY: Duration = Duration::from_secs(7 * 86_400);
+/// Retention of expired tokens, so that their use differs from a guessed token.
+const EXPIRED_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 
-/// Why there is no token, or none was revoked.
+/// Why a token is not created or not revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// Lifetime out of range.
     #[error("lifetime of the token is out of range; use 1 second to 7 days")]
     Life,
-    /// The node may not have one.
     #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
     Held { node: NodeId, phase: Phase },
-    /// No token matches.
     #[error("there is no token `{0}`; `meshd token list` shows those that there are")]
     None(String),
-    /// Several tokens match.
     #[error("several tokens begin with `{0}`; use a longer prefix")]
     Ambiguous(String),
     /// The store cannot be written.
@@ -52,8 +49,8 @@ impl Enrolment {
         &self,
         basis: Basis,
         life: Duration,
-        told: Ipv4Addr,
-        by: &AuditContext,
+        central_address: Ipv4Addr,
+        audit: &AuditContext,
     ) -> Result<(Ticket, TokenRecord), TokenError> {
         if life < Duration::from_secs(1) || life > MAX_TOKEN_LIFE {
             return Err(TokenError::Life);
@@ -62,7 +59,7 @@ impl Enrolment {
         let (text, hash) = token::mint(self.env.random());
         let session = BootSessionId(self.env.random());
         let record = TokenRecord::manual(hash, basis, session, now, now.after(life));
-        let kept = record.clone();
+        let stored_token = record.clone();
         self.env
             .store
             .commit(|tx| {
@@ -71,10 +68,10 @@ impl Enrolment {
                 {
                     return Err(TokenError::Held { node, phase: *phase });
                 }
-                forget(tx, now);
-                tx.put_token(kept);
+                remove_expired(tx, now);
+                tx.put_token(stored_token);
                 let detail = format!("token {} for {node}, until {}", hash.short(), now.after(life));
-                tx.event(Event::new(now, by, EventKind::Token, detail).of_node(tx.node(node).map(|node| node.id)));
+                tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(tx.node(node).map(|node| node.id)));
                 Ok(())
             })
             .await?;
@@ -82,7 +79,7 @@ impl Enrolment {
         let config = AgentConfig {
             version: meshd_proto::VERSION,
             node,
-            central: told,
+            central: central_address,
             port: site.agent.port,
             ca_file: "/etc/meshd/ca.pem".to_owned(),
             heartbeat_s: u32::try_from(site.agent.heartbeat.as_secs()).unwrap_or(u32::MAX),
@@ -118,23 +115,23 @@ impl Enrolment {
     ///
     /// # Errors
     /// [`TokenError`]; nothing was changed.
-    pub async fn revoke_token(&self, beginning: &str, by: &AuditContext) -> Result<TokenRecord, TokenError> {
+    pub async fn revoke_token(&self, prefix: &str, audit: &AuditContext) -> Result<TokenRecord, TokenError> {
         let now = self.env.now();
         self.env
             .store
             .commit(|tx| {
-                let is_meant =
-                    |token: &&TokenRecord| token.is_manual() && token.hash.to_string().starts_with(beginning);
-                let mut meant = tx.before().tokens().filter(is_meant);
-                let found = meant.next().filter(|_| beginning.len() >= 4);
-                let token = found.cloned().ok_or_else(|| TokenError::None(beginning.to_owned()))?;
-                if meant.next().is_some() {
-                    return Err(TokenError::Ambiguous(beginning.to_owned()));
+                let matches_prefix =
+                    |token: &&TokenRecord| token.is_manual() && token.hash.to_string().starts_with(prefix);
+                let mut matching = tx.before().tokens().filter(matches_prefix);
+                let found = matching.next().filter(|_| prefix.len() >= 4);
+                let token = found.cloned().ok_or_else(|| TokenError::None(prefix.to_owned()))?;
+                if matching.next().is_some() {
+                    return Err(TokenError::Ambiguous(prefix.to_owned()));
                 }
                 tx.remove_token(token.hash);
-                let detail = format!("token {} is taken back", token.hash.short());
+                let detail = format!("token {} is revoked", token.hash.short());
                 let node = tx.node(token.node).map(|node| node.id);
-                tx.event(Event::new(now, by, EventKind::Token, detail).of_node(node));
+                tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(node));
                 Ok(token)
             })
             .await
@@ -142,13 +139,19 @@ impl Enrolment {
 }
 
 /// Approves the machine of an operator's token, in the boot session of the token.
-pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, live: &SiteSnapshot, now: Timestamp) {
+pub(crate) fn approve_by_token(
+    tx: &mut Tx<'_>,
+    token: &TokenRecord,
+    basis: &Basis,
+    snapshot: &SiteSnapshot,
+    now: Timestamp,
+) {
     let id = token.node;
     let mut node = tx.node(id).cloned().unwrap_or_else(|| {
         tx.event(Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis}, by a token")).of_node(id));
-        stranger(basis, now)
+        unknown_node(basis, now)
     });
-    name_by_site(tx, &mut node, live, now);
+    name_by_site(tx, &mut node, snapshot, now);
     for change in [PhaseChange::Rediscover, PhaseChange::Approve] {
         let changed = node.change(change).ok().flatten();
         phase_event(tx, id, token.session, changed, Actor::Operator, now);
@@ -159,8 +162,8 @@ pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, live: 
     tx.put_node(node);
 }
 
-/// Only the basis of its ID is known; its agent reports the rest.
-fn stranger(basis: &Basis, now: Timestamp) -> Node {
+/// Creates a node from the basis of its ID; its agent reports the rest.
+fn unknown_node(basis: &Basis, now: Timestamp) -> Node {
     let uuid = if let Basis::Uuid(uuid) = basis { Some(*uuid) } else { None };
     let mac = if let Basis::Mac(mac) = basis { Some(*mac) } else { None };
     let fingerprint = Fingerprint { uuid, ..Fingerprint::default() };
@@ -169,16 +172,16 @@ fn stranger(basis: &Basis, now: Timestamp) -> Node {
     node
 }
 
-/// The MAC address of a node whose network card is not known yet.
+/// Placeholder for the MAC address of a node with unknown NICs.
 pub(crate) const NO_MAC: MacAddr = MacAddr([0; 6]);
 
 /// Removes long expired tokens, and the oldest if there are too many.
-fn forget(tx: &mut Tx<'_>, now: Timestamp) {
+fn remove_expired(tx: &mut Tx<'_>, now: Timestamp) {
     let mut manual: Vec<_> = tx.before().tokens().filter(|token| token.is_manual()).cloned().collect();
     manual.sort_by_key(|token| token.expires_at);
     let surplus = (manual.len() + 1).saturating_sub(MAX_MANUAL);
-    for (place, token) in manual.iter().enumerate() {
-        if place < surplus || now.since(token.expires_at) > MEMORY {
+    for (index, token) in manual.iter().enumerate() {
+        if index < surplus || now.since(token.expires_at) > EXPIRED_RETENTION {
             tx.remove_token(token.hash);
         }
     }

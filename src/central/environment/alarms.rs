@@ -1,7 +1,10 @@
 //! Alarms: events and conditions for attacks on the boot network, with a rate limit per cause.
 
-use crate::{environment::Environment, locks::Leaf};
-use meshd_model::fleet::{Actor, ConditionKind, Event, EventKind};
+use crate::{
+    environment::{Environment, records::raised},
+    locks::Leaf,
+};
+use meshd_model::fleet::{Actor, ConditionKind, Event};
 use meshd_store::{StoreError, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
@@ -30,7 +33,7 @@ impl Limiter {
         self.count(now, cause).is_some()
     }
 
-    /// Returns the number of alarms that a record stands for: this one and unrecorded earlier ones of its cause. `None`: it is only
+    /// Returns the number of alarms that a record covers: this one and earlier unrecorded ones of its cause. `None`: the alarm is only
     /// counted.
     fn count(&self, now: Duration, cause: &str) -> Option<u32> {
         let mut causes = self.0.lock();
@@ -82,27 +85,27 @@ impl Environment {
                 if let Some(node) = node {
                     tx.edit_node(node, |node| node.raise(kind, &detail, now));
                 }
-                let mut event = Event::new(now, Actor::Stranger, EventKind::Raised { condition: kind }, detail);
+                let mut event = raised(now, Actor::Stranger, kind, detail);
                 event.count = count;
                 tx.event(event.of_node(node).in_session(session));
                 Ok::<_, StoreError>(())
             })
             .await;
-        report(recorded);
+        log_failure(recorded, "cannot record an alarm");
     }
 
-    /// Records an event by itself.
+    /// Records an event in its own transaction.
     pub(crate) async fn record(&self, event: Event) {
         let recorded = self.store.commit(|tx| {
             tx.event(event);
             Ok::<_, StoreError>(())
         });
-        report(recorded.await);
+        log_failure(recorded.await, "cannot record an event");
     }
 }
 
-/// Raises a condition of a node, with its event, inside another transaction.
-pub(crate) fn raise(
+/// Raises a condition of a node and records the alarm, inside another transaction.
+pub(crate) fn raise_condition(
     tx: &mut Tx<'_>,
     node: NodeId,
     session: BootSessionId,
@@ -112,14 +115,13 @@ pub(crate) fn raise(
 ) {
     tracing::warn!(kind = kind.as_str(), %node, detail, "alarm");
     tx.edit_node(node, |node| node.raise(kind, detail, now));
-    let event = Event::new(now, Actor::Central, EventKind::Raised { condition: kind }, detail.to_owned());
-    tx.event(event.of_node(node).in_session(session));
+    tx.event(raised(now, Actor::Central, kind, detail).of_node(node).in_session(session));
 }
 
-/// Logs an event that could not be recorded.
-pub(crate) fn report(recorded: Result<(), StoreError>) {
-    if let Err(error) = recorded {
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot record an event");
+/// Logs a change that could not be stored; the caller continues.
+pub(crate) fn log_failure(stored: Result<(), StoreError>, message: &'static str) {
+    if let Err(error) = stored {
+        tracing::error!(error = &error as &dyn std::error::Error, "{message}");
     }
 }
 

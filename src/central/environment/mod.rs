@@ -3,12 +3,14 @@
 //! | module | content |
 //! | --- | --- |
 //! | `alarms` | events and conditions for attacks, with a rate limit per cause |
+//! | `interval` | limits periodic work to one run in each interval |
 //! | `neighbours` | checks an address against the Ethernet address on the wire |
 //! | `records` | boot stages, phase changes and cleared conditions, inside a transaction |
 //! | `site_snapshot` | site, overlays, images and rolled back profiles as of one reload |
 //! | `sources` | traits for time, randomness and layer 2 |
 
 pub(crate) mod alarms;
+pub(crate) mod interval;
 mod neighbours;
 pub(crate) mod records;
 pub(crate) mod site_snapshot;
@@ -56,26 +58,25 @@ impl Environment {
         Environment { store, clock, entropy, lan, snapshot, alarms, started }
     }
 
-    /// The snapshot that boots are decided from; hold it for one request only.
-    pub fn live(&self) -> Arc<SiteSnapshot> {
+    /// The present snapshot. Keep it for one request only.
+    pub fn snapshot(&self) -> Arc<SiteSnapshot> {
         self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn replace_live(&self, live: SiteSnapshot) {
-        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    pub(crate) fn replace_snapshot(&self, snapshot: SiteSnapshot) {
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
-    /// The valid site as it is now.
     pub fn site(&self) -> Arc<Site> {
-        self.live().site.clone()
+        self.snapshot().site.clone()
     }
 
-    /// Images and overlays as they are now; hold it for one request only.
+    /// Images and overlays. Keep them for one request only.
     pub fn catalog(&self) -> Arc<Catalog> {
-        self.live().catalog.clone()
+        self.snapshot().catalog.clone()
     }
 
-    /// Returns where a node finds the central node at an address.
+    /// Returns the HTTP endpoint of the central node at one of its addresses.
     pub fn endpoint(&self, address: Ipv4Addr) -> Endpoint {
         Endpoint { address, http_port: self.site().http.port }
     }
@@ -85,7 +86,6 @@ impl Environment {
         self.clock.now()
     }
 
-    /// Time that never goes back.
     pub(crate) fn monotonic(&self) -> Duration {
         self.clock.monotonic()
     }
@@ -102,12 +102,12 @@ impl Environment {
     }
 
     /// Returns the audit context of an action of meshd itself.
-    pub fn own_order(&self, verb: Verb) -> AuditContext {
+    pub fn own_audit_context(&self, verb: Verb) -> AuditContext {
         AuditContext::new(Principal::Meshd, verb, self.new_correlation())
     }
 
     /// Returns the audit context of an action of a node.
-    pub(crate) fn node_order(&self, verb: Verb) -> AuditContext {
+    pub(crate) fn node_audit_context(&self, verb: Verb) -> AuditContext {
         AuditContext::new(Principal::Node, verb, self.new_correlation())
     }
 }

@@ -5,6 +5,7 @@ use meshd_config::Segment;
 use meshd_model::fleet::Node;
 use meshd_types::{MacAddr, fail};
 use std::net::{IpAddr, Ipv4Addr};
+
 impl Environment {
     /// Refuses a request whose address is on a local segment and belongs to none of these NICs. The error names the holder.
     /// Addresses behind a router are not checked: their frames come from the router.
@@ -26,8 +27,8 @@ impl Environment {
         }
     }
 
-    /// Behind a relay whose Ethernet addresses the site names, the router to the address has one of them: whoever claims the router's
-    /// address by ARP has another.
+    /// Checks the router of an address behind a relay against `relay_mac`: a machine that claims the router's address by ARP has another
+    /// Ethernet address.
     fn check_router(&self, from: Ipv4Addr) -> Result<(), String> {
         let site = self.site();
         let is_on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(from));

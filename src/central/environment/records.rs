@@ -4,8 +4,8 @@ use meshd_model::fleet::{Actor, Cause, ConditionKind, Event, EventKind, Node, Ph
 use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
-/// Marks a stage in its session, with an event when it is new there. True if it is.
-pub(crate) fn reach(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage, now: Timestamp) -> bool {
+/// Marks a stage in its session. Records an event and returns true if the stage is new.
+pub(crate) fn record_stage(tx: &mut Tx<'_>, session: BootSessionId, stage: Stage, now: Timestamp) -> bool {
     if tx.edit_session(session, |session| session.mark(stage, now)) != Some(true) {
         return false;
     }
@@ -32,8 +32,38 @@ pub(crate) fn phase_event(
     }
 }
 
-/// Clears a condition of a node, with an event if it was there.
-pub(crate) fn clear(tx: &mut Tx<'_>, node: NodeId, kind: ConditionKind, cause: impl Into<Cause>, now: Timestamp) {
+/// The event of a raised condition.
+pub(crate) fn raised(
+    now: Timestamp,
+    cause: impl Into<Cause>,
+    condition: ConditionKind,
+    detail: impl Into<String>,
+) -> Event {
+    Event::new(now, cause, EventKind::Raised { condition }, detail)
+}
+
+/// Raises a condition of a node. Records an event if the condition is new.
+pub(crate) fn raise_if_new(
+    tx: &mut Tx<'_>,
+    node: NodeId,
+    session: impl Into<Option<BootSessionId>>,
+    (condition, detail): (ConditionKind, &str),
+    cause: impl Into<Cause>,
+    now: Timestamp,
+) {
+    if tx.edit_node(node, |node| node.raise(condition, detail, now)) == Some(true) {
+        tx.event(raised(now, cause, condition, detail).of_node(node).in_session(session.into()));
+    }
+}
+
+/// Clears a condition of a node. Records an event if the condition was raised.
+pub(crate) fn clear_condition(
+    tx: &mut Tx<'_>,
+    node: NodeId,
+    kind: ConditionKind,
+    cause: impl Into<Cause>,
+    now: Timestamp,
+) {
     if tx.edit_node(node, |node| node.clear(kind)) == Some(true) {
         let boot = tx.node(node).and_then(|node| node.boot);
         tx.event(Event::new(now, cause, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));

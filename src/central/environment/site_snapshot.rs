@@ -1,5 +1,5 @@
-//! Site, overlays, images and rolled back profiles as of one reload. A reload replaces the snapshot as a whole; a request that holds the
-//! old one finishes with it.
+//! Site, overlays, images and rolled back profiles as of one reload. A reload replaces the snapshot as a whole; a request that uses the
+//! old snapshot finishes with it.
 
 use bytes::Bytes;
 use meshd_config::{EnrollPolicy, EnrollRule, Group, Owner, Profile, Reservation, Segment, Site, role_on};
@@ -15,61 +15,63 @@ use std::{
     sync::Arc,
 };
 
-/// A profile as it was: what its nodes boot in place of what the site file says.
+/// The archived revision that nodes of a rolled back profile boot.
 #[derive(Clone, Debug)]
-pub(crate) struct PinnedProfile {
+pub(crate) struct RolledBackProfile {
     pub(crate) profile: Profile,
     pub(crate) overlays: BTreeMap<OverlayName, Overlay>,
     pub(crate) version: Digest,
-    /// The layers of its bundles; those of an old record are what they are now.
+    /// Layers of its bundles. A bundle that an old record does not list uses its present layer.
     pub(crate) bundles: BTreeMap<BundleName, Digest>,
     pub(crate) generation: Generation,
 }
 
-/// Profiles that are held, or why that cannot be had: their nodes are refused then, for booting something else would be worse.
-pub(crate) type PinnedProfiles = BTreeMap<ProfileName, Result<Arc<PinnedProfile>, String>>;
+/// Rolled back profiles, or why a revision cannot be read. Nodes of an unreadable revision are refused: another revision would be worse.
+pub(crate) type RolledBackProfiles = BTreeMap<ProfileName, Result<Arc<RolledBackProfile>, String>>;
 
-/// One such moment. Never changes.
+/// The immutable inputs of all boots between two reloads.
 #[derive(Clone)]
 pub struct SiteSnapshot {
-    /// The site. Whatever cannot change while meshd runs is as it was at the start; profiles that are held are as they were then.
+    /// The site, with rolled back profiles in place. Settings that need a restart keep their values from the start.
     pub site: Arc<Site>,
-    /// As the file says.
-    filed: Arc<Site>,
-    /// Images and overlays.
+    /// The site without rollbacks.
+    site_file: Arc<Site>,
     pub catalog: Arc<Catalog>,
-    /// What new overlays carry.
+    /// The agent in new overlays.
     pub agent: Arc<AgentBinary>,
-    /// What overlays carried before the agent changed; some may not be kept yet.
+    /// The agent before its last change: generations with it may not be archived yet.
     pub(crate) former_agent: Option<Arc<AgentBinary>>,
-    held: PinnedProfiles,
-    /// The overlays for nodes of each profile that is held.
-    held_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
-    /// Groups of a node, as places in the site's list.
+    rolled_back: RolledBackProfiles,
+    /// The catalog's overlays, with those of each rolled back profile in place.
+    rollback_overlays: BTreeMap<ProfileName, Arc<Overlays>>,
+    /// Groups of a node, as indexes into the site's list.
     groups_of: BTreeMap<NodeId, Vec<usize>>,
-    /// Reserved addresses; of several of one machine the first.
+    /// Reserved addresses. If a machine has several, the first.
     reserved: BTreeMap<Owner, Ipv4Addr>,
-    /// All of them.
     reserved_at: BTreeMap<Ipv4Addr, Owner>,
-    /// Over what every overlay depends on beside overlays, image, profile and node.
-    pub(crate) common: Digest,
-    /// Over each profile.
-    profiles: BTreeMap<ProfileName, Digest>,
+    /// Digest of the inputs that all overlays share.
+    pub(crate) shared_inputs: Digest,
+    profile_digests: BTreeMap<ProfileName, Digest>,
 }
 
 impl SiteSnapshot {
-    pub(crate) fn new(filed: Arc<Site>, catalog: Catalog, agent: Arc<AgentBinary>, held: PinnedProfiles) -> Self {
-        let site = with_held(&filed, &held);
-        let overlays = |(name, held): (&ProfileName, &Result<Arc<PinnedProfile>, String>)| {
+    pub(crate) fn new(
+        site_file: Arc<Site>,
+        catalog: Catalog,
+        agent: Arc<AgentBinary>,
+        rolled_back: RolledBackProfiles,
+    ) -> Self {
+        let site = with_rollbacks(&site_file, &rolled_back);
+        let overlays = |(name, rolled_back): (&ProfileName, &Result<Arc<RolledBackProfile>, String>)| {
             let mut all = catalog.overlays().clone();
-            all.named.extend(held.as_ref().ok()?.overlays.clone());
+            all.named.extend(rolled_back.as_ref().ok()?.overlays.clone());
             Some((name.clone(), Arc::new(all)))
         };
-        let held_overlays = held.iter().filter_map(overlays).collect();
+        let rollback_overlays = rolled_back.iter().filter_map(overlays).collect();
         let mut groups_of: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for (place, group) in site.groups.iter().enumerate() {
+        for (index, group) in site.groups.iter().enumerate() {
             for node in &group.nodes {
-                groups_of.entry(*node).or_default().push(place);
+                groups_of.entry(*node).or_default().push(index);
             }
         }
         let mut reserved = BTreeMap::new();
@@ -78,119 +80,123 @@ impl SiteSnapshot {
         }
         let at = |reservation: &Reservation| (reservation.address, reservation.owner);
         let reserved_at = site.reservations.iter().map(at).collect();
-        let (plane, boot, program) = (&site.agent, &site.boot, agent.digest());
-        let common = (&site.name, &site.ssh_keys, plane.port, plane.heartbeat, &boot.consoles, program);
-        let common = format!("{common:?}");
-        let profiles = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
-        let common = Digest::of(common.as_bytes());
-        let catalog = Arc::new(catalog);
-        let former_agent = None;
+        let (agent_section, boot, program) = (&site.agent, &site.boot, agent.digest());
+        let shared_inputs =
+            (&site.name, &site.ssh_keys, agent_section.port, agent_section.heartbeat, &boot.consoles, program);
+        let shared_inputs = format!("{shared_inputs:?}");
+        let profile_digests = site.profiles.iter().map(|(name, profile)| (name.clone(), digest(profile))).collect();
+        let shared_inputs = Digest::of(shared_inputs.as_bytes());
         SiteSnapshot {
             site,
-            filed,
-            catalog,
+            site_file,
+            catalog: Arc::new(catalog),
             agent,
-            former_agent,
-            held,
-            held_overlays,
+            former_agent: None,
+            rolled_back,
+            rollback_overlays,
             groups_of,
             reserved,
             reserved_at,
-            common,
-            profiles,
+            shared_inputs,
+            profile_digests,
         }
     }
 
-    /// The same with other versions of images and layers of bundles beside the current ones. What boots are decided from does not
-    /// change by it.
-    pub(crate) fn with_kept(&self, kept: Vec<Image>, layers: BTreeMap<Digest, Bytes>) -> Self {
-        SiteSnapshot { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(kept, layers)), ..self.clone() }
+    /// Adds further versions of images and layers of bundles. The current versions stay current.
+    pub(crate) fn with_archived_contents(&self, images: Vec<Image>, layers: BTreeMap<Digest, Bytes>) -> Self {
+        SiteSnapshot { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(images, layers)), ..self.clone() }
     }
 
-    /// The same with other profiles held.
-    pub(crate) fn with_held(&self, held: PinnedProfiles) -> Self {
-        let live = SiteSnapshot::new(self.filed.clone(), Catalog::clone(&self.catalog), self.agent.clone(), held);
-        SiteSnapshot { former_agent: self.former_agent.clone(), ..live }
+    /// Replaces the set of rolled back profiles.
+    pub(crate) fn with_rollbacks(&self, rolled_back: RolledBackProfiles) -> Self {
+        let snapshot =
+            SiteSnapshot::new(self.site_file.clone(), Catalog::clone(&self.catalog), self.agent.clone(), rolled_back);
+        SiteSnapshot { former_agent: self.former_agent.clone(), ..snapshot }
     }
 
-    /// The profiles as the site file says.
-    pub(crate) fn filed(&self) -> &BTreeMap<ProfileName, Profile> {
-        &self.filed.profiles
+    /// The profiles of the site file, without rollbacks.
+    pub(crate) fn site_file_profiles(&self) -> &BTreeMap<ProfileName, Profile> {
+        &self.site_file.profiles
     }
 
-    /// The overlays for nodes of a profile, where they are not those of the catalog.
-    pub(crate) fn overlays_of(&self, profile: &ProfileName) -> Option<&Arc<Overlays>> {
-        self.held_overlays.get(profile)
+    /// The overlays of a rolled back profile; `None` if its nodes use those of the catalog.
+    pub(crate) fn overlays_for(&self, profile: &ProfileName) -> Option<&Arc<Overlays>> {
+        self.rollback_overlays.get(profile)
     }
 
-    /// The variables that overlays declare, those of profiles that are held too; some several times.
+    /// The variables that overlays declare, those of rolled back profiles too; with duplicates.
     pub(crate) fn declared(&self) -> impl Iterator<Item = &VarName> + Clone {
         let current = self.catalog.overlays().all();
-        let held = self.held_overlays.values().flat_map(|overlays| overlays.all());
-        current.chain(held).flat_map(|overlay| overlay.variables.keys())
+        let rolled_back = self.rollback_overlays.values().flat_map(|overlays| overlays.all());
+        current.chain(rolled_back).flat_map(|overlay| overlay.variables.keys())
     }
 
-    /// What profiles are held at.
-    pub(crate) fn all_held(&self) -> &PinnedProfiles {
-        &self.held
+    pub(crate) fn rolled_back_profiles(&self) -> &RolledBackProfiles {
+        &self.rolled_back
     }
 
-    /// The image that nodes of a profile boot: the version of that time where the profile is held.
+    /// The image that nodes of a profile boot. A rolled back profile has the version of its revision.
     pub(crate) fn image_of(&self, profile: &Profile) -> Option<&Image> {
-        match self.held.get(&profile.name) {
-            Some(Ok(held)) => self.catalog.version(&held.version),
+        match self.rolled_back.get(&profile.name) {
+            Some(Ok(rolled_back)) => self.catalog.version(&rolled_back.version),
             _ => self.catalog.image(&profile.image),
         }
     }
 
-    /// True if a machine could not tell the two apart.
+    /// True if a boot cannot differ between the two snapshots.
     pub(crate) fn is_same(&self, other: &SiteSnapshot) -> bool {
-        let held = |live: &SiteSnapshot| {
-            live.held.values().map(|held| held.as_ref().ok().map(|it| it.generation)).collect::<Vec<_>>()
+        let revisions = |snapshot: &SiteSnapshot| {
+            snapshot
+                .rolled_back
+                .values()
+                .map(|profile| profile.as_ref().ok().map(|profile| profile.generation))
+                .collect::<Vec<_>>()
         };
         let same_agent = self.agent.digest() == other.agent.digest();
-        self.filed == other.filed && same_agent && held(self) == held(other) && self.catalog.is_same(&other.catalog)
+        self.site_file == other.site_file
+            && same_agent
+            && revisions(self) == revisions(other)
+            && self.catalog.is_same(&other.catalog)
     }
 
-    /// The groups that a node is in by any ID that it is known as, with their places, in the order of the site file.
-    pub(crate) fn groups(&self, known_as: impl IntoIterator<Item = NodeId>) -> impl Iterator<Item = (usize, &Group)> {
-        let places = known_as.into_iter().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
-        let places: BTreeSet<usize> = places.collect();
-        places.into_iter().filter_map(|place| Some((place, self.site.groups.get(place)?)))
+    /// The groups that list a node by its ID or a former ID, with their indexes, in the order of the site file.
+    pub(crate) fn groups(&self, node_ids: impl IntoIterator<Item = NodeId>) -> impl Iterator<Item = (usize, &Group)> {
+        let indexes = node_ids.into_iter().filter_map(|id| self.groups_of.get(&id)).flatten().copied();
+        let indexes: BTreeSet<usize> = indexes.collect();
+        indexes.into_iter().filter_map(|index| Some((index, self.site.groups.get(index)?)))
     }
 
-    /// The address that is reserved for a machine, by an ID that it is known as or by one of its cards.
+    /// The address that is reserved for a machine, by one of its IDs or NICs.
     pub(crate) fn reserved<'m>(
         &self,
-        known_as: impl IntoIterator<Item = NodeId>,
+        node_ids: impl IntoIterator<Item = NodeId>,
         macs: impl IntoIterator<Item = &'m MacAddr>,
     ) -> Option<Ipv4Addr> {
-        let by_card = || macs.into_iter().find_map(|mac| self.reserved.get(&Owner::Mac(*mac)));
-        let by_id = known_as.into_iter().find_map(|id| self.reserved.get(&Owner::Node(id)));
-        by_id.or_else(by_card).copied()
+        let by_nic = || macs.into_iter().find_map(|mac| self.reserved.get(&Owner::Mac(*mac)));
+        let by_id = node_ids.into_iter().find_map(|id| self.reserved.get(&Owner::Node(id)));
+        by_id.or_else(by_nic).copied()
     }
 
     /// Returns the name that the site gives a machine, by an ID of its node or by one of its NICs.
     pub(crate) fn node_name<'m>(
         &self,
-        known_as: impl IntoIterator<Item = NodeId>,
+        node_ids: impl IntoIterator<Item = NodeId>,
         macs: impl IntoIterator<Item = &'m MacAddr>,
     ) -> Option<&str> {
         let names = &self.site.node_names;
         let by_nic = || macs.into_iter().find_map(|mac| names.get(&Owner::Mac(*mac)));
-        let by_id = known_as.into_iter().find_map(|id| names.get(&Owner::Node(id)));
+        let by_id = node_ids.into_iter().find_map(|id| names.get(&Owner::Node(id)));
         by_id.or_else(by_nic).map(String::as_str)
     }
 
-    /// An address that is reserved for one card or one machine.
     pub(crate) fn reserved_for(&self, owner: Owner) -> Option<Ipv4Addr> {
         self.reserved.get(&owner).copied()
     }
 
-    /// What of the site an address belongs to, if it is nobody's to have.
+    /// Describes the reservation or network role of an address; `None` if it is free to assign.
     pub(crate) fn holder_of(&self, address: Ipv4Addr) -> Option<String> {
         let reserved = self.reserved_at.get(&address).map(|owner| match owner {
-            Owner::Mac(mac) => format!("reserved for the card {mac} by a [[reservation]]"),
+            Owner::Mac(mac) => format!("reserved for NIC {mac} by a [[reservation]]"),
             Owner::Node(node) => format!("reserved for node {node} by a [[reservation]]"),
         });
         reserved.or_else(|| {
@@ -199,13 +205,13 @@ impl SiteSnapshot {
         })
     }
 
-    /// The ID by which DHCP finds the reserved address of a node: one for which there is one, else its own.
-    pub(crate) fn reserved_as(&self, node: &Node) -> NodeId {
+    /// The ID with which DHCP looks up the reserved address of a node: a former ID that has a reservation, else the present ID.
+    pub(crate) fn reserved_node_id(&self, node: &Node) -> NodeId {
         node.known_as().find(|id| self.reserved.contains_key(&Owner::Node(*id))).unwrap_or(node.id)
     }
 
-    /// Whether the site lets a machine in by itself: `Some(None)` by its policy, `Some(rule)` by a rule.
-    pub(crate) fn lets_in(&self, node: &Node) -> Option<Option<&EnrollRule>> {
+    /// Whether the site approves a machine automatically: `Some(None)` by its policy, `Some(rule)` by a rule.
+    pub(crate) fn automatic_approval(&self, node: &Node) -> Option<Option<&EnrollRule>> {
         let enroll = &self.site.enroll;
         if let Some(rule) = matching_rule(&enroll.rules, node, self.segment_of(node).as_deref()) {
             return Some(Some(rule));
@@ -224,20 +230,20 @@ impl SiteSnapshot {
         segments.iter().find(on).map(Segment::name)
     }
 
-    /// Over all that a profile says; known for those of the site.
+    /// The digest of a profile; precomputed for the profiles of the site.
     pub(crate) fn profile_digest(&self, profile: &Profile) -> Digest {
         let own = self.site.profiles.get(&profile.name).filter(|own| std::ptr::eq(*own, profile));
-        let known = own.and_then(|own| self.profiles.get(&own.name).copied());
+        let known = own.and_then(|own| self.profile_digests.get(&own.name).copied());
         known.unwrap_or_else(|| digest(profile))
     }
 }
 
-/// The site with profiles that are held in place of those of the file. What the file does not have any more is not held.
-fn with_held(filed: &Arc<Site>, held: &PinnedProfiles) -> Arc<Site> {
-    let mut site = filed.clone();
-    for (name, held) in held {
-        if let (Ok(held), true) = (held, filed.profiles.contains_key(name)) {
-            Arc::make_mut(&mut site).profiles.insert(name.clone(), held.profile.clone());
+/// Replaces profiles of the site file with their rolled back revisions. A profile that the file no longer contains is not added.
+fn with_rollbacks(site_file: &Arc<Site>, rolled_back: &RolledBackProfiles) -> Arc<Site> {
+    let mut site = site_file.clone();
+    for (name, rolled_back) in rolled_back {
+        if let (Ok(rolled_back), true) = (rolled_back, site_file.profiles.contains_key(name)) {
+            Arc::make_mut(&mut site).profiles.insert(name.clone(), rolled_back.profile.clone());
         }
     }
     site

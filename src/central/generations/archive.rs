@@ -1,4 +1,4 @@
-//! Archives the generations that nodes were given, compares them, and boots them again.
+//! Archives delivered generations, compares them, and restores them for pinned nodes.
 
 use crate::{
     environment::site_snapshot::SiteSnapshot,
@@ -29,24 +29,24 @@ use std::{
 };
 
 /// Interval of the garbage collection.
-const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// Generations that wait to be kept, at most: a rack that powers on at once.
+/// Maximum number of queued generations: a rack that powers on at once.
 const MAX_WAITING: usize = 16_384;
 
 /// Minimum interval between two lists of images in use: a rack that powers on at once changes the list a thousand times.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Generations that wait to be kept.
+/// Generations that wait for the archive.
 #[derive(Default)]
 pub(crate) struct PendingArchive {
     generations: Leaf<Vec<Rendered>>,
-    /// Whether the list of images in use has changed since it was written last, and the time of that write.
+    /// Whether the list of images in use has changed since its last write, and the time of that write.
     unpublished: Leaf<(bool, Option<Duration>)>,
 }
 
-/// A generation as it is kept.
-pub(crate) fn kept(rendered: &Rendered) -> ArchivedGeneration {
+/// Describes a generation for the archive.
+pub(crate) fn archive_entry(rendered: &Rendered) -> ArchivedGeneration {
     let Rendered { overlay, what, version, .. } = rendered;
     ArchivedGeneration {
         format: ARCHIVE_FORMAT,
@@ -61,41 +61,40 @@ pub(crate) fn kept(rendered: &Rendered) -> ArchivedGeneration {
 }
 
 impl Generations {
-    /// A node was given this: it is kept soon. If it cannot be, the node boots all the same, and cannot be pinned to it.
-    pub(crate) fn keep(&self, rendered: Rendered) {
-        let mut waiting = self.to_keep.generations.lock();
+    /// Queues a delivered generation. If it cannot be archived, the node boots, but cannot be pinned to it.
+    pub(crate) fn queue_for_archive(&self, rendered: Rendered) {
+        let mut waiting = self.pending_archive.generations.lock();
         if waiting.len() < MAX_WAITING {
             waiting.push(rendered);
         } else {
-            tracing::warn!(generation = %rendered.generation, "not kept: too many at once");
+            tracing::warn!(generation = %rendered.generation, "not archived: too many at once");
         }
         drop(waiting);
         self.wake();
     }
 
-    /// Keeps everything that waits for it.
-    pub(crate) async fn keep_waiting(self: &Arc<Self>) {
-        let waiting = std::mem::take(&mut *self.to_keep.generations.lock());
+    pub(crate) async fn archive_queued(self: &Arc<Self>) {
+        let waiting = std::mem::take(&mut *self.pending_archive.generations.lock());
         if waiting.is_empty() {
             return;
         }
         let this = self.clone();
         let work = move || {
             for rendered in &waiting {
-                if let Err(error) = this.put_kept(rendered) {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a generation is not kept");
+                if let Err(error) = this.archive_generation(rendered) {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot archive a generation");
                 }
             }
         };
         drop(tokio::task::spawn_blocking(work).await);
-        self.to_keep.unpublished.lock().0 = true;
+        self.pending_archive.unpublished.lock().0 = true;
     }
 
-    /// Writes the list of images in use, if it has changed and was not written a moment ago.
+    /// Writes a changed list of images in use, at most once in [`PUBLISH_INTERVAL`].
     pub(crate) async fn publish_in_use(self: &Arc<Self>) {
         let now = self.env.monotonic();
         {
-            let mut unpublished = self.to_keep.unpublished.lock();
+            let mut unpublished = self.pending_archive.unpublished.lock();
             if !unpublished.0 || unpublished.1.is_some_and(|last| now.saturating_sub(last) < PUBLISH_INTERVAL) {
                 return;
             }
@@ -104,150 +103,169 @@ impl Generations {
         self.update_in_use().await;
     }
 
-    fn put_kept(&self, rendered: &Rendered) -> Result<(), ArchiveError> {
-        if self.kept.has(rendered.generation) {
+    fn archive_generation(&self, rendered: &Rendered) -> Result<(), ArchiveError> {
+        if self.archive.has(rendered.generation) {
             return Ok(());
         }
-        let live = self.env.live();
-        let agents = live.former_agent.iter().chain([&live.agent]);
+        let snapshot = self.env.snapshot();
+        let agents = snapshot.former_agent.iter().chain([&snapshot.agent]);
         let contents = rendered.overlay.contents().chain(agents.map(|agent| (agent.digest(), agent.bytes())));
-        self.kept.put(rendered.generation, &kept(rendered), contents)
+        self.archive.put(rendered.generation, &archive_entry(rendered), contents)
     }
 
-    /// Whether a generation can be compared, and booted again.
-    pub(crate) fn is_kept(&self, generation: Generation) -> bool {
-        self.kept.has(generation)
+    /// True if a generation can be compared and restored.
+    pub(crate) fn is_archived(&self, generation: Generation) -> bool {
+        self.archive.has(generation)
     }
 
-    /// A generation as it was kept. Blocks.
-    pub(crate) fn kept_generation(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
-        self.kept.get(generation)
+    /// Reads an archived generation. Blocks.
+    pub(crate) fn archived_generation(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
+        self.archive.get(generation)
     }
 
-    /// A generation of a node as it was, to be booted again: compared with its digest in every part. Blocks.
-    pub(crate) fn bring_back(
+    /// Restores an archived generation of a node, and verifies its digest. Blocks.
+    pub(crate) fn restore_generation(
         self: &Arc<Self>,
-        live: &Arc<SiteSnapshot>,
+        snapshot: &Arc<SiteSnapshot>,
         node: &Node,
         generation: Generation,
     ) -> Result<Rendered, RenderError> {
-        let refused = |source| RenderError::NotKept { node: node.id, source };
-        let kept = self.kept.get(generation).map_err(refused)?;
+        let refused = |source| RenderError::NotArchived { node: node.id, source };
+        let archived = self.archive.get(generation).map_err(refused)?;
         // Secrets are never archived: their present files are used.
-        let secret = kept.files.iter().find(|file| file.kind == ArchivedKind::Secret);
-        let now = secret.map(|_| self.unpinned(live, node)).transpose()?;
+        let secret = archived.files.iter().find(|file| file.kind == ArchivedKind::Secret);
+        let now = secret.map(|_| self.unpinned(snapshot, node)).transpose()?;
         let same = |file: &&ArchivedFile| {
             let files = now.iter().flat_map(|now| &now.files);
             files.into_iter().any(|it| it.path == file.path && it.digest == file.digest)
         };
-        let secrets = || kept.files.iter().filter(|file| file.kind == ArchivedKind::Secret);
+        let secrets = || archived.files.iter().filter(|file| file.kind == ArchivedKind::Secret);
         if let Some(other) = secrets().find(|file| !same(file)) {
             let (generation, path) = (generation.0.short(), other.path.to_string());
             return Err(refused(ArchiveError::Secret { generation, path }));
         }
-        let gone =
-            || RenderError::ImageGone { image: kept.image.clone(), version: kept.version.short(), node: node.id };
-        let image = live.catalog.version(&kept.version).ok_or_else(gone)?;
-        let content = |digest: &Digest| self.kept.content(generation, digest);
-        let overlay = PublicOverlay::restore(&kept.files, &live.agent, now.as_deref(), content).map_err(refused)?;
-        let facts = ImageFacts { name: kept.image.clone(), ..ImageFacts::of(&image.manifest) };
-        if overlay::generation(&facts, overlay.digest, &kept.profile, &kept.args) != generation {
+        let gone = || RenderError::ImageMissing {
+            image: archived.image.clone(),
+            version: archived.version.short(),
+            node: node.id,
+        };
+        let image = snapshot.catalog.version(&archived.version).ok_or_else(gone)?;
+        let content = |digest: &Digest| self.archive.content(generation, digest);
+        let overlay =
+            PublicOverlay::restore(&archived.files, &snapshot.agent, now.as_deref(), content).map_err(refused)?;
+        let facts = ImageFacts { name: archived.image.clone(), ..ImageFacts::of(&image.manifest) };
+        if overlay::generation(&facts, overlay.digest, &archived.profile, &archived.args) != generation {
             let what = "it does not have the digest that it is named by".to_owned();
             return Err(refused(ArchiveError::Damaged { generation: generation.0.short(), what }));
         }
         let layers = self.layers_of(node, generation);
-        if let Some(layer) = layers.iter().find(|layer| live.catalog.layer(layer).is_none()) {
-            return Err(RenderError::LayerGone { layer: layer.short(), node: node.id });
+        if let Some(layer) = layers.iter().find(|layer| snapshot.catalog.layer(layer).is_none()) {
+            return Err(RenderError::LayerMissing { layer: layer.short(), node: node.id });
         }
-        let what =
-            BootContents { profile: kept.profile, image: kept.image, parts: image_parts(image), args: kept.args };
-        Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: kept.version, layers })
+        let what = BootContents {
+            profile: archived.profile,
+            image: archived.image,
+            parts: image_parts(image),
+            args: archived.args,
+        };
+        Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: archived.version, layers })
     }
 
-    /// The layers of the bundles that a node was given with a generation.
+    /// The layers of the bundles of a delivered generation.
     fn layers_of(&self, node: &Node, generation: Generation) -> Vec<Digest> {
         let given = |model: &Model| model.history(node.id)?.get(generation).map(|given| given.layers.clone());
         self.env.store.read(given).unwrap_or_default()
     }
 
     /// Renders the next boot of a node without its pin. Blocks.
-    fn unpinned(self: &Arc<Self>, live: &Arc<SiteSnapshot>, node: &Node) -> Result<Arc<PublicOverlay>, RenderError> {
+    fn unpinned(
+        self: &Arc<Self>,
+        snapshot: &Arc<SiteSnapshot>,
+        node: &Node,
+    ) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.env.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
         let prepared = self
             .env
             .store
-            .read(|model| self.prepare_render(live, &mut Contexts::new(live), model, node, (None, endpoint)))?;
+            .read(|model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, node, (None, endpoint)))?;
         Ok(prepared.render()?.overlay)
     }
 
-    /// The same, on a thread of its own and once for all that ask.
+    /// Restores a pinned generation on another thread, once for concurrent requests.
     pub(crate) async fn pinned(
         self: &Arc<Self>,
-        live: &Arc<SiteSnapshot>,
+        snapshot: &Arc<SiteSnapshot>,
         node: &Node,
         generation: Generation,
     ) -> Result<Rendered, Arc<RenderError>> {
         let key = Digest::of_fields([b"pinned".as_slice(), generation.0.0.as_slice()]);
-        let (this, live, node) = (self.clone(), live.clone(), node.clone());
-        self.renders.once(key, move || this.bring_back(&live, &node, generation)).await
+        let (this, snapshot, node) = (self.clone(), snapshot.clone(), node.clone());
+        self.renders.once(key, move || this.restore_generation(&snapshot, &node, generation)).await
     }
 
-    /// Makes sure that a node can boot a generation from now on, whatever happens: all of it is there and on the disk.
-    pub(crate) async fn hold(self: &Arc<Self>, node: Node, generation: Generation) -> Result<(), RenderError> {
-        // A reload would put another catalog in place of the one that gets the image.
+    /// Prepares a pin: adds the image and layers of a generation to the snapshot, and flushes the generation to the disk.
+    pub(crate) async fn prepare_pin(self: &Arc<Self>, node: Node, generation: Generation) -> Result<(), RenderError> {
+        // A concurrent reload would replace the catalog that receives the image.
         let _one = self.reloading.lock().await;
         let this = self.clone();
-        let hold = tokio::task::spawn_blocking(move || this.hold_now(&node, generation));
-        hold.await.map_err(|_| RenderError::Interrupted)?
+        let prepared = tokio::task::spawn_blocking(move || this.prepare_pin_blocking(&node, generation));
+        prepared.await.map_err(|_| RenderError::Interrupted)?
     }
 
-    fn hold_now(self: &Arc<Self>, node: &Node, generation: Generation) -> Result<(), RenderError> {
-        let refused = |source| RenderError::NotKept { node: node.id, source };
-        let kept = self.kept.get(generation).map_err(refused)?;
-        let live = self.env.live();
-        let mut served = live.catalog.kept().to_vec();
-        if live.catalog.version(&kept.version).is_none() {
-            served.push(load_kept(&live, &kept).map_err(|source| RenderError::Image { node: node.id, source })?);
+    fn prepare_pin_blocking(self: &Arc<Self>, node: &Node, generation: Generation) -> Result<(), RenderError> {
+        let refused = |source| RenderError::NotArchived { node: node.id, source };
+        let archived = self.archive.get(generation).map_err(refused)?;
+        let snapshot = self.env.snapshot();
+        let mut served = snapshot.catalog.kept().to_vec();
+        if snapshot.catalog.version(&archived.version).is_none() {
+            served.push(
+                load_archived_image(&snapshot, &archived)
+                    .map_err(|source| RenderError::Image { node: node.id, source })?,
+            );
         }
-        let layers = self.missing_layers(&live, self.layers_of(node, generation));
-        self.env.replace_live(live.with_kept(served, layers));
-        self.bring_back(&self.env.live(), node, generation)?;
-        self.kept.sync(generation, &kept).map_err(refused)
+        let layers = self.missing_layers(&snapshot, self.layers_of(node, generation));
+        self.env.replace_snapshot(snapshot.with_archived_contents(served, layers));
+        self.restore_generation(&self.env.snapshot(), node, generation)?;
+        self.archive.sync(generation, &archived).map_err(refused)
     }
 
-    /// Versions of images that pinned nodes boot and that are not current any more. Blocks.
-    pub(crate) fn kept_images(&self, live: &SiteSnapshot) -> Vec<Image> {
+    /// Versions of images that pinned nodes boot and that are no longer current. Blocks.
+    pub(crate) fn pinned_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
         let pinned = self.env.store.read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
         for generation in pinned {
-            let Ok(kept) = self.kept.get(generation) else { continue };
-            if images.contains_key(&kept.version) || live.catalog.version(&kept.version).is_some() {
+            let Ok(archived) = self.archive.get(generation) else { continue };
+            if images.contains_key(&archived.version) || snapshot.catalog.version(&archived.version).is_some() {
                 continue;
             }
-            match load_kept(live, &kept) {
-                Ok(image) => drop(images.insert(kept.version, image)),
-                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a pinned image is gone"),
+            match load_archived_image(snapshot, &archived) {
+                Ok(image) => drop(images.insert(archived.version, image)),
+                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a pinned image is missing"),
             }
         }
         images.into_values().collect()
     }
 
-    /// Layers of bundles that pinned nodes mount and held profiles name and that are not current any more. Blocks.
-    pub(crate) fn kept_layers(&self, live: &SiteSnapshot) -> BTreeMap<Digest, Bytes> {
+    /// Layers of bundles of pinned nodes and rolled back profiles that are no longer current. Blocks.
+    pub(crate) fn pinned_layers(&self, snapshot: &SiteSnapshot) -> BTreeMap<Digest, Bytes> {
         let pinned = |node: &Node, model: &Model| Some(model.history(node.id)?.get(node.pinned?)?.layers.clone());
         let pinned =
             self.env.store.read(|model| model.nodes().filter_map(|node| pinned(node, model)).collect::<Vec<_>>());
-        let held = live.all_held().values().flatten().flat_map(|held| held.bundles.values().copied());
-        self.missing_layers(live, pinned.into_iter().flatten().chain(held))
+        let held = snapshot.rolled_back_profiles().values().flatten().flat_map(|held| held.bundles.values().copied());
+        self.missing_layers(snapshot, pinned.into_iter().flatten().chain(held))
     }
 
-    fn missing_layers(&self, live: &SiteSnapshot, wanted: impl IntoIterator<Item = Digest>) -> BTreeMap<Digest, Bytes> {
+    fn missing_layers(
+        &self,
+        snapshot: &SiteSnapshot,
+        wanted: impl IntoIterator<Item = Digest>,
+    ) -> BTreeMap<Digest, Bytes> {
         let wanted: BTreeSet<Digest> = wanted.into_iter().collect();
-        let absent = wanted.into_iter().filter(|layer| live.catalog.layer(layer).is_none());
-        let load = |layer: Digest| match load_layer(&live.site.blobs_dir, &layer) {
+        let absent = wanted.into_iter().filter(|layer| snapshot.catalog.layer(layer).is_none());
+        let load = |layer: Digest| match load_layer(&snapshot.site.blobs_dir, &layer) {
             Ok(bytes) => Some((layer, bytes)),
             Err(error) => {
-                tracing::error!(error, "a layer that is kept for nodes is gone");
+                tracing::error!(error, "a layer of a pinned generation is missing");
                 None
             }
         };
@@ -256,39 +274,34 @@ impl Generations {
 
     /// Runs the garbage collection when it is due, and writes the list of images in use.
     pub(crate) async fn sweep(self: &Arc<Self>) {
-        let now = self.env.monotonic();
-        {
-            let mut swept = self.swept.lock();
-            if swept.is_some_and(|last| now.saturating_sub(last) < SWEEP_EVERY) {
-                return;
-            }
-            *swept = Some(now);
+        if !self.archive_sweeps.is_due(self.env.monotonic(), SWEEP_INTERVAL) {
+            return;
         }
         let this = self.clone();
         let swept = tokio::task::spawn_blocking(move || {
-            let gone = this.kept.sweep(|| this.env.store.read(needed))?;
+            let gone = this.archive.sweep(|| this.env.store.read(needed))?;
             this.write_in_use();
             Ok::<_, ArchiveError>(gone)
         });
         match swept.await {
             Ok(Ok(0)) | Err(_) => {}
-            Ok(Ok(gone)) => tracing::info!(gone, "generations that no node needs were thrown away"),
+            Ok(Ok(gone)) => tracing::info!(gone, "removed generations that no node needs"),
             Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "cannot sweep generations"),
         }
     }
 
-    /// The same as [`Generations::write_in_use`], on a thread of its own.
+    /// Runs [`Generations::write_in_use`] on another thread.
     pub(crate) async fn update_in_use(self: &Arc<Self>) {
         let this = self.clone();
         drop(tokio::task::spawn_blocking(move || this.write_in_use()).await);
     }
 
-    /// Names the versions of images and bundles that nodes run, boot or are pinned to and that profiles are rolled back to, where
-    /// `meshd image prune` looks. Blocks.
+    /// Writes the list of versions of images and bundles for `meshd image prune`: those that nodes run, boot or are pinned to, and those of
+    /// rolled back profiles. Blocks.
     pub(crate) fn write_in_use(&self) {
-        let live = self.env.live();
-        let site = &live.site;
-        let held = live.all_held().values().flatten();
+        let snapshot = self.env.snapshot();
+        let site = &snapshot.site;
+        let held = snapshot.rolled_back_profiles().values().flatten();
         let held = held.flat_map(|held| held.bundles.values().copied().chain([held.version]));
         let mut versions = self.env.store.read(|model| {
             let of = |node: &Node| {
@@ -301,14 +314,17 @@ impl Generations {
         });
         versions.extend(held);
         if let Err(error) = declare_in_use(&site.blobs_dir, &site.name, &versions) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot say which images are in use");
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot write the list of images in use");
         }
     }
 }
 
-fn load_kept(live: &SiteSnapshot, kept: &ArchivedGeneration) -> Result<Image, meshd_image::catalog::ImageError> {
-    let blobs = &live.site.blobs_dir;
-    Image::load(blobs, load_version(blobs, &kept.image, &kept.version)?)
+fn load_archived_image(
+    snapshot: &SiteSnapshot,
+    archived: &ArchivedGeneration,
+) -> Result<Image, meshd_image::catalog::ImageError> {
+    let blobs = &snapshot.site.blobs_dir;
+    Image::load(blobs, load_version(blobs, &archived.image, &archived.version)?)
 }
 
 /// Generations that are never collected: what nodes run, are pinned to and would boot, and the newest of each node.

@@ -24,23 +24,23 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Nodes of one commit.
+/// Number of nodes of one commit.
 const BATCH: usize = 512;
-/// Outcomes that are remembered: those of three times the largest rack. It takes some 100 bytes for each.
+/// Maximum number of cached results, some 100 bytes each: three times the largest rack.
 const MAX_KNOWN: usize = 32_768;
 
 /// Nodes to scan, and cached results.
 #[derive(Default)]
-pub(crate) struct Stale {
+pub(crate) struct ScanQueue {
     nodes: Leaf<BTreeSet<NodeId>>,
     wake: Notify,
     known: Leaf<BTreeMap<Digest, Generation>>,
-    /// How many were found out by rendering.
+    /// Number of results that were rendered.
     rendered: AtomicU64,
 }
 
 /// How the next boot of a node is determined.
-enum Question {
+enum NextBootSource {
     Known(NextBoot),
     Render(Box<PreparedRender>, ProfileName),
 }
@@ -48,74 +48,75 @@ enum Question {
 impl Generations {
     /// Marks a node for the next scan: an input of its boot changed.
     pub(crate) fn scan_soon(&self, node: NodeId) {
-        self.stale.nodes.lock().insert(node);
-        self.stale.wake.notify_one();
+        self.scan_queue.nodes.lock().insert(node);
+        self.scan_queue.wake.notify_one();
     }
 
-    /// Something changed that every node depends on.
+    /// Marks all nodes for the next scan.
     pub(crate) fn scan_all(&self) {
         let all: Vec<NodeId> = self.env.store.read(|model| model.nodes().map(|node| node.id).collect());
-        self.stale.nodes.lock().extend(all);
-        self.stale.wake.notify_one();
+        self.scan_queue.nodes.lock().extend(all);
+        self.scan_queue.wake.notify_one();
     }
 
     pub(crate) fn wake(&self) {
-        self.stale.wake.notify_one();
+        self.scan_queue.wake.notify_one();
     }
 
-    /// Waits until there is something to do for [`Generations::chores`].
-    pub async fn until_chores(&self) {
-        self.stale.wake.notified().await;
+    /// Waits until [`Generations::run_background_work`] is needed.
+    pub async fn wait_for_background_work(&self) {
+        self.scan_queue.wake.notified().await;
     }
 
     /// Background work: scans marked nodes, archives and collects generations.
-    pub async fn chores(self: &Arc<Self>) {
+    pub async fn run_background_work(self: &Arc<Self>) {
         self.scan_stale().await;
-        self.keep_waiting().await;
+        self.archive_queued().await;
         self.publish_in_use().await;
         self.sweep().await;
     }
 
     /// Scans all marked nodes. Returns their number.
     pub async fn scan_stale(self: &Arc<Self>) -> usize {
-        let mut looked = 0;
+        let mut scanned = 0;
         loop {
             let batch: Vec<NodeId> = {
-                let mut stale = self.stale.nodes.lock();
-                let batch = stale.iter().take(BATCH).copied().collect::<Vec<_>>();
+                let mut scan_queue = self.scan_queue.nodes.lock();
+                let batch = scan_queue.iter().take(BATCH).copied().collect::<Vec<_>>();
                 for id in &batch {
-                    stale.remove(id);
+                    scan_queue.remove(id);
                 }
                 batch
             };
             if batch.is_empty() {
-                return looked;
+                return scanned;
             }
-            looked += batch.len();
+            scanned += batch.len();
             if let Err(error) = self.scan(batch).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot record what nodes would boot");
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot record the next boot of nodes");
             }
         }
     }
 
     /// Determines what these nodes would boot, and stores it in one commit.
     pub(crate) async fn scan(self: &Arc<Self>, ids: Vec<NodeId>) -> Result<(), StoreError> {
-        let live = self.env.live();
-        let questions = self.env.store.read(|model| {
-            let mut contexts = Contexts::new(&live);
-            let each =
-                ids.iter().filter_map(|id| Some((*id, self.question(&live, &mut contexts, model, model.node(*id)?)?)));
+        let snapshot = self.env.snapshot();
+        let sources = self.env.store.read(|model| {
+            let mut contexts = Contexts::new(&snapshot);
+            let each = ids.iter().filter_map(|id| {
+                Some((*id, self.next_boot_source(&snapshot, &mut contexts, model, model.node(*id)?)?))
+            });
             each.collect::<Vec<_>>()
         });
-        let answers = self.answer(questions).await;
+        let answers = self.resolve(sources).await;
         let now = self.env.now();
         self.env
             .store
             .commit(|tx| {
-                for (id, outlook) in answers {
+                for (id, next_boot) in answers {
                     let Some(before) = tx.node(id) else { continue };
                     let mut node = before.clone();
-                    let told = update_boot_conditions(&mut node, &outlook, now);
+                    let told = update_boot_conditions(&mut node, &next_boot, now);
                     if node == *before {
                         continue;
                     }
@@ -130,63 +131,63 @@ impl Generations {
             .await
     }
 
-    /// `None` for a machine that never asked for a script: it is not known where it would boot from.
-    fn question(
+    /// `None` for a machine that never requested a script: the address of the central node for it is unknown.
+    fn next_boot_source(
         self: &Arc<Self>,
-        live: &Arc<SiteSnapshot>,
+        snapshot: &Arc<SiteSnapshot>,
         contexts: &mut Contexts<'_>,
         model: &Model,
         node: &Node,
-    ) -> Option<Question> {
+    ) -> Option<NextBootSource> {
         let endpoint = self.env.endpoint(node.told?);
         if let Some(pinned) = node.pinned {
             let given = model.history(node.id).and_then(|history| history.get(pinned));
             let profile = given.map(|given| given.profile.clone()).or_else(|| node.profile.clone());
-            let profile = profile.unwrap_or_else(|| live.site.default_profile.clone());
-            return Some(Question::Known(NextBoot::Boots(pinned, profile)));
+            let profile = profile.unwrap_or_else(|| snapshot.site.default_profile.clone());
+            return Some(NextBootSource::Known(NextBoot::Boots(pinned, profile)));
         }
-        Some(match self.prepare_render(live, contexts, model, node, (None, endpoint)) {
-            Err(error) => Question::Known(failed(&error)),
+        Some(match self.prepare_render(snapshot, contexts, model, node, (None, endpoint)) {
+            Err(error) => NextBootSource::Known(failed(&error)),
             Ok(prepared) => {
                 let profile = prepared.profile_name().clone();
-                match self.stale.known.lock().get(&prepared.key) {
-                    Some(generation) => Question::Known(NextBoot::Boots(*generation, profile)),
-                    None => Question::Render(Box::new(prepared), profile),
+                match self.scan_queue.known.lock().get(&prepared.key) {
+                    Some(generation) => NextBootSource::Known(NextBoot::Boots(*generation, profile)),
+                    None => NextBootSource::Render(Box::new(prepared), profile),
                 }
             }
         })
     }
 
-    /// What nodes would boot, found out by rendering since the start: what was known already does not count.
-    pub fn outlooks_rendered(&self) -> u64 {
-        self.stale.rendered.load(Ordering::Relaxed)
+    /// Number of rendered results since the start, without cached ones.
+    pub fn drift_render_count(&self) -> u64 {
+        self.scan_queue.rendered.load(Ordering::Relaxed)
     }
 
-    async fn answer(self: &Arc<Self>, questions: Vec<(NodeId, Question)>) -> Vec<(NodeId, NextBoot)> {
+    async fn resolve(self: &Arc<Self>, sources: Vec<(NodeId, NextBootSource)>) -> Vec<(NodeId, NextBoot)> {
         let workers = available_parallelism().map_or(1, usize::from);
         let mut shares: Vec<Vec<(NodeId, Box<PreparedRender>, ProfileName)>> =
             (0..workers).map(|_| Vec::new()).collect();
-        let mut answers = Vec::with_capacity(questions.len());
-        for (at, (id, question)) in questions.into_iter().enumerate() {
-            match question {
-                Question::Known(outlook) => answers.push((id, outlook)),
-                Question::Render(prepared, profile) => shares[at % workers].push((id, prepared, profile)),
+        let mut answers = Vec::with_capacity(sources.len());
+        for (at, (id, next_boot_source)) in sources.into_iter().enumerate() {
+            match next_boot_source {
+                NextBootSource::Known(next_boot) => answers.push((id, next_boot)),
+                NextBootSource::Render(prepared, profile) => shares[at % workers].push((id, prepared, profile)),
             }
         }
         let busy = shares.into_iter().filter(|share| !share.is_empty());
         let tasks: Vec<_> = busy.map(|share| tokio::task::spawn_blocking(move || render(share))).collect();
         for task in tasks {
             let Ok(rendered) = task.await else { continue };
-            let mut known = self.stale.known.lock();
+            let mut known = self.scan_queue.known.lock();
             if known.len() + rendered.len() > MAX_KNOWN {
                 known.clear();
             }
-            self.stale.rendered.fetch_add(rendered.len() as u64, Ordering::Relaxed);
-            for (id, key, outlook) in rendered {
-                if let NextBoot::Boots(generation, _) = &outlook {
+            self.scan_queue.rendered.fetch_add(rendered.len() as u64, Ordering::Relaxed);
+            for (id, key, next_boot) in rendered {
+                if let NextBoot::Boots(generation, _) = &next_boot {
                     known.insert(key, *generation);
                 }
-                answers.push((id, outlook));
+                answers.push((id, next_boot));
             }
         }
         answers
@@ -195,18 +196,18 @@ impl Generations {
 
 fn render(share: Vec<(NodeId, Box<PreparedRender>, ProfileName)>) -> Vec<(NodeId, Digest, NextBoot)> {
     let one = |(id, prepared, profile): (NodeId, Box<PreparedRender>, ProfileName)| {
-        let outlook = match prepared.generation() {
+        let next_boot = match prepared.generation() {
             Ok(generation) => NextBoot::Boots(generation, profile),
             Err(error) => failed(&error),
         };
-        (id, prepared.key, outlook)
+        (id, prepared.key, next_boot)
     };
     share.into_iter().map(one).collect()
 }
 
 fn failed(error: &RenderError) -> NextBoot {
     match error {
-        RenderError::NoImage { .. } | RenderError::ImageGone { .. } => NextBoot::ImageMissing(error.to_string()),
+        RenderError::NoImage { .. } | RenderError::ImageMissing { .. } => NextBoot::ImageMissing(error.to_string()),
         RenderError::Faults { source, .. } => NextBoot::RenderFailed(format!("{error}: {source}")),
         _ => NextBoot::RenderFailed(error.to_string()),
     }

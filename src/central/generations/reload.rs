@@ -1,10 +1,9 @@
-//! Reads site, overlays and images again, all or nothing. While they have faults, the last good snapshot stays, and every fault is
-//! reported.
+//! Reloads site, overlays and images, all or nothing. If they have faults, the last valid snapshot stays, and every fault is reported.
 
 use crate::{
     environment::site_snapshot::SiteSnapshot,
     generations::{Generations, render_context::Contexts},
-    workloads::spare,
+    workloads::check_no_running_work,
 };
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{
@@ -24,23 +23,22 @@ use std::{
     sync::Arc,
 };
 
-/// Faults that an event spells out; it counts the rest.
-const TOLD: usize = 8;
+/// Maximum number of faults in an event; it counts the rest.
+const MAX_NAMED_FAULTS: usize = 8;
 
 /// The result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {
-    /// Why it was refused; empty when it was not.
+    /// Why the reload was refused; empty otherwise.
     pub faults: Vec<Fault>,
-    /// False when everything is as it was.
     pub changed: bool,
-    /// Keys of `site.toml` that differ and cannot change while meshd runs: they need a restart.
+    /// Changed keys of `site.toml` that need a restart.
     pub restart: Vec<&'static str>,
 }
 
 impl Generations {
-    /// Reads everything anew. What it gives is remembered for [`Generations::last_reload`].
-    pub async fn reload(self: &Arc<Self>, by: &AuditContext) -> Reload {
+    /// Reloads site, overlays and images. [`Generations::last_reload`] returns the result later.
+    pub async fn reload(self: &Arc<Self>, audit: &AuditContext) -> Reload {
         let _one = self.reloading.lock().await;
         let this = self.clone();
         let read = tokio::task::spawn_blocking(move || this.read_anew()).await;
@@ -50,11 +48,11 @@ impl Generations {
                 Fault::of_file(self.env.site().file.clone(), message, "this is a fault of meshd, its log says where");
             (Err(Faults::from(fault)), Vec::new())
         };
-        let (live, restart) = read.unwrap_or_else(interrupted);
-        let (faults, changed) = match live {
+        let (snapshot, restart) = read.unwrap_or_else(interrupted);
+        let (faults, changed) = match snapshot {
             Ok(None) => (Vec::new(), false),
-            Ok(Some(live)) => {
-                let faults = self.go_live(live, by);
+            Ok(Some(snapshot)) => {
+                let faults = self.activate(snapshot, audit);
                 (faults.clone(), faults.is_empty())
             }
             Err(faults) => (faults.0, false),
@@ -63,21 +61,21 @@ impl Generations {
         let before = std::mem::replace(&mut *self.reloaded.lock(), reload.clone());
         if changed {
             self.scan_all();
-            self.revise().await;
-            self.enrolment.admit_waiting().await;
+            self.archive_revisions().await;
+            self.enrolment.approve_waiting().await;
         }
-        self.record_reload(&before, &reload, by).await;
+        self.record_reload(&before, &reload, audit).await;
         reload
     }
 
-    /// Makes it the site that counts, unless a node that holds work would boot another profile by it. While this is found out no work is
-    /// given to a node.
-    fn go_live(&self, live: SiteSnapshot, by: &AuditContext) -> Vec<Fault> {
-        let was = self.env.live();
+    /// Replaces the snapshot, unless a node with work would boot another profile. The check and the replacement exclude transactions, so
+    /// that no work is placed meanwhile.
+    fn activate(&self, snapshot: SiteSnapshot, audit: &AuditContext) -> Vec<Fault> {
+        let old = self.env.snapshot();
         self.env.store.read(|model| {
-            let found = other_profiles(model, &was.site, &live.site, by);
+            let found = other_profiles(model, &old.site, &snapshot.site, audit);
             if found.is_empty() {
-                self.env.replace_live(live);
+                self.env.replace_snapshot(snapshot);
             }
             found
         })
@@ -88,41 +86,41 @@ impl Generations {
         self.reloaded.lock().clone()
     }
 
-    async fn record_reload(&self, before: &Reload, reload: &Reload, by: &AuditContext) {
+    async fn record_reload(&self, before: &Reload, reload: &Reload, audit: &AuditContext) {
         if !reload.restart.is_empty() && before.restart != reload.restart {
             let keys = reload.restart.join(", ");
             tracing::warn!(keys, "these keys of the site file have changed and need a restart of meshd");
         }
-        let event = |kind, detail| Event::new(self.env.now(), by, kind, detail);
+        let event = |kind, detail| Event::new(self.env.now(), audit, kind, detail);
         if reload.changed {
-            tracing::info!("site, overlays and images were read anew");
+            tracing::info!("site, overlays and images were reloaded");
             let restart = reload.restart.join(", ");
             let detail = if restart.is_empty() { restart } else { format!("needs a restart: {restart}") };
             self.env.record(event(EventKind::Reloaded, detail)).await;
         } else if !reload.faults.is_empty() && before.faults != reload.faults {
             for fault in &reload.faults {
-                tracing::error!(%fault, "refused: the last good site, overlays and images stay");
+                tracing::error!(%fault, "refused: the last valid site, overlays and images stay");
             }
-            let mut detail = Faults(reload.faults.iter().take(TOLD).cloned().collect()).to_string();
-            if reload.faults.len() > TOLD {
-                detail += &format!("\nand {} more", reload.faults.len() - TOLD);
+            let mut detail = Faults(reload.faults.iter().take(MAX_NAMED_FAULTS).cloned().collect()).to_string();
+            if reload.faults.len() > MAX_NAMED_FAULTS {
+                detail += &format!("\nand {} more", reload.faults.len() - MAX_NAMED_FAULTS);
             }
             self.env.record(event(EventKind::ReloadRefused, detail)).await;
         }
     }
 
-    /// The next moment, `None` if nothing has changed; and the keys that need a restart.
+    /// Reads the next snapshot, `None` if nothing has changed, and the keys that need a restart.
     fn read_anew(&self) -> (Result<Option<SiteSnapshot>, Faults>, Vec<&'static str>) {
-        let now = self.env.live();
+        let now = self.env.snapshot();
         let mut site = match meshd_config::load(&now.site.file) {
             Ok(site) => site,
             Err(mut faults) => {
-                // All at once: whoever corrects the site file finds no others after it.
+                // Faults of the overlays are reported together with those of the site file.
                 faults.0.extend(read_all(&now.site.overlays_dir).faults);
                 return (Err(faults), Vec::new());
             }
         };
-        let restart = keep_fixed(&mut site, &now.site);
+        let restart = restore_fixed_settings(&mut site, &now.site);
         let catalog = match load_catalog(&site, self.env.random()) {
             Ok(catalog) => catalog,
             Err(faults) => return (Err(faults), restart),
@@ -137,36 +135,36 @@ impl Generations {
         } else {
             (Arc::new(AgentBinary::new(&program)), Some(now.agent.clone()))
         };
-        let mut live = SiteSnapshot::new(site.into(), catalog, agent, self.all_held());
-        live.former_agent = former_agent;
-        let live = self.with_all_kept(live);
-        if live.is_same(&now) {
+        let mut snapshot = SiteSnapshot::new(site.into(), catalog, agent, self.rolled_back_profiles());
+        snapshot.former_agent = former_agent;
+        let snapshot = self.with_archived_contents(snapshot);
+        if snapshot.is_same(&now) {
             return (Ok(None), restart);
         }
-        let faults = self.env.store.read(|model| self.faults(&live, model));
-        if faults.is_empty() { (Ok(Some(live)), restart) } else { (Err(Faults(faults)), restart) }
+        let faults = self.env.store.read(|model| self.faults(&snapshot, model));
+        if faults.is_empty() { (Ok(Some(snapshot)), restart) } else { (Err(Faults(faults)), restart) }
     }
 
     /// Renders each profile once, and once with each set of groups that a node of it is in.
-    fn faults(&self, live: &SiteSnapshot, model: &Model) -> Vec<Fault> {
-        let site = &live.site;
-        let nobody = nobody();
+    fn faults(&self, snapshot: &SiteSnapshot, model: &Model) -> Vec<Fault> {
+        let site = &snapshot.site;
+        let unknown_machine = unknown_machine();
         let mut each: BTreeMap<(&ProfileName, Vec<usize>), &Node> = BTreeMap::new();
-        each.extend(site.profiles.keys().map(|name| ((name, Vec::new()), &nobody)));
+        each.extend(site.profiles.keys().map(|name| ((name, Vec::new()), &unknown_machine)));
         // The IDs of all groups, not all nodes.
         for id in site.groups.iter().flat_map(|group| &group.nodes) {
-            let places: Vec<usize> = live.groups([*id]).map(|(place, _)| place).collect();
-            let Some(node) = model.standing_for(*id) else { continue };
+            let indexes: Vec<usize> = snapshot.groups([*id]).map(|(index, _)| index).collect();
+            let Some(node) = model.current_node(*id) else { continue };
             let assigned = node.profile.as_ref().filter(|name| site.profiles.contains_key(*name));
-            each.entry((assigned.unwrap_or(&site.default_profile), places)).or_insert(node);
+            each.entry((assigned.unwrap_or(&site.default_profile), indexes)).or_insert(node);
         }
-        let mut contexts = Contexts::new(live);
-        let mut faults: Vec<Fault> = unknown_overlays(live);
+        let mut contexts = Contexts::new(snapshot);
+        let mut faults: Vec<Fault> = unknown_overlays(snapshot);
         for ((name, _), node) in each {
             let Some(profile) = site.profiles.get(name) else { continue };
             let context = contexts.of(model, node, profile);
             let zero = Digest([0; 32]);
-            let built = live.image_of(profile).map(|image| &image.manifest);
+            let built = snapshot.image_of(profile).map(|image| &image.manifest);
             let image = built.map(ImageFacts::of).unwrap_or(ImageFacts {
                 name: profile.image.clone(),
                 manifest: zero,
@@ -176,11 +174,11 @@ impl Generations {
             let input = RenderInput {
                 site,
                 profile,
-                // A profile that is held has the overlays that it had then.
-                overlays: live.overlays_of(name).map_or(live.catalog.overlays(), |held| held),
+                // A rolled back profile has the overlays of its revision.
+                overlays: snapshot.overlays_for(name).map_or(snapshot.catalog.overlays(), |held| held),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
-                agent: &live.agent,
+                agent: &snapshot.agent,
                 image: &image,
             };
             let mut found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
@@ -198,19 +196,19 @@ impl Generations {
     }
 }
 
-/// Nodes that hold work and would boot another profile, or host that work otherwise (PR-4).
-fn other_profiles(model: &Model, was: &Site, new: &Site, by: &AuditContext) -> Vec<Fault> {
+/// Faults for nodes with work that would boot another profile or host the work differently (PR-4).
+fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in model.all_nodes() {
-        let (from, to) = (effective_profile(was, node), effective_profile(new, node));
+        let (from, to) = (effective_profile(old, node), effective_profile(new, node));
         let key = || from.changed_vm_resource(to).filter(|_| fail::defends("profile-edit-guard"));
         let change = match (from.name == to.name, key()) {
             (true, None) => continue,
             (true, Some(key)) => format!("profile {} of node {} would have another {key}", to.name, node.id),
             (false, _) => format!("node {} would boot profile {} in place of {}", node.id, to.name, from.name),
         };
-        if let Err(error) = spare(model, node.id, by) {
-            let hint = "drain the node first, or give it its profile: meshd node assign-profile";
+        if let Err(error) = check_no_running_work(model, node.id, audit) {
+            let hint = "drain the node first, or assign its profile: meshd node assign-profile";
             faults.push(Fault::of_file(new.file.clone(), format!("{change}: {error}"), hint));
         }
     }
@@ -218,7 +216,7 @@ fn other_profiles(model: &Model, was: &Site, new: &Site, by: &AuditContext) -> V
 }
 
 /// A node record for a machine that was never seen.
-fn nobody() -> Node {
+fn unknown_machine() -> Node {
     let mac = MacAddr([0; 6]);
     Node::discovered(Basis::Mac(mac), meshd_model::fleet::Fingerprint::default(), mac, Timestamp::EPOCH)
 }
@@ -247,27 +245,27 @@ pub fn load_catalog(site: &Site, random: [u8; 32]) -> Result<Catalog, Faults> {
     Ok(catalog.with_secrets(secrets, &key))
 }
 
-/// A group may name an overlay that none of its nodes has met yet.
-fn unknown_overlays(live: &SiteSnapshot) -> Vec<Fault> {
-    let there = &live.catalog.overlays().named;
+/// Faults for groups with unknown overlays: a group without nodes is not rendered.
+fn unknown_overlays(snapshot: &SiteSnapshot) -> Vec<Fault> {
+    let overlays = &snapshot.catalog.overlays().named;
     let mut faults = Vec::new();
-    for group in &live.site.groups {
-        for overlay in group.overlays.iter().filter(|overlay| !there.contains_key(*overlay)) {
+    for group in &snapshot.site.groups {
+        for overlay in group.overlays.iter().filter(|overlay| !overlays.contains_key(*overlay)) {
             let message = format!("group {}: there is no overlay `{overlay}`", group.name);
-            let hint = meshd_config::suggest(overlay.as_str(), there.keys().map(|name| name.as_str()));
-            faults.push(Fault::of_file(live.site.file.clone(), message, hint));
+            let hint = meshd_config::suggest(overlay.as_str(), overlays.keys().map(|name| name.as_str()));
+            faults.push(Fault::of_file(snapshot.site.file.clone(), message, hint));
         }
     }
     faults
 }
 
-/// Sets what cannot change while meshd runs to what it was, and gives the keys that differ.
-fn keep_fixed(new: &mut Site, was: &Site) -> Vec<&'static str> {
+/// Restores settings that need a restart to their former values. Returns the changed keys.
+fn restore_fixed_settings(new: &mut Site, old: &Site) -> Vec<&'static str> {
     let mut keys = Vec::new();
     macro_rules! fixed {
         ($($key:literal: $($field:ident).+;)+) => {$(
-            if new.$($field).+ != was.$($field).+ {
-                new.$($field).+ = was.$($field).+.clone();
+            if new.$($field).+ != old.$($field).+ {
+                new.$($field).+ = old.$($field).+.clone();
                 keys.push($key);
             }
         )+};
@@ -302,12 +300,12 @@ mod tests {
         let read =
             |text: &str| meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         let sample = include_str!("../../../site.toml");
-        let was = read(sample);
+        let old = read(sample);
         let edited = sample.replace("port = 8080", "port = 8081").replace("heartbeat = \"30s\"", "heartbeat = \"10s\"");
         let mut new = read(&edited.replace("policy = \"approve\"", "policy = \"auto\"").replace("[\"motd\"]", "[]"));
-        assert_eq!(keep_fixed(&mut new, &was), ["http.port"]);
+        assert_eq!(restore_fixed_settings(&mut new, &old), ["http.port"]);
         assert_eq!((new.http.port, new.agent.heartbeat.as_secs()), (8080, 10));
-        assert_ne!((&new.enroll, &new.profiles), (&was.enroll, &was.profiles));
-        assert_eq!(keep_fixed(&mut read(sample), &was), [""; 0]);
+        assert_ne!((&new.enroll, &new.profiles), (&old.enroll, &old.profiles));
+        assert_eq!(restore_fixed_settings(&mut read(sample), &old), [""; 0]);
     }
 }

@@ -4,7 +4,7 @@ use super::render_cache::count;
 use crate::{
     environment::{
         Environment,
-        site_snapshot::{PinnedProfile, SiteSnapshot},
+        site_snapshot::{RolledBackProfile, SiteSnapshot},
     },
     generations::{
         Generations,
@@ -24,7 +24,7 @@ use meshd_store::{ArchiveError, Model};
 use meshd_types::{BootSessionId, BundleName, Digest, ImageName, NodeId, ProfileName};
 use std::sync::Arc;
 
-/// Everything public of a node's next boot. The overlay of a session is what its script promised.
+/// The public part of a node's boot, without secrets.
 #[derive(Clone)]
 pub struct Rendered {
     /// The public part of the overlay.
@@ -39,10 +39,9 @@ pub struct Rendered {
     pub layers: Vec<Digest>,
 }
 
-/// Why nothing was rendered.
+/// Why a boot cannot be rendered.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
-    /// The site has no such profile any more.
     #[error(transparent)]
     NoProfile(#[from] NoProfile),
     /// The image is not built, or damaged.
@@ -50,10 +49,10 @@ pub enum RenderError {
     NoImage { image: ImageName },
     /// The pinned generation is not in the archive.
     #[error("cannot read the pinned generation of node {node}; unpin it with `meshd node pin {node} --off`")]
-    NotKept { node: NodeId, source: ArchiveError },
+    NotArchived { node: NodeId, source: ArchiveError },
     /// The image of the pinned generation was removed.
     #[error("version {version} of image `{image}` is gone; unpin the node with `meshd node pin {node} --off`")]
-    ImageGone {
+    ImageMissing {
         image: ImageName,
         /// The version of the image.
         version: String,
@@ -61,7 +60,7 @@ pub enum RenderError {
     },
     /// The revision of a rolled back profile is not in the archive.
     #[error("profile {profile} is rolled back, and {why}; end that with `meshd profile rollback {profile} --off`")]
-    HeldGone { profile: ProfileName, why: String },
+    RollbackGone { profile: ProfileName, why: String },
     /// The image of a generation cannot be read.
     #[error("cannot pin node {node} to this generation: its image cannot be read")]
     Image { node: NodeId, source: ImageError },
@@ -70,7 +69,7 @@ pub enum RenderError {
     NoBundle { bundle: BundleName },
     /// A layer of the pinned generation was removed.
     #[error("layer {layer} of a bundle is gone; unpin the node with `meshd node pin {node} --off`")]
-    LayerGone { layer: String, node: NodeId },
+    LayerMissing { layer: String, node: NodeId },
     /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
     Faults {
@@ -78,50 +77,46 @@ pub enum RenderError {
         /// All of them.
         source: RenderFaults,
     },
-    /// The thread that rendered has panicked.
+    /// The rendering thread panicked.
     #[error("rendering was interrupted; this is a fault of meshd, its log says where")]
     Interrupted,
 }
 
-/// Everything that a render is made from, held for as long as it takes.
+/// The inputs of a render.
 pub(crate) struct PreparedRender {
     env: Arc<Environment>,
-    live: Arc<SiteSnapshot>,
+    snapshot: Arc<SiteSnapshot>,
     node: NodeContext,
     profile: Profile,
-    /// Where they are not those of the snapshot: its profile is held.
+    /// The overlays of a rolled back profile; else those of the snapshot.
     overlays: Option<Arc<Overlays>>,
     facts: ImageFacts,
     parts: ImageParts,
     endpoint: Endpoint,
-    /// Over all of the above: two jobs with one key have one outcome.
+    /// Digest of all inputs: equal keys yield equal results.
     pub(crate) key: Digest,
 }
 
 impl Generations {
-    /// Renders what this node would boot next.
-    ///
-    /// # Errors
-    /// The site, the image or the overlays do not allow it. Shared by all who asked at that time; the next one tries anew.
+    /// Renders the next boot of a node. Concurrent requests share an error; later ones render again.
     pub async fn render(self: &Arc<Self>, node: &Node, endpoint: Endpoint) -> Result<Rendered, Arc<RenderError>> {
-        self.render_for(&self.env.live(), node, None, endpoint).await
+        self.render_for(&self.env.snapshot(), node, None, endpoint).await
     }
 
-    /// Renders what this node boots in a session, or next where none is named; or waits for somebody who does.
+    /// Renders the boot of a node in a session, or its next boot. Waits for a render of the same inputs in progress.
     pub(crate) async fn render_for(
         self: &Arc<Self>,
-        live: &Arc<SiteSnapshot>,
+        snapshot: &Arc<SiteSnapshot>,
         node: &Node,
         session: Option<BootSessionId>,
         endpoint: Endpoint,
     ) -> Result<Rendered, Arc<RenderError>> {
         if let Some(pinned) = node.pinned {
-            return self.pinned(live, node, pinned).await;
+            return self.pinned(snapshot, node, pinned).await;
         }
-        let prepared = self
-            .env
-            .store
-            .read(|model| self.prepare_render(live, &mut Contexts::new(live), model, node, (session, endpoint)));
+        let prepared = self.env.store.read(|model| {
+            self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, node, (session, endpoint))
+        });
         let prepared = prepared.map_err(Arc::new)?;
         let key = prepared.key;
         self.renders.once(key, move || prepared.run()).await
@@ -130,40 +125,40 @@ impl Generations {
     /// Collects the inputs of a render.
     pub(crate) fn prepare_render(
         self: &Arc<Self>,
-        live: &Arc<SiteSnapshot>,
+        snapshot: &Arc<SiteSnapshot>,
         contexts: &mut Contexts<'_>,
         model: &Model,
         node: &Node,
         (session, endpoint): (Option<BootSessionId>, Endpoint),
     ) -> Result<PreparedRender, RenderError> {
-        let profile = boot::choose(&live.site, node, session)?;
-        let held = held(live, &profile.name)?;
+        let profile = boot::choose(&snapshot.site, node, session)?;
+        let held = held(snapshot, &profile.name)?;
         let image = match &held {
-            Some(held) => live.catalog.version(&held.version),
-            None => live.catalog.image(&profile.image),
+            Some(held) => snapshot.catalog.version(&held.version),
+            None => snapshot.catalog.image(&profile.image),
         };
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
-        let bundles = bundles(&live.catalog, &profile, held.as_deref())?;
+        let bundles = bundles(&snapshot.catalog, &profile, held.as_deref())?;
         let facts = ImageFacts { bundles, ..ImageFacts::of(&image.manifest) };
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
         let RenderContext { node, digest } = contexts.of(model, node, &profile);
-        let overlays = held.as_ref().and_then(|held| live.overlays_of(&held.profile.name).cloned());
-        let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(live.catalog.overlays()));
+        let overlays = held.as_ref().and_then(|held| snapshot.overlays_for(&held.profile.name).cloned());
+        let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(snapshot.catalog.overlays()));
         let key = Digest::of_fields([
-            live.common.0.as_slice(),
+            snapshot.shared_inputs.0.as_slice(),
             used.0.as_slice(),
             held.as_ref().map_or(&[][..], |held| held.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
             layers.0.as_slice(),
-            live.profile_digest(&profile).0.as_slice(),
+            snapshot.profile_digest(&profile).0.as_slice(),
             digest.0.as_slice(),
             endpoint.address.octets().as_slice(),
         ]);
         let (parts, profile) = (image_parts(image), profile.into_owned());
         Ok(PreparedRender {
             env: self.env.clone(),
-            live: live.clone(),
+            snapshot: snapshot.clone(),
             node,
             profile,
             overlays,
@@ -174,22 +169,24 @@ impl Generations {
         })
     }
 
-    /// Renders made since the start: each different one counts once.
-    pub fn renders_made(&self) -> u64 {
-        self.renders.made()
+    /// Number of renders since the start.
+    pub fn render_count(&self) -> u64 {
+        self.renders.render_count()
     }
 }
 
-/// The layers of a profile's bundles: where it is held, those that it had then.
+/// The layers of a profile's bundles. A rolled back profile has the layers of its revision.
 fn bundles(
     catalog: &Catalog,
     profile: &Profile,
-    held: Option<&PinnedProfile>,
+    held: Option<&RolledBackProfile>,
 ) -> Result<Vec<(BundleName, Digest)>, RenderError> {
     let layer = |name: &BundleName| {
         if let Some(layer) = held.and_then(|held| held.bundles.get(name)) {
             let why = || format!("layer {} of bundle {name} is gone", layer.short());
-            catalog.layer(layer).ok_or_else(|| RenderError::HeldGone { profile: profile.name.clone(), why: why() })?;
+            catalog
+                .layer(layer)
+                .ok_or_else(|| RenderError::RollbackGone { profile: profile.name.clone(), why: why() })?;
             return Ok((name.clone(), *layer));
         }
         let bundle = catalog.bundle(name).ok_or_else(|| RenderError::NoBundle { bundle: name.clone() })?;
@@ -199,9 +196,14 @@ fn bundles(
 }
 
 /// Returns the revision that a profile is rolled back to.
-fn held(live: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<PinnedProfile>>, RenderError> {
-    let held = live.all_held().get(profile).filter(|_| live.filed().contains_key(profile)).cloned().transpose();
-    held.map_err(|why| RenderError::HeldGone { profile: profile.clone(), why })
+fn held(snapshot: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<RolledBackProfile>>, RenderError> {
+    let held = snapshot
+        .rolled_back_profiles()
+        .get(profile)
+        .filter(|_| snapshot.site_file_profiles().contains_key(profile))
+        .cloned()
+        .transpose();
+    held.map_err(|why| RenderError::RollbackGone { profile: profile.clone(), why })
 }
 
 impl PreparedRender {
@@ -223,38 +225,37 @@ impl PreparedRender {
         Ok(Rendered { overlay, generation, what, version: self.facts.manifest, layers })
     }
 
-    /// The generation that [`Generations::render`] would give, without packing anything.
+    /// Determines the generation without packing files.
     pub(crate) fn generation(&self) -> Result<Generation, RenderError> {
         let digest = overlay::public_digest(&self.input()).map_err(|source| self.faults(source))?;
         Ok(self.generation_of(digest, &self.what()))
     }
 
-    /// Refuses what the image's repository cannot install.
+    /// Refuses packages that the image's repository does not contain.
     pub(crate) fn check_packages(&self) -> Result<(), RenderError> {
-        let Some(image) = self.live.catalog.version(&self.facts.manifest) else { return Ok(()) };
+        let Some(image) = self.snapshot.catalog.version(&self.facts.manifest) else { return Ok(()) };
         let faults = overlay::missing_packages(&self.input(), &image.manifest);
         if faults.is_empty() { Ok(()) } else { Err(self.faults(RenderFaults(faults))) }
     }
 
-    /// The profile that it renders.
     pub(crate) fn profile_name(&self) -> &ProfileName {
         &self.profile.name
     }
 
     fn input(&self) -> RenderInput<'_> {
         RenderInput {
-            site: &self.live.site,
+            site: &self.snapshot.site,
             profile: &self.profile,
-            overlays: self.overlays.as_deref().unwrap_or(self.live.catalog.overlays()),
+            overlays: self.overlays.as_deref().unwrap_or(self.snapshot.catalog.overlays()),
             node: &self.node,
             central: self.endpoint.address,
-            agent: &self.live.agent,
+            agent: &self.snapshot.agent,
             image: &self.facts,
         }
     }
 
     fn what(&self) -> BootContents {
-        let args = boot::kernel_args(&self.live.site, &self.profile, self.parts.arch);
+        let args = boot::kernel_args(&self.snapshot.site, &self.profile, self.parts.arch);
         let (profile, image) = (self.profile.name.clone(), self.profile.image.clone());
         BootContents { profile, image, parts: self.parts.clone(), args }
     }
@@ -268,7 +269,7 @@ impl PreparedRender {
     }
 }
 
-/// What the script has to know of an image.
+/// The parts of an image for its boot script.
 pub(crate) fn image_parts(image: &Image) -> ImageParts {
     let parts = &image.manifest.parts;
     ImageParts {

@@ -1,5 +1,5 @@
-//! Rendered overlays by what determines them. A request for an overlay that is being rendered waits for that render; a request for a
-//! cached one waits for nobody: renders run on threads of their own.
+//! Caches rendered overlays by the digest of their inputs. Concurrent requests for the same inputs share one render. A cached result
+//! returns without waiting.
 
 use super::{RenderError, Rendered};
 use crate::locks::Leaf;
@@ -13,15 +13,14 @@ use std::{
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-/// Most rendered overlays in the cache, some kilobytes each; the oldest half goes when it is full.
+/// Maximum number of cached overlays, some kilobytes each; the oldest half is removed when the cache is full.
 const MAX_CACHED: usize = 4096;
 
-/// Rendered overlays by the digest of what determines them.
 pub(crate) struct Cache {
     inner: Leaf<CacheInner>,
-    /// One render for each processor; more would only slow down everything else.
-    turns: Semaphore,
-    made: AtomicU64,
+    /// Limits renders to one for each processor.
+    permits: Semaphore,
+    render_count: AtomicU64,
 }
 
 #[derive(Default)]
@@ -29,18 +28,18 @@ struct CacheInner {
     slots: BTreeMap<Digest, (u64, Arc<Slot>)>,
     clock: u64,
 }
-/// A render that is under way, or its outcome.
+/// A render in progress, or its result.
 type Slot = OnceCell<Result<Rendered, Arc<RenderError>>>;
 
 impl Default for Cache {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Cache { inner: Leaf::default(), turns: Semaphore::new(processors), made: AtomicU64::new(0) }
+        Cache { inner: Leaf::default(), permits: Semaphore::new(processors), render_count: AtomicU64::new(0) }
     }
 }
 
 impl Cache {
-    /// The slot of a key, a new one if need be.
+    /// Returns the slot of a key, or creates it.
     fn slot(&self, key: Digest) -> Arc<Slot> {
         let mut inner = self.inner.lock();
         if let Some((_, slot)) = inner.slots.get(&key) {
@@ -51,7 +50,7 @@ impl Cache {
         inner.slots.insert(key, (clock, slot.clone()));
         if inner.slots.len() > MAX_CACHED {
             let keep_after = clock.saturating_sub(MAX_CACHED as u64 / 2);
-            inner.slots.retain(|_, (made, _)| *made > keep_after);
+            inner.slots.retain(|_, (render_count, _)| *render_count > keep_after);
         }
         slot
     }
@@ -74,9 +73,9 @@ impl Cache {
         outcome.clone()
     }
 
-    /// Renders made since the start: each different one counts once.
-    pub(super) fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
+    /// Number of renders since the start.
+    pub(super) fn render_count(&self) -> u64 {
+        self.render_count.load(Ordering::Relaxed)
     }
 
     async fn make(
@@ -84,9 +83,9 @@ impl Cache {
         make: impl FnOnce() -> Result<Rendered, RenderError> + Send + 'static,
     ) -> Result<Rendered, Arc<RenderError>> {
         let interrupted = || Arc::new(RenderError::Interrupted);
-        let _turn = self.turns.acquire().await.map_err(|_| interrupted())?;
+        let _permit = self.permits.acquire().await.map_err(|_| interrupted())?;
         let rendered = tokio::task::spawn_blocking(make).await.map_err(|_| interrupted())?;
-        self.made.fetch_add(1, Ordering::Relaxed);
+        self.render_count.fetch_add(1, Ordering::Relaxed);
         rendered.map_err(Arc::new)
     }
 

@@ -13,32 +13,32 @@ use std::{
     sync::Arc,
 };
 
-/// Makes contexts from one moment; what the members of a group share is looked up once.
+/// Builds contexts from one snapshot, and caches the members of groups.
 pub(crate) struct Contexts<'a> {
-    live: &'a SiteSnapshot,
+    snapshot: &'a SiteSnapshot,
     members: BTreeMap<usize, (Arc<[MemberContext]>, Digest)>,
 }
 
-/// A context, and a digest over all of it.
+/// A context with its digest.
 pub(crate) struct RenderContext {
     pub(crate) node: NodeContext,
     pub(crate) digest: Digest,
 }
 
 impl<'a> Contexts<'a> {
-    pub(crate) fn new(live: &'a SiteSnapshot) -> Self {
-        Contexts { live, members: BTreeMap::new() }
+    pub(crate) fn new(snapshot: &'a SiteSnapshot) -> Self {
+        Contexts { snapshot, members: BTreeMap::new() }
     }
 
-    /// The context of a node with this profile. Of a variable the last one counts: profile, groups in their order, node.
+    /// Builds the context of a node with this profile. Later values of a variable override earlier ones: profile, groups in their order, node.
     pub(crate) fn of(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
-        for (place, group) in self.live.groups(node.known_as()) {
+        for (index, group) in self.snapshot.groups(node.known_as()) {
             vars.extend(group.vars.clone());
             let (members, digest) =
-                self.members.entry(place).or_insert_with(|| members(self.live, model, &group.nodes));
+                self.members.entry(index).or_insert_with(|| members(self.snapshot, model, &group.nodes));
             digests.push(*digest);
             groups.push(GroupContext {
                 name: group.name.clone(),
@@ -63,10 +63,10 @@ impl<'a> Contexts<'a> {
     }
 }
 
-fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
+fn members(snapshot: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberContext]>, Digest) {
     // A group may name a node by two IDs: its own, and that of hardware that it replaced.
     let mut seen = BTreeSet::new();
-    let members = ids.iter().map(|id| member(live, model, *id)).filter(|member| seen.insert(member.id));
+    let members = ids.iter().map(|id| member(snapshot, model, *id)).filter(|member| seen.insert(member.id));
     let members: Arc<[MemberContext]> = members.collect();
     let fields: Vec<String> =
         members.iter().map(|member| format!("{} {} {:?}", member.id, member.hostname, member.address)).collect();
@@ -74,18 +74,18 @@ fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberCo
     (members, digest)
 }
 
-/// A member that was never seen is listed too, by the name that it will receive.
-fn member(live: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
-    let Some(node) = model.standing_for(id).filter(|node| node.phase != Phase::Removed) else {
-        let name = live.node_name([id], []).map(str::to_owned);
-        let address = live.reserved([id], []);
+/// Describes a member. An unknown member has the name that it will receive, or the default host name of its ID.
+fn member(snapshot: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
+    let Some(node) = model.current_node(id).filter(|node| node.phase != Phase::Removed) else {
+        let name = snapshot.node_name([id], []).map(str::to_owned);
+        let address = snapshot.reserved([id], []);
         return MemberContext { id, hostname: NodeContext::new(id, name).hostname(), address };
     };
-    let reserved = live.reserved(node.known_as(), &node.fingerprint.macs);
+    let reserved = snapshot.reserved(node.known_as(), &node.fingerprint.macs);
     MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }
 }
 
-/// The address that a node has, if it is leased to it: it gets the same one again.
+/// The present address of a node, if it is leased to the node.
 fn leased(model: &Model, node: &Node) -> Option<Ipv4Addr> {
     let Some(IpAddr::V4(address)) = node.address else { return None };
     model.lease(address).filter(|lease| node.fingerprint.macs.contains(&lease.mac)).map(|lease| lease.address)
@@ -137,9 +137,9 @@ mod tests {
         put.await.expect("stored");
         let profile = &site.profiles[&"compute".parse().expect("a name")];
         let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
-        let live =
+        let snapshot =
             SiteSnapshot::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
-        let of = |node: &Node| store.read(|model| Contexts::new(&live).of(model, node, profile));
+        let of = |node: &Node| store.read(|model| Contexts::new(&snapshot).of(model, node, profile));
         let context = of(&one);
         let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();
         assert_eq!(vars, ["a1", "b2", "c3", "d4"]);

@@ -7,7 +7,7 @@ use meshd_image::catalog::{
     image::{Blob, Contents, FORMAT, ImageManifest, Parts},
 };
 use meshd_model::fleet::{Fingerprint, Phase};
-use meshd_store::{LOOKED_AT, Store, StoreError};
+use meshd_store::{NODE_READS, Store, StoreError};
 use meshd_trust::CertificateAuthority;
 use meshd_types::{Arch, Basis, MacAddr, Timestamp};
 use std::{collections::BTreeMap, path::Path};
@@ -69,9 +69,9 @@ async fn rack(folder: &Path) -> Shared {
 
 /// How many nodes were looked at meanwhile. The runtime of a test has one thread, and rendering asks the store on it.
 async fn looked_at<T>(work: impl Future<Output = T>) -> usize {
-    let before = LOOKED_AT.get();
+    let before = NODE_READS.get();
     work.await;
-    LOOKED_AT.get() - before
+    NODE_READS.get() - before
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn rendering_one_node_looks_at_its_group_and_never_walks_the_others() {
     let central = rack(folder.path()).await;
     let endpoint = central.env.endpoint([10, 77, 0, 1].into());
     let all = central.store().read(|model| model.nodes().count());
-    assert!(all == usize::from(NODES) && LOOKED_AT.get() >= all, "it counts");
+    assert!(all == usize::from(NODES) && NODE_READS.get() >= all, "it counts");
     let member = machine(0);
     let in_group = looked_at(async { central.generations.render(&member, endpoint).await.expect("it renders") }).await;
     assert_eq!(in_group, usize::from(MEMBERS));

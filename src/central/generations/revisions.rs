@@ -1,9 +1,10 @@
 //! Archives the revisions of profiles. After a rollback all nodes of a profile boot an earlier revision until an operator ends it.
 
 use crate::{
-    environment::site_snapshot::{PinnedProfile, PinnedProfiles, SiteSnapshot},
+    environment::alarms::log_failure,
+    environment::site_snapshot::{RolledBackProfile, RolledBackProfiles, SiteSnapshot},
     generations::{Generations, render::RenderError},
-    workloads::{HeldWork, spare},
+    workloads::{RunningWorkError, check_no_running_work},
 };
 use meshd_config::{Profile, Site};
 use meshd_image::catalog::{Image, bundle::load_layer, image::load_version, read_overlays};
@@ -23,17 +24,22 @@ type StoredProfile = Revision<Profile>;
 /// Settings of a revision by key, and digests of its overlay files by path.
 type RevisionInputs = (BTreeMap<String, String>, BTreeMap<String, Digest>);
 
-/// Over a revision as it is written down: a later release, which knows more of a profile, would write it in another way.
+/// The digest of an archived revision. It covers the stored text, because a later release may serialize a profile differently.
 fn digest(text: &[u8]) -> Generation {
     Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
 }
 
-fn text(kept: &StoredProfile) -> Vec<u8> {
-    serde_json::to_vec(kept).expect("a revision is plain data")
+fn text(archived: &StoredProfile) -> Vec<u8> {
+    serde_json::to_vec(archived).expect("a revision is plain data")
 }
 
-/// Refuses another revision of a profile while one of its nodes holds work that it would host otherwise (PR-4).
-fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) -> Result<(), HeldWork> {
+/// Refuses another revision of a profile while one of its nodes has work that it would host differently (PR-4).
+fn check_no_affected_work(
+    model: &Model,
+    site: &Site,
+    next: &Profile,
+    audit: &AuditContext,
+) -> Result<(), RunningWorkError> {
     if !fail::defends("rollback-guard") {
         return Ok(());
     }
@@ -41,29 +47,27 @@ fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) ->
         let now = effective_profile(site, node);
         now.name == next.name && now.changed_vm_resource(next).is_some()
     };
-    model.all_nodes().filter(changes).try_for_each(|node| spare(model, node.id, by))
+    model.all_nodes().filter(changes).try_for_each(|node| check_no_running_work(model, node.id, audit))
 }
 
-/// Why a profile cannot be rolled back. Nothing has changed then.
+/// Why a profile cannot be rolled back. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    /// There is none before.
     #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists those that there are")]
     NoneBefore(ProfileName),
-    /// None is named so.
+    /// No revision, or several, match the prefix.
     #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
     NoGeneration(ProfileName, String),
-    /// It is not rolled back.
     #[error("profile {0} is what the site file says; `meshd profile history {0}` lists what it was before")]
     NotHeld(ProfileName),
-    /// A part of it was removed.
+    /// A part of the revision was removed.
     #[error(
         "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
     )]
     Gone { profile: ProfileName, generation: String, why: String },
-    /// A node of the profile holds work that the other revision would host otherwise.
+    /// A node has work that the other revision would host differently.
     #[error(transparent)]
-    Held(#[from] HeldWork),
+    Held(#[from] RunningWorkError),
     /// The work was interrupted.
     #[error(transparent)]
     Render(#[from] RenderError),
@@ -75,15 +79,15 @@ pub enum RollbackError {
 /// Why two revisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// None is named so, or several are.
+    /// No revision, or several, match the prefix.
     #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
     NoGeneration(ProfileName, String),
-    /// A part of it was removed.
+    /// A part of the revision was removed.
     #[error("generation {generation} of profile {profile} cannot be read: {why}")]
     Gone { profile: ProfileName, generation: String, why: String },
 }
 
-/// The revision whose digest begins so; `None` if there is none or several.
+/// Finds a revision by a prefix of its digest; `None` if none or several match.
 fn find(revisions: &Revisions, prefix: &str) -> Option<Generation> {
     let mut found = revisions.all.iter().filter(|one| one.generation.to_string().starts_with(prefix));
     match (found.next(), found.next()) {
@@ -112,11 +116,11 @@ fn flatten(key: &str, value: &serde_json::Value, settings: &mut BTreeMap<String,
 }
 
 /// All that a revision sets.
-fn settings(kept: &StoredProfile) -> BTreeMap<String, String> {
+fn settings(archived: &StoredProfile) -> BTreeMap<String, String> {
     let mut settings = BTreeMap::new();
-    flatten("", &serde_json::to_value(&kept.profile).expect("a profile is plain data"), &mut settings);
-    settings.insert("image version".to_owned(), kept.version.short());
-    settings.extend(kept.bundles.iter().map(|(name, layer)| (format!("bundle {name}"), layer.short())));
+    flatten("", &serde_json::to_value(&archived.profile).expect("a profile is plain data"), &mut settings);
+    settings.insert("image version".to_owned(), archived.version.short());
+    settings.extend(archived.bundles.iter().map(|(name, layer)| (format!("bundle {name}"), layer.short())));
     settings
 }
 
@@ -134,55 +138,53 @@ impl SiteSnapshot {
 
 impl Generations {
     /// Archives the present revision of each profile with all its inputs.
-    pub async fn revise(self: &Arc<Self>) {
-        let live = self.env.live();
+    pub async fn archive_revisions(self: &Arc<Self>) {
+        let snapshot = self.env.snapshot();
         let this = self.clone();
-        let keep = move || {
+        let archive = move || {
             let mut revised = Vec::new();
-            for (name, profile) in live.filed() {
-                let Some(kept) = live.revision(profile) else { continue };
-                let generation = digest(&text(&kept));
+            for (name, profile) in snapshot.site_file_profiles() {
+                let Some(archived) = snapshot.revision(profile) else { continue };
+                let generation = digest(&text(&archived));
                 let last = this.env.store.read(|model| model.revisions(name).and_then(|all| all.all.last().cloned()));
                 if last.is_some_and(|last| last.generation == generation) {
                     continue;
                 }
-                match this.keep_revision(&live, generation, &kept) {
-                    Ok(true) => revised.push((name.clone(), generation, kept)),
-                    // It was edited meanwhile; the next reload sees it.
+                match this.archive_revision(&snapshot, generation, &archived) {
+                    Ok(true) => revised.push((name.clone(), generation, archived)),
+                    // The overlay changed during the copy; the next reload archives it.
                     Ok(false) => {}
                     Err(error) => {
-                        tracing::warn!(profile = %name, error = &error as &dyn std::error::Error, "a profile is not kept");
+                        tracing::warn!(profile = %name, error = &error as &dyn std::error::Error, "cannot archive a profile");
                     }
                 }
             }
             revised
         };
-        let Ok(revised) = tokio::task::spawn_blocking(keep).await else { return };
+        let Ok(revised) = tokio::task::spawn_blocking(archive).await else { return };
         let now = self.env.now();
         let recorded = self.env.store.commit(|tx| {
-            for (name, generation, kept) in revised {
+            for (name, generation, archived) in revised {
                 let mut revisions = tx.revisions(&name);
-                let image = kept.profile.image.clone();
-                revisions.revise(RevisionSummary { generation, image, version: kept.version, since: now });
+                let image = archived.profile.image.clone();
+                revisions.revise(RevisionSummary { generation, image, version: archived.version, since: now });
                 tx.put_revisions(name, revisions);
             }
             Ok::<_, StoreError>(())
         });
-        if let Err(error) = recorded.await {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what profiles are");
-        }
+        log_failure(recorded.await, "cannot record revisions of profiles");
         let this = self.clone();
         drop(tokio::task::spawn_blocking(move || this.sweep_revisions()).await);
     }
 
-    fn keep_revision(
+    fn archive_revision(
         &self,
-        live: &SiteSnapshot,
+        snapshot: &SiteSnapshot,
         generation: Generation,
-        kept: &StoredProfile,
+        archived: &StoredProfile,
     ) -> Result<bool, ArchiveError> {
-        for (name, digest) in &kept.overlays {
-            self.revisions.put_overlay(name, digest, &live.site.overlays_dir.join(name.as_str()))?;
+        for (name, digest) in &archived.overlays {
+            self.revisions.put_overlay(name, digest, &snapshot.site.overlays_dir.join(name.as_str()))?;
             let copied = read_overlays(&self.revisions.overlay_dir(digest)).ok();
             let same = copied.and_then(|all| all.named.get(name).map(|overlay| overlay.digest)) == Some(*digest);
             if !same {
@@ -190,7 +192,7 @@ impl Generations {
                 return Ok(false);
             }
         }
-        self.revisions.put(generation, &text(kept)).map(|()| true)
+        self.revisions.put(generation, &text(archived)).map(|()| true)
     }
 
     fn sweep_revisions(&self) {
@@ -201,46 +203,49 @@ impl Generations {
         let read = |generation: &Generation| {
             serde_json::from_slice::<StoredProfile>(&self.revisions.get(*generation).ok()?).ok()
         };
-        let overlays = all.iter().filter_map(read).flat_map(|kept| kept.overlays.into_values()).collect();
+        let overlays = all.iter().filter_map(read).flat_map(|archived| archived.overlays.into_values()).collect();
         self.revisions.sweep(&all, &overlays);
     }
 
-    /// Everything that profiles are held at. Blocks.
-    pub(crate) fn all_held(&self) -> PinnedProfiles {
+    /// Reads the revisions of all rolled back profiles. Blocks.
+    pub(crate) fn rolled_back_profiles(&self) -> RolledBackProfiles {
         let held: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
             model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.held?))).collect()
         });
         held.into_iter().map(|(name, generation)| (name, self.held(generation).map(Arc::new))).collect()
     }
 
-    fn held(&self, generation: Generation) -> Result<PinnedProfile, String> {
+    fn held(&self, generation: Generation) -> Result<RolledBackProfile, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
         if digest(&bytes) != generation {
-            return Err("its record does not have the digest that it is named by".to_owned());
+            return Err("the digest of its record does not match".to_owned());
         }
-        let kept: StoredProfile =
+        let archived: StoredProfile =
             serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
         let mut overlays = BTreeMap::new();
-        for (name, digest) in &kept.overlays {
+        for (name, digest) in &archived.overlays {
             let gone = || format!("overlay {name} as it was then is gone");
             let mut read = read_overlays(&self.revisions.overlay_dir(digest)).map_err(|_| gone())?;
             let overlay = read.named.remove(name).filter(|overlay| overlay.digest == *digest).ok_or_else(gone)?;
             overlays.insert(name.clone(), overlay);
         }
-        let StoredProfile { profile, version, bundles, .. } = kept;
-        Ok(PinnedProfile { profile, overlays, version, bundles, generation })
+        let StoredProfile { profile, version, bundles, .. } = archived;
+        Ok(RolledBackProfile { profile, overlays, version, bundles, generation })
     }
 
-    /// Images that held profiles name and that are not current any more. Blocks.
-    pub(crate) fn held_images(&self, live: &SiteSnapshot) -> Vec<Image> {
-        let blobs = &live.site.blobs_dir;
+    /// Versions of images of rolled back profiles that are no longer current. Blocks.
+    pub(crate) fn rollback_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
+        let blobs = &snapshot.site.blobs_dir;
         let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
-        for held in live.all_held().values().flatten() {
-            if live.catalog.version(&held.version).is_none() {
+        for held in snapshot.rolled_back_profiles().values().flatten() {
+            if snapshot.catalog.version(&held.version).is_none() {
                 let image = load_version(blobs, &held.profile.image, &held.version);
                 match image.and_then(|manifest| Image::load(blobs, manifest)) {
                     Ok(image) => drop(images.insert(held.version, image)),
-                    Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a held image is gone"),
+                    Err(error) => tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "an image of a rolled back profile is missing"
+                    ),
                 }
             }
         }
@@ -273,24 +278,21 @@ impl Generations {
     /// Settings and digests of the overlays' files of a revision.
     fn inputs(&self, generation: Generation) -> Result<RevisionInputs, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
-        let kept: StoredProfile =
+        let archived: StoredProfile =
             serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
         let mut files = BTreeMap::new();
-        for digest in kept.overlays.values() {
+        for digest in archived.overlays.values() {
             files.extend(self.revisions.overlay_files(digest).map_err(|error| error.to_string())?);
         }
-        Ok((settings(&kept), files))
+        Ok((settings(&archived), files))
     }
 
-    /// Makes all nodes of a profile boot an earlier revision of it: the one before what they boot, or the one that is named.
-    ///
-    /// # Errors
-    /// There is no such revision, or a part of it was removed.
+    /// Rolls a profile back for all its nodes: to the previous revision, or to the one that matches `text`.
     pub async fn rollback(
         self: &Arc<Self>,
         profile: ProfileName,
         text: Option<&str>,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<Generation, RollbackError> {
         let revisions = self.revisions(&profile);
         let target = match text {
@@ -302,42 +304,47 @@ impl Generations {
         let this = self.clone();
         let check = move || {
             let held = this.held(target)?;
-            let live = this.env.live();
-            if live.catalog.version(&held.version).is_none() {
-                let (blobs, image) = (&live.site.blobs_dir, &held.profile.image);
+            let snapshot = this.env.snapshot();
+            if snapshot.catalog.version(&held.version).is_none() {
+                let (blobs, image) = (&snapshot.site.blobs_dir, &held.profile.image);
                 let loaded =
                     load_version(blobs, image, &held.version).and_then(|manifest| Image::load(blobs, manifest));
                 loaded.map_err(|error| error.to_string())?;
             }
-            for (name, layer) in held.bundles.iter().filter(|(_, layer)| live.catalog.layer(layer).is_none()) {
-                load_layer(&live.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
+            for (name, layer) in held.bundles.iter().filter(|(_, layer)| snapshot.catalog.layer(layer).is_none()) {
+                load_layer(&snapshot.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
             }
             Ok::<_, String>(held.profile)
         };
         let checked = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
         let generation = target.0.short();
         let next = checked.map_err(|why| RollbackError::Gone { profile: profile.clone(), generation, why })?;
-        self.hold_profile(profile, Some(target), &next, by).await?;
+        self.set_rollback(profile, Some(target), &next, audit).await?;
         Ok(target)
     }
 
     /// Ends the rollback of a profile.
-    pub async fn let_go(self: &Arc<Self>, profile: ProfileName, by: &AuditContext) -> Result<(), RollbackError> {
+    pub async fn end_rollback(
+        self: &Arc<Self>,
+        profile: ProfileName,
+        audit: &AuditContext,
+    ) -> Result<(), RollbackError> {
         let _one = self.reloading.lock().await;
         if self.revisions(&profile).held.is_none() {
             return Err(RollbackError::NotHeld(profile));
         }
-        let live = self.env.live();
-        let next = live.filed().get(&profile).ok_or_else(|| RollbackError::NotHeld(profile.clone()))?;
-        self.hold_profile(profile, None, next, by).await
+        let snapshot = self.env.snapshot();
+        let next =
+            snapshot.site_file_profiles().get(&profile).ok_or_else(|| RollbackError::NotHeld(profile.clone()))?;
+        self.set_rollback(profile, None, next, audit).await
     }
 
-    async fn hold_profile(
+    async fn set_rollback(
         self: &Arc<Self>,
         profile: ProfileName,
         held: Option<Generation>,
         next: &Profile,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<(), RollbackError> {
         let (site, now) = (self.env.site(), self.env.now());
         let detail = match held {
@@ -347,34 +354,35 @@ impl Generations {
         self.env
             .store
             .commit(|tx| {
-                spare_hosts(tx.before(), &site, next, by)?;
+                check_no_affected_work(tx.before(), &site, next, audit)?;
                 let mut revisions = tx.revisions(&profile);
                 revisions.held = held;
                 tx.put_revisions(profile, revisions);
-                tx.event(Event::new(now, by, EventKind::ProfileRolledBack, detail));
+                tx.event(Event::new(now, audit, EventKind::ProfileRolledBack, detail));
                 Ok::<_, RollbackError>(())
             })
             .await?;
         let this = self.clone();
-        let live = tokio::task::spawn_blocking(move || {
-            let now = this.env.live();
-            this.with_all_kept(now.with_held(this.all_held()))
+        let snapshot = tokio::task::spawn_blocking(move || {
+            let now = this.env.snapshot();
+            this.with_archived_contents(now.with_rollbacks(this.rolled_back_profiles()))
         });
-        self.env.replace_live(live.await.map_err(|_| RenderError::Interrupted)?);
+        self.env.replace_snapshot(snapshot.await.map_err(|_| RenderError::Interrupted)?);
         self.update_in_use().await;
         self.scan_all();
         Ok(())
     }
 
-    /// The same with every version of an image and every layer that pinned nodes and held profiles need. Blocks.
-    pub(crate) fn with_all_kept(&self, live: SiteSnapshot) -> SiteSnapshot {
-        let (images, layers) = ([self.kept_images(&live), self.held_images(&live)].concat(), self.kept_layers(&live));
-        if images.is_empty() && layers.is_empty() { live } else { live.with_kept(images, layers) }
+    /// Adds the images and layers of pinned nodes and rolled back profiles to a snapshot. Blocks.
+    pub(crate) fn with_archived_contents(&self, snapshot: SiteSnapshot) -> SiteSnapshot {
+        let (images, layers) =
+            ([self.pinned_images(&snapshot), self.rollback_images(&snapshot)].concat(), self.pinned_layers(&snapshot));
+        if images.is_empty() && layers.is_empty() { snapshot } else { snapshot.with_archived_contents(images, layers) }
     }
 
-    /// The generation that a profile is rolled back to; `None` where its nodes boot what the site file says.
+    /// The generation that a profile is rolled back to.
     pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
-        let live = self.env.live();
-        live.all_held().get(profile)?.as_ref().ok().map(|held| held.generation)
+        let snapshot = self.env.snapshot();
+        snapshot.rolled_back_profiles().get(profile)?.as_ref().ok().map(|held| held.generation)
     }
 }

@@ -1,7 +1,7 @@
 //! Readiness checks: requested by an operator or reported by the node.
 
 use crate::{
-    environment::records::{clear, phase_event, reach},
+    environment::records::{clear_condition, phase_event, raised, record_stage},
     links::{LinkCommand, LinkError, LinkId, Links},
 };
 use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
@@ -24,39 +24,39 @@ pub(crate) struct PendingCheck {
 }
 
 impl Links {
-    /// Requests the checks of a node over its link. Returns their results.
-    pub async fn node_doctor(&self, id: NodeId, by: &AuditContext) -> Result<DoctorReport, LinkError> {
-        let (done, told) = oneshot::channel();
+    /// Requests the checks of a node over its link, and waits for their results.
+    pub async fn node_doctor(&self, id: NodeId, audit: &AuditContext) -> Result<DoctorReport, LinkError> {
+        let (done, completed) = oneshot::channel();
         let (commands, asked) = {
             let mut links = self.inner.lock();
-            let commands = links.live.get(&id).map(|live| live.commands.clone());
+            let commands = links.entries.get(&id).map(|entry| entry.commands.clone());
             let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
             links.asked += 1;
             let asked = links.asked;
-            links.pending_checks.retain(|asking| !asking.done.is_closed());
+            links.pending_checks.retain(|pending| !pending.done.is_closed());
             links.pending_checks.push(PendingCheck { node: id, asked, done });
             (commands, asked)
         };
         self.env
             .record(
-                Event::new(self.env.now(), by, EventKind::NodeAction, "run the readiness checks".to_owned())
+                Event::new(self.env.now(), audit, EventKind::NodeAction, "run the readiness checks".to_owned())
                     .of_node(id),
             )
             .await;
         let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
-        let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, told).await, Ok(Ok(())));
+        let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
         let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
         let late = LinkError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
         report.filter(|_| answered).ok_or(late)
     }
 
     /// Requests a report of resources without waiting for it. A node without link reports at its next connection.
-    pub(crate) fn ask_checks(&self, node: NodeId) {
+    pub(crate) fn request_checks(&self, node: NodeId) {
         let mut links = self.inner.lock();
         links.asked += 1;
         let asked = links.asked;
-        if let Some(live) = links.live.get(&node) {
-            let _ = live.commands.try_send(LinkCommand::Send(FromCentral::Check { asked }));
+        if let Some(entry) = links.entries.get(&node) {
+            let _ = entry.commands.try_send(LinkCommand::Send(FromCentral::Check { asked }));
         }
     }
 
@@ -77,52 +77,52 @@ impl Links {
             .map(|check| format!("{}: {}", check.name, check.detail))
             .collect();
         let (passes, mut passed) = (failures.is_empty(), false);
-        let taken = self.env.store.commit(|tx| {
+        let accepted = self.env.store.commit(|tx| {
             let mut change = None;
-            let (mut raised, mut taken) = (false, false);
+            let (mut is_new, mut accepted) = (false, false);
             tx.edit_node(id, |node| {
                 passed = node.passes();
-                taken = node.take_checks(report, session, now);
-                if !taken {
+                accepted = node.take_checks(report, session, now);
+                if !accepted {
                     return;
                 }
                 if failures.is_empty() {
                     node.clear(ConditionKind::CheckFailed);
                     change = node.change(PhaseChange::ChecksPass).ok().flatten();
                 } else {
-                    raised = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
+                    is_new = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
                     change = node.change(PhaseChange::ChecksFail).ok().flatten();
                 }
             });
-            if !taken {
+            if !accepted {
                 return Ok(false);
             }
-            if raised {
-                let kind = EventKind::Raised { condition: ConditionKind::CheckFailed };
-                tx.event(Event::new(now, Actor::Node, kind, failures.join("; ")).of_node(id).in_session(Some(session)));
+            if is_new {
+                let event = raised(now, Actor::Node, ConditionKind::CheckFailed, failures.join("; "));
+                tx.event(event.of_node(id).in_session(session));
             }
             compare_units(tx, id, session, now);
             if failures.is_empty() {
-                reach(tx, session, Stage::Online, now);
-                clear(tx, id, ConditionKind::BootLoop, Actor::Node, now);
+                record_stage(tx, session, Stage::Online, now);
+                clear_condition(tx, id, ConditionKind::BootLoop, Actor::Node, now);
             }
             phase_event(tx, id, session, change, Actor::Node, now);
             Ok::<_, StoreError>(true)
         });
-        if !taken.await? {
+        if !accepted.await? {
             tracing::debug!(node = %id, "checks of another boot");
             return Ok(());
         }
-        self.is_checked(id);
+        self.record_check_time(id);
         if !passed && passes {
             // Orders to run VMs waited for these checks.
             self.notify_node(id, None);
         }
         if let Some(asked) = asked {
             let mut links = self.inner.lock();
-            for asking in links.pending_checks.extract_if(.., |it| it.node == id && it.asked <= asked) {
+            for pending in links.pending_checks.extract_if(.., |it| it.node == id && it.asked <= asked) {
                 // The requester may have stopped waiting.
-                let _ = asking.done.send(());
+                let _ = pending.done.send(());
             }
         }
         Ok(())
@@ -138,18 +138,18 @@ pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
 
 /// Raises a condition if the units differ from the approved ones (GP-16).
 pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
-    let (mut drift, mut raised) = (None, false);
+    let (mut drift, mut is_new) = (None, false);
     tx.edit_node(id, |node| {
         drift = node.compare_units();
         if let Some(detail) = &drift {
-            raised = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
+            is_new = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
         }
     });
     match drift {
-        None => clear(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
-        Some(detail) if raised => {
-            let kind = EventKind::Raised { condition: ConditionKind::UnitDrift };
-            tx.event(Event::new(now, Actor::Node, kind, detail).of_node(id).in_session(session));
+        None => clear_condition(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
+        Some(detail) if is_new => {
+            let event = raised(now, Actor::Node, ConditionKind::UnitDrift, detail);
+            tx.event(event.of_node(id).in_session(session));
         }
         Some(_) => {}
     }

@@ -17,7 +17,7 @@ pub use checks::doctor_report;
 pub use heartbeat_deadlines::WATCH_INTERVAL;
 
 use crate::{
-    environment::Environment,
+    environment::{Environment, alarms::log_failure},
     locks::{DEADLINES, Leaf, Ordered},
 };
 use checks::PendingCheck;
@@ -29,7 +29,7 @@ use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
-/// How long a live link has to answer a probe. A LAN answers in milliseconds; a busy machine may need a second.
+/// Timeout of a probe. A LAN answers in milliseconds; a busy machine may need a second.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Identifies one connection; never reused.
@@ -42,7 +42,6 @@ pub struct LinkId {
 /// A command for a link.
 #[derive(Debug)]
 pub enum LinkCommand {
-    /// Send this message.
     Send(FromCentral),
     /// Send the desired state of one virtual machine, or of all.
     Vms(Option<SystemUuid>),
@@ -55,19 +54,13 @@ pub enum LinkCommand {
 /// Why an order that needs a node's link, or needs it to be down, is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The node to be replaced or fenced has a link.
+    /// The node has a link.
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
     StillLinked { node: NodeId },
-    /// The node's link is down.
     #[error("cannot reboot node {node}: it has no link; power-cycle it")]
     NotLinked { node: NodeId },
-    /// The node did not answer.
     #[error("cannot reboot node {node}: no answer within {seconds} s; look at its console")]
-    NoAnswer {
-        node: NodeId,
-        /// How long meshd waited.
-        seconds: u64,
-    },
+    NoAnswer { node: NodeId, seconds: u64 },
 }
 
 /// The live links of all nodes, with the heartbeat deadline of each.
@@ -77,7 +70,7 @@ pub struct Links {
     deadlines: Ordered<DEADLINES, Timers>,
 }
 
-/// A linked node, as of one moment.
+/// A copy of the state of a link.
 pub(crate) struct LinkedNode {
     pub(crate) node: NodeId,
     pub(crate) session: BootSessionId,
@@ -87,13 +80,13 @@ pub(crate) struct LinkedNode {
 
 #[derive(Default)]
 struct LinksInner {
-    live: BTreeMap<NodeId, LinkEntry>,
-    /// Monotonic time of the last sign of life, also of nodes whose link is down.
+    entries: BTreeMap<NodeId, LinkEntry>,
+    /// Monotonic time of the last sign of life, also of nodes without a link.
     heard: BTreeMap<NodeId, Duration>,
     actions: BTreeMap<ActionId, Outstanding>,
     next: u64,
-    /// Waiting requests for checks by node, and the number of the last request.
     pending_checks: Vec<PendingCheck>,
+    /// Number of the last request for checks.
     asked: u64,
 }
 
@@ -128,32 +121,33 @@ impl Links {
 
     /// The queue of commands of a node's link.
     pub(crate) fn commands(&self, node: NodeId) -> Option<mpsc::Sender<LinkCommand>> {
-        self.inner.lock().live.get(&node).map(|live| live.commands.clone())
+        self.inner.lock().entries.get(&node).map(|entry| entry.commands.clone())
     }
 
-    /// Queues a message for a linked node. It is lost where the queue is full: the caller repeats it later.
+    /// Queues a message for a linked node. A full queue drops the message, and the caller repeats it later.
     pub(crate) fn try_send(&self, node: NodeId, message: FromCentral) {
         if let Some(commands) = self.commands(node) {
             let _ = commands.try_send(LinkCommand::Send(message));
         }
     }
 
-    /// All linked nodes.
     pub(crate) fn linked(&self) -> Vec<LinkedNode> {
-        let one = |(node, live): (&NodeId, &LinkEntry)| LinkedNode {
+        let linked_node = |(node, entry): (&NodeId, &LinkEntry)| LinkedNode {
             node: *node,
-            session: live.session,
-            certificate: live.certificate.clone(),
-            commands: live.commands.clone(),
+            session: entry.session,
+            certificate: entry.certificate.clone(),
+            commands: entry.commands.clone(),
         };
-        self.inner.lock().live.iter().map(one).collect()
+        self.inner.lock().entries.iter().map(linked_node).collect()
     }
 
     /// Replaces the certificate of a node's link after a renewal. A link that was opened meanwhile has another
     /// certificate and stays unchanged.
-    pub(crate) fn renewed(&self, node: NodeId, shown: &Certificate, newest: Certificate) {
-        if let Some(live) = self.inner.lock().live.get_mut(&node).filter(|live| live.certificate == *shown) {
-            live.certificate = newest;
+    pub(crate) fn replace_certificate(&self, node: NodeId, current_certificate: &Certificate, newest: Certificate) {
+        if let Some(entry) =
+            self.inner.lock().entries.get_mut(&node).filter(|entry| entry.certificate == *current_certificate)
+        {
+            entry.certificate = newest;
         }
     }
 
@@ -171,8 +165,8 @@ impl Links {
         let number = links.next;
         links.heard.insert(node, self.env.monotonic());
         let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
-        let live = LinkEntry { number, certificate, session, version, checked: self.env.monotonic(), state, commands };
-        if let Some(old) = links.live.insert(node, live) {
+        let entry = LinkEntry { number, certificate, session, version, checked: self.env.monotonic(), state, commands };
+        if let Some(old) = links.entries.insert(node, entry) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
         }
         // An expired action still needs its outcome; the agent does not start it.
@@ -188,19 +182,17 @@ impl Links {
     pub async fn link_down(&self, link: LinkId) {
         let heard = {
             let mut links = self.inner.lock();
-            if links.live.get(&link.node).is_none_or(|live| live.number != link.number) {
+            if links.entries.get(&link.node).is_none_or(|entry| entry.number != link.number) {
                 return;
             }
-            links.live.remove(&link.node).and_then(|live| live.state.heard)
+            links.entries.remove(&link.node).and_then(|entry| entry.state.heard)
         };
         let Some(heard) = heard else { return };
         let seen = self.env.store.commit(|tx| {
             tx.edit_node(link.node, |node| node.last_seen = node.last_seen.max(heard));
             Ok::<_, StoreError>(())
         });
-        if let Err(error) = seen.await {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record when a node was last seen");
-        }
+        log_failure(seen.await, "cannot record when a node was last seen");
     }
 
     /// Probes the node's link and closes a silent one, so that it does not delay a power-cycled node.
@@ -223,7 +215,7 @@ impl Links {
         &self,
         node: NodeId,
         action: NodeAction,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<Option<ActionOutcome>, StoreError> {
         let id = ActionId(u64::from_be_bytes(self.env.random()));
         let (done, outcome) = oneshot::channel();
@@ -234,14 +226,14 @@ impl Links {
         self.env
             .store
             .commit(|tx| {
-                tx.event(Event::new(now, by, EventKind::NodeAction, detail).of_node(node));
+                tx.event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node));
                 Ok::<_, StoreError>(())
             })
             .await?;
         let commands = {
             let mut links = self.inner.lock();
             links.actions.insert(id, Outstanding { order: order.clone(), done: Some(done) });
-            links.live.get(&node).map(|live| live.commands.clone())
+            links.entries.get(&node).map(|entry| entry.commands.clone())
         };
         if let Some(commands) = commands {
             let _ = commands.send(LinkCommand::Send(FromCentral::Action(order))).await;
@@ -255,8 +247,8 @@ impl Links {
         id: ActionId,
         outcome: ActionOutcome,
     ) -> Result<(), StoreError> {
-        let is_its = |outstanding: &Outstanding| outstanding.order.node == node;
-        if !self.inner.lock().actions.get(&id).is_some_and(is_its) {
+        let belongs_to_node = |outstanding: &Outstanding| outstanding.order.node == node;
+        if !self.inner.lock().actions.get(&id).is_some_and(belongs_to_node) {
             return Ok(());
         }
         let event =
@@ -276,63 +268,61 @@ impl Links {
         Ok(())
     }
 
-    /// Records a sign of life without link: the node just received a certificate.
+    /// Records a sign of life without a link: the node received a certificate.
     pub(crate) fn touch(&self, node: NodeId) {
         let now = self.env.monotonic();
         self.inner.lock().heard.insert(node, now);
-        self.watch_over(node, now);
+        self.arm_timer(node, now);
     }
 
     pub(crate) fn record_message(&self, link: LinkId) -> Option<(Certificate, BootSessionId)> {
         let now = self.env.now();
         let mut links = self.inner.lock();
-        let live = links.live.get_mut(&link.node).filter(|live| live.number == link.number)?;
-        live.state.heard = Some(now);
-        let (shown, session) = (live.certificate.clone(), live.session);
+        let entry = links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)?;
+        entry.state.heard = Some(now);
+        let (current_certificate, session) = (entry.certificate.clone(), entry.session);
         let monotonic = self.env.monotonic();
         links.heard.insert(link.node, monotonic);
         drop(links);
-        self.watch_over(link.node, monotonic);
-        Some((shown, session))
+        self.arm_timer(link.node, monotonic);
+        Some((current_certificate, session))
     }
 
     pub(crate) fn heartbeat(&self, link: LinkId, heartbeat: Heartbeat) {
-        if let Some(live) = self.inner.lock().live.get_mut(&link.node) {
-            live.state.heartbeat = Some(heartbeat);
+        if let Some(entry) = self.inner.lock().entries.get_mut(&link.node) {
+            entry.state.heartbeat = Some(heartbeat);
         }
     }
 
-    /// Whether the node's link is up, and its last heartbeat.
     pub fn link_state(&self, node: NodeId) -> LinkState {
-        self.inner.lock().live.get(&node).map(|live| live.state.clone()).unwrap_or_default()
+        self.inner.lock().entries.get(&node).map(|entry| entry.state.clone()).unwrap_or_default()
     }
 
     /// Refuses an operation that needs the node to be gone, if it has a newer link than the silent one.
     /// Called inside the transaction that revokes its credentials.
-    pub(crate) fn no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), LinkError> {
+    pub(crate) fn check_no_newer_link(&self, node: NodeId, silent: Option<u64>) -> Result<(), LinkError> {
         let newer = self.link_number(node).is_some_and(|number| Some(number) != silent);
         if newer { Err(LinkError::StillLinked { node }) } else { Ok(()) }
     }
 
-    /// Returns the ID of the node's link.
+    /// Returns the number of the node's link.
     pub(crate) fn link_number(&self, node: NodeId) -> Option<u64> {
-        self.inner.lock().live.get(&node).map(|live| live.number)
+        self.inner.lock().entries.get(&node).map(|entry| entry.number)
     }
 
-    /// When each linked node was last heard of.
+    /// The time of the last message of each linked node.
     pub(crate) fn last_heard(&self) -> BTreeMap<NodeId, Timestamp> {
         let links = self.inner.lock();
-        links.live.iter().filter_map(|(node, live)| Some((*node, live.state.heard?))).collect()
+        links.entries.iter().filter_map(|(node, entry)| Some((*node, entry.state.heard?))).collect()
     }
 
-    /// The last heartbeat of each node that is linked and sent one.
+    /// The last heartbeat of each linked node.
     pub fn heartbeats(&self) -> Vec<Heartbeat> {
-        self.inner.lock().live.values().filter_map(|live| live.state.heartbeat.clone()).collect()
+        self.inner.lock().entries.values().filter_map(|entry| entry.state.heartbeat.clone()).collect()
     }
 
-    /// How many nodes are linked.
     pub fn link_count(&self) -> usize {
-        self.inner.lock().live.len()
+        self.inner.lock().entries.len()
     }
 
     /// Returns the time since the node's last sign of life, at most since the start of meshd (LC-6).
@@ -341,48 +331,47 @@ impl Links {
         self.env.monotonic().saturating_sub(heard)
     }
 
-    /// True if the node had a link since the start of this process.
+    /// True if the node had a link since the start of meshd.
     pub(crate) fn was_linked(&self, node: NodeId) -> bool {
         self.inner.lock().heard.contains_key(&node)
     }
 
-    /// Linked nodes with at least this protocol version whose last checks are older than this.
-    pub(crate) fn unchecked_for(&self, patience: Duration, version: u16) -> Vec<NodeId> {
+    /// Linked nodes with at least this protocol version whose last checks are older than `max_age`.
+    pub(crate) fn unchecked_for(&self, max_age: Duration, version: u16) -> Vec<NodeId> {
         let now = self.env.monotonic();
         let links = self.inner.lock();
-        let old = |live: &LinkEntry| live.version >= version && now.saturating_sub(live.checked) > patience;
-        links.live.iter().filter(|(_, live)| old(live)).map(|(node, _)| *node).collect()
+        let old = |entry: &LinkEntry| entry.version >= version && now.saturating_sub(entry.checked) > max_age;
+        links.entries.iter().filter(|(_, entry)| old(entry)).map(|(node, _)| *node).collect()
     }
 
     /// Records the time of reported checks.
-    pub(crate) fn is_checked(&self, node: NodeId) {
+    pub(crate) fn record_check_time(&self, node: NodeId) {
         let now = self.env.monotonic();
-        if let Some(live) = self.inner.lock().live.get_mut(&node) {
-            live.checked = now;
+        if let Some(entry) = self.inner.lock().entries.get_mut(&node) {
+            entry.checked = now;
         }
     }
 
-    /// Ends a node's link.
+    /// Asks a node's link to close.
     pub(crate) fn close_link(&self, node: NodeId, reason: &str) {
-        if let Some(live) = self.inner.lock().live.get(&node) {
-            let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
+        if let Some(entry) = self.inner.lock().entries.get(&node) {
+            let _ = entry.commands.try_send(LinkCommand::Close(reason.to_owned()));
         }
     }
 
-    /// Ends a node's link at once, without waiting for the node.
+    /// Removes a node's link at once, without waiting for the node.
     pub(crate) fn sever_link(&self, node: NodeId, reason: &str) {
         let mut links = self.inner.lock();
         links.actions.retain(|_, outstanding| outstanding.order.node != node);
-        if let Some(live) = links.live.remove(&node) {
-            // A full queue does not save it: without its sender the link ends too.
-            let _ = live.commands.try_send(LinkCommand::Close(reason.to_owned()));
+        if let Some(entry) = links.entries.remove(&node) {
+            // If the queue is full, the dropped sender ends the link.
+            let _ = entry.commands.try_send(LinkCommand::Close(reason.to_owned()));
         }
-        // What was heard of it says nothing of who comes next.
+        // A former sign of life proves nothing for the next client with this ID.
         links.heard.remove(&node);
     }
 
-    /// Makes a node's link send what is wanted of one virtual machine, or of all. A full queue is no loss: what is not settled is sent
-    /// again with the next heartbeat.
+    /// Makes a node's link send the desired state of one VM, or of all. If the queue is full, the next heartbeat repeats unsettled states.
     pub(crate) fn notify_node(&self, node: NodeId, which: Option<SystemUuid>) {
         if let Some(commands) = self.commands(node) {
             let _ = commands.try_send(LinkCommand::Vms(which));

@@ -1,10 +1,10 @@
-//! Drains a node: it takes no new work, and is in maintenance once nothing runs on it.
+//! Drains a node: it accepts no new work, and enters maintenance when its work has ended.
 
 use super::{NodeOps, OperateError};
 use crate::{
     environment::records::phase_event,
     tasks::edit_task,
-    workloads::{story, work_on},
+    workloads::{active_work, vm_event},
 };
 use meshd_api::DrainPolicy;
 use meshd_model::{
@@ -15,29 +15,29 @@ use meshd_store::{Model, StoreError, Tx};
 use meshd_types::NodeId;
 
 impl NodeOps {
-    /// Stops the virtual machines and the task of a node that drains. A grace time also shortens shutdowns that have begun.
+    /// Stops the VMs and the task of a draining node. A grace time also shortens shutdowns in progress.
     pub(crate) async fn stop_work_on(
         &self,
         id: NodeId,
         grace_s: Option<u32>,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<(), StoreError> {
         let now = self.env.now();
-        let within = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
-        let detail = format!("shutdown ordered{within}: the node is drained");
-        let hurries = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
+        let limit = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
+        let detail = format!("shutdown ordered{limit}: the node is drained");
+        let is_stopping = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
         self.env
             .store
             .commit(|tx| {
-                let own: Vec<Vm> = tx
+                let vms: Vec<Vm> = tx
                     .before()
                     .vms_of(id)
-                    .filter(|vm| vm.desired_state == VmDesiredState::Run || hurries(vm))
+                    .filter(|vm| vm.desired_state == VmDesiredState::Run || is_stopping(vm))
                     .cloned()
                     .collect();
-                for mut vm in own {
+                for mut vm in vms {
                     vm.stop(grace_s);
-                    tx.event(story(&vm, id, EventKind::VmOrdered, by, detail.clone(), now));
+                    tx.event(vm_event(&vm, id, EventKind::VmOrdered, audit, detail.clone(), now));
                     tx.put_vm(vm);
                 }
                 let task = tx.task_on(id).filter(|task| task.end.is_none()).map(|task| task.id);
@@ -52,44 +52,47 @@ impl NodeOps {
         Ok(())
     }
 
-    /// Takes no new work; in maintenance as soon as nothing runs any more.
-    pub async fn drain(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        self.drain_with(id, DrainPolicy::Wait, None, by).await
+    /// Drains a node without stopping its work.
+    pub async fn drain(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        self.drain_with(id, DrainPolicy::Wait, None, audit).await
     }
 
-    /// The same, and what runs is stopped if that is wanted: within so many seconds, or within what each guest has by its own.
+    /// Drains a node. [`DrainPolicy::Stop`] stops its work within `grace_s` seconds, or within the grace time of each VM.
     pub async fn drain_with(
         &self,
         id: NodeId,
         workloads: DrainPolicy,
         grace_s: Option<u32>,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<Node, OperateError> {
-        let node = self.serve_otherwise(id, by, |tx, node| self.drain_begun(tx, node)).await?;
+        let node = self.change_service(id, audit, |tx, node| self.begin_drain(tx, node)).await?;
         if workloads == DrainPolicy::Stop {
-            self.stop_work_on(id, grace_s, by).await?;
+            self.stop_work_on(id, grace_s, audit).await?;
         }
         Ok(node)
     }
 
-    /// The changes of a node that takes no new work.
-    pub(super) fn drain_begun(
+    /// Starts to drain a node; one without work enters maintenance at once. Returns the changes of phase.
+    pub(super) fn begin_drain(
         &self,
         tx: &Tx<'_>,
         node: &mut Node,
     ) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
-        let told = self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
+        let is_idle = self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
         let began = node.drain()?;
-        // What was ordered since the node's last word counts as well.
-        let ended =
-            if told && work_on(tx.before(), node.id).is_empty() { node.change(PhaseChange::Drained)? } else { None };
+        // Work that was ordered since the last heartbeat counts too.
+        let ended = if is_idle && active_work(tx.before(), node.id).is_empty() {
+            node.change(PhaseChange::Drained)?
+        } else {
+            None
+        };
         Ok(vec![began, ended])
     }
 
-    /// A node says that nothing runs on it; if it drains, that was all there was to wait for.
-    pub(crate) async fn drained(&self, id: NodeId) -> Result<(), StoreError> {
+    /// Moves a draining node to maintenance: its heartbeat reports no work.
+    pub(crate) async fn complete_drain(&self, id: NodeId) -> Result<(), StoreError> {
         let drains = |model: &Model| model.node(id).is_some_and(|node| node.phase == Phase::Draining);
-        let is_over = |model: &Model| drains(model) && work_on(model, id).is_empty();
+        let is_over = |model: &Model| drains(model) && active_work(model, id).is_empty();
         if !self.env.store.read(is_over) {
             return Ok(());
         }

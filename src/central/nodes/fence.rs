@@ -1,51 +1,51 @@
-//! Fences a node: an operator says that its machine runs no more. Its virtual machines may start elsewhere then.
+//! Fences a node: an operator confirms that its machine is off, so that its VMs may start elsewhere.
 
-use super::{NodeOps, OperateError};
+use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::{
-    enrolment::revoke::disown, environment::records::phase_event, links::LinkError, tasks::lose_node, workloads::free,
+    enrolment::revoke::revoke_credentials, environment::records::phase_event, links::LinkError, tasks::mark_node_lost,
+    workloads::release_vms,
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, PhaseChange};
 use meshd_types::{NodeId, fail};
 
 impl NodeOps {
-    /// Refuses to fence a node of which anything was heard within `offline_after`: a link that broke says nothing of its machine.
-    fn is_silent(&self, id: NodeId) -> Result<(), OperateError> {
+    /// Refuses to fence a node with a sign of life within `offline_after`: a broken link does not prove that the machine is off.
+    fn check_silence(&self, id: NodeId) -> Result<(), OperateError> {
         let (silence, needed) = (self.links.silence(id), self.env.site().agent.offline_after);
         if silence > needed || !fail::defends("fence-silence") {
             return Ok(());
         }
         let wait = needed.saturating_sub(silence).as_secs() + 1;
-        Err(OperateError::StillHeard { node: id, seconds: silence.as_secs(), wait })
+        Err(OperateError::NotSilent { node: id, seconds: silence.as_secs(), wait })
     }
 
-    /// An operator says that a node runs no more and will not go on. Its credentials are taken first; then nothing of it holds a
-    /// virtual machine, and those that may be moved are started elsewhere.
-    pub async fn fence(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
+    /// Revokes the credentials of a node, releases its VMs, and places the movable ones on other nodes.
+    pub async fn fence(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
         let (now, why) = (self.env.now(), "an operator fenced this node");
-        let silent = self.links.link_number(id);
+        let last_link = self.links.link_number(id);
         if self.links.probe(id).await {
             return Err(LinkError::StillLinked { node: id }.into());
         }
-        self.is_silent(id)?;
+        self.check_silence(id)?;
         let node = self
             .env
             .store
             .commit(|tx| {
-                self.links.no_newer_link(id, silent)?;
-                let node = tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })?;
-                disown(tx, id, &self.links.link_state(id), by, why, now);
-                // Whatever it was, nothing is placed there until it links again.
+                self.links.check_no_newer_link(id, last_link)?;
+                let node = existing_node(tx, id)?;
+                revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
+                // In any phase, no work is placed there until it links again.
                 let change = tx.edit_node(id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
-                phase_event(tx, id, node.boot, change, by, now);
-                tx.event(Event::new(now, by, EventKind::NodeFenced, why).of_node(id));
-                free(tx, id, by, "its node was fenced", now);
-                lose_node(tx, id, why, now);
+                phase_event(tx, id, node.boot, change, audit, now);
+                tx.event(Event::new(now, audit, EventKind::NodeFenced, why).of_node(id));
+                release_vms(tx, id, audit, "its node was fenced", now);
+                mark_node_lost(tx, id, why, now);
                 Ok::<_, OperateError>(node)
             })
             .await?;
-        self.enrolment.cut_off(id, why);
+        self.enrolment.disconnect(id, why);
         self.orphans.forget(id);
-        // Nodes of a task that it had are free before anybody else asks for one.
+        // The other nodes of its task become free before VMs are placed.
         self.tasks.repeat_orders();
         self.workloads.place_waiting().await;
         Ok(self.env.store.read(|model| model.node(id).cloned()).unwrap_or(node))

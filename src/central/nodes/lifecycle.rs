@@ -1,12 +1,12 @@
-//! The lifecycle of a node: reject, quarantine, maintain, resume, replace, remove, revoke.
+//! Lifecycle orders: reject, quarantine, maintain, resume, replace, remove, revoke, accept a NIC.
 
 use super::OperateError;
 use crate::{
-    enrolment::revoke::{disown, is_let_in, retire},
-    environment::records::{clear, phase_event},
+    enrolment::revoke::{delete_node, has_valid_certificate, revoke_credentials},
+    environment::records::{clear_condition, phase_event},
     links::LinkError,
     nodes::NodeOps,
-    workloads::{forget, move_vms, spare, spare_all, spare_task},
+    workloads::{check_no_running_work, check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
     AuditContext, BootSession, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage,
@@ -17,128 +17,130 @@ use meshd_types::{MacAddr, NodeId, Timestamp};
 use std::sync::Arc;
 
 impl NodeOps {
-    /// Takes back every credential of a node and cuts its link. The boot that it is in is over: it gets new ones when it
-    /// boots again, as far as its phase allows.
-    pub async fn revoke(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        let (now, why) = (self.env.now(), by.reason.as_deref().unwrap_or("an operator took them back"));
+    /// Revokes every credential of a node and closes its link. The node receives new credentials at its next boot if its phase allows.
+    pub async fn revoke(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        let (now, why) = (self.env.now(), audit.reason.as_deref().unwrap_or("an operator revoked them"));
         let node = self
             .env
             .store
             .commit(|tx| {
-                disown(tx, id, &self.links.link_state(id), by, why, now);
-                tx.node(id).cloned().ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+                revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
+                existing_node(tx, id)
             })
             .await;
-        self.cut_off_after(&node, id, why);
+        self.disconnect_after(&node, id, why);
         node
     }
 
-    /// Closes the link of a node that has lost its credentials. A change that could not be flushed is in memory all the same, and a repeated
-    /// order changes nothing: nothing else would end the link.
-    pub(crate) fn cut_off_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
+    /// Closes the link of a node without credentials. A change that could not be flushed exists in memory, and a repeated order would
+    /// change nothing, so the link is closed then too.
+    pub(crate) fn disconnect_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
         let may_be_done = matches!(done, Ok(_) | Err(OperateError::Store(_)));
-        if may_be_done && !self.env.store.read(|model| model.node(id).is_some_and(is_let_in)) {
-            self.enrolment.cut_off(id, why);
+        if may_be_done && !self.env.store.read(|model| model.node(id).is_some_and(has_valid_certificate)) {
+            self.enrolment.disconnect(id, why);
         }
     }
 
     /// Rejects a machine: its next boot is refused, and a pending connection ends.
-    pub async fn reject(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        self.end_service(id, by, REJECTED, |_, node| Ok(node.reject()?)).await
+    pub async fn reject(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        self.revoke_service(id, audit, REJECTED, |_, node| Ok(node.reject()?)).await
     }
 
-    /// Holds a node in iPXE until an operator releases it. If it runs, it is cut off at once.
-    pub async fn quarantine(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        let because = by.reason.clone();
+    /// Holds a node in iPXE until an operator releases it. Closes its link at once.
+    pub async fn quarantine(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        let because = audit.reason.clone();
         let hold = |tx: &Tx<'_>, node: &mut Node| {
-            spare(tx.before(), id, by)?;
+            check_no_running_work(tx.before(), id, audit)?;
             Ok(node.quarantine(because)?)
         };
-        self.end_service(id, by, HELD, hold).await
+        self.revoke_service(id, audit, QUARANTINED, hold).await
     }
 
     /// Removes a node: its certificates, tokens and address are void, its link is closed, and its settings are deleted.
     /// The machine is discovered anew if it ever boots again.
-    pub async fn remove(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
+    pub async fn remove(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        let removed = self.env.store.commit(|tx| self.removed_in(tx, id, by, now)).await;
-        self.cut_off_after(&removed, id, REMOVED);
-        let (node, freed) = removed?;
+        let removed = self.env.store.commit(|tx| self.remove_in(tx, id, audit, now)).await;
+        self.disconnect_after(&removed, id, REMOVED);
+        let (node, leases) = removed?;
         self.orphans.forget(id);
-        self.free(freed);
+        self.release_leases(leases);
         Ok(node)
     }
 
-    /// Removes one node, in a transaction, and gives the leases that it had. A failure stages nothing.
-    pub(super) fn removed_in(
+    /// Removes one node in a transaction, and returns its former leases. A failure stages nothing.
+    pub(super) fn remove_in(
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
-        by: &AuditContext,
+        audit: &AuditContext,
         now: Timestamp,
     ) -> Result<(Node, Vec<Lease>), OperateError> {
-        let node = known(tx, id)?;
-        spare_all(tx.before(), id, by)?;
+        let node = existing_node(tx, id)?;
+        check_no_work(tx.before(), id, audit)?;
         node.phase.on(PhaseChange::Remove)?;
-        disown(tx, id, &self.links.link_state(id), by, REMOVED, now);
-        let freed = leases_of(tx, &node);
-        freed.iter().for_each(|lease| tx.remove_lease(lease.address));
-        forget(tx, id, by, now);
-        let node = retire(tx, id, by, now).unwrap_or(node);
-        Ok((node, freed))
+        revoke_credentials(tx, id, &self.links.link_state(id), audit, REMOVED, now);
+        let leases = leases_of(tx, &node);
+        leases.iter().for_each(|lease| tx.remove_lease(lease.address));
+        remove_node_work(tx, id, audit, now);
+        let node = delete_node(tx, id, audit, now).unwrap_or(node);
+        Ok((node, leases))
     }
 
-    /// What an operator takes a node's credentials for.
-    async fn end_service(
+    async fn revoke_service(
         &self,
         id: NodeId,
-        by: &AuditContext,
+        audit: &AuditContext,
         why: &str,
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
-        let ended = self.env.store.commit(|tx| self.ended_in(tx, id, (by, why, now), change)).await;
-        self.cut_off_after(&ended, id, why);
+        let ended = self.env.store.commit(|tx| self.revoke_service_in(tx, id, (audit, why, now), change)).await;
+        self.disconnect_after(&ended, id, why);
         ended
     }
 
-    /// Takes the credentials of one node, in a transaction. A failure stages nothing.
-    pub(super) fn ended_in(
+    /// Changes the phase of one node and revokes its credentials, in a transaction. A failure stages nothing.
+    pub(super) fn revoke_service_in(
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
-        (by, why, now): (&AuditContext, &str, Timestamp),
+        (audit, why, now): (&AuditContext, &str, Timestamp),
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Option<(Phase, Phase)>, OperateError>,
     ) -> Result<Node, OperateError> {
-        let mut node = known(tx, id)?;
+        let mut node = existing_node(tx, id)?;
         let changed = change(tx, &mut node)?;
         if changed.is_some() {
             let boot = node.boot;
-            // Counted by `disown`, so that the event says how many there were.
+            // `revoke_credentials` counts them for its event.
             node.certificates = tx.node(id).map(|node| node.certificates.clone()).unwrap_or_default();
             tx.put_node(node);
-            disown(tx, id, &self.links.link_state(id), by, why, now);
-            phase_event(tx, id, boot, changed, by, now);
+            revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
+            phase_event(tx, id, boot, changed, audit, now);
         }
-        known(tx, id)
+        existing_node(tx, id)
     }
 
-    /// Takes a node out of service at once, whatever virtual machines run. A task would end: that has to be forced.
-    pub async fn maintain(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        self.serve_otherwise(id, by, |tx, node| maintained(tx, node, by)).await
+    /// Moves a node to maintenance at once, although VMs may run. A running task refuses the order unless it is forced.
+    pub async fn maintain(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        self.change_service(id, audit, |tx, node| enter_maintenance(tx, node, audit)).await
     }
 
-    /// Back to service. Its checks decide between online and degraded; without a link it is offline.
-    pub async fn resume(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        let node = self.serve_otherwise(id, by, |tx, node| self.resumed(tx, node)).await?;
-        self.links.watch_over(id, self.env.monotonic());
+    /// Returns a node to service: online or degraded by its checks, offline without a link.
+    pub async fn resume(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        let node = self.change_service(id, audit, |tx, node| self.resume_service(tx, node)).await?;
+        self.links.arm_timer(id, self.env.monotonic());
         Ok(node)
     }
 
-    /// The changes of a node that returns to service.
-    pub(super) fn resumed(&self, tx: &Tx<'_>, node: &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
+    /// Returns a node to service. Returns the changes of phase.
+    pub(super) fn resume_service(
+        &self,
+        tx: &Tx<'_>,
+        node: &mut Node,
+    ) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
         let linked = self.links.link_state(node.id).since.is_some();
-        let ready = linked && passes(node, tx.before().boot_of(node));
+        let ready = linked && passes_checks(node, tx.before().boot_of(node));
         let back = node.change(PhaseChange::Resume)?;
         let then = match (linked, ready) {
             (false, _) => node.change(PhaseChange::Silent)?,
@@ -148,38 +150,43 @@ impl NodeOps {
         Ok(vec![back, then])
     }
 
-    pub(super) async fn serve_otherwise(
+    pub(super) async fn change_service(
         &self,
         id: NodeId,
-        by: &AuditContext,
+        audit: &AuditContext,
         change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.env.store.commit(|tx| served_in(tx, id, by, now, change)).await
+        self.env.store.commit(|tx| change_service_in(tx, id, audit, now, change)).await
     }
 
-    /// New hardware is what the old one was: name, profile, variables, groups and reservations. The old node is removed; the new one is
-    /// let in, and what it has taken over holds from its next boot on.
-    pub async fn replace(self: &Arc<Self>, old: NodeId, new: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
+    /// Moves a node's identity to replacement hardware: name, profile, variables, groups and reservations. Removes the old node, and
+    /// approves the new one, which uses the identity from its next boot on.
+    pub async fn replace(
+        self: &Arc<Self>,
+        old: NodeId,
+        new: NodeId,
+        audit: &AuditContext,
+    ) -> Result<Node, OperateError> {
         if old == new {
             return Err(OperateError::SameNode { node: old });
         }
-        // The old hardware runs: whoever wants to replace it has to say so by switching it off, or by removing it.
+        // An operator must switch the old hardware off, or remove the node, before it is replaced.
         let silent = self.links.link_number(old);
         if self.links.probe(old).await {
             return Err(LinkError::StillLinked { node: old }.into());
         }
         let now = self.env.now();
         let why = "other hardware replaces this node";
-        let freed = self
+        let leases = self
             .env
             .store
             .commit(|tx| {
-                self.links.no_newer_link(old, silent)?;
-                let (gone, mut node) = (known(tx, old)?, known(tx, new)?);
-                spare_all(tx.before(), old, by)?;
-                if gone.phase == Phase::Removed {
-                    // What it was is forgotten, or the new one has it already.
+                self.links.check_no_newer_link(old, silent)?;
+                let (old_node, mut node) = (existing_node(tx, old)?, existing_node(tx, new)?);
+                check_no_work(tx.before(), old, audit)?;
+                if old_node.phase == Phase::Removed {
+                    // The new node may have replaced it already.
                     return if node.former.contains(&old) { Ok(Vec::new()) } else { Err(no_node(old)) };
                 }
                 let changed = match node.phase {
@@ -187,36 +194,36 @@ impl NodeOps {
                     phase if phase.is_admitted() => None,
                     phase => return Err(UnlawfulTransition { from: phase, change: PhaseChange::Approve }.into()),
                 };
-                node.take_over(&gone);
-                let freed = leases_of(tx, &gone);
-                freed.iter().for_each(|lease| tx.remove_lease(lease.address));
-                disown(tx, old, &self.links.link_state(old), by, why, now);
-                forget(tx, old, by, now);
+                node.take_over(&old_node);
+                let leases = leases_of(tx, &old_node);
+                leases.iter().for_each(|lease| tx.remove_lease(lease.address));
+                revoke_credentials(tx, old, &self.links.link_state(old), audit, why, now);
+                remove_node_work(tx, old, audit, now);
                 move_vms(tx, old, new);
-                retire(tx, old, by, now);
+                delete_node(tx, old, audit, now);
                 let boot = node.boot;
                 tx.put_node(node);
-                phase_event(tx, new, boot, changed, by, now);
+                phase_event(tx, new, boot, changed, audit, now);
                 let detail = format!("{new} is what {old} was");
                 for of in [old, new] {
-                    tx.event(Event::new(now, by, EventKind::Replaced, detail.clone()).of_node(of));
+                    tx.event(Event::new(now, audit, EventKind::Replaced, detail.clone()).of_node(of));
                 }
-                Ok::<_, OperateError>(freed)
+                Ok::<_, OperateError>(leases)
             })
             .await;
-        self.cut_off_after(&freed, old, why);
-        self.free(freed?);
+        self.disconnect_after(&leases, old, why);
+        self.release_leases(leases?);
         self.orphans.forget(old);
         self.generations.scan_all();
         self.env.store.read(|model| model.node(new).cloned()).ok_or_else(|| no_node(new))
     }
 
-    /// Accepts a network card as a node's own: its next boot by that card is the node's, whatever else the machine shows. For a machine
-    /// whose card was swapped and that has no serial number by which it could be recognised.
+    /// Adds a NIC to a node, so that a boot from it belongs to the node. Needed after a NIC was swapped in a machine without a serial
+    /// number.
     ///
     /// # Errors
-    /// The node runs, so the card is in another machine; or the card is another node's or a virtual machine's.
-    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, by: &AuditContext) -> Result<Node, OperateError> {
+    /// The node runs, so the NIC is in another machine; or the NIC belongs to another node or a VM.
+    pub async fn accept_nic(&self, id: NodeId, mac: MacAddr, audit: &AuditContext) -> Result<Node, OperateError> {
         let is_own = |node: &Node| node.fingerprint.macs.contains(&mac);
         if !self.env.store.read(|model| model.node(id).is_some_and(is_own)) && self.links.probe(id).await {
             return Err(LinkError::StillLinked { node: id }.into());
@@ -225,78 +232,78 @@ impl NodeOps {
         self.env
             .store
             .commit(|tx| {
-                let mut node = known(tx, id)?;
+                let mut node = existing_node(tx, id)?;
                 if !node.phase.is_admitted() {
                     return Err(no_node(id));
                 }
-                if let Some(holder) = nic_holder(tx.before(), id, mac) {
+                if let Some(holder) = other_nic_holder(tx.before(), id, mac) {
                     return Err(OperateError::NicTaken { node: id, mac, holder });
                 }
                 let added = node.fingerprint.macs.insert(mac);
                 let resolved = node.remove_rival(mac) && node.rivals.is_empty();
                 tx.put_node(node.clone());
                 if resolved {
-                    clear(tx, id, ConditionKind::IdCollision, by, now);
-                    clear(tx, id, ConditionKind::WeakIdentity, by, now);
+                    clear_condition(tx, id, ConditionKind::IdCollision, audit, now);
+                    clear_condition(tx, id, ConditionKind::WeakIdentity, audit, now);
                 }
                 if added {
-                    tx.event(Event::new(now, by, EventKind::NicAccepted, mac.to_string()).of_node(id));
+                    tx.event(Event::new(now, audit, EventKind::NicAccepted, mac.to_string()).of_node(id));
                 }
-                known(tx, id)
+                existing_node(tx, id)
             })
             .await
     }
 
-    /// Addresses that their machines need no longer, for the DHCP service to give to others.
-    pub(super) fn free(&self, leases: Vec<Lease>) {
-        let mut freed = self.freed.lock();
-        // Without a DHCP service nobody takes them; they are gone from the store in any case.
-        if freed.len() < MAX_FREED {
-            freed.extend(leases);
+    /// Queues the leases of a removed node for the DHCP service.
+    pub(super) fn release_leases(&self, leases: Vec<Lease>) {
+        let mut queued = self.freed_leases.lock();
+        // Without a DHCP service nobody takes them; the store has removed them in any case.
+        if queued.len() < MAX_FREED {
+            queued.extend(leases);
         }
     }
 
-    /// What [`NodeOps::remove`] freed since the last time.
-    pub fn take_freed(&self) -> Vec<Lease> {
-        std::mem::take(&mut self.freed.lock())
+    /// Returns the leases of nodes that were removed since the last call.
+    pub fn take_freed_leases(&self) -> Vec<Lease> {
+        std::mem::take(&mut self.freed_leases.lock())
     }
 }
 
-/// Why the link of a node ends that an operator rejected.
+/// Reason for closing the link of a rejected node.
 pub(super) const REJECTED: &str = "an operator rejected this node";
-/// Why the link of a node ends that an operator quarantined.
-pub(super) const HELD: &str = "an operator holds this node";
-/// Why the link of a node ends that an operator removed.
+/// Reason for closing the link of a quarantined node.
+pub(super) const QUARANTINED: &str = "an operator holds this node";
+/// Reason for closing the link of a removed node.
 pub(super) const REMOVED: &str = "an operator removed this node";
 
-/// Changes the service of one node, in a transaction. A failure stages nothing.
-pub(super) fn served_in(
+/// Changes the phase of one node without revoking its credentials, in a transaction. A failure stages nothing.
+pub(super) fn change_service_in(
     tx: &mut Tx<'_>,
     id: NodeId,
-    by: &AuditContext,
+    audit: &AuditContext,
     now: Timestamp,
     change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
 ) -> Result<Node, OperateError> {
-    let mut node = known(tx, id)?;
+    let mut node = existing_node(tx, id)?;
     let changes = change(tx, &mut node)?;
     tx.put_node(node.clone());
     for change in changes {
-        phase_event(tx, id, node.boot, change, by, now);
+        phase_event(tx, id, node.boot, change, audit, now);
     }
     Ok(node)
 }
 
-/// The changes of a node that goes into maintenance at once.
-pub(super) fn maintained(
+/// Moves a node to maintenance. Returns the change of phase.
+pub(super) fn enter_maintenance(
     tx: &Tx<'_>,
     node: &mut Node,
-    by: &AuditContext,
+    audit: &AuditContext,
 ) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
-    spare_task(tx.before(), node.id, by)?;
+    check_no_task(tx.before(), node.id, audit)?;
     Ok(vec![node.change(PhaseChange::Drained)?])
 }
 
-/// Freed addresses that wait for the DHCP service, which looks four times a second.
+/// Maximum number of leases that wait for the DHCP service, which takes them four times a second.
 const MAX_FREED: usize = 20_000;
 
 fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
@@ -304,14 +311,13 @@ fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
     tx.before().leases().filter(|lease| macs.contains(&lease.mac)).cloned().collect()
 }
 
-/// Who else has a network card, in words.
-fn nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
+/// Describes the other node or VM that has a NIC.
+fn other_nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
     let node = model.node_of_mac(mac).filter(|other| other.id != id).map(|other| format!("node {}", other.id));
     node.or_else(|| model.vm_of_mac(mac).map(|vm| format!("virtual machine {}", vm.name())))
 }
 
-/// A node that is on record.
-pub(super) fn known(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {
+pub(super) fn existing_node(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {
     tx.node(id).cloned().ok_or_else(|| no_node(id))
 }
 
@@ -319,17 +325,16 @@ fn no_node(id: NodeId) -> OperateError {
     OperateError::NoNode { name: id.to_string() }
 }
 
-/// True if the checks of this boot pass as far as they are known.
-fn passes(node: &Node, boot: Option<&BootSession>) -> bool {
-    let told = boot.is_some_and(|boot| boot.reached(Stage::Online).is_some());
-    told && node.passes()
+/// True if the node came online in this boot and its last checks passed.
+fn passes_checks(node: &Node, boot: Option<&BootSession>) -> bool {
+    let is_online = boot.is_some_and(|boot| boot.reached(Stage::Online).is_some());
+    is_online && node.passes()
 }
 
-/// An operator takes a node as it is: parts, rivals and units as they are now are right.
-/// Its port of a relay is forgotten only where it was `moved`.
-pub(crate) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, by: &AuditContext, now: Timestamp) {
-    let seen: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
-    for kind in seen {
-        clear(tx, id, kind, by, now);
+/// Accepts the present hardware, units and conflicts of a node. `moved` also clears its relay port.
+pub(crate) fn acknowledge(tx: &mut Tx<'_>, id: NodeId, moved: bool, audit: &AuditContext, now: Timestamp) {
+    let cleared: Vec<ConditionKind> = tx.edit_node(id, |node| node.acknowledged(moved)).unwrap_or_default();
+    for kind in cleared {
+        clear_condition(tx, id, kind, audit, now);
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `operator_kernel_args` | which kernel arguments a role may order for one boot |
+//! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
 //! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
 //! | `bulk` | one order for several nodes |
-//! | `drain` | takes no new work, then maintenance |
+//! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
-//! | `fence` | the machine runs no more: its virtual machines may start elsewhere |
+//! | `fence` | confirms that a machine is off, so that its VMs may start elsewhere |
 //! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
 //! | `naming` | labels and names |
-//! | `operations` | resolve a name, approve, release, reboot |
+//! | `operations` | resolves a name; approve, release, reboot |
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod operator_kernel_args;
@@ -36,7 +36,7 @@ use super::{
 use meshd_model::fleet::Lease;
 use std::sync::Arc;
 
-/// Follows the orders of operators about nodes.
+/// Executes the orders of operators about nodes.
 pub struct NodeOps {
     pub(super) env: Arc<Environment>,
     pub(super) links: Arc<Links>,
@@ -45,6 +45,6 @@ pub struct NodeOps {
     pub(super) workloads: Arc<Workloads>,
     pub(super) generations: Arc<Generations>,
     pub(super) orphans: Arc<OrphanWork>,
-    /// Leases of removed nodes, for the DHCP service to take.
-    pub(super) freed: Leaf<Vec<Lease>>,
+    /// Leases of removed nodes, until the DHCP service takes them.
+    pub(super) freed_leases: Leaf<Vec<Lease>>,
 }

@@ -2,13 +2,13 @@
 
 use super::OperateError;
 use crate::{
-    environment::records::{clear, phase_event},
+    environment::records::{clear_condition, phase_event},
     links::LinkError,
     nodes::{
         NodeOps,
-        lifecycle::{acknowledge, known},
+        lifecycle::{acknowledge, existing_node},
     },
-    workloads::spare,
+    workloads::check_no_running_work,
 };
 use meshd_model::fleet::{AuditContext, ConditionKind, NamedNode, Node, Phase, PhaseChange, find_node};
 use meshd_proto::{ActionOutcome, NodeAction};
@@ -16,7 +16,7 @@ use meshd_store::Tx;
 use meshd_types::{NodeId, Timestamp};
 
 impl NodeOps {
-    /// The node that an operator means: by ID, else by name, else by the beginning of one of them.
+    /// Finds a node by its ID, else by its name, else by a prefix of one of them.
     pub fn resolve(&self, name: &str) -> Result<NodeId, OperateError> {
         self.env.store.read(|model| {
             if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
@@ -34,36 +34,34 @@ impl NodeOps {
         })
     }
 
-    /// Lets a node in. If it waits on a pending connection it goes on at once. Approving again takes
-    /// its units and other parts as they are now.
-    pub async fn approve(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
-        self.approve_at(id, false, by).await
+    /// Approves a node; its pending connection receives a certificate at once. Approving again accepts its present hardware and units.
+    pub async fn approve(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
+        self.approve_at(id, false, audit).await
     }
 
-    /// The same; a node that was `moved` may be plugged in anywhere, and its next enrolment says where it is.
-    pub async fn approve_at(&self, id: NodeId, moved: bool, by: &AuditContext) -> Result<Node, OperateError> {
+    /// Approves a node. `moved` clears its relay port, and its next enrolment sets the port.
+    pub async fn approve_at(&self, id: NodeId, moved: bool, audit: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        let node = self.env.store.commit(|tx| approved(tx, id, moved, by, now)).await?;
+        let node = self.env.store.commit(|tx| approve_in(tx, id, moved, audit, now)).await?;
         meshd_types::fail::point("order-committed");
-        self.enrolment.decided();
+        self.enrolment.notify_decision();
         Ok(node)
     }
 
-    /// Lets a quarantined node boot again; what it did before counts for no loop any more. It is asking all the while, and
-    /// goes on by itself.
-    pub async fn release(&self, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
+    /// Allows a quarantined node to boot. Earlier boots no longer count as a boot loop. The node retries in iPXE and continues.
+    pub async fn release(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.env.store.commit(|tx| released(tx, id, by, now)).await
+        self.env.store.commit(|tx| release_in(tx, id, audit, now)).await
     }
 
     /// Reboots a node over its link. Returns when the node has confirmed it.
-    pub async fn reboot(&self, id: NodeId, by: &AuditContext) -> Result<(), OperateError> {
-        self.env.store.read(|model| spare(model, id, by))?;
+    pub async fn reboot(&self, id: NodeId, audit: &AuditContext) -> Result<(), OperateError> {
+        self.env.store.read(|model| check_no_running_work(model, id, audit))?;
         if self.links.link_state(id).since.is_none() {
             return Err(LinkError::NotLinked { node: id }.into());
         }
         let no_answer = LinkError::NoAnswer { node: id, seconds: NodeAction::Reboot.window().as_secs() };
-        match self.links.run_action(id, NodeAction::Reboot, by).await?.ok_or(no_answer)? {
+        match self.links.run_action(id, NodeAction::Reboot, audit).await?.ok_or(no_answer)? {
             ActionOutcome::Done => self.reboot_ordered(id).await,
             ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => {
                 Err(OperateError::TaskFailed { node: id, reason })
@@ -71,7 +69,7 @@ impl NodeOps {
         }
     }
 
-    /// The boot that ends now ends by an operator's word: that is no failure of it.
+    /// Marks the present boot as ended by an order, so that it does not count as failed.
     async fn reboot_ordered(&self, id: NodeId) -> Result<(), OperateError> {
         self.env
             .store
@@ -85,36 +83,41 @@ impl NodeOps {
     }
 }
 
-/// Admits one node, in a transaction. A failure stages nothing.
-pub(super) fn approved(
+/// Approves one node, in a transaction. A failure stages nothing.
+pub(super) fn approve_in(
     tx: &mut Tx<'_>,
     id: NodeId,
     moved: bool,
-    by: &AuditContext,
+    audit: &AuditContext,
     now: Timestamp,
 ) -> Result<Node, OperateError> {
-    let mut node = known(tx, id)?;
+    let mut node = existing_node(tx, id)?;
     if matches!(node.phase, Phase::Discovered | Phase::Rejected) {
         let change = node.change(PhaseChange::Approve)?;
         tx.put_node(node.clone());
-        phase_event(tx, id, node.boot, change, by, now);
+        phase_event(tx, id, node.boot, change, audit, now);
     } else if !node.phase.is_admitted() {
         node.change(PhaseChange::Approve)?;
     } else {
-        acknowledge(tx, id, moved, by, now);
+        acknowledge(tx, id, moved, audit, now);
         node = tx.node(id).cloned().unwrap_or(node);
     }
     Ok(node)
 }
 
 /// Releases one node, in a transaction. A failure stages nothing.
-pub(super) fn released(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timestamp) -> Result<Node, OperateError> {
-    let mut node = known(tx, id)?;
+pub(super) fn release_in(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    audit: &AuditContext,
+    now: Timestamp,
+) -> Result<Node, OperateError> {
+    let mut node = existing_node(tx, id)?;
     let change = node.release(now)?;
     tx.put_node(node);
-    phase_event(tx, id, None, change, by, now);
+    phase_event(tx, id, None, change, audit, now);
     for over in [ConditionKind::BootLoop, ConditionKind::BootStalled] {
-        clear(tx, id, over, by, now);
+        clear_condition(tx, id, over, audit, now);
     }
-    known(tx, id)
+    existing_node(tx, id)
 }

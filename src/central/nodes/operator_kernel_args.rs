@@ -1,4 +1,4 @@
-//! Which kernel arguments a role may order for one boot.
+//! Kernel arguments that a role may order for one boot.
 //!
 //! An arbitrary argument may give root on the node: `ssh_key=`, `init=` and `apkovl=` do, and so does the removal of a security setting. An
 //! operator therefore has a list, and an admin may set all.
@@ -7,7 +7,7 @@ use meshd_config::Edit;
 use meshd_trust::Role;
 use meshd_types::fail;
 
-/// What an operator may add or take away, by its name before `=`: what shows more, and what works around faulty hardware.
+/// Names of arguments that an operator may add or remove: diagnostics, and workarounds for faulty hardware.
 const OPERATOR_ARGS: [&str; 33] = [
     "acpi",
     "acpi_osi",
@@ -44,8 +44,8 @@ const OPERATOR_ARGS: [&str; 33] = [
     "tsc",
 ];
 
-/// The argument that a role may not order, if there is one.
-pub(crate) fn beyond(role: Role, args: &[String]) -> Option<&str> {
+/// The first argument that the role may not order.
+pub(crate) fn first_forbidden_arg(role: Role, args: &[String]) -> Option<&str> {
     if role >= Role::Admin || !fail::defends("boot-once-arguments") {
         return None;
     }
@@ -56,7 +56,7 @@ pub(crate) fn beyond(role: Role, args: &[String]) -> Option<&str> {
     args.iter().find(|arg| !allowed(arg)).map(String::as_str)
 }
 
-/// The names that an operator may use, for a hint.
+/// The allowed names, for a hint.
 pub(crate) fn operator_args() -> String {
     OPERATOR_ARGS.join(", ")
 }
@@ -82,10 +82,13 @@ mod tests {
             "console.x=1",
             "=quiet",
         ] {
-            assert_eq!(beyond(Role::Operator, &list(&["quiet", arg])), Some(arg));
-            assert_eq!(beyond(Role::Admin, &list(&[arg])), None);
+            assert_eq!(first_forbidden_arg(Role::Operator, &list(&["quiet", arg])), Some(arg));
+            assert_eq!(first_forbidden_arg(Role::Admin, &list(&[arg])), None);
         }
-        assert_eq!(beyond(Role::Operator, &list(&["-quiet", "console=ttyS0,115200", "debug", "pci=nomsi"])), None);
+        assert_eq!(
+            first_forbidden_arg(Role::Operator, &list(&["-quiet", "console=ttyS0,115200", "debug", "pci=nomsi"])),
+            None
+        );
     }
 
     #[test]

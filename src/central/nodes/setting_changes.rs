@@ -1,7 +1,7 @@
 //! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
 
 use super::{OperateError, boot_settings::OrderError};
-use crate::workloads::spare;
+use crate::workloads::check_no_running_work;
 use meshd_config::{MAX_VARS, Site};
 use meshd_model::{
     boot,
@@ -16,9 +16,9 @@ pub(super) fn profile_assigned(
     mut node: Node,
     site: &Site,
     profile: &ProfileName,
-    (by, now): (&AuditContext, Timestamp),
+    (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
-    spare(tx.before(), node.id, by)?;
+    check_no_running_work(tx.before(), node.id, audit)?;
     let before = boot::effective_profile(site, &node).name.clone();
     node.profile = Some(profile.clone());
     let detail = format!("{before} -> {profile}");
@@ -28,7 +28,7 @@ pub(super) fn profile_assigned(
     if running && (node.told.is_none() || node.booted.is_none()) && before != *profile {
         node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
     }
-    record_event(tx, &node, EventKind::ProfileAssigned, detail, by, now);
+    record_event(tx, &node, EventKind::ProfileAssigned, detail, audit, now);
     Ok(node)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn vars_changed(
     tx: &mut Tx<'_>,
     mut node: Node,
     (set, unset): (&Vars, &[VarName]),
-    (by, now): (&AuditContext, Timestamp),
+    (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
     let id = node.id;
     if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
@@ -50,7 +50,7 @@ pub(super) fn vars_changed(
     if node.vars.len() > MAX_VARS {
         return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
     }
-    record_event(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
+    record_event(tx, &node, EventKind::VarsChanged, words.join(" "), audit, now);
     Ok(node)
 }
 
@@ -60,16 +60,16 @@ pub(super) fn once_ordered(
     mut node: Node,
     site: &Site,
     once: NextBootOverride,
-    (by, now): (&AuditContext, Timestamp),
+    (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
     if node.pinned.is_some() {
         return Err(OrderError::Pinned { node: node.id }.into());
     }
     let usual = &boot::effective_profile(site, &node).name;
     if once.profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
-        spare(tx.before(), node.id, by)?;
+        check_no_running_work(tx.before(), node.id, audit)?;
     }
-    record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
+    record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), audit, now);
     node.once = Some(once);
     Ok(node)
 }
@@ -78,10 +78,10 @@ pub(super) fn once_ordered(
 pub(super) fn once_cleared(
     tx: &mut Tx<'_>,
     mut node: Node,
-    (by, now): (&AuditContext, Timestamp),
+    (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
     let once = node.once.take().ok_or(OrderError::NothingOrdered { node: node.id })?;
-    record_event(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
+    record_event(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), audit, now);
     Ok(node)
 }
 
@@ -90,10 +90,10 @@ pub(super) fn pinned(
     tx: &mut Tx<'_>,
     mut node: Node,
     generation: Generation,
-    (by, now): (&AuditContext, Timestamp),
+    (audit, now): (&AuditContext, Timestamp),
 ) -> Node {
     (node.pinned, node.once) = (Some(generation), None);
-    record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
+    record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), audit, now);
     node
 }
 
@@ -101,14 +101,14 @@ pub(super) fn pinned(
 pub(super) fn unpinned(
     tx: &mut Tx<'_>,
     mut node: Node,
-    (by, now): (&AuditContext, Timestamp),
+    (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
     let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: node.id })?;
     let detail = format!("no longer to generation {}", generation.0.short());
-    record_event(tx, &node, EventKind::Pinned, detail, by, now);
+    record_event(tx, &node, EventKind::Pinned, detail, audit, now);
     Ok(node)
 }
 
-fn record_event(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
-    tx.event(Event::new(now, by, kind, detail).of_node(node.id));
+fn record_event(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, audit: &AuditContext, now: Timestamp) {
+    tx.event(Event::new(now, audit, kind, detail).of_node(node.id));
 }

@@ -4,7 +4,7 @@
 //! ([`Task::order_for`]). It is sent whenever the record changes, at each welcome, and again while a node has not followed it.
 
 use super::node_selection::claim;
-use crate::{links::LinkCommand, tasks::Tasks};
+use crate::{environment::alarms::log_failure, links::LinkCommand, tasks::Tasks};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
@@ -16,26 +16,23 @@ use meshd_types::{GroupName, NodeId, TaskId, Timestamp, fail};
 use std::{collections::BTreeSet, io, sync::Arc};
 use tokio::sync::watch;
 
-/// Where a task runs.
 #[derive(Clone, Debug)]
 pub enum TaskTarget {
     /// Nodes of a group of the site.
     Group(String),
-    /// One node; its ID takes the place of the group's name in the record.
+    /// One node. Its ID replaces the name of the group in the record.
     Node(NodeId),
 }
 
-/// The request of an operator; missing values follow from the target.
+/// Missing values follow from the target.
 #[derive(Clone, Debug)]
 pub struct TaskRequest {
     pub target: TaskTarget,
     /// The number of nodes; all nodes of the target by default.
     pub nodes: Option<usize>,
-    /// Ranks on each node.
     pub ranks_per_node: u16,
-    /// Who starts the ranks; see [`Launcher::of`].
+    /// Default: [`Launcher::of`].
     pub launcher: Option<Launcher>,
-    /// The user of the processes.
     pub user: TaskUser,
     pub timeout_s: Option<u64>,
     /// Program and arguments.
@@ -45,32 +42,18 @@ pub struct TaskRequest {
 /// Why a task is not started or not found.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
-    /// No such task.
-    #[error("there is no task {id}; `meshd task list` shows those that are kept")]
-    None {
-        /// The requested ID.
-        id: String,
-    },
-    /// Invalid specification.
+    #[error("there is no task {id}; `meshd task list` shows recorded tasks")]
+    None { id: String },
     #[error("{0}")]
     Spec(String),
-    /// No such group.
     #[error("there is no group `{group}`; there are: {known}. Write [groups.{group}] into the site file")]
-    NoGroup {
-        group: String,
-        /// The groups of the site.
-        known: String,
-    },
-    /// The site forbids tasks of root.
-    #[error("cannot run the task as root: the site file has [agent].root_tasks = false; give --user a user ID")]
+    NoGroup { group: String, known: String },
+    #[error("cannot run the task as root: the site file has [agent].root_tasks = false; set --user to a user ID")]
     RootForbidden,
-    /// Too few nodes can take it now.
     #[error("cannot start the task: {wanted} nodes of {group} are requested and {free} are free; {why}")]
     NotEnough {
         group: GroupName,
-        /// The number of wanted nodes.
         wanted: usize,
-        /// The number of free nodes.
         free: usize,
         /// Why the other nodes are not free.
         why: String,
@@ -85,15 +68,15 @@ pub enum TaskError {
 
 impl Tasks {
     /// Claims nodes and starts the task on them.
-    pub async fn run_task(&self, ask: TaskRequest, by: &AuditContext) -> Result<Task, TaskError> {
+    pub async fn run_task(&self, request: TaskRequest, audit: &AuditContext) -> Result<Task, TaskError> {
         let site = self.env.site();
-        let (group, candidates) = candidates(&site, &ask.target)?;
-        let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = ask;
+        let (group, candidates) = candidates(&site, &request.target)?;
+        let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = request;
         if user == TaskUser::Root && !site.agent.root_tasks && fail::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
-        let nodes = ask.nodes.unwrap_or_else(|| self.env.store.read(|model| count(model, &candidates)));
-        let launcher = ask.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
+        let nodes = request.nodes.unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
+        let launcher = request.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
         let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
         spec.check().map_err(TaskError::Spec)?;
         let (id, now) = (TaskId(self.env.random()), self.env.now());
@@ -102,29 +85,29 @@ impl Tasks {
             .store
             .commit(|tx| {
                 if tx.task(id).is_some() {
-                    return Err(TaskError::Spec("the new task's ID is taken; ask again".to_owned()));
+                    return Err(TaskError::Spec("the new task's ID exists already; retry".to_owned()));
                 }
                 let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
-                let task = Task::claim(id, spec, by.who.to_string(), members, now);
-                tx.event(Event::new(now, by, EventKind::Task, begun(&task)));
+                let task = Task::claim(id, spec, audit.who.to_string(), members, now);
+                tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
                 tx.put_task(task.clone());
                 Ok::<_, TaskError>(task)
             })
             .await?;
         self.send_orders(&task);
-        self.sweep_outputs().await;
+        self.remove_old_outputs().await;
         Ok(task)
     }
 
     /// Cancels a task: all its processes on all nodes end.
-    pub async fn cancel_task(&self, id: TaskId, by: &AuditContext) -> Result<Option<Task>, TaskError> {
+    pub async fn cancel_task(&self, id: TaskId, audit: &AuditContext) -> Result<Option<Task>, TaskError> {
         let now = self.env.now();
-        let none = || TaskError::None { id: id.to_string() };
-        let detail = by.reason.clone().unwrap_or_else(|| format!("by {}", by.who));
+        let not_found = || TaskError::None { id: id.to_string() };
+        let detail = audit.reason.clone().unwrap_or_else(|| format!("by {}", audit.who));
         let cancelled = self.env.store.commit(|tx| {
-            let Some(mut task) = tx.task(id).cloned() else { return Err(none()) };
+            let Some(mut task) = tx.task(id).cloned() else { return Err(not_found()) };
             if task.cancel(detail, now) {
-                tx.event(Event::new(now, by, EventKind::Task, format!("task {id} is cancelled")));
+                tx.event(Event::new(now, audit, EventKind::Task, format!("task {id} is cancelled")));
                 tx.put_task(task.clone());
             }
             Ok(task)
@@ -140,7 +123,6 @@ impl Tasks {
         }
     }
 
-    /// A task on record.
     pub fn task_record(&self, id: TaskId) -> Result<Task, TaskError> {
         let found = self.env.store.read(|model| model.task(id).cloned());
         found.ok_or_else(|| TaskError::None { id: id.to_string() })
@@ -161,7 +143,7 @@ impl Tasks {
     }
 
     /// Removes the output of tasks that are no longer on record.
-    async fn sweep_outputs(&self) {
+    async fn remove_old_outputs(&self) {
         let tasks: BTreeSet<TaskId> = self.env.store.read(|model| model.tasks().map(|task| task.id).collect());
         let outputs = Arc::clone(&self.outputs);
         // The next call removes the rest.
@@ -198,20 +180,19 @@ impl Tasks {
         Ok(())
     }
 
-    /// Sends the present order of a task to each of its nodes.
     fn send_orders(&self, task: &Task) {
         task.members.iter().for_each(|member| self.send_order(member.node));
     }
 
-    /// Sends the present order of the task that holds this node to each of its nodes.
+    /// Sends orders to all nodes of the task on this node.
     pub(crate) fn send_orders_of_task_on(&self, node: NodeId) {
         if let Some(task) = self.env.store.read(|model| model.task_on(node).cloned()) {
             self.send_orders(&task);
         }
     }
 
-    /// Sends a node the order of the task that holds it. The record is read under [`Tasks::orders`], so that the newest order is sent last.
-    /// The lock of the links is not held meanwhile: transactions take it.
+    /// Sends a node the order of its task. The record is read under [`Tasks::orders`], so that the newest order is sent last. The lock of
+    /// the links is not held meanwhile, because transactions take it.
     pub(crate) fn send_order(&self, node: NodeId) {
         let _turn = self.orders.lock();
         let Some(commands) = self.links.commands(node) else { return };
@@ -224,36 +205,36 @@ impl Tasks {
 
     /// Repeats orders that nodes have not followed yet.
     pub(crate) fn repeat_orders(&self) {
-        let waits =
+        let is_unfinished =
             |task: &&Task| matches!(task.state, TaskState::Starting | TaskState::Ending) || task.state.is_final();
-        let open: Vec<Task> = self.env.store.read(|model| model.open_tasks().filter(waits).cloned().collect());
-        open.iter().for_each(|task| self.send_orders(task));
+        let unfinished: Vec<Task> =
+            self.env.store.read(|model| model.open_tasks().filter(is_unfinished).cloned().collect());
+        unfinished.iter().for_each(|task| self.send_orders(task));
     }
 
     /// Checks the time limit and the nodes of every open task.
-    pub(crate) async fn watch_tasks(&self) {
+    pub(crate) async fn check_open_tasks(&self) {
         let now = self.env.now();
-        let open: Vec<(TaskId, Vec<(NodeId, NodeObservation)>)> = self.env.store.read(|model| {
-            let seen =
-                |task: &Task| task.holding().map(|id| (id, seen(model.node(id).map(|node| node.phase)))).collect();
-            model.open_tasks().map(|task| (task.id, seen(task))).collect()
+        let unfinished: Vec<(TaskId, Vec<(NodeId, NodeObservation)>)> = self.env.store.read(|model| {
+            let observation = |task: &Task| {
+                task.holding().map(|id| (id, observation(model.node(id).map(|node| node.phase)))).collect()
+            };
+            model.open_tasks().map(|task| (task.id, observation(task))).collect()
         });
-        for (id, nodes) in open {
+        for (id, nodes) in unfinished {
             let ids = [id];
-            let looked = self.edit_tasks(&ids, |task| {
-                for (node, seen) in &nodes {
-                    task.seen(*node, seen.clone(), now);
+            let edited = self.edit_tasks(&ids, |task| {
+                for (node, observation) in &nodes {
+                    task.seen(*node, observation.clone(), now);
                 }
                 task.timer(now);
             });
-            if let Err(error) = looked.await {
-                tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
-            }
+            log_failure(edited.await, "cannot record the state of a task");
         }
     }
 }
 
-/// The name of the target in the record, and its nodes.
+/// Returns the name of the target in the record, and its nodes.
 fn candidates(site: &Site, target: &TaskTarget) -> Result<(GroupName, Vec<NodeId>), TaskError> {
     match target {
         TaskTarget::Group(name) => {
@@ -290,7 +271,7 @@ pub(crate) fn edit_task(
 }
 
 /// Derives the state of a task's part from the phase of its node.
-fn seen(phase: Option<Phase>) -> NodeObservation {
+fn observation(phase: Option<Phase>) -> NodeObservation {
     match phase {
         None | Some(Phase::Removed) => NodeObservation::Gone("an operator removed the node".to_owned()),
         Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => NodeObservation::There,
@@ -300,18 +281,18 @@ fn seen(phase: Option<Phase>) -> NodeObservation {
 
 /// Marks a node's part of a task as lost, in the transaction of the cause. The other nodes receive their orders at the next reminder
 /// at the latest.
-pub(crate) fn lose_node(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
+pub(crate) fn mark_node_lost(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
     let task = tx.task_on(node).map(|task| task.id);
     edit_task(tx, task, now, |task| task.seen(node, NodeObservation::Gone(why.to_owned()), now));
 }
 
-/// How many nodes a group has: it may name one by two IDs, its own and that of hardware that it replaced.
-fn count(model: &Model, group: &[NodeId]) -> usize {
-    let standing = group.iter().map(|id| model.standing_for(*id).map_or(*id, |node| node.id));
-    standing.collect::<BTreeSet<NodeId>>().len()
+/// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced hardware.
+fn count_nodes(model: &Model, group: &[NodeId]) -> usize {
+    let node_ids = group.iter().map(|id| model.current_node(*id).map_or(*id, |node| node.id));
+    node_ids.collect::<BTreeSet<NodeId>>().len()
 }
 
-fn begun(task: &Task) -> String {
+fn start_detail(task: &Task) -> String {
     let nodes: Vec<String> = task.members.iter().map(|member| member.node.to_string()).collect();
     format!("task {} of {} on {}: {}", task.id, task.spec.group, nodes.join(" "), task.spec.argv.join(" "))
 }
@@ -319,24 +300,24 @@ fn begun(task: &Task) -> String {
 /// The events of a change of a task.
 fn change_events(before: &Task, after: &Task, now: Timestamp) -> Vec<Event> {
     let mut events = Vec::new();
-    let mut push = |node: Option<NodeId>, what: String| {
+    let mut add_event = |node: Option<NodeId>, text: String| {
         let cause: Cause = Actor::Central.into();
-        events.push(Event::new(now, cause, EventKind::Task, format!("task {} {what}", after.id)).of_node(node));
+        events.push(Event::new(now, cause, EventKind::Task, format!("task {} {text}", after.id)).of_node(node));
     };
     if before.state == TaskState::Starting && after.started_at != before.started_at {
-        push(None, "runs".to_owned());
+        add_event(None, "runs".to_owned());
     }
     if let (None, Some(end)) = (&before.end, &after.end) {
         let detail = if end.detail.is_empty() { String::new() } else { format!(": {}", end.detail) };
-        push(end.node, format!("ends, {}, {}{detail}", end.state.as_str(), end.cause.as_str()));
+        add_event(end.node, format!("ends, {}, {}{detail}", end.state.as_str(), end.cause.as_str()));
     }
     if !before.state.is_final() && after.state.is_final() {
-        push(None, format!("is {}", after.state.as_str()));
+        add_event(None, format!("is {}", after.state.as_str()));
     }
     for member in &after.members {
-        let was = before.members.iter().find(|other| other.node == member.node);
-        if before.state.is_final() && !member.is_held() && was.is_some_and(Member::is_held) {
-            push(Some(member.node), "has left the node at last".to_owned());
+        let previous = before.members.iter().find(|other| other.node == member.node);
+        if before.state.is_final() && !member.is_held() && previous.is_some_and(Member::is_held) {
+            add_event(Some(member.node), "has left the node".to_owned());
         }
     }
     events

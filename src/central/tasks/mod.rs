@@ -1,17 +1,17 @@
-//! Tasks: programs that an operator runs on the metal of a group's nodes.
+//! Tasks: programs that run directly on the nodes of a group.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `lifecycle` | starts and cancels tasks, tells nodes what to do, watches time limits |
-//! | `node_selection` | the nodes of a task, or the reason against each |
-//! | `node_reports` | what nodes report of their tasks, and their output |
+//! | `lifecycle` | starts and cancels tasks, sends orders to nodes, checks time limits |
+//! | `node_selection` | selects the nodes of a task, or gives the reason against each |
+//! | `node_reports` | processes reports of nodes: state, output, release |
 
 mod lifecycle;
 mod node_selection;
 mod node_reports;
 
 pub use lifecycle::{TaskError, TaskRequest, TaskTarget};
-pub(crate) use lifecycle::{edit_task, lose_node};
+pub(crate) use lifecycle::{edit_task, mark_node_lost};
 
 use super::{
     environment::Environment,
@@ -24,7 +24,7 @@ use meshd_store::{Limits, PieceLogs};
 use meshd_types::TaskId;
 use std::sync::Arc;
 
-/// The output of a task: 8 MiB.
+/// Limits the output of a task to 8 MiB.
 const OUTPUT_LIMITS: Limits = Limits { segment: 2 << 20, newest: 3, keep_open: true };
 
 /// Runs tasks on nodes.
@@ -33,7 +33,7 @@ pub struct Tasks {
     links: Arc<Links>,
     orphans: Arc<OrphanWork>,
     outputs: Arc<PieceLogs<TaskId, Stream>>,
-    /// Held by the thread that tells a node what is wanted of a task, so that the newest order is sent last.
+    /// Held while an order is read and queued, so that the newest order is sent last.
     orders: Ordered<TASK_ORDERS, ()>,
 }
 

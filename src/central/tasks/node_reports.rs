@@ -1,6 +1,6 @@
-//! What nodes report of their tasks: state, output, release.
+//! Processes reports of nodes about their tasks: state, output, release.
 
-use crate::{enrolment::enrol::PlaneError, links::LinkId, tasks::Tasks};
+use crate::{enrolment::enrol::AgentApiError, environment::alarms::log_failure, links::LinkId, tasks::Tasks};
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     work::task::NodeObservation,
@@ -15,43 +15,47 @@ use std::sync::Arc;
 
 impl Tasks {
     /// Handles a report about tasks.
-    pub(crate) async fn task_update(&self, link: LinkId, news: TaskUpdate) -> Result<Option<FromCentral>, PlaneError> {
+    pub(crate) async fn task_update(
+        &self,
+        link: LinkId,
+        update: TaskUpdate,
+    ) -> Result<Option<FromCentral>, AgentApiError> {
         let (node, now) = (link.node(), self.env.now());
-        match news {
+        match update {
             TaskUpdate::Output(output) => return Ok(self.store_output(node, output).await),
             TaskUpdate::Released { task } => {
                 self.edit_tasks(&[task], |task| task.released(node, now)).await?;
-                self.orphans.tasks.forget(node, task);
+                self.orphans.tasks.remove(node, task);
             }
-            TaskUpdate::All { tasks } => self.tasks_reported(node, tasks).await?,
+            TaskUpdate::All { tasks } => self.apply_reports(node, tasks).await?,
         }
         Ok(None)
     }
 
     /// Processes the report of all tasks of a node.
-    async fn tasks_reported(&self, node: NodeId, mut tasks: Vec<TaskReport>) -> Result<(), PlaneError> {
+    async fn apply_reports(&self, node: NodeId, mut tasks: Vec<TaskReport>) -> Result<(), AgentApiError> {
         tasks.truncate(MAX_TASKS);
         let now = self.env.now();
-        let own = self.env.store.read(|model| model.task_on(node).map(|task| task.id));
-        if let Some(own) = own {
-            let state = tasks.iter().find(|report| report.task == own).map(|report| &report.state);
-            self.edit_tasks(&[own], |task| task.reported(node, state, now)).await?;
+        let task_of_node = self.env.store.read(|model| model.task_on(node).map(|task| task.id));
+        if let Some(task_of_node) = task_of_node {
+            let state = tasks.iter().find(|report| report.task == task_of_node).map(|report| &report.state);
+            self.edit_tasks(&[task_of_node], |task| task.reported(node, state, now)).await?;
         }
-        let (over, strange): (Vec<TaskId>, Vec<TaskId>) = self.env.store.read(|model| {
-            let others = tasks.iter().map(|report| report.task).filter(|task| Some(*task) != own);
+        let (stale, orphans): (Vec<TaskId>, Vec<TaskId>) = self.env.store.read(|model| {
+            let others = tasks.iter().map(|report| report.task).filter(|task| Some(*task) != task_of_node);
             others.partition(|task| model.task(*task).is_some())
         });
         // The task is on record, but no longer on this node, which was considered lost and has returned.
-        for task in over {
-            self.order_gone(node, task);
+        for task in stale {
+            self.order_removal(node, task);
         }
         // The task has ended on record: the node may release it.
-        let ended = tasks.iter().filter(|report| report.state.has_ended() && strange.contains(&report.task));
-        ended.for_each(|report| self.order_gone(node, report.task));
-        let names: Vec<String> = strange.iter().map(TaskId::to_string).collect();
-        let is_news = self.orphans.tasks.are(node, strange.into_iter().collect());
+        let ended = tasks.iter().filter(|report| report.state.has_ended() && orphans.contains(&report.task));
+        ended.for_each(|report| self.order_removal(node, report.task));
+        let names: Vec<String> = orphans.iter().map(TaskId::to_string).collect();
+        let has_new = self.orphans.tasks.set(node, orphans.into_iter().collect());
         // A node that invents tasks must not evict events of others.
-        if is_news && self.env.allows(&format!("strange tasks of {node}")) {
+        if has_new && self.env.allows(&format!("strange tasks of {node}")) {
             let detail = format!("the node runs {}, not on record; `meshd task cancel` ends it", names.join(" "));
             self.env.record(Event::new(now, Actor::Node, EventKind::Task, detail).of_node(node)).await;
         }
@@ -59,25 +63,23 @@ impl Tasks {
     }
 
     /// Processes the start of a link, in the same boot or in another one.
-    pub(crate) async fn task_node_linked(&self, node: NodeId, session: BootSessionId) {
+    pub(crate) async fn node_linked(&self, node: NodeId, session: BootSessionId) {
         let now = self.env.now();
         let Some(task) = self.env.store.read(|model| model.task_on(node).map(|task| task.id)) else { return };
-        if let Err(error) =
-            self.edit_tasks(&[task], |task| task.seen(node, NodeObservation::Linked(session), now)).await
-        {
-            tracing::error!(error = &error as &dyn std::error::Error, "cannot record what became of a task");
-        }
+        let ids = [task];
+        let edited = self.edit_tasks(&ids, |task| task.seen(node, NodeObservation::Linked(session), now));
+        log_failure(edited.await, "cannot record the state of a task");
         self.send_order(node);
     }
 
     /// Ends a task that is not on record; true if a node has it.
     pub(crate) fn release_orphan(&self, task: TaskId) -> bool {
-        let nodes = self.orphans.tasks.with(task);
-        nodes.iter().for_each(|node| self.order_gone(*node, task));
+        let nodes = self.orphans.tasks.find(task);
+        nodes.iter().for_each(|node| self.order_removal(*node, task));
         !nodes.is_empty()
     }
 
-    fn order_gone(&self, node: NodeId, task: TaskId) {
+    fn order_removal(&self, node: NodeId, task: TaskId) {
         // If this message is lost, the next welcome repeats it.
         self.links.try_send(node, FromCentral::Task(TaskOrder { task, want: TaskDesiredState::Gone }));
     }
@@ -91,11 +93,11 @@ impl Tasks {
         }
         let line = LogLine { when: self.env.now(), node, stream, at, data };
         let outputs = Arc::clone(&self.outputs);
-        let kept = tokio::task::spawn_blocking(move || outputs.append(task, line)).await;
-        match kept.map_err(std::io::Error::other).and_then(|kept| kept) {
+        let appended = tokio::task::spawn_blocking(move || outputs.append(task, line)).await;
+        match appended.map_err(std::io::Error::other).and_then(|appended| appended) {
             Ok(upto) => Some(FromCentral::OutputStored(OutputStored { task, stream, upto })),
             Err(error) => {
-                tracing::error!(%task, %node, %error, "the output of a task is not kept; check the disk");
+                tracing::error!(%task, %node, %error, "the output of a task is not stored; check the disk");
                 None
             }
         }

@@ -1,4 +1,4 @@
-//! Chooses the nodes of a task: the first free ones of its group, or the reason against each.
+//! Selects the first free nodes of a group for a task, or gives the reason against each.
 
 use super::lifecycle::TaskError;
 use meshd_model::{
@@ -9,7 +9,7 @@ use meshd_store::Tx;
 use meshd_types::NodeId;
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// Maximum number of nodes that a refusal names.
+/// Maximum number of nodes in a refusal.
 const MAX_NAMED: usize = 8;
 
 /// Claims nodes of a group, in the order of the site file.
@@ -23,7 +23,7 @@ pub(super) fn claim(
     for id in group {
         match free_node(tx, *id, with_orphans) {
             Ok(member) if free.iter().any(|other| other.node == member.node) => {
-                others.push(format!("{id} is {}, which the group has already", member.node));
+                others.push(format!("{id} is {}, which the group already contains", member.node));
             }
             Ok(member) => free.push(member),
             Err(why) => others.push(format!("{id} {why}")),
@@ -47,7 +47,7 @@ pub(super) fn claim(
 
 /// Returns a node that the task may claim, or the reason against it.
 fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result<Member, String> {
-    let node = tx.before().standing_for(id).ok_or("was never seen")?;
+    let node = tx.before().current_node(id).ok_or("was never seen")?;
     if node.phase != Phase::Online {
         return Err(format!("is {}", node.phase));
     }
@@ -55,7 +55,7 @@ fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result
         return Err(format!("has task {}", task.id));
     }
     // This transaction places no VMs, so the state before it decides (BM-5).
-    if tx.before().held(node.id).is_some() {
+    if tx.before().allocations(node.id).is_some() {
         return Err("has virtual machines".to_owned());
     }
     if with_orphans.contains(&node.id) {

@@ -1,4 +1,4 @@
-//! Joins an operator and a node at the console of a virtual machine.
+//! Connects an operator to the console of a virtual machine.
 //!
 //! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator delays only that
 //! connection, and the node drops output and reports the gap.
@@ -7,7 +7,7 @@ use crate::{
     links::LinkCommand,
     workloads::{
         Workloads,
-        vms::{VmError, story},
+        vms::{VmError, vm_event},
     },
 };
 use bytes::Bytes;
@@ -26,18 +26,18 @@ use tokio::sync::mpsc;
 const MAX_CONSOLES: usize = 256;
 /// Timeout for the node's connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Pieces that wait for an operator.
-const SHOWN: usize = 16;
-/// Pieces of typing that wait for a node.
-const TYPED: usize = 64;
+/// Maximum number of queued pieces of output.
+const OUTPUT_QUEUE: usize = 16;
+/// Maximum number of queued pieces of input.
+const INPUT_QUEUE: usize = 64;
 
 /// Open and requested consoles.
 pub(super) type Consoles = BTreeMap<ConsoleId, PendingConsole>;
 
 pub(super) struct PendingConsole {
     node: NodeId,
-    /// The node's end, until the node takes it. The console is open while the other ends exist.
-    end: Option<NodeEnd>,
+    /// The node's side, until the node takes it. The console is open while the operator's side exists.
+    node_console: Option<NodeConsole>,
     operator: mpsc::WeakSender<Bytes>,
 }
 
@@ -50,40 +50,35 @@ pub enum ConsoleFrame {
     Note(ConsoleNote),
 }
 
-/// The operator's end.
+/// The operator's side of a console.
 #[derive(Debug)]
 pub struct ConsoleSession {
     /// Output; ends when the node closes the connection.
-    pub shown: mpsc::Receiver<ConsoleFrame>,
+    pub output: mpsc::Receiver<ConsoleFrame>,
     /// Input for the guest.
-    pub typed: mpsc::Sender<Bytes>,
+    pub input: mpsc::Sender<Bytes>,
 }
 
-/// The node's end.
+/// The node's side of a console.
 #[derive(Debug)]
-pub struct NodeEnd {
+pub struct NodeConsole {
     /// Output of the guest.
-    pub shown: mpsc::Sender<ConsoleFrame>,
+    pub output: mpsc::Sender<ConsoleFrame>,
     /// Input; ends when the operator closes the console.
-    pub typed: mpsc::Receiver<Bytes>,
+    pub input: mpsc::Receiver<Bytes>,
 }
 
 /// Why a console does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// The node has no such virtual machine.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// No node has it.
     #[error("cannot open the console of virtual machine {0}: it has no node; start it first")]
     Unplaced(SystemUuid),
-    /// Its node has no link.
     #[error("cannot open the console: node {0} has no link; retry when it is online")]
     NotLinked(NodeId),
-    /// Its node did not connect it.
     #[error("cannot open the console: node {node} did not connect it within {} s; look at the log of its agent", ANSWER_TIMEOUT.as_secs())]
     NoAnswer { node: NodeId },
-    /// Too many consoles are open.
     #[error("cannot open the console: {MAX_CONSOLES} are open; close one first")]
     TooMany,
     /// The store cannot be written.
@@ -92,71 +87,74 @@ pub enum ConsoleError {
 }
 
 impl Workloads {
-    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `by` the operator may type, which is recorded.
+    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`, the operator may send input, which is recorded.
     pub async fn open_console(
         &self,
         uuid: SystemUuid,
         history: u64,
         follow: bool,
-        by: Option<&AuditContext>,
+        audit: Option<&AuditContext>,
     ) -> Result<ConsoleSession, ConsoleError> {
-        let node = self.whose_console(uuid)?;
+        let node = self.console_node(uuid)?;
         let link = self.links.commands(node);
         let link = link.ok_or(ConsoleError::NotLinked(node))?;
-        if let Some(by) = by {
-            self.record_console(uuid, node, by).await?;
+        if let Some(audit) = audit {
+            self.record_console(uuid, node, audit).await?;
         }
         let console = ConsoleId(u64::from_be_bytes(self.env.random()));
-        let ((show, mut shown), (typed, typing)) = (mpsc::channel(SHOWN), mpsc::channel(TYPED));
+        let ((output_sender, mut output), (input, input_receiver)) =
+            (mpsc::channel(OUTPUT_QUEUE), mpsc::channel(INPUT_QUEUE));
         {
             let mut all = self.consoles.lock();
-            // The operator has left.
-            all.retain(|_, waiting| waiting.operator.upgrade().is_some());
+            // Consoles without an operator are closed.
+            all.retain(|_, pending| pending.operator.upgrade().is_some());
             if all.len() >= MAX_CONSOLES {
                 return Err(ConsoleError::TooMany);
             }
-            let end = Some(NodeEnd { shown: show, typed: typing });
-            all.insert(console, PendingConsole { node, end, operator: typed.downgrade() });
+            let node_console = Some(NodeConsole { output: output_sender, input: input_receiver });
+            all.insert(console, PendingConsole { node, node_console, operator: input.downgrade() });
         }
         let order = FromCentral::Console(ConsoleOrder { console, uuid, history, follow });
-        let asked = async {
+        let first_frame = async {
             link.send(LinkCommand::Send(order)).await.ok()?;
-            shown.recv().await
+            output.recv().await
         };
-        let first = tokio::time::timeout(ANSWER_TIMEOUT, asked).await;
+        let first = tokio::time::timeout(ANSWER_TIMEOUT, first_frame).await;
         if !matches!(first, Ok(Some(_))) {
             self.consoles.lock().remove(&console);
             return Err(ConsoleError::NoAnswer { node });
         }
-        Ok(ConsoleSession { shown, typed })
+        Ok(ConsoleSession { output, input })
     }
 
-    /// Takes the node's end of a requested console; each once.
-    pub fn bring_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
+    /// Takes the node's side of a requested console. Returns it once.
+    pub fn accept_console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
         let mut all = self.consoles.lock();
-        let waiting = all.get_mut(&console).filter(|waiting| waiting.node == peer.node)?;
-        waiting.end.take()
+        let pending = all.get_mut(&console).filter(|pending| pending.node == peer.node)?;
+        pending.node_console.take()
     }
 
-    fn whose_console(&self, uuid: SystemUuid) -> Result<NodeId, ConsoleError> {
+    fn console_node(&self, uuid: SystemUuid) -> Result<NodeId, ConsoleError> {
         if let Some(node) = self.env.store.read(|model| model.vm(uuid).map(|vm| vm.node())) {
-            // Another node that says that it has it is not given what an operator types for this one.
+            // A node that wrongly reports the VM must not receive the operator's input.
             return node.ok_or(ConsoleError::Unplaced(uuid));
         }
-        let stranger = self.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
-        Ok(stranger.ok_or_else(|| VmError::None(uuid.to_string()))?)
+        let orphan_node = self.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid).map(|(node, _)| node);
+        Ok(orphan_node.ok_or_else(|| VmError::None(uuid.to_string()))?)
     }
 
-    async fn record_console(&self, uuid: SystemUuid, node: NodeId, by: &AuditContext) -> Result<(), StoreError> {
+    async fn record_console(&self, uuid: SystemUuid, node: NodeId, audit: &AuditContext) -> Result<(), StoreError> {
         let now = self.env.now();
         self.env
             .store
             .commit(|tx| {
-                let detail = "somebody sits at its console".to_owned();
+                let detail = "an operator opened its console".to_owned();
                 let event = match tx.vm(uuid) {
-                    Some(vm) => story(vm, node, EventKind::VmConsole, by, detail, now),
-                    None => meshd_model::fleet::Event::new(now, by, EventKind::VmConsole, format!("{uuid}: {detail}"))
-                        .of_node(node),
+                    Some(vm) => vm_event(vm, node, EventKind::VmConsole, audit, detail, now),
+                    None => {
+                        meshd_model::fleet::Event::new(now, audit, EventKind::VmConsole, format!("{uuid}: {detail}"))
+                            .of_node(node)
+                    }
                 };
                 tx.event(event);
                 Ok(())

@@ -1,7 +1,7 @@
-//! Audit records of disks: each image that is written, each disk that is given as it is, each wipe, with the disk's identity and its
-//! previous content.
+//! Audit records of disks: each written image, each disk assigned unchanged, and each wipe, with the disk's identity and previous
+//! content.
 
-use crate::workloads::vms::story;
+use crate::workloads::vms::vm_event;
 use meshd_model::{
     fleet::{AuditContext, EventKind, Principal, Verb},
     work::Vm,
@@ -11,44 +11,53 @@ use meshd_store::Tx;
 use meshd_types::{CorrelationId, NodeId, Timestamp, fail};
 
 /// Maximum number of reported contents of a disk, and of characters of each.
-const MAX_WORDS: usize = 16;
-const MAX_WORD: usize = 64;
+const MAX_CONTENTS: usize = 16;
+const MAX_CONTENT_CHARS: usize = 64;
 
-/// Records disks that became a VM's own by this report; `vm` is the record before it.
-pub(crate) fn given(tx: &mut Tx<'_>, vm: &Vm, report: &VmReport, node: NodeId, order: CorrelationId, now: Timestamp) {
+/// Records disks that this report assigns to a VM. `vm` is the record before the report.
+pub(crate) fn record_assigned_disks(
+    tx: &mut Tx<'_>,
+    vm: &Vm,
+    report: &VmReport,
+    node: NodeId,
+    order: CorrelationId,
+    now: Timestamp,
+) {
     if !fail::defends("disk-records") {
         return;
     }
-    let by = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
+    let audit = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
     for volume in vm.request.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name)) {
         let Some(disk) = volume.source.disk().and_then(|disk| disk.identity()) else { continue };
         if !report.disks.contains_key(&volume.name) {
             continue;
         }
-        let before = held(report.contents.get(&volume.name).map_or(&[], Vec::as_slice));
+        let before = describe_contents(report.contents.get(&volume.name).map_or(&[], Vec::as_slice));
         let detail = match volume.source.digest() {
             Some(digest) => format!("image {} is written onto disk {disk}, which held {before}", digest.short()),
             None => format!("gets disk {disk} as it is, which held {before}"),
         };
-        tx.event(story(vm, node, EventKind::DiskWritten, &by, detail, now));
+        tx.event(vm_event(vm, node, EventKind::DiskWritten, &audit, detail, now));
     }
 }
 
-/// Records disks that a node wiped before it released a VM; `vm` is the record before it.
-pub(crate) fn wiped(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: CorrelationId, now: Timestamp) {
-    let by = AuditContext::new(Principal::Node, Verb::DiskWipe, order);
+/// Records disks that a node wiped before it released a VM. `vm` is the record before the release.
+pub(crate) fn record_wiped_disks(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: CorrelationId, now: Timestamp) {
+    let audit = AuditContext::new(Principal::Node, Verb::DiskWipe, order);
     let facts = tx.node(node).and_then(|node| node.facts.clone());
     for disk in vm.wiped_disks(node) {
-        let known = facts.as_ref().and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str()));
-        let before = known.map_or_else(|| "what is not known".to_owned(), |known| held(&known.signatures));
+        let disk_facts = facts.as_ref().and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str()));
+        let before = disk_facts
+            .map_or_else(|| "what is not known".to_owned(), |disk_facts| describe_contents(&disk_facts.signatures));
         let detail = format!("disk {disk} is wiped; it was last seen with {before}");
-        tx.event(story(vm, node, EventKind::DiskWiped, &by, detail, now));
+        tx.event(vm_event(vm, node, EventKind::DiskWiped, &audit, detail, now));
     }
 }
 
-/// Limits the reported contents.
-fn held(words: &[String]) -> String {
-    let word = |word: &String| word.chars().filter(|c| !c.is_control()).take(MAX_WORD).collect::<String>();
-    let words: Vec<String> = words.iter().take(MAX_WORDS).map(word).collect();
-    if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
+/// Lists the reported contents, within limits.
+fn describe_contents(contents: &[String]) -> String {
+    let limited =
+        |limited: &String| limited.chars().filter(|c| !c.is_control()).take(MAX_CONTENT_CHARS).collect::<String>();
+    let contents: Vec<String> = contents.iter().take(MAX_CONTENTS).map(limited).collect();
+    if contents.is_empty() { "nothing".to_owned() } else { contents.join(", ") }
 }

@@ -1,12 +1,12 @@
 //! Frees the virtual machines of a node that is fenced or removed, and places them elsewhere.
 //!
-//! There are never two copies. A virtual machine leaves its node only after the node has released it, or after the node has lost its
-//! credentials and its machine certainly runs no more: it booted again, or an operator says so.
+//! There are never two copies of a VM. A VM leaves its node only after the node has released it, or after the node has lost its
+//! credentials and its machine is certainly off: the machine booted again, or an operator fenced it.
 
 use super::Workloads;
 use crate::{
-    tasks::lose_node,
-    workloads::{slots::forget_slots, vms::story},
+    tasks::mark_node_lost,
+    workloads::{slots::remove_slots, vms::vm_event},
 };
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, EventKind},
@@ -22,22 +22,22 @@ impl Workloads {
         let waiting: Vec<SystemUuid> =
             self.env.store.read(|model| model.unplaced_vms().filter(|vm| vm.needs_placement()).map(Vm::uuid).collect());
         for uuid in waiting {
-            self.place_again(uuid).await;
+            self.place_vm(uuid).await;
         }
     }
 
-    /// The same for one.
-    pub(crate) async fn place_again(&self, uuid: SystemUuid) {
+    /// Places one waiting VM. A VM that cannot move gets the reason in its record.
+    pub(crate) async fn place_vm(&self, uuid: SystemUuid) {
         let (site, now) = (self.env.site(), self.env.now());
         let placed = self.env.store.commit(|tx| {
             let Some(before) = tx.vm(uuid).filter(|vm| vm.needs_placement()).cloned() else { return Ok(None) };
-            self.not_elsewhere(uuid)?;
+            self.check_not_elsewhere(uuid)?;
             let mut vm = before.clone();
             vm.run();
             match self.assign(tx, &mut vm, &site, now) {
                 Ok(node) => {
                     let detail = format!("is started on {node}");
-                    tx.event(story(&vm, node, EventKind::VmMoved, Actor::Central, detail, now));
+                    tx.event(vm_event(&vm, node, EventKind::VmMoved, Actor::Central, detail, now));
                     tx.put_vm(vm.clone());
                     Ok(Some(vm))
                 }
@@ -45,7 +45,7 @@ impl Workloads {
                     vm = before;
                     vm.no_node(&error.to_string());
                     let detail = format!("it has no node: {error}");
-                    tx.event(story(&vm, None, EventKind::VmFailed, Actor::Central, detail, now));
+                    tx.event(vm_event(&vm, None, EventKind::VmFailed, Actor::Central, detail, now));
                     tx.put_vm(vm);
                     Ok(None)
                 }
@@ -55,23 +55,32 @@ impl Workloads {
         match placed.await {
             Ok(Some(vm)) => self.notify(&vm),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%uuid, %error, "a virtual machine finds no other node yet"),
+            Err(error) => tracing::debug!(%uuid, %error, "no other node can run the virtual machine yet"),
         }
     }
 }
 
+/// Stores a VM, or removes the record of a deleted VM that no node has any more.
+pub(super) fn put_or_remove(tx: &mut Tx<'_>, vm: Vm) {
+    if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
+        tx.remove_vm(vm.uuid());
+    } else {
+        tx.put_vm(vm);
+    }
+}
+
 /// Releases all virtual machines of a node. Those that were being deleted are removed.
-pub(crate) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone, why: &str, now: Timestamp) {
-    let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
+pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone, why: &str, now: Timestamp) {
+    let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     let stray_nodes: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
-    for mut vm in own {
+    for mut vm in vms {
         vm.left(id);
         vm.record_pending_wipes();
         if vm.desired_state == VmDesiredState::Release && vm.stray_nodes.is_empty() {
-            tx.event(story(&vm, id, EventKind::VmReleased, cause.clone(), why, now));
+            tx.event(vm_event(&vm, id, EventKind::VmReleased, cause.clone(), why, now));
             tx.remove_vm(vm.uuid());
         } else {
-            tx.event(story(&vm, id, EventKind::VmLost, cause.clone(), why, now));
+            tx.event(vm_event(&vm, id, EventKind::VmLost, cause.clone(), why, now));
             let unclean = if vm.pending_wipes.contains_key(&id) {
                 "; its disks there are wiped when that node is back"
             } else {
@@ -84,35 +93,27 @@ pub(crate) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone,
     for vm in stray_nodes.into_iter().filter(|vm| !vm.pending_wipes.contains_key(&id)) {
         let Some(mut vm) = tx.vm(vm.uuid()).cloned() else { continue };
         vm.left(id);
-        if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
-            tx.remove_vm(vm.uuid());
-        } else {
-            tx.put_vm(vm);
-        }
+        put_or_remove(tx, vm);
     }
 }
 
 /// Processes the removal of a node: its virtual machines are released and not started elsewhere, because the machine may still run.
-pub(crate) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timestamp) {
-    let own: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
-    forget_slots(tx, id);
-    lose_node(tx, id, "an operator removed the node", now);
-    free(tx, id, by, "its node was removed; it may run there until that machine is switched off", now);
-    for before in own {
+pub(crate) fn remove_node_work(tx: &mut Tx<'_>, id: NodeId, audit: &AuditContext, now: Timestamp) {
+    let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
+    remove_slots(tx, id);
+    mark_node_lost(tx, id, "an operator removed the node", now);
+    release_vms(tx, id, audit, "its node was removed; it may run there until that machine is switched off", now);
+    for before in vms {
         if let Some(mut vm) = tx.vm(before.uuid()).filter(|vm| vm.desired_state != VmDesiredState::Release).cloned() {
             vm.desired_state = VmDesiredState::Stop;
-            // Its guest may use the addresses of the slot still: they are nobody else's before it has other ones, or is deleted.
+            // The guest may still use the addresses of its slot, so they stay reserved.
             vm.request.spec.nics = before.request.spec.nics;
             tx.put_vm(vm);
         }
     }
-    // No node is left to wipe or assign its disks.
+    // The removed node can no longer wipe disks.
     for mut vm in tx.all_vms().filter(|vm| vm.pending_wipes.contains_key(&id)).cloned().collect::<Vec<_>>() {
         vm.left(id);
-        if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
-            tx.remove_vm(vm.uuid());
-        } else {
-            tx.put_vm(vm);
-        }
+        put_or_remove(tx, vm);
     }
 }

@@ -2,18 +2,18 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `consoles` | joins an operator and a node at the console of a virtual machine |
+//! | `consoles` | connects an operator to the console of a virtual machine |
 //! | `disk_records` | audit records of disks that are written or wiped |
 //! | `running_work_guard` | refuses orders that would end or lose the work of a node |
 //! | `lost_node` | frees the virtual machines of a node that is fenced or removed, and places them elsewhere |
 //! | `nics` | MAC and IP addresses of virtual NICs |
-//! | `placement` | nodes as placement sees them |
-//! | `readiness` | whether a virtual machine may run where it is |
+//! | `placement` | describes nodes as candidates of placement |
+//! | `readiness` | checks that a placed VM may start |
 //! | `renamed_node` | moves the work of a node to its new ID |
-//! | `node_reports` | what nodes report of their virtual machines |
+//! | `node_reports` | processes reports of nodes about their VMs |
 //! | `slots` | approves, disables and releases slots |
 //! | `vms` | creates, starts, stops and deletes virtual machines |
-//! | `volumes` | files of virtual machines: who may fetch them, when they may go |
+//! | `volumes` | files of virtual machines: fetching and removal |
 
 mod consoles;
 mod disk_records;
@@ -28,14 +28,14 @@ mod slots;
 mod vms;
 mod volumes;
 
-pub use consoles::{ConsoleError, ConsoleFrame, ConsoleSession, NodeEnd};
-pub(crate) use lost_node::{forget, free};
+pub use consoles::{ConsoleError, ConsoleFrame, ConsoleSession, NodeConsole};
+pub(crate) use lost_node::{release_vms, remove_node_work};
 pub(crate) use node_reports::rebooted;
 pub(crate) use renamed_node::{move_vms, move_work};
-pub use running_work_guard::{HeldWork, work_on};
-pub(crate) use running_work_guard::{spare, spare_all, spare_task};
+pub use running_work_guard::{RunningWorkError, active_work};
+pub(crate) use running_work_guard::{check_no_running_work, check_no_task, check_no_work};
 pub use slots::{SlotError, SlotParts};
-pub(crate) use vms::story;
+pub(crate) use vms::vm_event;
 pub use vms::{MAX_SITE_VMS, VmError, VmVerb};
 pub use volumes::VolumeUseError;
 
@@ -52,7 +52,7 @@ pub struct Workloads {
     consoles: Leaf<Consoles>,
     fetching: Leaf<Fetching>,
     addresses: Leaf<Addresses>,
-    /// Read while a virtual machine that names files is recorded, written while a file is removed.
+    /// Read-locked while a VM with files is recorded; write-locked while a file is removed.
     volume_use: tokio::sync::RwLock<()>,
 }
 

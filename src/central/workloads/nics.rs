@@ -11,34 +11,33 @@ use meshd_store::{Model, StoreError};
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
-/// How many MAC addresses are tried for a card whose file names none. Even where half of all that begin so are taken, this many fail
-/// once in a billion times.
+/// Attempts to find a free MAC address. If half of all addresses with the prefix are taken, the search fails once in a billion times.
 const ATTEMPTS: u32 = 30;
 
 impl Workloads {
-    /// All cards, and as of which revision.
-    pub fn all_cards(&self) -> (u64, Vec<ReservedNic>) {
-        self.env.store.read(|model| match model.cards_since(None) {
-            NicChanges::All(all) => (model.card_revision(), all),
-            NicChanges::Changed(_) => (model.card_revision(), Vec::new()),
+    /// All NICs of VMs, with the revision of the list.
+    pub fn all_vm_nics(&self) -> (u64, Vec<ReservedNic>) {
+        self.env.store.read(|model| match model.vm_nics_since(None) {
+            NicChanges::All(all) => (model.nic_revision(), all),
+            NicChanges::Changed(_) => (model.nic_revision(), Vec::new()),
         })
     }
 
-    /// Changes of NICs since a revision, if there are any.
-    pub fn cards_since(&self, seen: u64) -> Option<(u64, NicChanges)> {
+    /// Changes of NICs since a revision; `None` without changes.
+    pub fn vm_nics_since(&self, seen: u64) -> Option<(u64, NicChanges)> {
         self.env.store.read(|model| {
-            let now = model.card_revision();
-            (now != seen).then(|| (now, model.cards_since(Some(seen))))
+            let now = model.nic_revision();
+            (now != seen).then(|| (now, model.vm_nics_since(Some(seen))))
         })
     }
 
-    /// Forgets leases of virtual machines that are on record no more; called once, at the start.
+    /// Removes leases of VMs without a record; called once, at the start.
     pub async fn drop_stale_leases(&self) -> Result<(), StoreError> {
         self.env.store
             .commit(|tx| {
                 let stale: Vec<Lease> = tx.before().stale_leases().cloned().collect();
                 for lease in stale {
-                    tracing::info!(address = %lease.address, mac = %lease.mac, "its virtual machine is gone: a lease is dropped");
+                    tracing::info!(address = %lease.address, mac = %lease.mac, "removed a lease: its virtual machine has no record");
                     tx.remove_lease(lease.address);
                 }
                 Ok(())
@@ -46,66 +45,65 @@ impl Workloads {
             .await
     }
 
-    /// Puts into the cards of a machine the addresses that they have as far as that is known: what is leased to it, else what its node
-    /// says that it gave, else what is reserved for it.
-    pub fn show_addresses(&self, vm: SystemUuid, node: Option<NodeId>, nics: &mut [Nic]) {
+    /// Fills in the present addresses of a VM's NICs: the lease, else the address that its node reports, else the reserved address.
+    pub fn fill_addresses(&self, vm: SystemUuid, node: Option<NodeId>, nics: &mut [Nic]) {
         let now = self.env.now();
         let leased: Vec<Lease> = self.env.store.read(|model| model.leases_of_vm(vm).cloned().collect());
-        let told = node.map(|node| self.reported_addresses(node, vm)).unwrap_or_default();
+        let reported = node.map(|node| self.reported_addresses(node, vm)).unwrap_or_default();
         for nic in nics {
             let lease = leased.iter().filter(|lease| lease.mac == nic.mac && lease.expires_at > now);
             let lease = lease.max_by_key(|lease| lease.expires_at).map(|lease| lease.address);
-            nic.address = lease.or_else(|| told.get(&nic.mac).copied()).or(nic.address);
+            nic.address = lease.or_else(|| reported.get(&nic.mac).copied()).or(nic.address);
         }
     }
 }
 
-/// Gives each card of a new machine what its file does not name, and looks whether the rest can be its own.
+/// Assigns the MAC and IP addresses that the specification of a new VM omits, and checks the others.
 ///
 /// # Errors
 /// All conflicts, each with the owner of the address.
 pub(crate) fn reserve(
     model: &Model,
-    live: &SiteSnapshot,
+    snapshot: &SiteSnapshot,
     spec: &mut VmSpec,
     now: Timestamp,
 ) -> Result<(), Vec<SpecFault>> {
-    let ground = Ground { model, live, now };
+    let checks = AddressChecks { model, snapshot, now };
     let mut faults = Vec::new();
-    let mut fault = |index: usize, key: &str, message: String, hint: &str| {
+    let mut add_fault = |index: usize, key: &str, message: String, hint: &str| {
         faults.push(SpecFault { key: format!("nic[{index}].{key}"), message, hint: hint.to_owned() });
     };
     let uuid = spec.uuid;
     // NICs of slots have the addresses of their slots.
     let mut macs: BTreeSet<MacAddr> = spec.nics.iter().map(|nic| nic.mac).collect();
-    let mut given: BTreeSet<Ipv4Addr> = spec.nics.iter().filter_map(site_address).collect();
+    let mut assigned: BTreeSet<Ipv4Addr> = spec.nics.iter().filter_map(site_address).collect();
     for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| !nic.slot) {
         if nic.mac == derived_mac(&MacPrefix::default(), uuid, index, 0) {
             macs.remove(&nic.mac);
-            match ground.free_mac(uuid, index, &macs) {
+            match checks.free_mac(uuid, index, &macs) {
                 Some(mac) => nic.mac = mac,
                 None => {
-                    fault(index, "mac", "none is free of those that begin as site.toml says".to_owned(), "write one")
+                    add_fault(index, "mac", "no free MAC address with the prefix of site.toml".to_owned(), "set one")
                 }
             }
             macs.insert(nic.mac);
-        } else if let Some(holder) = ground.holder_of_mac(nic.mac) {
-            fault(index, "mac", format!("{} is {holder}", nic.mac), "leave it out, or write another one");
+        } else if let Some(holder) = checks.mac_holder(nic.mac) {
+            add_fault(index, "mac", format!("{} is {holder}", nic.mac), "omit it, or use another address");
         }
         if let Some(address) = site_address(nic) {
-            if let Some(holder) = ground.holder_of(address, nic.mac) {
-                fault(index, "address", format!("{address} is {holder}"), "leave it out, or write another one");
+            if let Some(holder) = checks.holder_of(address, nic.mac) {
+                add_fault(index, "address", format!("{address} is {holder}"), "omit it, or use another address");
             }
         } else if let Some(bridge) = nic.bridge.as_ref().filter(|bridge| bridge.as_str() != PRIVATE_BRIDGE) {
-            match ground.free_address(bridge, nic.mac, &given) {
-                Pooled::NoPool => {}
-                Pooled::Free(address) => {
-                    given.insert(address);
+            match checks.free_address(bridge, nic.mac, &assigned) {
+                PoolSearch::NoPool => {}
+                PoolSearch::Free(address) => {
+                    assigned.insert(address);
                     nic.address = Some(address);
                 }
-                Pooled::Full => {
+                PoolSearch::Full => {
                     let message = format!("every address of [[vms.pool]] for {bridge} is taken");
-                    fault(index, "address", message, "widen it in site.toml, or delete machines");
+                    add_fault(index, "address", message, "extend the pool in site.toml, or delete virtual machines");
                 }
             }
         }
@@ -113,52 +111,52 @@ pub(crate) fn reserve(
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-/// Why a slot cannot have these addresses for its own.
-pub(crate) fn against_slot(
+/// Describes why a slot cannot have these addresses.
+pub(crate) fn slot_address_conflict(
     model: &Model,
-    live: &SiteSnapshot,
+    snapshot: &SiteSnapshot,
     now: Timestamp,
     id: &SlotId,
     nic: SlotNic,
 ) -> Option<String> {
-    let ground = Ground { model, live, now };
+    let checks = AddressChecks { model, snapshot, now };
     let SlotNic { mac, address } = nic;
     if mac.is_multicast() || mac.0 == [0; 6] {
-        return Some(format!("{mac} is no card's address"));
+        return Some(format!("{mac} is not a valid NIC address"));
     }
-    let another = |slot: Option<&SlotId>| slot.filter(|slot| *slot != id).map(|slot| format!("that of slot {slot}"));
-    if let Some(holder) = ground.user_of_mac(mac, None).or_else(|| another(model.slot_of_mac(mac))) {
+    let other_slot =
+        |slot: Option<&SlotId>| slot.filter(|slot| *slot != id).map(|slot| format!("assigned to slot {slot}"));
+    if let Some(holder) = checks.mac_user(mac, None).or_else(|| other_slot(model.slot_of_mac(mac))) {
         return Some(format!("{mac} is {holder}"));
     }
     let address = address?;
     if !is_host_address(address) {
-        return Some(format!("{address} is no machine's address"));
+        return Some(format!("{address} is not a valid host address"));
     }
-    if let Some(holder) = ground.user_of(address, mac, None).or_else(|| another(model.slot_at(address))) {
+    if let Some(holder) = checks.address_user(address, mac, None).or_else(|| other_slot(model.slot_at(address))) {
         return Some(format!("{address} is {holder}"));
     }
-    let leased = live.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
+    let leased = snapshot.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
     let range = leased.into_iter().find(|range| range.contains(address))?;
-    Some(format!("{address} lies in the range {}-{}, which is leased to anybody", range.first, range.last))
+    Some(format!("{address} lies in the range {}-{}, which DHCP leases to any machine", range.first, range.last))
 }
 
-/// Whether the addresses that a machine has of its slots are still these slots' own: site.toml may have given them away since, and
-/// machines may have come.
+/// Checks that the slot addresses of a VM are still free: site.toml may have reserved them since, and other VMs may use them.
 ///
 /// # Errors
 /// All conflicts, each with the owner of the address.
-pub(crate) fn check_slot_cards(
+pub(crate) fn check_slot_nics(
     model: &Model,
-    live: &SiteSnapshot,
+    snapshot: &SiteSnapshot,
     vm: &Vm,
     now: Timestamp,
 ) -> Result<(), Vec<SpecFault>> {
-    let ground = Ground { model, live, now };
+    let checks = AddressChecks { model, snapshot, now };
     let mut faults = Vec::new();
     for (index, nic) in vm.request.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
-        let mac = ground.user_of_mac(nic.mac, Some(vm.uuid())).map(|holder| format!("{} is {holder}", nic.mac));
+        let mac = checks.mac_user(nic.mac, Some(vm.uuid())).map(|holder| format!("{} is {holder}", nic.mac));
         let address = nic.address.and_then(|address| {
-            ground.user_of(address, nic.mac, Some(vm.uuid())).map(|holder| format!("{address} is {holder}"))
+            checks.address_user(address, nic.mac, Some(vm.uuid())).map(|holder| format!("{address} is {holder}"))
         });
         faults.extend(mac.into_iter().chain(address).map(|message| SpecFault {
             key: format!("nic[{index}].slot"),
@@ -169,8 +167,8 @@ pub(crate) fn check_slot_cards(
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-/// True if a node has a machine whose card has, in the private network there, an address that this one wants.
-pub(crate) fn is_private_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
+/// True if another VM of the node has one of this VM's addresses in the private network.
+pub(crate) fn is_private_address_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
     let wanted: Vec<Ipv4Addr> = vm.request.spec.nics.iter().filter_map(private_address).collect();
     let others = || model.vms_of(node).filter(|other| other.uuid() != vm.uuid());
     !wanted.is_empty()
@@ -180,82 +178,82 @@ pub(crate) fn is_private_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
             .any(|address| wanted.contains(&address))
 }
 
-/// The result of a search in the pools.
-enum Pooled {
+enum PoolSearch {
     NoPool,
     Free(Ipv4Addr),
     Full,
 }
 
-/// The state against which addresses are checked.
-struct Ground<'a> {
+/// Checks addresses against one state of store and site.
+struct AddressChecks<'a> {
     model: &'a Model,
-    live: &'a SiteSnapshot,
+    snapshot: &'a SiteSnapshot,
     now: Timestamp,
 }
 
-impl Ground<'_> {
-    fn holder_of_mac(&self, mac: MacAddr) -> Option<String> {
-        let slot = || self.model.slot_of_mac(mac).map(|slot| format!("that of slot {slot}"));
-        self.user_of_mac(mac, None).or_else(slot)
+impl AddressChecks<'_> {
+    fn mac_holder(&self, mac: MacAddr) -> Option<String> {
+        let slot = || self.model.slot_of_mac(mac).map(|slot| format!("assigned to slot {slot}"));
+        self.mac_user(mac, None).or_else(slot)
     }
 
     /// The holder other than this VM, without the addresses of slots.
-    fn user_of_mac(&self, mac: MacAddr, beside: Option<SystemUuid>) -> Option<String> {
+    fn mac_user(&self, mac: MacAddr, excluded: Option<SystemUuid>) -> Option<String> {
         let vm = || {
-            let vm = self.model.vm_of_mac(mac).filter(|vm| Some(vm.uuid()) != beside)?;
-            Some(format!("a card of the virtual machine {} ({})", vm.name(), vm.uuid()))
+            let vm = self.model.vm_of_mac(mac).filter(|vm| Some(vm.uuid()) != excluded)?;
+            Some(format!("a NIC of the virtual machine {} ({})", vm.name(), vm.uuid()))
         };
-        let node = || self.model.node_of_mac(mac).map(|node| format!("a card of node {}", node.id));
-        let reserved =
-            || self.live.reserved_for(Owner::Mac(mac)).map(|address| format!("that of a [[reservation]], {address}"));
+        let node = || self.model.node_of_mac(mac).map(|node| format!("a NIC of node {}", node.id));
+        let reserved = || {
+            self.snapshot
+                .reserved_for(Owner::Mac(mac))
+                .map(|address| format!("reserved by a [[reservation]] for {address}"))
+        };
         vm().or_else(node).or_else(reserved)
     }
 
-    fn free_mac(&self, uuid: SystemUuid, index: usize, beside: &BTreeSet<MacAddr>) -> Option<MacAddr> {
-        let prefix = &self.live.site.vms.mac_prefix;
+    fn free_mac(&self, uuid: SystemUuid, index: usize, excluded: &BTreeSet<MacAddr>) -> Option<MacAddr> {
+        let prefix = &self.snapshot.site.vms.mac_prefix;
         let mut tried = (0..ATTEMPTS).map(|attempt| derived_mac(prefix, uuid, index, attempt));
-        tried.find(|mac| !beside.contains(mac) && self.holder_of_mac(*mac).is_none())
+        tried.find(|mac| !excluded.contains(mac) && self.mac_holder(*mac).is_none())
     }
 
     fn holder_of(&self, address: Ipv4Addr, mac: MacAddr) -> Option<String> {
-        let slot = || self.model.slot_at(address).map(|slot| format!("that of slot {slot}"));
-        self.user_of(address, mac, None).or_else(slot)
+        let slot = || self.model.slot_at(address).map(|slot| format!("assigned to slot {slot}"));
+        self.address_user(address, mac, None).or_else(slot)
     }
 
     /// The holder other than this VM, without the addresses of slots.
-    fn user_of(&self, address: Ipv4Addr, mac: MacAddr, beside: Option<SystemUuid>) -> Option<String> {
+    fn address_user(&self, address: Ipv4Addr, mac: MacAddr, excluded: Option<SystemUuid>) -> Option<String> {
         let vm = || {
-            let vm = self.model.vm_at(address).filter(|vm| Some(vm.uuid()) != beside)?;
-            Some(format!("that of the virtual machine {} ({})", vm.name(), vm.uuid()))
+            let vm = self.model.vm_at(address).filter(|vm| Some(vm.uuid()) != excluded)?;
+            Some(format!("assigned to the virtual machine {} ({})", vm.name(), vm.uuid()))
         };
-        vm().or_else(|| self.live.holder_of(address)).or_else(|| self.lessee(address, mac))
+        vm().or_else(|| self.snapshot.holder_of(address)).or_else(|| self.lease_holder(address, mac))
     }
 
-    /// The holder of a lease of the address.
-    fn lessee(&self, address: Ipv4Addr, mac: MacAddr) -> Option<String> {
+    fn lease_holder(&self, address: Ipv4Addr, mac: MacAddr) -> Option<String> {
         let lease = self.model.lease(address).filter(|lease| lease.mac != mac && lease.expires_at > self.now)?;
         let node = self.model.node_of_mac(lease.mac).map(|node| format!(" of node {}", node.id)).unwrap_or_default();
-        Some(format!("leased to the card {}{node} until {}", lease.mac, lease.expires_at))
+        Some(format!("leased to NIC {}{node} until {}", lease.mac, lease.expires_at))
     }
 
-    /// The next free address of a bridge's pools.
-    fn free_address(&self, bridge: &InterfaceName, mac: MacAddr, beside: &BTreeSet<Ipv4Addr>) -> Pooled {
-        let mut full = Pooled::NoPool;
-        for pool in self.live.site.vms.pools_of(bridge) {
-            full = Pooled::Full;
+    fn free_address(&self, bridge: &InterfaceName, mac: MacAddr, excluded: &BTreeSet<Ipv4Addr>) -> PoolSearch {
+        let mut result = PoolSearch::NoPool;
+        for pool in self.snapshot.site.vms.pools_of(bridge) {
+            result = PoolSearch::Full;
             let mut next = self.model.next_free_of_vms(pool.first);
             while let Some(address) = next.filter(|address| *address <= pool.last) {
-                // A range may still be leased that site.toml has given up since meshd started.
-                let leased = self.live.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
+                // DHCP ranges keep their values until a restart, although site.toml may have changed.
+                let leased = self.snapshot.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
                 let range = leased.into_iter().find(|range| range.contains(address));
-                if range.is_none() && !beside.contains(&address) && self.holder_of(address, mac).is_none() {
-                    return Pooled::Free(address);
+                if range.is_none() && !excluded.contains(&address) && self.holder_of(address, mac).is_none() {
+                    return PoolSearch::Free(address);
                 }
                 let last = range.map_or(address, |range| range.last);
                 next = u32::from(last).checked_add(1).and_then(|next| self.model.next_free_of_vms(next.into()));
             }
         }
-        full
+        result
     }
 }

@@ -1,10 +1,9 @@
-//! What nodes report of their virtual machines. A report is compared with the records: differences are recorded, and unknown virtual
-//! machines are shown and left alone.
+//! Processes reports of nodes about their VMs. Differences to the records are recorded. Unknown VMs are listed and left running.
 
-use super::disk_records;
+use super::{disk_records, lost_node::put_or_remove};
 use crate::workloads::{
     Workloads,
-    vms::{known, story},
+    vms::{existing_vm, vm_event},
 };
 use meshd_config::vm::VmRequest;
 use meshd_model::{
@@ -22,7 +21,7 @@ use std::{
     net::Ipv4Addr,
 };
 
-/// Longest reason that is kept, in characters.
+/// Maximum length of a stored reason, in characters.
 const MAX_REASON: usize = 500;
 
 /// Progress of fetched volumes. In memory: nodes report it each second.
@@ -31,7 +30,6 @@ pub(super) type Fetching = BTreeMap<NodeId, BTreeMap<SystemUuid, VmFetching>>;
 /// Addresses of NICs in private networks. In memory: nodes report them after each welcome.
 pub(super) type Addresses = BTreeMap<NodeId, VmAddresses>;
 
-/// By machine and card.
 type VmAddresses = BTreeMap<SystemUuid, BTreeMap<MacAddr, Ipv4Addr>>;
 
 impl Workloads {
@@ -40,26 +38,27 @@ impl Workloads {
         self.addresses.lock().get(&node).and_then(|vms| vms.get(&uuid)).cloned().unwrap_or_default()
     }
 
-    /// How far the fetch of a machine's volumes is.
+    /// Progress of fetching a VM's volumes.
     pub fn fetching(&self, node: NodeId, uuid: SystemUuid) -> Option<VmFetching> {
         self.fetching.lock().get(&node)?.get(&uuid).cloned()
     }
 
-    fn keep_details(&self, node: NodeId, vms: &[VmReport]) {
+    fn store_details(&self, node: NodeId, vms: &[VmReport]) {
         let now: BTreeMap<_, _> =
             vms.iter().filter_map(|report| Some((report.uuid, report.fetching.clone()?))).collect();
         replace(&mut self.fetching.lock(), node, now);
-        let given = vms.iter().filter(|report| !report.addresses.is_empty());
-        let given: VmAddresses = given.map(|report| (report.uuid, report.addresses.clone())).collect();
-        replace(&mut self.addresses.lock(), node, given);
+        let with_addresses = vms.iter().filter(|report| !report.addresses.is_empty());
+        let with_addresses: VmAddresses =
+            with_addresses.map(|report| (report.uuid, report.addresses.clone())).collect();
+        replace(&mut self.addresses.lock(), node, with_addresses);
     }
 
     /// Handles a report about virtual machines.
-    pub(crate) async fn vm_update(&self, node: NodeId, news: VmUpdate) -> Result<(), StoreError> {
-        match news {
+    pub(crate) async fn vm_update(&self, node: NodeId, update: VmUpdate) -> Result<(), StoreError> {
+        match update {
             VmUpdate::All { mut vms } => {
                 vms.truncate(MAX_VMS);
-                self.keep_details(node, &vms);
+                self.store_details(node, &vms);
                 self.apply_reports(node, vms).await
             }
             VmUpdate::Released { uuid } => self.released(node, uuid).await,
@@ -69,15 +68,15 @@ impl Workloads {
 
     async fn apply_reports(&self, node: NodeId, vms: Vec<VmReport>) -> Result<(), StoreError> {
         let now = self.env.now();
-        let (is_news, odd) = self.env.store.read(|model| {
-            let told = |report: &VmReport| match concern(model.vm(report.uuid), node) {
-                Concern::Own(vm) => vm.has_reported(report),
-                Concern::Going | Concern::Strange => true,
+        let (has_changes, orphans) = self.env.store.read(|model| {
+            let change = |report: &VmReport| match relation_of(model.vm(report.uuid), node) {
+                ReportRelation::Own(vm) => vm.has_reported(report),
+                ReportRelation::Stray | ReportRelation::Orphan => true,
             };
-            (!vms.iter().all(told) || absent(model, node, &vms).next().is_some(), strange(model, node, &vms))
+            (!vms.iter().all(change) || missing_vms(model, node, &vms).next().is_some(), orphans_in(model, node, &vms))
         });
-        if !is_news && !self.has_new(node, &odd) {
-            self.orphans.vms.are(node, odd);
+        if !has_changes && !self.has_new_orphans(node, &orphans) {
+            self.orphans.vms.set(node, orphans);
             return Ok(());
         }
         let order = CorrelationId(self.env.random());
@@ -87,44 +86,44 @@ impl Workloads {
             .commit(|tx| {
                 let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
                 for report in &vms {
-                    let Concern::Own(vm) = concern(tx.vm(report.uuid), node) else { continue };
+                    let ReportRelation::Own(vm) = relation_of(tx.vm(report.uuid), node) else { continue };
                     let mut vm = vm.clone();
-                    disk_records::given(tx, &vm, report, node, order, now);
-                    let told = vm.apply_report(report.clone(), now);
+                    disk_records::record_assigned_disks(tx, &vm, report, node, order, now);
+                    let change = vm.apply_report(report.clone(), now);
                     if vm.withdraw_refused().is_some() {
                         refused.push(vm.uuid());
                     }
-                    record(tx, vm, node, told, now);
+                    put_changed(tx, vm, node, change, now);
                 }
-                let absent: Vec<Vm> = absent(tx.before(), node, &vms).cloned().collect();
-                for mut vm in absent {
-                    let told = vm.missing(serves, now);
-                    record(tx, vm, node, told, now);
+                let missing_vms: Vec<Vm> = missing_vms(tx.before(), node, &vms).cloned().collect();
+                for mut vm in missing_vms {
+                    let change = vm.missing(serves, now);
+                    put_changed(tx, vm, node, change, now);
                 }
-                self.record_orphans(tx, node, strange(tx.before(), node, &vms), now);
+                self.record_orphans(tx, node, orphans_in(tx.before(), node, &vms), now);
                 Ok::<_, StoreError>(refused)
             })
             .await?;
         // The desired state of ended VMs has changed.
         self.notify_unsettled(node);
         for uuid in refused {
-            self.place_again(uuid).await;
+            self.place_vm(uuid).await;
         }
         Ok(())
     }
 
-    fn has_new(&self, node: NodeId, strange: &BTreeMap<SystemUuid, VmReport>) -> bool {
+    fn has_new_orphans(&self, node: NodeId, orphans: &BTreeMap<SystemUuid, VmReport>) -> bool {
         let all = self.orphans.vms.lock();
         let known = all.get(&node);
-        strange.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
+        orphans.keys().any(|uuid| known.is_none_or(|known| !known.contains_key(uuid)))
     }
 
     /// Processes unknown VMs: they are shown and never ended. Each causes one event, with a limit for each node.
-    fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, strange: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
+    fn record_orphans(&self, tx: &mut Tx<'_>, node: NodeId, orphans: BTreeMap<SystemUuid, VmReport>, now: Timestamp) {
         let before: BTreeSet<SystemUuid> =
             self.orphans.vms.lock().get(&node).into_iter().flat_map(BTreeMap::keys).copied().collect();
         let cause = format!("orphans of {node}");
-        for (uuid, report) in strange.iter().filter(|(uuid, _)| !before.contains(uuid)) {
+        for (uuid, report) in orphans.iter().filter(|(uuid, _)| !before.contains(uuid)) {
             if !self.env.allows(&cause) {
                 break;
             }
@@ -132,7 +131,7 @@ impl Workloads {
             let detail = format!("{} ({uuid}), {}, is not on record; {release}", report.name, report.state.as_str());
             tx.event(Event::new(now, Actor::Node, EventKind::VmUnknown, detail).of_node(node));
         }
-        self.orphans.vms.are(node, strange);
+        self.orphans.vms.set(node, orphans);
     }
 
     /// VMs that nodes report and that are not on record there.
@@ -141,8 +140,8 @@ impl Workloads {
         all.iter().flat_map(|(node, vms)| vms.values().map(|report| (*node, report.clone()))).collect()
     }
 
-    /// The little that is known of one, so that it can be released.
-    pub(crate) fn orphan(&self, node: NodeId, uuid: SystemUuid) -> Option<VmRequest> {
+    /// Creates a minimal specification of an orphan VM, so that its node can release it.
+    pub(crate) fn orphan_vm(&self, node: NodeId, uuid: SystemUuid) -> Option<VmRequest> {
         let report = self.orphans.vms.lock().get(&node)?.get(&uuid)?.clone();
         Some(VmRequest::new(VmSpec::unknown(report.name, uuid)))
     }
@@ -150,34 +149,38 @@ impl Workloads {
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
         let (now, order) = (self.env.now(), CorrelationId(self.env.random()));
         // Only the node knows whether units and disks are clean; it reports them when its link opens.
-        let unsure = self.env.store.read(|model| model.vm(uuid).is_some_and(|vm| looks_used(model, node, vm)));
+        let needs_recheck =
+            self.env.store.read(|model| model.vm(uuid).is_some_and(|vm| may_be_in_use(model, node, vm)));
         self.env
             .store
             .commit(|tx| {
-                let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
+                let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
                 let before = vm.clone();
-                let stray = vm.left(node);
-                let own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
-                if !stray && !own {
+                let was_stray = vm.left(node);
+                let is_own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
+                if !was_stray && !is_own {
                     return Ok(());
                 }
-                disk_records::wiped(tx, &before, node, order, now);
-                tx.event(story(&vm, node, EventKind::VmReleased, Actor::Node, "nothing of it is left".to_owned(), now));
-                if own {
+                disk_records::record_wiped_disks(tx, &before, node, order, now);
+                tx.event(vm_event(
+                    &vm,
+                    node,
+                    EventKind::VmReleased,
+                    Actor::Node,
+                    "the node has released everything",
+                    now,
+                ));
+                if is_own {
                     vm.unplace("its node released it".to_owned());
                 }
-                if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
-                    tx.remove_vm(uuid);
-                } else {
-                    tx.put_vm(vm);
-                }
+                put_or_remove(tx, vm);
                 Ok::<_, StoreError>(())
             })
             .await?;
-        // It may have been given the same machine anew.
+        // The node may have the same VM again.
         self.links.notify_node(node, Some(uuid));
-        if unsure {
-            self.links.ask_checks(node);
+        if needs_recheck {
+            self.links.request_checks(node);
         }
         Ok(())
     }
@@ -187,11 +190,11 @@ impl Workloads {
         self.env
             .store
             .commit(|tx| {
-                let Ok(mut vm) = known(tx, uuid) else { return Ok(()) };
-                let concerned = vm.node() == Some(node) || vm.stray_nodes.contains(&node);
-                if concerned && vm.obstacle.as_ref() != Some(&reason) {
+                let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
+                let is_affected = vm.node() == Some(node) || vm.stray_nodes.contains(&node);
+                if is_affected && vm.obstacle.as_ref() != Some(&reason) {
                     vm.obstacle = Some(reason.clone());
-                    tx.event(story(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
+                    tx.event(vm_event(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
                     tx.put_vm(vm);
                 }
                 Ok(())
@@ -201,23 +204,22 @@ impl Workloads {
 
     /// Repeats the orders that a node has not followed yet.
     pub(crate) fn notify_unsettled(&self, node: NodeId) {
-        let open: Vec<SystemUuid> = self.env.store.read(|model| {
+        let unsettled: Vec<SystemUuid> = self.env.store.read(|model| {
             let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
             model.vms_of(node).filter(|vm| !vm.is_settled()).chain(stray_nodes).map(Vm::uuid).collect()
         });
-        for uuid in open {
+        for uuid in unsettled {
             self.links.notify_node(node, Some(uuid));
         }
     }
 }
 
-/// Replaces the former report of a node.
 fn replace<T>(all: &mut BTreeMap<NodeId, BTreeMap<SystemUuid, T>>, node: NodeId, now: BTreeMap<SystemUuid, T>) {
     if now.is_empty() { drop(all.remove(&node)) } else { drop(all.insert(node, now)) }
 }
 
-/// What a machine had may still stand there as used, by what its node told while it ran.
-fn looks_used(model: &Model, node: NodeId, vm: &Vm) -> bool {
+/// True if units or disks of the VM may still count as used in the last facts of the node.
+fn may_be_in_use(model: &Model, node: NodeId, vm: &Vm) -> bool {
     let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
     let units = !vm.request.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
     let blocked = |disk: &DiskIdentity| {
@@ -228,68 +230,68 @@ fn looks_used(model: &Model, node: NodeId, vm: &Vm) -> bool {
 
 /// Records that the VMs of a node ended with its reboot.
 pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, now: Timestamp) {
-    let own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
+    let is_own: Vec<Vm> = tx.before().vms_of(node).cloned().collect();
     let was_lost = tx.node(node).is_some_and(|node| node.phase == Phase::Offline);
     let serves = tx.node(node).is_some_and(Node::serves);
-    for mut vm in own {
+    for mut vm in is_own {
         let before = vm.clone();
         let is_another = vm.place.as_ref().is_some_and(|place| place.session != Some(session));
         if was_lost && is_another && vm.may_move() {
-            // Its credentials are of the boot before, and go before anything is started elsewhere.
+            // The credentials of the former boot are revoked before the VM starts elsewhere.
             tx.edit_node(node, Node::revoke);
-            let why = "its node was lost, and booted anew";
-            tx.event(story(&vm, node, EventKind::VmLost, Actor::Node, why, now));
+            let why = "its node was lost, and booted again";
+            tx.event(vm_event(&vm, node, EventKind::VmLost, Actor::Node, why, now));
             vm.unplace(why.to_owned());
             tx.put_vm(vm);
             continue;
         }
-        let told = vm.rebooted(session, serves, now);
+        let change = vm.rebooted(session, serves, now);
         if vm != before {
-            record(tx, vm, node, told, now);
+            put_changed(tx, vm, node, change, now);
         }
     }
 }
 
-fn record(tx: &mut Tx<'_>, vm: Vm, node: NodeId, told: Option<VmChange>, now: Timestamp) {
-    if let Some(told) = told {
-        let (kind, detail) = match told {
+fn put_changed(tx: &mut Tx<'_>, vm: Vm, node: NodeId, change: Option<VmChange>, now: Timestamp) {
+    if let Some(change) = change {
+        let (kind, detail) = match change {
             VmChange::Started => (EventKind::VmStarted, "the guest runs".to_owned()),
-            VmChange::Stopped => (EventKind::VmStopped, "it is off".to_owned()),
+            VmChange::Stopped => (EventKind::VmStopped, "the guest is off".to_owned()),
             VmChange::Paused(why) => (EventKind::VmPaused, why),
             VmChange::Failed(why) => (EventKind::VmFailed, why),
             VmChange::Restarted(why) => (EventKind::VmRestarted, why),
             VmChange::Lost(why) => (EventKind::VmLost, why),
         };
-        tx.event(story(&vm, node, kind, Actor::Node, detail, now));
+        tx.event(vm_event(&vm, node, kind, Actor::Node, detail, now));
     }
     tx.put_vm(vm);
 }
 
 /// The relation of a report to the records.
-enum Concern<'a> {
-    /// It is on record there.
+enum ReportRelation<'a> {
+    /// The record places the VM there.
     Own(&'a Vm),
-    /// The node has to release it, also where the node has been given it again.
-    Going,
-    /// It is not on record there.
-    Strange,
+    /// The node must release the VM, even if it is placed there again.
+    Stray,
+    /// No record places the VM there.
+    Orphan,
 }
 
-fn concern(vm: Option<&Vm>, node: NodeId) -> Concern<'_> {
+fn relation_of(vm: Option<&Vm>, node: NodeId) -> ReportRelation<'_> {
     match vm {
-        Some(vm) if vm.stray_nodes.contains(&node) => Concern::Going,
-        Some(vm) if vm.node() == Some(node) => Concern::Own(vm),
-        _ => Concern::Strange,
+        Some(vm) if vm.stray_nodes.contains(&node) => ReportRelation::Stray,
+        Some(vm) if vm.node() == Some(node) => ReportRelation::Own(vm),
+        _ => ReportRelation::Orphan,
     }
 }
 
-fn strange(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid, VmReport> {
-    let is = |report: &&VmReport| matches!(concern(model.vm(report.uuid), node), Concern::Strange);
+fn orphans_in(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid, VmReport> {
+    let is = |report: &&VmReport| matches!(relation_of(model.vm(report.uuid), node), ReportRelation::Orphan);
     vms.iter().filter(is).map(|report| (report.uuid, report.clone())).collect()
 }
 
-/// VMs on record at a node that its report lacks.
-fn absent<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
-    let told: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
-    model.vms_of(node).filter(move |vm| vm.is_reported() && !told.contains(&vm.uuid()))
+/// VMs that are placed on a node and missing in its report.
+fn missing_vms<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
+    let change: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
+    model.vms_of(node).filter(move |vm| vm.is_reported() && !change.contains(&vm.uuid()))
 }

@@ -1,6 +1,6 @@
-//! Nodes as placement sees them: capacity, units, slots.
+//! Describes nodes as candidates of placement: capacity, units, slots.
 
-use crate::workloads::vms::takes_work;
+use crate::workloads::vms::accepts_work;
 use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
@@ -19,14 +19,13 @@ const IMAGES_CHECK: &str = "images";
 static NOTHING: Allocations = Allocations::none();
 static UNKNOWN: std::sync::LazyLock<Facts> = std::sync::LazyLock::new(Facts::default);
 
-/// All nodes that were let in, without their slots: [`complete`] adds them.
-pub(crate) fn hosts<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item = CandidateNode<'a>> + Clone {
+/// All approved nodes, without their slots: [`add_slots`] adds them.
+pub(crate) fn candidate_nodes<'a>(model: &'a Model, site: &'a Site) -> impl Iterator<Item = CandidateNode<'a>> + Clone {
     let nodes = model.all_nodes().filter(|node| node.phase.is_admitted());
-    nodes.map(move |node| host(model, site, node))
+    nodes.map(move |node| candidate(model, site, node))
 }
 
-/// Describes one node, without slots.
-fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> {
+fn candidate<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> {
     let facts = node.facts.as_ref().unwrap_or(&UNKNOWN);
     // `MemTotal` includes memory that the kernel reserves.
     let pool = match &facts.hosting {
@@ -39,11 +38,11 @@ fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> 
     let in_files = facts.store.filter(|store| store.kind == StoreKind::Memory).map_or(0, |store| store.used);
     CandidateNode {
         node: node.id,
-        unready: (!takes_work(node.phase))
+        unready: (!accepts_work(node.phase))
             .then(|| node.phase.as_str())
-            // It is the task's alone (BM-5).
+            // A task has its nodes for itself (BM-5).
             .or_else(|| model.task_on(node.id).map(|_| "held_by_a_task")),
-        runs: runs(node),
+        runs: vm_support(node),
         hosting: facts.hosting.as_deref(),
         threads: facts.cpu.threads,
         overcommit: site.vms.rules.cpu_overcommit,
@@ -52,9 +51,9 @@ fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> 
         units: &facts.units,
         disks: &facts.disks,
         pci: &facts.pci,
-        allocations: model.held(node.id).unwrap_or(&NOTHING),
+        allocations: model.allocations(node.id).unwrap_or(&NOTHING),
         // Unproven checks matter only for nodes that could be chosen.
-        closed: model.closed_units(node.id, site.slot_policy() == SlotPolicy::Auto),
+        closed: model.unavailable_units(node.id, site.slot_policy() == SlotPolicy::Auto),
         unassignable_units: Vec::new(),
         slots: Vec::new(),
     }
@@ -65,8 +64,8 @@ fn slots_of(model: &Model, node: NodeId) -> Vec<&ApprovedSlot> {
     if model.slots().is_empty() {
         return Vec::new();
     }
-    let own = of_node(model.slots(), node).map(|(_, slot)| slot);
-    own.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some()).collect()
+    let approved = of_node(model.slots(), node).map(|(_, slot)| slot);
+    approved.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some()).collect()
 }
 
 /// The disks of a node that belong to slots.
@@ -76,9 +75,11 @@ pub(crate) fn slot_disks(model: &Model, node: NodeId) -> Vec<SlotDisk> {
 }
 
 /// Adds the units of a node that their slots block, and the parts of slots.
-pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut CandidateNode<'a>) {
-    host.slots = slots_of(model, host.node);
-    let Some((node, facts)) = model.node(host.node).and_then(|node| Some((node, node.facts.as_ref()?))) else { return };
+pub(crate) fn add_slots<'a>(model: &'a Model, site: &Site, candidate: &mut CandidateNode<'a>) {
+    candidate.slots = slots_of(model, candidate.node);
+    let Some((node, facts)) = model.node(candidate.node).and_then(|node| Some((node, node.facts.as_ref()?))) else {
+        return;
+    };
     let unproven = node.unproven_beside(IMAGES_CHECK);
     let implied = site.slot_policy() == SlotPolicy::Auto && unproven.is_none();
     if facts.units.is_empty() || (implied && model.slots().is_empty()) {
@@ -87,22 +88,22 @@ pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut CandidateNo
     let holds = |slot: &SlotId| {
         let unit = unit_of(slot, facts);
         let functions = unit.into_iter().flat_map(|unit| &unit.members).map(|member| member.address.as_str());
-        host.allocations.unit(functions).is_some()
+        candidate.allocations.unit(functions).is_some()
     };
-    host.unassignable_units = unassignable_units(node.id, facts, model.slots(), holds, implied);
+    candidate.unassignable_units = unassignable_units(node.id, facts, model.slots(), holds, implied);
     if let Some(why) = unproven.filter(|_| site.slot_policy() == SlotPolicy::Auto) {
-        host.unassignable_units.iter_mut().for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
+        candidate.unassignable_units.iter_mut().for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
     }
 }
 
-/// True if the units of a node may be given without an operator's approval: the site says so, and the node's checks prove what it tells
-/// (DR-12). One that an operator disabled stays so.
+/// True if units of a node need no approval: the policy of the site is `auto`, and the node's checks prove its report (DR-12). A disabled
+/// slot stays disabled.
 pub(crate) fn implied(site: &Site, node: Option<&Node>) -> bool {
     site.slot_policy() == SlotPolicy::Auto && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
 }
 
 /// Returns the result of the checks of this boot for virtual machines.
-fn runs(node: &Node) -> VmSupport {
+fn vm_support(node: &Node) -> VmSupport {
     match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
         Some(CheckStatus::Pass) => VmSupport::Kvm,
         Some(CheckStatus::Warn | CheckStatus::Fail) => VmSupport::Emulated,

@@ -1,9 +1,9 @@
-//! Whether a virtual machine may run where it is, and whether its node may be told to run it.
+//! Checks that a placed VM may start on its node.
 
 use crate::workloads::{
     Workloads,
     placement::implied,
-    vms::{VmError, takes_work},
+    vms::{VmError, accepts_work},
 };
 use meshd_config::Site;
 use meshd_model::{
@@ -15,27 +15,27 @@ use meshd_store::Model;
 use meshd_types::{NodeId, PciAddress, SystemUuid};
 
 /// Returns why a node starts nothing now, with a hint; `None` if it may. Orders wait for the checks after a new link.
-fn not_in_service(node: &Node) -> Option<(String, String)> {
+fn out_of_service_reason(node: &Node) -> Option<(String, String)> {
     let failing = || node.valid_checks().into_iter().flatten().find(|check| check.status == CheckStatus::Fail);
     let id = node.id;
     match node.phase {
-        phase if takes_work(phase) => None,
+        phase if accepts_work(phase) => None,
         phase @ (Phase::Enrolling | Phase::Degraded) => failing().map(|check| {
-            let why = format!("{phase}: check {} says {}", check.name, check.detail);
-            (why, format!("repair it; meshd node doctor {id} says whether it is"))
+            let why = format!("{phase}: check {} reports {}", check.name, check.detail);
+            (why, format!("repair it; run meshd node doctor {id}"))
         }),
         phase @ (Phase::Draining | Phase::Maintenance) => {
-            Some((phase.to_string(), format!("take it back: meshd node resume {id}")))
+            Some((phase.to_string(), format!("return it to service: meshd node resume {id}")))
         }
         phase => Some((phase.to_string(), format!("see meshd node show {id}"))),
     }
 }
 
 /// Returns whether a placed virtual machine may start.
-pub(crate) fn startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmError> {
+pub(crate) fn check_startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmError> {
     let Some(node) = vm.node() else { return Ok(()) };
     let Some(node) = model.node(node) else { return Ok(()) };
-    if let Some((why, hint)) = not_in_service(node) {
+    if let Some((why, hint)) = out_of_service_reason(node) {
         return Err(VmError::NotInService { name: vm.name().clone(), node: node.id, why, hint });
     }
     let Some(facts) = &node.facts else { return Ok(()) };
@@ -50,7 +50,7 @@ pub(crate) fn startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmErr
     Ok(())
 }
 
-/// The slot whose unit has a function.
+/// The slot whose unit contains a PCI function.
 fn slot_with(node: NodeId, function: &PciAddress, facts: &Facts) -> SlotId {
     let has = |id: &SlotId| {
         let mut members = unit_of(id, facts).into_iter().flat_map(|unit| &unit.members);
@@ -60,21 +60,21 @@ fn slot_with(node: NodeId, function: &PciAddress, facts: &Facts) -> SlotId {
 }
 
 /// True if a node may run work: no check of this boot fails (DR-13, DR-16).
-pub(crate) fn may_be_told(model: &Model, node: NodeId) -> bool {
+pub(crate) fn may_run(model: &Model, node: NodeId) -> bool {
     model.node(node).is_some_and(Node::passes)
 }
 
 impl Workloads {
     /// Refuses to start a virtual machine that another node reports: there are never two copies.
-    pub(crate) fn not_elsewhere(&self, uuid: SystemUuid) -> Result<(), VmError> {
-        match self.orphans.vms.with(uuid) {
+    pub(crate) fn check_not_elsewhere(&self, uuid: SystemUuid) -> Result<(), VmError> {
+        match self.orphans.vms.find(uuid) {
             Some(node) => Err(VmError::Elsewhere { uuid, node }),
             None => Ok(()),
         }
     }
 
-    /// Every file that it names is here, to be given to its node.
-    pub(crate) fn has_files(&self, spec: &VmSpec) -> Result<(), VmError> {
+    /// Refuses a specification that names a missing volume.
+    pub(crate) fn check_files(&self, spec: &VmSpec) -> Result<(), VmError> {
         let volumes = self.volumes();
         match spec.files().find(|(_, digest)| !volumes.path(digest).is_file()) {
             Some((volume, digest)) => Err(VmError::NoVolume { volume: volume.clone(), digest }),

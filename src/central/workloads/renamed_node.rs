@@ -1,6 +1,6 @@
 //! Moves the work of a node to its new ID.
 
-use crate::{tasks::lose_node, workloads::vms::story};
+use crate::{tasks::mark_node_lost, workloads::vms::vm_event};
 use meshd_model::{
     fleet::{Actor, EventKind},
     work::{ApprovedSlot, SlotId, Vm, of_node},
@@ -8,11 +8,11 @@ use meshd_model::{
 use meshd_store::Tx;
 use meshd_types::{NodeId, Timestamp};
 
-/// The same machine goes on as `new`, and boots: its virtual machines and slots are there. Their boot is left as it was, so that this
-/// one counts as another. A task that it had is over.
+/// Moves VMs and slots of a machine to its new ID while it boots. The VMs keep their former boot session, so that the present one counts
+/// as a reboot. Its task loses the node.
 pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestamp) {
     for vm in move_vms(tx, old, new) {
-        tx.event(story(&vm, new, EventKind::VmMoved, Actor::Central, format!("its node {old} is {new} now"), now));
+        tx.event(vm_event(&vm, new, EventKind::VmMoved, Actor::Central, format!("its node {old} is {new} now"), now));
     }
     let slots: Vec<ApprovedSlot> = of_node(tx.before().slots(), old).map(|(_, slot)| slot.clone()).collect();
     for slot in slots {
@@ -20,28 +20,28 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
         tx.remove_slot(slot.id.clone());
         tx.put_slot(ApprovedSlot { id, ..slot });
     }
-    lose_node(tx, old, &format!("the node was started anew, as {new}"), now);
+    mark_node_lost(tx, old, &format!("the node was started anew, as {new}"), now);
 }
 
-/// What virtual machines say of `old` they say of `new`; gives those that are there.
+/// Replaces a node's ID in all VMs. Returns the VMs that are placed on it.
 pub(crate) fn move_vms(tx: &mut Tx<'_>, old: NodeId, new: NodeId) -> Vec<Vm> {
-    let concerned = |vm: &&Vm| vm.node() == Some(old) || vm.only == Some(old) || vm.stray_nodes.contains(&old);
-    let all: Vec<_> = tx.before().vms().filter(concerned).map(Vm::uuid).collect();
-    let mut moved = Vec::new();
+    let is_affected = |vm: &&Vm| vm.node() == Some(old) || vm.only == Some(old) || vm.stray_nodes.contains(&old);
+    let all: Vec<_> = tx.before().vms().filter(is_affected).map(Vm::uuid).collect();
+    let mut placed = Vec::new();
     for uuid in all {
         let Some(mut vm) = tx.vm(uuid).cloned() else { continue };
         vm.only = vm.only.map(|only| if only == old { new } else { only });
         if vm.stray_nodes.remove(&old) {
             vm.stray_nodes.insert(new);
         }
-        if let Some(owed) = vm.pending_wipes.remove(&old) {
-            vm.pending_wipes.insert(new, owed);
+        if let Some(disks) = vm.pending_wipes.remove(&old) {
+            vm.pending_wipes.insert(new, disks);
         }
         if let Some(place) = vm.place.as_mut().filter(|place| place.node == old) {
             place.node = new;
-            moved.push(vm.clone());
+            placed.push(vm.clone());
         }
         tx.put_vm(vm);
     }
-    moved
+    placed
 }

@@ -9,59 +9,60 @@ use meshd_types::{NodeId, TaskId};
 
 /// The work that a refused order would end or lose.
 #[derive(Debug, thiserror::Error)]
-pub enum HeldWork {
+pub enum RunningWorkError {
     /// Virtual machines.
     #[error(
-        "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or give --force: what they wrote is lost then"
+        "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or use --force: their data is lost"
     )]
-    Vms {
-        node: NodeId,
-        /// The machines' names.
-        names: String,
-    },
+    Vms { node: NodeId, names: String },
     /// A task.
     #[error(
-        "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or give --force: the task fails then"
+        "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or use --force: the task fails"
     )]
     Task { node: NodeId, id: TaskId },
 }
 
 /// Maximum number of names in a refusal.
-const MAX_EXPLAINED: usize = 5;
+const MAX_NAMES: usize = 5;
 
 /// Names the present and ordered work of a node, for which a drain waits.
-pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
+pub fn active_work(model: &Model, id: NodeId) -> Vec<String> {
     let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("virtual machine {}", vm.name()));
     machines.chain(model.task_on(id).map(|task| format!("task {}", task.id))).collect()
 }
 
 /// Refuses an order that would end or lose the work of a node, unless the node was drained or the order is forced.
-pub(crate) fn spare(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
+pub(crate) fn check_no_running_work(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
     let drained = model.node(id).is_some_and(|node| node.phase == Phase::Maintenance);
-    refuse_loss(model, id, by, |vm| !drained || vm.is_running())
+    refuse_loss(model, id, audit, |vm| !drained || vm.is_running())
 }
 
-/// The same where nothing of a node is left afterwards: being drained is not enough.
-pub(crate) fn spare_all(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
-    refuse_loss(model, id, by, |_| true)
+/// Refuses an order after which nothing of the node is left, although the node may be drained.
+pub(crate) fn check_no_work(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+    refuse_loss(model, id, audit, |_| true)
 }
 
-fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm) -> bool) -> Result<(), HeldWork> {
-    spare_task(model, id, by)?;
-    let held: Vec<String> = model.vms_of(id).filter(|vm| counts(vm)).map(|vm| vm.name().to_string()).collect();
-    if held.is_empty() || by.forced {
+fn refuse_loss(
+    model: &Model,
+    id: NodeId,
+    audit: &AuditContext,
+    is_affected: impl Fn(&Vm) -> bool,
+) -> Result<(), RunningWorkError> {
+    check_no_task(model, id, audit)?;
+    let names: Vec<String> = model.vms_of(id).filter(|vm| is_affected(vm)).map(|vm| vm.name().to_string()).collect();
+    if names.is_empty() || audit.forced {
         return Ok(());
     }
-    let more = held.len().saturating_sub(MAX_EXPLAINED);
-    let mut names = held.into_iter().take(MAX_EXPLAINED).collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let mut names = names.into_iter().take(MAX_NAMES).collect::<Vec<_>>().join(", ");
     if more > 0 {
         names += &format!(" and {more} more");
     }
-    Err(HeldWork::Vms { node: id, names })
+    Err(RunningWorkError::Vms { node: id, names })
 }
 
-/// A task that is over may hold a node that was lost; nothing of it is left to lose.
-pub(crate) fn spare_task(model: &Model, id: NodeId, by: &AuditContext) -> Result<(), HeldWork> {
-    let runs = model.task_on(id).filter(|task| !task.state.is_final() && !by.forced);
-    runs.map_or(Ok(()), |task| Err(HeldWork::Task { node: id, id: task.id }))
+/// Refuses an order that would end a task. A finished task may still occupy a lost node.
+pub(crate) fn check_no_task(model: &Model, id: NodeId, audit: &AuditContext) -> Result<(), RunningWorkError> {
+    let running = model.task_on(id).filter(|task| !task.state.is_final() && !audit.forced);
+    running.map_or(Ok(()), |task| Err(RunningWorkError::Task { node: id, id: task.id }))
 }

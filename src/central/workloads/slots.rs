@@ -1,7 +1,7 @@
 //! Approves, disables, enables and releases slots.
 
 use super::VmError;
-use crate::workloads::{Workloads, nics::against_slot, placement::implied};
+use crate::workloads::{Workloads, nics::slot_address_conflict, placement::implied};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
@@ -16,56 +16,39 @@ use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{NodeId, PciAddress, Timestamp, VmName};
 use std::{collections::BTreeSet, str::FromStr};
 
-/// Most slots of a site that are on record.
+/// Maximum number of recorded slots of a site.
 const MAX_SLOTS: usize = 100_000;
 
-/// Why an order about a slot is not followed. Nothing has changed then.
+/// Why an order about a slot is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
-    /// There is none.
     #[error("there is no slot {0}; `meshd slot list` shows those that there are")]
     None(SlotId),
-    /// It is not approved.
     #[error("slot {0} is a candidate; approve it first: meshd slot approve {0}")]
     Candidate(SlotId),
-    /// Its state does not allow it.
     #[error("slot {id} is {}: {reason}; {hint}", state.as_str())]
     Unlawful { id: SlotId, state: SlotState, reason: String, hint: &'static str },
-    /// The node has no such disk, or another slot has it.
     #[error(
         "disk `{0}` is not a disk of that node, or belongs to another slot of it; `meshd node show` lists its disks"
     )]
     Disk(DiskIdentity),
-    /// The node itself uses the disk, or it may not be given away (ST-3, ST-4).
+    /// The node uses the disk, or forbids its use (ST-3, ST-4).
     #[error("cannot assign disk `{disk}`: {why}; `meshd node show` lists the node's disks")]
     DiskBlocked { disk: DiskIdentity, why: String },
-    /// A virtual machine that does not have the slot has the disk.
+    /// A VM without this slot has the disk.
     #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
-    DiskHeld {
-        disk: DiskIdentity,
-        /// The virtual machine.
-        vm: VmName,
-    },
-    /// The node reports none.
-    #[error("slot {id} has no nearest {what}: its node reports none; name one, or omit it")]
-    NoneNear {
-        id: SlotId,
-        /// The kind of device.
-        what: &'static str,
-    },
+    DiskHeld { disk: DiskIdentity, vm: VmName },
+    #[error("slot {id} has no nearest {device}: its node reports none; name one, or omit it")]
+    NoneNear { id: SlotId, device: &'static str },
     /// The checks of its node do not prove its report (DR-12).
     #[error("cannot approve slot {id}: {why}; repair its node first")]
     Unproven { id: SlotId, why: String },
-    /// Its addresses cannot be its own.
     #[error("{0}; use other addresses, or omit them")]
     Card(String),
-    /// The name of a fabric device is none.
     #[error("invalid fabric device: use 1 to {MAX_FABRIC} printable characters without spaces")]
     Fabric,
-    /// The site is full.
     #[error("cannot approve the slot: there are {MAX_SLOTS} on record; remove nodes that no longer exist")]
     TooMany,
-    /// Its virtual machine cannot be deleted.
     #[error(transparent)]
     Vm(#[from] VmError),
     /// The store cannot be written.
@@ -112,19 +95,19 @@ impl Workloads {
     }
 
     pub fn slot(&self, id: &SlotId) -> Result<Slot, SlotError> {
-        let found = self.slots().into_iter().find(|slot| slot.id == *id);
-        found.ok_or_else(|| SlotError::None(id.clone()))
+        let slot = self.slots().into_iter().find(|slot| slot.id == *id);
+        slot.ok_or_else(|| SlotError::None(id.clone()))
     }
 
     /// Approves a slot with its present parts. Approving again replaces the approved parts.
-    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, SlotError> {
-        let plain =
+    pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, audit: &AuditContext) -> Result<Slot, SlotError> {
+        let is_valid =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
-        if matches!(&parts.fabric, Some(DeviceChoice::Named(name)) if !plain(name)) {
+        if matches!(&parts.fabric, Some(DeviceChoice::Named(name)) if !is_valid(name)) {
             return Err(SlotError::Fabric);
         }
-        let live = self.env.live();
-        self.change_slot(id, by, "approved", |tx, slot, now| {
+        let snapshot = self.env.snapshot();
+        self.change_slot(id, audit, "approved", |tx, slot, now| {
             if holder(tx.before(), &slot.id).is_some() {
                 return Err(unlawful(slot, "delete its virtual machine first"));
             }
@@ -139,7 +122,7 @@ impl Workloads {
             if let Some(disk) = &disk {
                 check_disk(tx.before(), &slot.id, disk)?;
             }
-            let against = |nic| against_slot(tx.before(), &live, now, &slot.id, nic);
+            let against = |nic| slot_address_conflict(tx.before(), &snapshot, now, &slot.id, nic);
             if let Some(why) = parts.nic.and_then(against) {
                 return Err(SlotError::Card(why));
             }
@@ -153,10 +136,10 @@ impl Workloads {
     }
 
     /// Disables a slot for new VMs; a VM that has it keeps it.
-    pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
-        let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
-        self.change_slot(id, by, "disabled", |_, slot, now| {
-            let known = slot.approved.clone().unwrap_or_else(|| ApprovedSlot {
+    pub async fn disable_slot(&self, id: SlotId, audit: &AuditContext) -> Result<Slot, SlotError> {
+        let why = audit.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
+        self.change_slot(id, audit, "disabled", |_, slot, now| {
+            let approved = slot.approved.clone().unwrap_or_else(|| ApprovedSlot {
                 id: slot.id.clone(),
                 functions: slot.functions.clone(),
                 disk: None,
@@ -165,28 +148,28 @@ impl Workloads {
                 disabled: None,
                 approved_at: now,
             });
-            Ok(ApprovedSlot { disabled: Some(why), ..known })
+            Ok(ApprovedSlot { disabled: Some(why), ..approved })
         })
         .await
     }
 
-    /// Lets a disabled slot be given again.
-    pub async fn enable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
-        self.change_slot(id, by, "enabled", |_, slot, _| {
-            let known = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
-            Ok(ApprovedSlot { disabled: None, ..known })
+    /// Enables a disabled slot.
+    pub async fn enable_slot(&self, id: SlotId, audit: &AuditContext) -> Result<Slot, SlotError> {
+        self.change_slot(id, audit, "enabled", |_, slot, _| {
+            let approved = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
+            Ok(ApprovedSlot { disabled: None, ..approved })
         })
         .await
     }
 
-    /// Asks the node of a slot that cannot be cleaned up to try again.
-    pub async fn release_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
+    /// Repeats the cleanup of a slot.
+    pub async fn release_slot(&self, id: SlotId, audit: &AuditContext) -> Result<Slot, SlotError> {
         let slot = self.slot(&id)?;
         let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.desired_state)));
         match holder {
-            Some((uuid, VmDesiredState::Release)) => drop(self.delete_vm(uuid, None, by).await?),
+            Some((uuid, VmDesiredState::Release)) => drop(self.delete_vm(uuid, None, audit).await?),
             Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete")),
-            None => self.links.ask_checks(id.node),
+            None => self.links.request_checks(id.node),
         }
         self.slot(&id)
     }
@@ -194,22 +177,22 @@ impl Workloads {
     async fn change_slot(
         &self,
         id: SlotId,
-        by: &AuditContext,
-        word: &str,
+        audit: &AuditContext,
+        state: &str,
         change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<ApprovedSlot, SlotError>,
     ) -> Result<Slot, SlotError> {
         let (site, now) = (self.env.site(), self.env.now());
         self.env
             .store
             .commit(|tx| {
-                let known = tx.before().slots().contains_key(&id)
+                let exists = tx.before().slots().contains_key(&id)
                     || facts_of(tx.before(), id.node).is_some_and(|facts| unit_of(&id, facts).is_some());
-                if !known {
+                if !exists {
                     return Err(SlotError::None(id.clone()));
                 }
                 let approved = change(tx, &slot(tx.before(), &site, id.clone()), now)?;
-                let detail = format!("slot {id} is {word}");
-                tx.event(Event::new(now, by, EventKind::SlotChanged, detail).of_node(id.node));
+                let detail = format!("slot {id} is {state}");
+                tx.event(Event::new(now, audit, EventKind::SlotChanged, detail).of_node(id.node));
                 tx.put_slot(approved);
                 Ok::<_, SlotError>(())
             })
@@ -218,8 +201,7 @@ impl Workloads {
     }
 }
 
-/// A removed node has no slots any more.
-pub(crate) fn forget_slots(tx: &mut Tx<'_>, node: NodeId) {
+pub(crate) fn remove_slots(tx: &mut Tx<'_>, node: NodeId) {
     let own: Vec<SlotId> = of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
     own.into_iter().for_each(|id| tx.remove_slot(id));
 }
@@ -243,42 +225,44 @@ fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
         Some(unit) => functions(unit).into_keys().collect(),
         None => vec![PciAddress::as_str(&id.unit).to_owned()],
     };
-    let owner = model.held(id.node)?.unit(functions.iter().map(String::as_str))?;
+    let owner = model.allocations(id.node)?.unit(functions.iter().map(String::as_str))?;
     model.vm(owner)
 }
 
 /// Returns the named device, or the nearest.
 fn pick<T: FromStr>(
     slot: &Slot,
-    what: &'static str,
+    device: &'static str,
     picked: Option<DeviceChoice<T>>,
-    near: Option<&String>,
+    nearest: Option<&String>,
 ) -> Result<Option<T>, SlotError> {
     match picked {
         None => Ok(None),
         Some(DeviceChoice::Named(name)) => Ok(Some(name)),
         Some(DeviceChoice::Nearest) => {
-            let near = near.and_then(|near| near.parse().ok());
-            near.map(Some).ok_or_else(|| SlotError::NoneNear { id: slot.id.clone(), what })
+            let nearest = nearest.and_then(|nearest| nearest.parse().ok());
+            nearest.map(Some).ok_or_else(|| SlotError::NoneNear { id: slot.id.clone(), device })
         }
     }
 }
 
 fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), SlotError> {
     let facts = facts_of(model, id.node);
-    let Some(found) = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str())) else {
+    let Some(disk_facts) = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str())) else {
         return Err(SlotError::Disk(disk.clone()));
     };
-    // Another slot may know the same disk by its other name.
-    let is_it = |other: &DiskIdentity| found.names().any(|name| name == other.as_str());
+    // Another slot may have the same disk under another name.
+    let is_same_disk = |other: &DiskIdentity| disk_facts.names().any(|name| name == other.as_str());
     let mut others = of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
-    if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_it)) {
+    if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_same_disk)) {
         return Err(SlotError::Disk(disk.clone()));
     }
-    if let Some(vm) = model.held(id.node).and_then(|held| held.disk(found.names())).and_then(|uuid| model.vm(uuid)) {
+    if let Some(vm) =
+        model.allocations(id.node).and_then(|held| held.disk(disk_facts.names())).and_then(|uuid| model.vm(uuid))
+    {
         return Err(SlotError::DiskHeld { disk: disk.clone(), vm: vm.name().clone() });
     }
-    match found.blocked.clone() {
+    match disk_facts.blocked.clone() {
         Some(why) => Err(SlotError::DiskBlocked { disk: disk.clone(), why }),
         None => Ok(()),
     }

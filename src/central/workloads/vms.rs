@@ -5,9 +5,9 @@
 
 use crate::workloads::{
     Workloads,
-    nics::{check_slot_cards, is_private_taken, reserve},
-    placement::{complete, hosts, slot_disks},
-    readiness::{may_be_told, startable},
+    nics::{check_slot_nics, is_private_address_taken, reserve},
+    placement::{add_slots, candidate_nodes, slot_disks},
+    readiness::{check_startable, may_run},
 };
 use meshd_config::{Site, vm::VmRequest};
 use meshd_model::{
@@ -18,64 +18,43 @@ use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 
-/// Most virtual machines of a site.
+/// Maximum number of virtual machines of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
 
-/// Why an order about a virtual machine is not followed. Nothing has changed then.
+/// Why an order about a virtual machine is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    /// No such virtual machine.
     #[error("there is no virtual machine `{0}`; `meshd vm list` shows those that there are")]
     None(String),
-    /// Another one has the name.
-    #[error("cannot create virtual machine `{name}`: {uuid} has this name; use another name, or delete that one")]
+    #[error("cannot create virtual machine `{name}`: {uuid} has this name; use another name, or delete that machine")]
     NameTaken { name: VmName, uuid: SystemUuid },
-    /// Another one has the UUID.
-    #[error("{uuid} is the virtual machine `{name}` already; leave the uuid out, or delete that one")]
+    #[error("virtual machine `{name}` has the UUID {uuid}; omit the UUID, or delete that machine")]
     UuidTaken {
-        /// The virtual machine with this UUID.
+        /// The VM with this UUID.
         name: VmName,
         uuid: SystemUuid,
     },
-    /// The site is full.
     #[error("cannot create a virtual machine: the site has {MAX_SITE_VMS}; delete some")]
     TooMany,
-    /// It cannot be, on any node.
     #[error("invalid VM specification: {}", faults(.0))]
     Unsound(Vec<SpecFault>),
-    /// Its network cards are not its own.
     #[error("invalid NIC configuration: {}; correct it", faults(.0))]
     Cards(Vec<SpecFault>),
-    /// No node takes it now.
     #[error("{0}; `meshd node list` shows which nodes are ready")]
     NoPlacement(NoPlacement),
-    /// Its node takes no work now.
     #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
-    NotInService {
-        name: VmName,
-        node: NodeId,
-        /// Why the node takes no work.
-        why: String,
-        hint: String,
-    },
-    /// Something that it has cannot be used now.
+    NotInService { name: VmName, node: NodeId, why: String, hint: String },
     #[error(
-        "virtual machine `{name}` has slot {slot}, which is {}: {why}; see meshd slot show {slot}, or delete the machine and create it anew", state.as_str()
+        "virtual machine `{name}` has slot {slot}, which is {}: {why}; see meshd slot show {slot}, or delete the machine and create it again", state.as_str()
     )]
     SlotClosed { name: VmName, slot: SlotId, state: SlotState, why: String },
-    /// A node reports it, and it is not on record there.
+    /// A node reports a VM that has no record there.
     #[error(
         "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
     )]
     Elsewhere { uuid: SystemUuid, node: NodeId },
-    /// A volume that it names was not added.
-    #[error("volume `{volume}` has the digest {digest}, which is not here; add the file first: meshd volume add FILE")]
-    NoVolume {
-        /// The volume's name.
-        volume: VolumeName,
-        digest: Digest,
-    },
-    /// It is being deleted.
+    #[error("volume `{volume}` has the digest {digest}, which is missing; add the file first: meshd volume add FILE")]
+    NoVolume { volume: VolumeName, digest: Digest },
     #[error("virtual machine `{0}` is being deleted; retry after it disappears from `meshd vm list`")]
     Releasing(VmName),
     /// No such node.
@@ -103,15 +82,15 @@ pub enum VmVerb {
 }
 
 impl Workloads {
-    /// Records a virtual machine and gives it a node, or does neither.
+    /// Records a VM and places it, or does neither.
     pub async fn create_vm(
         &self,
         mut ask: VmRequest,
         only: Option<NodeId>,
         start: bool,
-        by: &AuditContext,
+        audit: &AuditContext,
     ) -> Result<Vm, VmError> {
-        let (live, now) = (self.env.live(), self.env.now());
+        let (snapshot, now) = (self.env.snapshot(), self.env.now());
         fill_slot_nics(&mut ask.spec, Vec::new());
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
@@ -119,16 +98,16 @@ impl Workloads {
             .env
             .store
             .commit(|tx| {
-                fresh(tx.before(), &ask)?;
-                self.not_elsewhere(ask.spec.uuid)?;
-                self.has_files(&ask.spec)?;
-                reserve(tx.before(), &live, &mut ask.spec, now).map_err(VmError::Cards)?;
+                check_new(tx.before(), &ask)?;
+                self.check_not_elsewhere(ask.spec.uuid)?;
+                self.check_files(&ask.spec)?;
+                reserve(tx.before(), &snapshot, &mut ask.spec, now).map_err(VmError::Cards)?;
                 let mut vm = Vm::new(ask, only, now);
                 if start {
                     vm.run();
                 }
-                let node = self.assign(tx, &mut vm, &live.site, now)?;
-                tx.event(story(&vm, node, EventKind::VmCreated, by, placed(&vm), now));
+                let node = self.assign(tx, &mut vm, &snapshot.site, now)?;
+                tx.event(vm_event(&vm, node, EventKind::VmCreated, audit, describe_placement(&vm), now));
                 tx.put_vm(vm.clone());
                 Ok::<_, VmError>(vm)
             })
@@ -138,40 +117,40 @@ impl Workloads {
         Ok(vm)
     }
 
-    /// Starts, stops or restarts one.
-    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, by: &AuditContext) -> Result<Vm, VmError> {
+    /// Starts, stops or restarts a VM.
+    pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, audit: &AuditContext) -> Result<Vm, VmError> {
         let (site, now) = (self.env.site(), self.env.now());
         let vm = self
             .env
             .store
             .commit(|tx| {
-                let mut vm = known(tx, uuid)?;
+                let mut vm = existing_vm(tx, uuid)?;
                 if vm.desired_state == VmDesiredState::Release {
                     return Err(VmError::Releasing(vm.name().clone()));
                 }
-                let runs =
+                let is_running =
                     vm.desired_state == VmDesiredState::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
-                let what = match verb {
-                    VmVerb::Start if runs => return Ok(vm),
+                let operation = match verb {
+                    VmVerb::Start if is_running => return Ok(vm),
                     VmVerb::Start => "start ordered",
                     VmVerb::Restart => "restart ordered",
                     VmVerb::Stop => "shutdown ordered",
                 };
-                let mut detail = what.to_owned();
+                let mut detail = operation.to_owned();
                 if verb == VmVerb::Stop {
                     vm.stop(None);
                 } else {
-                    self.not_elsewhere(uuid)?;
-                    startable(tx.before(), &site, &vm)?;
+                    self.check_not_elsewhere(uuid)?;
+                    check_startable(tx.before(), &site, &vm)?;
                     vm.ordered();
                     if vm.place.is_none() {
-                        self.has_files(&vm.request.spec)?;
+                        self.check_files(&vm.request.spec)?;
                         self.assign(tx, &mut vm, &site, now)?;
-                        detail = format!("{what}, {}", placed(&vm));
+                        detail = format!("{operation}, {}", describe_placement(&vm));
                     }
                 }
                 let node = vm.node();
-                tx.event(story(&vm, node, EventKind::VmOrdered, by, detail, now));
+                tx.event(vm_event(&vm, node, EventKind::VmOrdered, audit, detail, now));
                 tx.put_vm(vm.clone());
                 Ok::<_, VmError>(vm)
             })
@@ -180,38 +159,38 @@ impl Workloads {
         Ok(vm)
     }
 
-    /// Deletes one: its node releases all that it has, and then the record goes. With a node, also what that node has of one that is
-    /// not on record, or is on record elsewhere.
+    /// Deletes a VM: its node releases all resources, then the record is removed. With `node`, releases what that node has of a VM that
+    /// has no record or is placed elsewhere.
     ///
-    /// The answer has no place if nothing is left to be released. Forced, its disks are left as they are, unwiped.
-    pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, by: &AuditContext) -> Result<Vm, VmError> {
+    /// The returned VM has no node if nothing is left to release. A forced deletion does not wipe disks.
+    pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, audit: &AuditContext) -> Result<Vm, VmError> {
         let now = self.env.now();
-        let stranger = node.and_then(|node| self.orphan(node, uuid));
+        let orphan = node.and_then(|node| self.orphan_vm(node, uuid));
         let vm = self
             .env
             .store
             .commit(|tx| {
-                let mut vm = match (tx.vm(uuid), stranger, node) {
+                let mut vm = match (tx.vm(uuid), orphan, node) {
                     (Some(vm), ..) => vm.clone(),
                     (None, Some(ask), Some(node)) => Vm::unknown(ask, node, now),
                     (None, ..) => return Err(VmError::None(uuid.to_string())),
                 };
-                let is_in = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
+                let is_admitted = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
                 match node.filter(|node| vm.node() != Some(*node)) {
-                    Some(node) if !is_in(&node) => return Err(VmError::NoNode(node)),
+                    Some(node) if !is_admitted(&node) => return Err(VmError::NoNode(node)),
                     // The part on another node; the record stays.
                     Some(node) => drop(vm.stray_nodes.insert(node)),
                     None => (vm.desired_state, vm.obstacle) = (VmDesiredState::Release, None),
                 }
-                if by.forced {
+                if audit.forced {
                     vm.cancel_wipes();
                 }
                 let of = node.or(vm.node());
                 if vm.place.is_none() && vm.stray_nodes.is_empty() {
-                    tx.event(story(&vm, of, EventKind::VmReleased, by, "no node had anything of it".to_owned(), now));
+                    tx.event(vm_event(&vm, of, EventKind::VmReleased, audit, "no node had resources of it", now));
                     tx.remove_vm(uuid);
                 } else {
-                    tx.event(story(&vm, of, EventKind::VmOrdered, by, "release ordered".to_owned(), now));
+                    tx.event(vm_event(&vm, of, EventKind::VmOrdered, audit, "release ordered".to_owned(), now));
                     tx.put_vm(vm.clone());
                 }
                 Ok::<_, VmError>(vm)
@@ -222,30 +201,30 @@ impl Workloads {
         Ok(vm)
     }
 
-    /// The virtual machine that an operator means: by UUID, else by name.
+    /// Finds a VM by UUID, else by name.
     pub fn resolve_vm(&self, text: &str) -> Result<SystemUuid, VmError> {
-        let none = || VmError::None(text.chars().take(80).collect());
+        let not_found = || VmError::None(text.chars().take(80).collect());
         if let Ok(uuid) = text.parse() {
             return Ok(uuid);
         }
-        let name: VmName = text.parse().map_err(|_| none())?;
-        self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(none)
+        let name: VmName = text.parse().map_err(|_| not_found())?;
+        self.env.store.read(|model| model.vm_named(&name).map(Vm::uuid)).ok_or_else(not_found)
     }
 
-    /// What a node is told of one virtual machine, or of all that concern it. Read when it is sent, so that the newest desired_state is
-    /// the last that is said. What is to run is said only while the node's checks of this boot pass.
-    pub fn vm_orders(&self, node: NodeId, which: Option<SystemUuid>) -> Vec<VmOrder> {
+    /// The desired state of one VM, or of all VMs, for a node. It is read when it is sent, so that the newest state is sent last. Orders to
+    /// run are sent only while the checks of the node's present boot pass.
+    pub fn vm_orders(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmOrder> {
         self.env.store.read(|model| {
-            let may_run = may_be_told(model, node);
+            let may_run = may_run(model, node);
             let is_due = |order: &VmOrder| may_run || !matches!(order.want, VmWant::Run { .. });
-            let with_slots = |mut order: VmOrder| {
+            let add_slot_disks = |mut order: VmOrder| {
                 if let VmWant::Run { slots, .. } = &mut order.want {
                     *slots = slot_disks(model, node);
                 }
                 order
             };
-            let due = |vm: &Vm| vm.order(node).filter(is_due).map(with_slots);
-            match which {
+            let due = |vm: &Vm| vm.order(node).filter(is_due).map(add_slot_disks);
+            match vm {
                 Some(uuid) => model.vm(uuid).and_then(due).into_iter().collect(),
                 None => {
                     let stray_nodes = model.stray_vms().filter(|vm| vm.stray_nodes.contains(&node));
@@ -256,30 +235,30 @@ impl Workloads {
         })
     }
 
-    /// Gives one a node, with the units that it wants. At most once in a transaction.
+    /// Places a VM on a node and assigns units. At most once in a transaction.
     pub(crate) fn assign(&self, tx: &Tx<'_>, vm: &mut Vm, site: &Site, now: Timestamp) -> Result<NodeId, VmError> {
-        let (model, odd) = (tx.before(), self.orphans.nodes());
-        let hosts = hosts(model, site).map(|mut host| {
-            if odd.contains(&host.node) {
-                host.unready = host.unready.or(Some("has_work_not_on_record"));
-            } else if vm.refused.contains_key(&host.node) {
-                host.unready = host.unready.or(Some("refused_it"));
-            } else if vm.pending_wipes.contains_key(&host.node) {
-                host.unready = host.unready.or(Some("has_to_wipe_its_disks_first"));
-            } else if is_private_taken(model, host.node, vm) {
-                // In its private network an address is one machine's.
-                host.unready = Some("address_taken");
+        let (model, nodes_with_orphans) = (tx.before(), self.orphans.nodes());
+        let candidate_nodes = candidate_nodes(model, site).map(|mut candidate| {
+            if nodes_with_orphans.contains(&candidate.node) {
+                candidate.unready = candidate.unready.or(Some("has_work_not_on_record"));
+            } else if vm.refused.contains_key(&candidate.node) {
+                candidate.unready = candidate.unready.or(Some("refused_it"));
+            } else if vm.pending_wipes.contains_key(&candidate.node) {
+                candidate.unready = candidate.unready.or(Some("has_to_wipe_its_disks_first"));
+            } else if is_private_address_taken(model, candidate.node, vm) {
+                // An address is unique in the private network of a node.
+                candidate.unready = Some("address_taken");
             }
-            host
+            candidate
         });
-        let fit =
-            place_by(&vm.request, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
+        let fit = place_by(&vm.request, vm.only, candidate_nodes, |candidate| add_slots(model, site, candidate))
+            .map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_nics(&mut vm.request.spec, fit.nics);
-        check_slot_cards(model, &self.env.live(), vm, now).map_err(VmError::Cards)?;
+        check_slot_nics(model, &self.env.snapshot(), vm, now).map_err(VmError::Cards)?;
         vm.bind(fit.near, fit.numa_mismatch);
-        // Units that were found by what they are may bring what holds between fields.
+        // Assigned units may violate rules between fields.
         let faults = vm.request.spec.faults();
         if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
@@ -292,8 +271,8 @@ impl Workloads {
     }
 }
 
-/// Refuses an unsound specification, and a name or UUID that is taken.
-fn fresh(model: &Model, ask: &VmRequest) -> Result<(), VmError> {
+/// Refuses an invalid specification, and a name or UUID that exists.
+fn check_new(model: &Model, ask: &VmRequest) -> Result<(), VmError> {
     let faults = ask.faults();
     if !faults.is_empty() {
         return Err(VmError::Unsound(faults));
@@ -308,25 +287,24 @@ fn fresh(model: &Model, ask: &VmRequest) -> Result<(), VmError> {
     if model.vm_count() >= MAX_SITE_VMS { Err(VmError::TooMany) } else { Ok(()) }
 }
 
-pub(crate) fn known(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> {
+pub(crate) fn existing_vm(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> {
     tx.vm(uuid).cloned().ok_or_else(|| VmError::None(uuid.to_string()))
 }
 
-fn placed(vm: &Vm) -> String {
+fn describe_placement(vm: &Vm) -> String {
     let node = vm.node().map_or_else(|| "no node".to_owned(), |node| node.to_string());
     let units: Vec<&str> = vm.request.spec.units.iter().map(PciAddress::as_str).collect();
     let addresses: Vec<String> = vm.request.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
-    let part = |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
+    let labelled = |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
     let numa = match (vm.locality.mismatch, vm.request.spec.numa_node.filter(|_| vm.locality.near)) {
         (true, _) => ", units on several NUMA nodes (numa_mismatch)".to_owned(),
         (false, Some(near)) => format!(", all on its NUMA node {near}"),
         (false, None) => String::new(),
     };
-    format!("on {node}{}{}{numa}", part("with", units.join(" ")), part("at", addresses.join(" ")))
+    format!("on {node}{}{}{numa}", labelled("with", units.join(" ")), labelled("at", addresses.join(" ")))
 }
 
-/// An event of a virtual machine.
-pub(crate) fn story(
+pub(crate) fn vm_event(
     vm: &Vm,
     node: impl Into<Option<NodeId>>,
     kind: EventKind,
@@ -338,7 +316,6 @@ pub(crate) fn story(
     Event::new(now, cause, kind, detail).of_node(node.into())
 }
 
-/// Whether a node may be given work at all.
-pub(crate) fn takes_work(phase: Phase) -> bool {
+pub(crate) fn accepts_work(phase: Phase) -> bool {
     phase == Phase::Online
 }

@@ -7,16 +7,11 @@ use meshd_store::Model;
 use meshd_types::{Digest, NodeId, VmName};
 use std::path::PathBuf;
 
-/// Why a volume stays.
+/// Why a volume is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeUseError {
-    /// Machines name it.
-    #[error("cannot remove volume {volume}: {} use it; delete these first", names(.by))]
-    Used {
-        volume: String,
-        /// By which machines.
-        by: Vec<VmName>,
-    },
+    #[error("cannot remove volume {volume}: {} use it; delete them first", names(.vms))]
+    Used { volume: String, vms: Vec<VmName> },
     #[error(transparent)]
     Files(#[from] VolumeError),
     /// The check of the volumes was interrupted.
@@ -28,12 +23,12 @@ fn names(all: &[VmName]) -> String {
     all.iter().map(VmName::as_str).collect::<Vec<_>>().join(", ")
 }
 
-fn has(vm: &Vm, digest: &Digest) -> bool {
+fn uses_file(vm: &Vm, digest: &Digest) -> bool {
     vm.request.spec.files().any(|(_, file)| file == *digest)
 }
 
 fn users(model: &Model, digest: &Digest) -> Vec<VmName> {
-    model.vms().filter(|vm| has(vm, digest)).map(|vm| vm.name().clone()).collect()
+    model.vms().filter(|vm| uses_file(vm, digest)).map(|vm| vm.name().clone()).collect()
 }
 
 impl Workloads {
@@ -43,11 +38,10 @@ impl Workloads {
 
     /// Returns the path of a volume, if a virtual machine placed on the node names it.
     pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
-        let may = self
-            .env
-            .store
-            .read(|model| model.vms_of(node).any(|vm| vm.desired_state != VmDesiredState::Release && has(vm, digest)));
-        may.then(|| self.volumes().path(digest))
+        let is_allowed = self.env.store.read(|model| {
+            model.vms_of(node).any(|vm| vm.desired_state != VmDesiredState::Release && uses_file(vm, digest))
+        });
+        is_allowed.then(|| self.volumes().path(digest))
     }
 
     /// All volumes, with the machines that name them.
@@ -56,7 +50,7 @@ impl Workloads {
         let all = tokio::task::spawn_blocking(move || volumes.list()).await;
         let all = all.map_err(|_| VolumeUseError::Interrupted)??;
         Ok(self.env.store.read(|model| {
-            all.into_iter().map(|info| (users(model, &info.digest), info)).map(|(by, info)| (info, by)).collect()
+            all.into_iter().map(|info| (users(model, &info.digest), info)).map(|(vms, info)| (info, vms)).collect()
         }))
     }
 
@@ -66,9 +60,9 @@ impl Workloads {
         let found = tokio::task::spawn_blocking(move || volumes.find(&text).map(|info| (volumes, info))).await;
         let (volumes, info) = found.map_err(|_| VolumeUseError::Interrupted)??;
         let _alone = self.volume_use.write().await;
-        let by = self.env.store.read(|model| users(model, &info.digest));
-        if !by.is_empty() {
-            return Err(VolumeUseError::Used { volume: info.name.to_string(), by });
+        let vms = self.env.store.read(|model| users(model, &info.digest));
+        if !vms.is_empty() {
+            return Err(VolumeUseError::Used { volume: info.name.to_string(), vms });
         }
         let removed = tokio::task::spawn_blocking(move || volumes.remove(&info).map(|()| info)).await;
         Ok(removed.map_err(|_| VolumeUseError::Interrupted)??)

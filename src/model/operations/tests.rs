@@ -11,7 +11,7 @@ use crate::{
 use meshd_config::vm::VmAsk;
 use meshd_proto::{
     task::TaskUser,
-    vm::{DiskIdentity, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec, ReportedVmState},
+    vm::{DiskIdentity, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec},
 };
 use meshd_types::{Basis, BootSessionId, MacAddr, SystemUuid, TaskId};
 use std::collections::BTreeMap;

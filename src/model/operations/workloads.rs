@@ -5,7 +5,7 @@ use crate::work::{
     Slot, SlotState, Vm, VmDesiredState,
     task::{Task, TaskState},
 };
-use meshd_proto::vm::{VmFetching, ReportedVmState};
+use meshd_proto::vm::{ReportedVmState, VmFetching};
 use meshd_types::{NodeId, Timestamp};
 
 /// Nodes of a task that a reason names, at most.

@@ -7,8 +7,8 @@ use axum::{
 };
 use meshd_api::ErrorView;
 use meshd_central::{
-    ApiTokenError, BulkError, CompareError, HeldWork, LinkError, NamingError, OperateError, OrderError, RenderError,
-    RollbackError, SlotError, TaskError, VmError,
+    ApiTokenError, BulkError, CompareError, LinkError, NamingError, OperateError, OrderError, RenderError,
+    RollbackError, RunningWorkError, SlotError, TaskError, VmError,
 };
 use meshd_model::fleet::AuditOutcome;
 use meshd_store::StoreError;
@@ -99,7 +99,7 @@ impl From<OperateError> for Refused {
             OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
             OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
             OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
-            OperateError::StillHeard { .. } => (StatusCode::CONFLICT, "still_heard"),
+            OperateError::NotSilent { .. } => (StatusCode::CONFLICT, "still_heard"),
             OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
             OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
             OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
@@ -132,10 +132,10 @@ impl From<BulkError> for Refused {
 /// The store cannot be written.
 const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
 
-fn work(held: &HeldWork) -> (StatusCode, &'static str) {
+fn work(held: &RunningWorkError) -> (StatusCode, &'static str) {
     match held {
-        HeldWork::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
-        HeldWork::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
+        RunningWorkError::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
+        RunningWorkError::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
     }
 }
 

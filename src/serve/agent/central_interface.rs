@@ -1,6 +1,6 @@
 //! The trait by which the agent API calls the central node.
 
-use meshd_central::{Central, LinkCommand, LinkId, NodeEnd, PendingTicket, PlaneError};
+use meshd_central::{AgentApiError, Central, LinkCommand, LinkId, NodeConsole, PendingConnection};
 use meshd_model::fleet::Certificate;
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, PendingHello, PendingReply, RenewRequest, Welcome,
@@ -46,19 +46,19 @@ pub trait AgentSettings: Send + Sync + 'static {
         &self,
         request: EnrolRequest,
         from: IpAddr,
-    ) -> impl Future<Output = Result<EnrolResponse, PlaneError>> + Send;
+    ) -> impl Future<Output = Result<EnrolResponse, AgentApiError>> + Send;
     /// A certificate for another one.
     fn renew(
         &self,
         peer: &Peer,
         request: RenewRequest,
-    ) -> impl Future<Output = Result<EnrolResponse, PlaneError>> + Send;
+    ) -> impl Future<Output = Result<EnrolResponse, AgentApiError>> + Send;
     /// A node without either.
     fn pending(
         &self,
         hello: PendingHello,
         from: IpAddr,
-    ) -> impl Future<Output = Result<Self::Ticket, PlaneError>> + Send;
+    ) -> impl Future<Output = Result<Self::Ticket, AgentApiError>> + Send;
     /// A link begins.
     fn link_up(
         &self,
@@ -66,13 +66,13 @@ pub trait AgentSettings: Send + Sync + 'static {
         hello: Hello,
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
-    ) -> impl Future<Output = Result<(Self::Link, Welcome), PlaneError>> + Send;
+    ) -> impl Future<Output = Result<(Self::Link, Welcome), AgentApiError>> + Send;
     /// A node said something.
     fn link_message(
         &self,
         link: Self::Link,
         message: FromAgent,
-    ) -> impl Future<Output = Result<Option<FromCentral>, PlaneError>> + Send;
+    ) -> impl Future<Output = Result<Option<FromCentral>, AgentApiError>> + Send;
     /// What the node is told of one virtual machine, or of all.
     fn vm_orders(&self, link: Self::Link, which: Option<SystemUuid>) -> Vec<VmOrder> {
         let _ = (link, which);
@@ -84,7 +84,7 @@ pub trait AgentSettings: Send + Sync + 'static {
         None
     }
     /// The end of a console that the node was asked to bring.
-    fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
+    fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
         let _ = (peer, console);
         None
     }
@@ -92,14 +92,14 @@ pub trait AgentSettings: Send + Sync + 'static {
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
 }
 
-impl Ticket for PendingTicket {
+impl Ticket for PendingConnection {
     fn next(&mut self) -> impl Future<Output = PendingReply> + Send {
-        PendingTicket::next(self)
+        PendingConnection::next(self)
     }
 }
 
 impl AgentSettings for Arc<Central> {
-    type Ticket = PendingTicket;
+    type Ticket = PendingConnection;
     type Link = LinkId;
 
     fn tls(&self) -> Arc<rustls::ServerConfig> {
@@ -111,34 +111,34 @@ impl AgentSettings for Arc<Central> {
     }
 
     fn honours(&self, peer: &Peer) -> bool {
-        self.enrolment.honoured(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
+        self.enrolment.check_certificate(peer.node, &Certificate::new(&peer.serial, peer.key)).is_ok()
     }
 
     async fn revoked(&self, node: NodeId) {
-        self.enrolment.until_revoked(|| self.enrolment.is_let_in(node)).await;
+        self.enrolment.until_revoked(|| self.enrolment.has_valid_certificate(node)).await;
     }
 
     async fn distrusted(&self, from: IpAddr) {
-        self.enrolment.distrusted(from).await;
+        self.enrolment.handshake_failed(from).await;
     }
 
     async fn stale(&self, node: NodeId, from: IpAddr) {
-        self.enrolment.stale(node, from, "shows a certificate of an authority that was replaced").await;
+        self.enrolment.stale_certificate(node, from, "shows a certificate of an authority that was replaced").await;
     }
 
     fn offline_after(&self) -> Duration {
         self.site().agent.offline_after
     }
 
-    async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, PlaneError> {
+    async fn enrol(&self, request: EnrolRequest, from: IpAddr) -> Result<EnrolResponse, AgentApiError> {
         self.enrolment.enrol(request, from).await
     }
 
-    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, PlaneError> {
+    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
         self.enrolment.renew(peer, request).await
     }
 
-    async fn pending(&self, hello: PendingHello, from: IpAddr) -> Result<PendingTicket, PlaneError> {
+    async fn pending(&self, hello: PendingHello, from: IpAddr) -> Result<PendingConnection, AgentApiError> {
         self.enrolment.pending(hello, from).await
     }
 
@@ -148,7 +148,7 @@ impl AgentSettings for Arc<Central> {
         hello: Hello,
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
-    ) -> Result<(LinkId, Welcome), PlaneError> {
+    ) -> Result<(LinkId, Welcome), AgentApiError> {
         self.agents.link_up(peer, hello, from, commands).await
     }
 
@@ -156,11 +156,11 @@ impl AgentSettings for Arc<Central> {
         self.workloads.volume_for(peer.node, digest)
     }
 
-    fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeEnd> {
-        self.workloads.bring_console(peer, console)
+    fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
+        self.workloads.accept_console(peer, console)
     }
 
-    async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
+    async fn link_message(&self, link: LinkId, message: FromAgent) -> Result<Option<FromCentral>, AgentApiError> {
         self.agents.link_message(link, message).await
     }
 

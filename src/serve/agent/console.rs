@@ -6,7 +6,7 @@ use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
-use meshd_central::{ConsoleFrame, NodeEnd};
+use meshd_central::{ConsoleFrame, NodeConsole};
 use meshd_proto::vm::ConsoleNote;
 use std::time::Duration;
 use tokio::{
@@ -23,31 +23,31 @@ const SILENCE: Duration = Duration::from_secs(90);
 const LEAVING: Duration = Duration::from_secs(60);
 
 /// Carries until either end hangs up.
-pub(super) async fn serve(socket: WebSocket, end: NodeEnd, shutdown: &CancellationToken) {
+pub(super) async fn serve(socket: WebSocket, end: NodeConsole, shutdown: &CancellationToken) {
     let (out, heard) = socket.split();
-    let NodeEnd { shown, typed } = end;
+    let NodeConsole { output, input } = end;
     // It is there.
-    if shown.send(ConsoleFrame::Bytes(Bytes::new())).await.is_err() {
+    if output.send(ConsoleFrame::Bytes(Bytes::new())).await.is_err() {
         return;
     }
     let typing = async {
-        type_in(out, typed).await;
+        type_in(out, input).await;
         // The node hangs up when it has read all of it. Hanging up here would discard what it has not.
         std::future::pending::<()>().await;
     };
     let left = async {
-        shown.closed().await;
+        output.closed().await;
         sleep(LEAVING).await;
     };
     tokio::select! {
-        () = show(heard, &shown) => {}
+        () = show(heard, &output) => {}
         () = typing => {}
         () = left => {}
         () = shutdown.cancelled() => {}
     }
 }
 
-async fn show(mut heard: SplitStream<WebSocket>, shown: &mpsc::Sender<ConsoleFrame>) {
+async fn show(mut heard: SplitStream<WebSocket>, output: &mpsc::Sender<ConsoleFrame>) {
     while let Ok(Some(Ok(message))) = timeout(SILENCE, heard.next()).await {
         let frame = match message {
             Message::Binary(bytes) => ConsoleFrame::Bytes(bytes),
@@ -59,15 +59,15 @@ async fn show(mut heard: SplitStream<WebSocket>, shown: &mpsc::Sender<ConsoleFra
             Message::Ping(_) | Message::Pong(_) => continue,
         };
         // An operator who left sees nothing more, but the node may still read what was typed.
-        let _ = shown.send(frame).await;
+        let _ = output.send(frame).await;
     }
 }
 
-async fn type_in(mut out: SplitSink<WebSocket, Message>, mut typed: mpsc::Receiver<Bytes>) {
+async fn type_in(mut out: SplitSink<WebSocket, Message>, mut input: mpsc::Receiver<Bytes>) {
     let mut pings = interval(PING);
     loop {
         let message = tokio::select! {
-            typed = typed.recv() => typed.map_or(Message::Close(None), Message::Binary),
+            input = input.recv() => input.map_or(Message::Close(None), Message::Binary),
             _ = pings.tick() => Message::Ping(Bytes::new()),
         };
         let is_last = matches!(message, Message::Close(_));

@@ -1,7 +1,7 @@
 //! The link: receives messages, sends replies and commands, probes, and always reports its end.
 
 use super::{
-    AgentApi, AgentClient, AgentSettings, LinkCommand, PlaneError,
+    AgentApi, AgentApiError, AgentClient, AgentSettings, LinkCommand,
     routes::check_version,
     socket::{AgentSocket, Ended, Heard},
 };
@@ -161,7 +161,7 @@ async fn run_link<P: AgentSettings>(
             },
             _ = expiry.tick() => {
                 if !service.plane.identify(&stands_on).is_ok_and(|peer| !peer.expired) {
-                    return Err(refusal(PlaneError::StaleCertificate));
+                    return Err(refusal(AgentApiError::StaleCertificate));
                 }
             }
         }
@@ -172,14 +172,14 @@ fn stopping() -> End {
     End::Goodbye { reason: "the central node stops".into(), retry_after_s: SOON_S }
 }
 
-fn refusal(error: PlaneError) -> End {
+fn refusal(error: AgentApiError) -> End {
     let retry_after_s = match &error {
-        PlaneError::StaleCertificate => 0,
-        PlaneError::Busy | PlaneError::Internal(_) => SOON_S,
-        PlaneError::Unauthorized | PlaneError::BadRequest(_) => LATER_S,
+        AgentApiError::StaleCertificate => 0,
+        AgentApiError::Busy | AgentApiError::Internal(_) => SOON_S,
+        AgentApiError::Unauthorized | AgentApiError::BadRequest(_) => LATER_S,
     };
     let reason = match error {
-        PlaneError::Internal(detail) => {
+        AgentApiError::Internal(detail) => {
             tracing::error!(route = "link", detail, "request failed");
             "the central node failed; its log says why".into()
         }

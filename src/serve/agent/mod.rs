@@ -34,7 +34,7 @@ mod socket;
 mod volumes;
 
 pub use central_interface::{AgentSettings, Ticket};
-pub use meshd_central::{LinkCommand, PlaneError};
+pub use meshd_central::{AgentApiError, LinkCommand};
 
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
 use hyper::{StatusCode, header, server::conn::http1};

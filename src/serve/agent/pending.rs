@@ -1,7 +1,7 @@
 //! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
-    AgentApi, AgentSettings, PlaneError, Ticket,
+    AgentApi, AgentApiError, AgentSettings, Ticket,
     routes::check_version,
     socket::{AgentSocket, Ended},
 };
@@ -67,13 +67,13 @@ async fn silence(socket: &mut AgentSocket) -> Ended {
     }
 }
 
-async fn refuse(socket: &mut AgentSocket, error: PlaneError) -> Result<String, Ended> {
+async fn refuse(socket: &mut AgentSocket, error: AgentApiError) -> Result<String, Ended> {
     match error {
-        PlaneError::Internal(detail) => {
+        AgentApiError::Internal(detail) => {
             tracing::error!(route = "pending", detail, "request failed");
             Ok("the central node failed; its log says why".into())
         }
-        PlaneError::Busy => Ok(PlaneError::Busy.to_string()),
+        AgentApiError::Busy => Ok(AgentApiError::Busy.to_string()),
         refused => {
             let reason = refused.to_string();
             socket.send(&PendingReply::Rejected { reason: reason.clone() }).await?;

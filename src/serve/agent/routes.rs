@@ -1,6 +1,6 @@
 //! Routes of the agent API, and their error responses.
 
-use super::{AgentApi, AgentClient, AgentConnection, AgentSettings, PlaneError, console, link, pending, volumes};
+use super::{AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console, link, pending, volumes};
 use crate::serve::{limiter::Source, metrics::count_request};
 use axum::{
     Extension, Json, Router,
@@ -173,7 +173,7 @@ async fn volume<P: AgentSettings>(
         }
         Err(error) => {
             tracing::error!(route = "volumes", volume = %path.display(), %error, "a volume cannot be read");
-            Err(PlaneError::Internal(error.to_string()).into())
+            Err(AgentApiError::Internal(error.to_string()).into())
         }
     }
 }
@@ -208,9 +208,9 @@ pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
     Err(Refusal::bad_request(&message))
 }
 
-fn refused(route: &'static str, who: &str, error: PlaneError) -> Refusal {
+fn refused(route: &'static str, who: &str, error: AgentApiError) -> Refusal {
     match &error {
-        PlaneError::Internal(detail) => tracing::error!(route, who, detail, "request failed"),
+        AgentApiError::Internal(detail) => tracing::error!(route, who, detail, "request failed"),
         other => tracing::info!(route, who, reason = %other, "request refused"),
     }
     error.into()
@@ -258,14 +258,14 @@ impl Refusal {
     }
 }
 
-impl From<PlaneError> for Refusal {
-    fn from(error: PlaneError) -> Self {
+impl From<AgentApiError> for Refusal {
+    fn from(error: AgentApiError) -> Self {
         match error {
-            PlaneError::Unauthorized => Refusal::UNAUTHORIZED,
-            PlaneError::StaleCertificate => Refusal::STALE,
-            PlaneError::BadRequest(message) => Refusal::bad_request(&message),
-            PlaneError::Busy => Refusal::BUSY,
-            PlaneError::Internal(_) => Refusal {
+            AgentApiError::Unauthorized => Refusal::UNAUTHORIZED,
+            AgentApiError::StaleCertificate => Refusal::STALE,
+            AgentApiError::BadRequest(message) => Refusal::bad_request(&message),
+            AgentApiError::Busy => Refusal::BUSY,
+            AgentApiError::Internal(_) => Refusal {
                 status: StatusCode::INTERNAL_SERVER_ERROR,
                 code: "internal",
                 message: "the central node failed; its log says why".into(),

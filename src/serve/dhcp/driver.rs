@@ -134,7 +134,7 @@ impl Driver {
     fn new(shared: Shared, bound: Bound) -> Self {
         let loaders = loader_names().filter(|name| shared.boot.loader(name).is_some()).map(str::to_owned).collect();
         let site = shared.site();
-        let (nics_seen, nics) = shared.workloads.all_cards();
+        let (nics_seen, nics) = shared.workloads.all_vm_nics();
         let setup = Setup {
             interfaces: bound.interfaces.iter().map(|bound| bound.interface.clone()).collect(),
             segments: site.segments.clone(),
@@ -147,7 +147,7 @@ impl Driver {
             tracing::info!(interface = interface.name, address = %interface.address, "DHCP serves");
         }
         let mut engine = Engine::new(setup, shared.boot.leases().into_iter().map(convert::stored_lease));
-        engine.keep_addresses(&shared.boot.approved_cards());
+        engine.keep_addresses(&shared.boot.approved_nics());
         Driver {
             engine,
             nics_seen,
@@ -237,7 +237,7 @@ impl Driver {
     }
 
     fn update_nics(&mut self) {
-        if let Some((seen, changes)) = self.shared.workloads.cards_since(self.nics_seen) {
+        if let Some((seen, changes)) = self.shared.workloads.vm_nics_since(self.nics_seen) {
             self.nics_seen = seen;
             self.engine.change_nics(convert::nic_changes(changes));
         }
@@ -372,7 +372,7 @@ impl Driver {
     fn tick(&mut self) {
         self.update_nics();
         let now = self.shared.now();
-        for lease in self.shared.nodes.take_freed() {
+        for lease in self.shared.nodes.take_freed_leases() {
             self.engine.end_lease(now, &convert::stored_lease(lease));
         }
         let phase = self.ticks % PROBE_EVERY;
@@ -380,7 +380,7 @@ impl Driver {
             self.probe();
         }
         if self.ticks.is_multiple_of(SECOND) {
-            self.engine.keep_addresses(&self.shared.boot.approved_cards());
+            self.engine.keep_addresses(&self.shared.boot.approved_nics());
             let status = self.engine.status(self.shared.now());
             self.telemetry.publish(self.engine.counters());
             status.into_iter().for_each(|segment| self.shared.boot.report_segment(convert::health(segment)));

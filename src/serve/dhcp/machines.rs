@@ -15,7 +15,7 @@ impl Machines for Records<'_> {
     }
 
     fn keeps_address(&self, mac: MacAddr) -> bool {
-        self.0.boot.is_approved_card(mac)
+        self.0.boot.is_approved_nic(mac)
     }
 
     fn uses_address(&self, mac: MacAddr, address: Ipv4Addr) -> bool {

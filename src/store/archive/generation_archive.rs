@@ -1,4 +1,4 @@
-//! The generation archive: contents of generations as files, for comparison and for booting them again.
+//! The generation archive: contents of generations as files, for comparison and for pinned nodes.
 //!
 //! ```text
 //! state_dir/generations/<generation>.json    a generation: all its public parts, files by digest
@@ -21,43 +21,35 @@ use std::{
     },
 };
 
-/// Largest generation that is read, in bytes: some thousand files.
+/// Maximum size of a generation record, in bytes: some thousand files.
 const MAX_GENERATION: u64 = 4 << 20;
-/// Largest content that is read, in bytes: an agent is the largest.
+/// Maximum size of a content file, in bytes: an agent is the largest.
 const MAX_CONTENT: u64 = 64 << 20;
 
 /// The folder of generations.
 pub struct GenerationArchive {
     dir: PathBuf,
-    /// Writers read it; a sweep takes it alone, so that it never takes what is just being written.
-    sweeping: RwLock<()>,
+    /// Read-locked by writers, write-locked by a sweep, so that a sweep removes no file of a write in progress.
+    sweep_lock: RwLock<()>,
     unique: AtomicU64,
 }
 
-/// Why a generation cannot be had.
+/// Why a generation cannot be read or archived.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// It was not kept, or was thrown away.
+    /// Never archived, or removed.
     #[error("generation {generation} is not archived; `meshd node history NODE` lists archived generations")]
-    Missing {
-        /// Which, for people.
-        generation: String,
-    },
-    /// It is there, and not as it was written.
+    Missing { generation: String },
+    /// Stored bytes have changed.
     #[error("generation {generation} is damaged: {what}; assign its profile instead")]
-    Damaged {
-        /// Which, for people.
-        generation: String,
-        what: String,
-    },
-    /// It has files with secrets, which are never kept.
+    Damaged { generation: String, what: String },
+    /// A file with a secret has changed; such files are never archived.
     #[error(
-        "generation {generation} cannot be made again: {path} has a secret in it, which is not kept, and is another file now; assign its profile instead"
+        "generation {generation} cannot be restored: {path} contains a secret, is not archived, and has changed; assign its profile instead"
     )]
     Secret {
-        /// Which, for people.
         generation: String,
-        /// The first file with a secret that is not what it was.
+        /// The first changed file with a secret.
         path: String,
     },
     /// A file cannot be read or written.
@@ -66,9 +58,13 @@ pub enum ArchiveError {
 }
 
 impl GenerationArchive {
-    /// The generations below a state folder. Nothing is read.
+    /// Uses the archive below a state folder. Nothing is read.
     pub fn new(state_dir: &Path) -> Self {
-        GenerationArchive { dir: state_dir.join("generations"), sweeping: RwLock::default(), unique: AtomicU64::new(0) }
+        GenerationArchive {
+            dir: state_dir.join("generations"),
+            sweep_lock: RwLock::default(),
+            unique: AtomicU64::new(0),
+        }
     }
 
     fn path(&self, generation: Generation) -> PathBuf {
@@ -79,22 +75,19 @@ impl GenerationArchive {
         self.dir.join("content").join(digest.to_string())
     }
 
-    /// True if a generation is kept.
+    /// True if a generation is archived.
     pub fn has(&self, generation: Generation) -> bool {
         self.path(generation).exists()
     }
 
-    /// Keeps a generation with the contents that it names. Blocks.
-    ///
-    /// # Errors
-    /// A file cannot be written; the generation is not kept then.
+    /// Archives a generation with its contents. Blocks. After an error, the generation is not archived.
     pub fn put<'c>(
         &self,
         generation: Generation,
         kept: &ArchivedGeneration,
         contents: impl IntoIterator<Item = (Digest, &'c [u8])>,
     ) -> Result<(), ArchiveError> {
-        let _writing = self.sweeping.read().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.sweep_lock.read().unwrap_or_else(PoisonError::into_inner);
         let path = self.path(generation);
         if path.exists() {
             return Ok(());
@@ -111,18 +104,15 @@ impl GenerationArchive {
     }
 
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
-        let fresh = self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
-        let written = fs::write(&fresh, bytes).and_then(|()| fs::rename(&fresh, path));
+        let temporary = self.dir.join(format!(".new-{}", self.unique.fetch_add(1, Ordering::Relaxed)));
+        let written = fs::write(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
         written.map_err(|source| {
-            let _ = fs::remove_file(&fresh);
+            let _ = fs::remove_file(&temporary);
             ArchiveError::Io { path: path.to_owned(), source }
         })
     }
 
-    /// A generation, without its contents. Blocks.
-    ///
-    /// # Errors
-    /// It is not kept, or damaged.
+    /// Reads a generation, without its contents. Blocks.
     pub fn get(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
         let name = || generation.0.short();
         let bytes = read(&self.path(generation), MAX_GENERATION, name)?;
@@ -130,10 +120,7 @@ impl GenerationArchive {
         serde_json::from_slice(&bytes).map_err(damaged)
     }
 
-    /// The content of one of its files. Blocks.
-    ///
-    /// # Errors
-    /// It is not kept, or its bytes are others.
+    /// Reads the content of a file and verifies its digest. Blocks.
     pub fn content(&self, generation: Generation, digest: &Digest) -> Result<Bytes, ArchiveError> {
         let name = || generation.0.short();
         let bytes = read(&self.content_path(digest), MAX_CONTENT, name)?;
@@ -144,10 +131,7 @@ impl GenerationArchive {
         Ok(bytes.into())
     }
 
-    /// Makes sure that a generation outlives a loss of power: a node depends on it from now on. Blocks.
-    ///
-    /// # Errors
-    /// A file cannot be flushed.
+    /// Flushes a generation to the disk, because a node depends on it from now on. Blocks.
     pub fn sync(&self, generation: Generation, kept: &ArchivedGeneration) -> Result<(), ArchiveError> {
         let contents = kept.contents().map(|digest| self.content_path(&digest));
         let folders = [self.dir.clone(), self.dir.join("content")];
@@ -158,34 +142,32 @@ impl GenerationArchive {
         Ok(())
     }
 
-    /// Throws away every generation that is not among `keep`, and every content that none of the others names; how many
-    /// generations went. `keep` is asked after the folder was read, so that whatever is kept meanwhile stays. Blocks.
-    ///
-    /// # Errors
-    /// The folder cannot be read. A file that cannot be removed stays until the next time.
+    /// Removes every generation that `keep` does not return, and every unreferenced content. Returns the number of removed generations.
+    /// `keep` is called after the folder was read, so that generations archived meanwhile stay. A file that cannot be removed stays until
+    /// the next sweep. Blocks.
     pub fn sweep(&self, keep: impl FnOnce() -> BTreeSet<Generation>) -> Result<usize, ArchiveError> {
-        let _alone = self.sweeping.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.sweep_lock.write().unwrap_or_else(PoisonError::into_inner);
         let listed = names(&self.dir)?;
         let keep = keep();
-        let (mut named, mut gone) = (BTreeSet::new(), 0);
+        let (mut referenced, mut removed) = (BTreeSet::new(), 0);
         for name in &listed {
             let generation: Option<Generation> = name.strip_suffix(".json").and_then(|name| name.parse().ok());
             match generation {
                 Some(generation) if keep.contains(&generation) => {
-                    named.extend(self.get(generation).iter().flat_map(ArchivedGeneration::contents));
+                    referenced.extend(self.get(generation).iter().flat_map(ArchivedGeneration::contents));
                 }
-                Some(generation) => gone += usize::from(fs::remove_file(self.path(generation)).is_ok()),
+                Some(generation) => removed += usize::from(fs::remove_file(self.path(generation)).is_ok()),
                 None if name.starts_with(".new-") => drop(fs::remove_file(self.dir.join(name))),
                 None => {}
             }
         }
         let content = self.dir.join("content");
         for name in names(&content)? {
-            if name.parse().is_ok_and(|digest: Digest| !named.contains(&digest)) {
+            if name.parse().is_ok_and(|digest: Digest| !referenced.contains(&digest)) {
                 let _ = fs::remove_file(content.join(name));
             }
         }
-        Ok(gone)
+        Ok(removed)
     }
 }
 
@@ -197,13 +179,13 @@ fn names(dir: &Path) -> Result<Vec<String>, ArchiveError> {
     }
 }
 
-pub(crate) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<Vec<u8>, ArchiveError> {
+pub(crate) fn read(path: &Path, max_length: u64, name: impl Fn() -> String) -> Result<Vec<u8>, ArchiveError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => ArchiveError::Missing { generation: name() },
         _ => ArchiveError::Io { path: path.to_owned(), source },
     };
     let length = fs::metadata(path).map_err(failed)?.len();
-    if length > most {
+    if length > max_length {
         let what = format!("{} has {length} bytes", path.display());
         return Err(ArchiveError::Damaged { generation: name(), what });
     }

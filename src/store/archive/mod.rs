@@ -1,6 +1,6 @@
 //! Files beside the journal: large contents that the records name.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `generation_archive` | contents of generations, by digest |
 //! | `revisions` | contents of profile revisions |

@@ -31,7 +31,7 @@ pub struct Limits {
     pub segment: u64,
     /// Maximum number of files besides the first one.
     pub newest: usize,
-    /// Keep the file that is written open.
+    /// Keep the current file open between writes.
     pub keep_open: bool,
 }
 

@@ -16,52 +16,49 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest revision that is read, in bytes.
+/// Maximum size of a revision record, in bytes.
 const MAX_REVISION: u64 = 4 << 20;
-/// Files and folders of one overlay that are copied, at most.
+/// Maximum number of copied files and folders of one overlay.
 const MAX_COPIED: usize = 8192;
-/// What of an overlay's folder is for people and tests.
+/// The golden files of an overlay, which are not archived.
 const GOLDEN: &str = "golden";
 
 /// The folder of revisions. One writer at a time: a reload.
-pub struct KeptRevisions {
+pub struct RevisionArchive {
     dir: PathBuf,
 }
 
-impl KeptRevisions {
-    /// The revisions below a state folder. Nothing is read.
+impl RevisionArchive {
+    /// Uses the archive below a state folder. Nothing is read.
     pub fn new(state_dir: &Path) -> Self {
-        KeptRevisions { dir: state_dir.join("revisions") }
+        RevisionArchive { dir: state_dir.join("revisions") }
     }
 
     fn path(&self, generation: Generation) -> PathBuf {
         self.dir.join(format!("{generation}.json"))
     }
 
-    /// The folder that holds one overlay as it was, and nothing else.
+    /// The folder with the archived copy of one overlay.
     pub fn overlay_dir(&self, digest: &Digest) -> PathBuf {
         self.dir.join("overlays").join(digest.to_string())
     }
 
-    /// Copies the folder of an overlay, unless it is kept already. Blocks.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
+    /// Copies the folder of an overlay, unless it is archived already. Blocks.
     pub fn put_overlay(&self, name: &OverlayName, digest: &Digest, folder: &Path) -> Result<(), ArchiveError> {
-        let place = self.overlay_dir(digest);
-        if place.exists() {
+        let destination = self.overlay_dir(digest);
+        if destination.exists() {
             return Ok(());
         }
-        let fresh = self.dir.join(".new");
-        let copied = remove(&fresh)
-            .and_then(|()| fs::create_dir_all(fresh.join(name.as_str())))
-            .and_then(|()| copy(folder, &fresh.join(name.as_str()), &mut 0, Some(GOLDEN)))
+        let temporary = self.dir.join(".new");
+        let copied = remove(&temporary)
+            .and_then(|()| fs::create_dir_all(temporary.join(name.as_str())))
+            .and_then(|()| copy(folder, &temporary.join(name.as_str()), &mut 0, Some(GOLDEN)))
             .and_then(|()| fs::create_dir_all(self.dir.join("overlays")))
-            .and_then(|()| fs::rename(&fresh, &place));
-        copied.map_err(|source| ArchiveError::Io { path: place, source })
+            .and_then(|()| fs::rename(&temporary, &destination));
+        copied.map_err(|source| ArchiveError::Io { path: destination, source })
     }
 
-    /// Throws an overlay away that turned out to be another one: it was edited while it was copied.
+    /// Removes the copy of an overlay.
     pub fn remove_overlay(&self, digest: &Digest) {
         let _ = remove(&self.overlay_dir(digest));
     }
@@ -76,25 +73,19 @@ impl KeptRevisions {
         read.map(|()| found).map_err(|source| ArchiveError::Io { path: dir, source })
     }
 
-    /// Keeps a revision as text. Blocks.
-    ///
-    /// # Errors
-    /// The file cannot be written.
+    /// Archives the text of a revision. Blocks.
     pub fn put(&self, generation: Generation, text: &[u8]) -> Result<(), ArchiveError> {
-        let (path, fresh) = (self.path(generation), self.dir.join(".new.json"));
-        let written = fs::create_dir_all(&self.dir).and_then(|()| fs::write(&fresh, text));
-        written.and_then(|()| fs::rename(&fresh, &path)).map_err(|source| ArchiveError::Io { path, source })
+        let (path, temporary) = (self.path(generation), self.dir.join(".new.json"));
+        let written = fs::create_dir_all(&self.dir).and_then(|()| fs::write(&temporary, text));
+        written.and_then(|()| fs::rename(&temporary, &path)).map_err(|source| ArchiveError::Io { path, source })
     }
 
-    /// The text of a revision. Blocks.
-    ///
-    /// # Errors
-    /// It is not kept.
+    /// Reads the text of a revision. Blocks.
     pub fn get(&self, generation: Generation) -> Result<Vec<u8>, ArchiveError> {
         super::generation_archive::read(&self.path(generation), MAX_REVISION, || generation.0.short())
     }
 
-    /// Throws away what is not among these. Blocks. What cannot be removed stays until the next time.
+    /// Removes all other revisions and overlays. A file that cannot be removed stays until the next sweep. Blocks.
     pub fn sweep(&self, revisions: &BTreeSet<Generation>, overlays: &BTreeSet<Digest>) {
         let names = |dir: &Path| -> Vec<String> {
             let entries = fs::read_dir(dir).into_iter().flatten().flatten();
@@ -102,7 +93,7 @@ impl KeptRevisions {
         };
         for name in names(&self.dir) {
             let generation = name.strip_suffix(".json").and_then(|name| name.parse().ok());
-            if let Some(generation) = generation.filter(|one| !revisions.contains(one)) {
+            if let Some(generation) = generation.filter(|generation| !revisions.contains(generation)) {
                 let _ = fs::remove_file(self.path(generation));
             }
         }
@@ -121,9 +112,8 @@ fn remove(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Files with their modes and links as links: all that reading an overlay looks at. Its goldens are not; a folder of that name
-/// elsewhere in it is.
-fn copy(from: &Path, to: &Path, count: &mut usize, without: Option<&str>) -> io::Result<()> {
+/// Copies files with their modes, and links as links. Skips the entry `excluded` of the top folder.
+fn copy(from: &Path, to: &Path, count: &mut usize, excluded: Option<&str>) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         *count += 1;
@@ -134,7 +124,7 @@ fn copy(from: &Path, to: &Path, count: &mut usize, without: Option<&str>) -> io:
         if kind.is_symlink() {
             std::os::unix::fs::symlink(fs::read_link(&path)?, &target)?;
         } else if kind.is_dir() {
-            if without.is_none_or(|name| entry.file_name() != name) {
+            if excluded.is_none_or(|name| entry.file_name() != name) {
                 fs::create_dir(&target)?;
                 copy(&path, &target, count, None)?;
             }
@@ -145,7 +135,7 @@ fn copy(from: &Path, to: &Path, count: &mut usize, without: Option<&str>) -> io:
     Ok(())
 }
 
-/// The copy is bounded, so this is.
+/// Bounded by the bounds of the copy.
 fn digests(dir: &Path, prefix: &str, found: &mut BTreeMap<String, Digest>) -> io::Result<()> {
     use std::os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _};
     for entry in fs::read_dir(dir)? {
@@ -174,7 +164,7 @@ mod tests {
     fn overlay_copy_keeps_modes_and_links_and_is_removed_when_unused() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let (folder, store) = (dir.path().join("motd"), KeptRevisions::new(dir.path()));
+        let (folder, store) = (dir.path().join("motd"), RevisionArchive::new(dir.path()));
         fs::create_dir_all(folder.join("rootfs/etc/golden")).unwrap();
         fs::create_dir_all(folder.join("golden")).unwrap();
         fs::write(folder.join("rootfs/etc/run"), "x").unwrap();

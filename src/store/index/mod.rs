@@ -1,10 +1,10 @@
 //! Indexes in memory, derived from the records and updated with them.
 //!
-//! | module | what it finds |
+//! | module | content |
 //! | --- | --- |
-//! | `sessions` | boot sessions, and which ones to drop |
+//! | `sessions` | retention of boot sessions |
 //! | `tasks` | tasks by state and by node |
-//! | `vm_index` | VMs, slots, and what each node has allocated |
+//! | `vm_index` | VMs, slots, and the allocations of each node |
 //! | `nic_index` | VM NICs by MAC address and by IP address |
 //! | `range_set` | the next free IP address |
 //! | `unavailable_units` | units of a node that cannot be allocated |

@@ -15,18 +15,18 @@ use std::{
     net::Ipv4Addr,
 };
 
-/// Changes that are told one by one to who was away; beyond it all cards are.
+/// Maximum number of changes that a reader receives incrementally; beyond it, the reader receives all NICs.
 const RECENT: usize = 4096;
 
-/// Indexes. Two machines that an older meshd recorded may share a card or an address: the one with the lower UUID has it.
+/// NICs by MAC and IP address. Two VMs recorded by an older meshd may share an address: the VM with the lower UUID owns it.
 #[derive(Default)]
-pub(crate) struct Cards {
+pub(crate) struct NicIndex {
     macs: BTreeSet<(MacAddr, SystemUuid)>,
     addresses: BTreeSet<(Ipv4Addr, SystemUuid)>,
-    /// The addresses once more.
-    given: RangeSet,
+    /// The keys of `addresses`.
+    reserved_addresses: RangeSet,
     leases: BTreeSet<(SystemUuid, Ipv4Addr)>,
-    /// Counts changes; the last one of `recent` is this one.
+    /// Number of changes; the last one is the end of `recent`.
     revision: u64,
     recent: VecDeque<MacAddr>,
 }
@@ -36,14 +36,14 @@ fn holder<K: Copy + Ord>(index: &BTreeSet<(K, SystemUuid)>, key: K) -> Option<Sy
     (*found == key).then_some(*uuid)
 }
 
-impl Cards {
+impl NicIndex {
     pub(crate) fn add(&mut self, vm: &Vm) {
         for nic in vm.own_nics() {
             self.macs.insert((nic.mac, vm.uuid()));
             self.changed(nic.mac);
             if let Some(address) = site_address(nic) {
                 self.addresses.insert((address, vm.uuid()));
-                self.given.insert(address);
+                self.reserved_addresses.insert(address);
             }
         }
     }
@@ -55,7 +55,7 @@ impl Cards {
             if let Some(address) = site_address(nic) {
                 self.addresses.remove(&(address, vm.uuid()));
                 if holder(&self.addresses, address).is_none() {
-                    self.given.remove(address);
+                    self.reserved_addresses.remove(address);
                 }
             }
         }
@@ -69,10 +69,10 @@ impl Cards {
         }
     }
 
-    fn lease(&mut self, lease: &Lease, is_there: bool) {
+    fn lease(&mut self, lease: &Lease, is_added: bool) {
         let Some(vm) = lease.vm else { return };
         let key = (vm, lease.address);
-        if is_there {
+        if is_added {
             self.leases.insert(key)
         } else {
             self.leases.remove(&key)
@@ -81,34 +81,36 @@ impl Cards {
 }
 
 impl Model {
-    /// The virtual machine that has a card of this MAC address.
+    /// The VM with a NIC of this MAC address.
     pub fn vm_of_mac(&self, mac: MacAddr) -> Option<&Vm> {
-        self.vm(holder(&self.work.cards.macs, mac)?)
+        self.vm(holder(&self.work.nics.macs, mac)?)
     }
 
-    /// The virtual machine for which an address of the site's networks is reserved.
+    /// The VM for which an address of the site is reserved.
     pub fn vm_at(&self, address: Ipv4Addr) -> Option<&Vm> {
-        self.vm(holder(&self.work.cards.addresses, address)?)
+        self.vm(holder(&self.work.nics.addresses, address)?)
     }
 
-    /// The first address from this one on that is reserved for no virtual machine.
+    /// The first address, from `from` on, that is reserved for no VM.
     pub fn next_free_of_vms(&self, from: Ipv4Addr) -> Option<Ipv4Addr> {
-        self.work.cards.given.next_free(from)
+        self.work.nics.reserved_addresses.next_free(from)
     }
 
-    /// How many changes of cards there were since the start.
-    pub fn card_revision(&self) -> u64 {
-        self.work.cards.revision
+    /// Number of changes of NICs since the start.
+    pub fn nic_revision(&self) -> u64 {
+        self.work.nics.revision
     }
 
-    /// What of the cards is new to who has seen them at this revision; `None`: never.
-    pub fn cards_since(&self, seen: Option<u64>) -> NicChanges {
-        let cards = &self.work.cards;
-        let behind = seen.map(|seen| cards.revision.saturating_sub(seen)).and_then(|count| usize::try_from(count).ok());
-        match behind.filter(|count| *count <= cards.recent.len()) {
+    /// Changes of NICs since a revision; all NICs for `None` or an old revision.
+    pub fn vm_nics_since(&self, known_revision: Option<u64>) -> NicChanges {
+        let index = &self.work.nics;
+        let missed = known_revision
+            .map(|known_revision| index.revision.saturating_sub(known_revision))
+            .and_then(|count| usize::try_from(count).ok());
+        match missed.filter(|count| *count <= index.recent.len()) {
             Some(count) => {
-                let changed: BTreeSet<MacAddr> = cards.recent.iter().rev().take(count).copied().collect();
-                NicChanges::Changed(changed.into_iter().map(|mac| (mac, self.card(mac))).collect())
+                let changed: BTreeSet<MacAddr> = index.recent.iter().rev().take(count).copied().collect();
+                NicChanges::Changed(changed.into_iter().map(|mac| (mac, self.nic(mac))).collect())
             }
             None => {
                 let mut all: BTreeMap<MacAddr, ReservedNic> = BTreeMap::new();
@@ -120,37 +122,37 @@ impl Model {
         }
     }
 
-    fn card(&self, mac: MacAddr) -> Option<ReservedNic> {
+    fn nic(&self, mac: MacAddr) -> Option<ReservedNic> {
         self.vm_of_mac(mac)?.reserved_nics().find(|nic| nic.mac == mac)
     }
 
-    /// What is leased to the cards of a virtual machine.
+    /// Leases of a VM's NICs.
     pub fn leases_of_vm(&self, vm: SystemUuid) -> impl Iterator<Item = &Lease> {
-        let own = self.work.cards.leases.range((vm, Ipv4Addr::UNSPECIFIED)..=(vm, Ipv4Addr::BROADCAST));
+        let own = self.work.nics.leases.range((vm, Ipv4Addr::UNSPECIFIED)..=(vm, Ipv4Addr::BROADCAST));
         own.filter_map(|(_, address)| self.lease(*address))
     }
 
-    /// Leases of cards of virtual machines that are on record no more.
+    /// Leases of VMs without a record.
     pub fn stale_leases(&self) -> impl Iterator<Item = &Lease> {
-        let gone = self.work.cards.leases.iter().filter(|(vm, _)| self.vm(*vm).is_none());
+        let gone = self.work.nics.leases.iter().filter(|(vm, _)| self.vm(*vm).is_none());
         gone.filter_map(|(_, address)| self.lease(*address))
     }
 
     pub(crate) fn put_lease(&mut self, lease: Lease) {
         self.remove_lease(lease.address);
-        self.work.cards.lease(&lease, true);
+        self.work.nics.lease(&lease, true);
         self.leases.insert(lease.address, lease);
     }
 
     pub(crate) fn remove_lease(&mut self, address: Ipv4Addr) {
         if let Some(lease) = self.leases.remove(&address) {
-            self.work.cards.lease(&lease, false);
+            self.work.nics.lease(&lease, false);
         }
     }
 }
 
 impl Tx<'_> {
-    /// Forgets a virtual machine, and every lease of its cards.
+    /// Removes a VM and all leases of its NICs.
     pub fn remove_vm(&mut self, uuid: SystemUuid) {
         let leases: Vec<Ipv4Addr> = self.before().leases_of_vm(uuid).map(|lease| lease.address).collect();
         leases.into_iter().for_each(|address| self.remove_lease(address));

@@ -75,7 +75,7 @@ async fn nics_of_a_vm_are_found_until_its_record_and_leases_are_removed() {
 async fn incremental_scan_reports_exactly_the_changed_nics() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
-    let news = |seen| store.read(|model| (model.card_revision(), model.cards_since(seen)));
+    let news = |seen| store.read(|model| (model.nic_revision(), model.vm_nics_since(seen)));
     change(&store, |tx| tx.put_vm(vm(1))).await;
     let (seen, NicChanges::All(all)) = news(None) else { panic!("nothing was seen before") };
     assert_eq!(

@@ -3,24 +3,21 @@
 use rangemap::RangeInclusiveSet;
 use std::net::Ipv4Addr;
 
-/// A set of addresses.
 #[derive(Debug, Default)]
 pub(crate) struct RangeSet(RangeInclusiveSet<u32>);
 
 impl RangeSet {
-    /// Puts one in.
     pub(crate) fn insert(&mut self, address: Ipv4Addr) {
         let address = u32::from(address);
         self.0.insert(address..=address);
     }
 
-    /// Takes one out.
     pub(crate) fn remove(&mut self, address: Ipv4Addr) {
         let address = u32::from(address);
         self.0.remove(address..=address);
     }
 
-    /// The first from this one on that is not in the set; `None` where there is none.
+    /// The first address, from `from` on, that is not in the set.
     pub(crate) fn next_free(&self, from: Ipv4Addr) -> Option<Ipv4Addr> {
         match self.0.get(&u32::from(from)) {
             Some(taken) => taken.end().checked_add(1).map(Ipv4Addr::from),

@@ -1,50 +1,49 @@
-//! Retention of boot sessions: sessions of unknown machines go before those of nodes.
+//! Retention of boot sessions: sessions of unapproved machines are removed before those of nodes.
 
-use crate::{MAX_IDLE_SESSIONS, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_STRANGER_SESSIONS, Model};
+use crate::{MAX_DHCP_ONLY_SESSIONS, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNAPPROVED_SESSIONS, Model};
 use meshd_model::fleet::{BootSession, Node, Phase, Stage, StageMark};
 use meshd_types::{BootSessionId, Timestamp, fail};
 
-/// Which session came first: in the order in which they were stored, whatever the clock said then. Those of an older meshd, which wrote
-/// no order down, go by their time and before all others.
+/// Sorts sessions by the order in which they were stored, independent of the clock. Sessions of an older meshd without that order come
+/// first, by time.
 pub(crate) type Age = (u64, Timestamp, BootSessionId);
 
-/// The age of a session.
 pub(crate) fn age(session: &BootSession) -> Age {
     (session.order, session.opened_at, session.id)
 }
 
 impl Model {
-    /// Sessions that have to go when one more of this MAC is kept, beside `more` that are kept in the same transaction and
-    /// those that go in it.
+    /// Sessions to remove for a new one. The transaction has already added `added_sessions`, and removes those of `is_removed`.
     pub(crate) fn surplus_sessions(
         &self,
         newcomer: &BootSession,
-        more: isize,
-        goes: impl Fn(&BootSessionId) -> bool,
+        added_sessions: isize,
+        is_removed: impl Fn(&BootSessionId) -> bool,
     ) -> Vec<BootSessionId> {
-        let stays = |(.., id): &&Age| !goes(id);
-        let own = || self.by_mac.get(&newcomer.mac).into_iter().flatten().filter(stays);
-        let too_many = (own().count() + 1).saturating_sub(MAX_SESSIONS_PER_MAC);
-        let mut surplus: Vec<_> = own().take(too_many).map(|(.., id)| *id).collect();
-        let over = |count: usize, bound: usize| (count.saturating_add_signed(more) + 1).saturating_sub(bound);
-        // A flood of invented MAC addresses drives out itself before it drives out the boots of nodes.
-        let (is_stranger, is_idle) = self.is_stranger(newcomer);
-        let excess = if is_idle { over(self.idle.len(), MAX_IDLE_SESSIONS) } else { 0 };
-        surplus.extend(self.idle.iter().filter(stays).map(|(.., id)| *id).take(excess));
-        let excess = if is_stranger { over(self.strangers.len(), MAX_STRANGER_SESSIONS) } else { 0 };
-        let oldest = self.idle.iter().chain(&self.strangers).filter(stays).map(|(.., id)| *id);
+        let is_kept = |(.., id): &&Age| !is_removed(id);
+        let of_mac = || self.sessions_by_mac.get(&newcomer.mac).into_iter().flatten().filter(is_kept);
+        let too_many = (of_mac().count() + 1).saturating_sub(MAX_SESSIONS_PER_MAC);
+        let mut surplus: Vec<_> = of_mac().take(too_many).map(|(.., id)| *id).collect();
+        let over = |count: usize, bound: usize| (count.saturating_add_signed(added_sessions) + 1).saturating_sub(bound);
+        // A flood of invented MAC addresses evicts its own sessions before those of nodes.
+        let (unapproved_kind, is_dhcp_only) = self.unapproved_kind(newcomer);
+        let excess = if is_dhcp_only { over(self.dhcp_only_sessions.len(), MAX_DHCP_ONLY_SESSIONS) } else { 0 };
+        surplus.extend(self.dhcp_only_sessions.iter().filter(is_kept).map(|(.., id)| *id).take(excess));
+        let excess = if unapproved_kind { over(self.unapproved_sessions.len(), MAX_UNAPPROVED_SESSIONS) } else { 0 };
+        let oldest =
+            self.dhcp_only_sessions.iter().chain(&self.unapproved_sessions).filter(is_kept).map(|(.., id)| *id);
         surplus.extend(oldest.take(excess.saturating_sub(surplus.len())));
         let excess = over(self.sessions.len(), MAX_SESSIONS).saturating_sub(surplus.len());
-        surplus.extend(self.by_age.iter().filter(stays).map(|(.., id)| *id).take(excess));
+        surplus.extend(self.sessions_by_age.iter().filter(is_kept).map(|(.., id)| *id).take(excess));
         surplus
     }
 
-    /// Whether a session is of a machine that nobody let in; and whether that came no further than DHCP.
-    pub(crate) fn is_stranger(&self, session: &BootSession) -> (bool, bool) {
-        let is_let_in = |node: &Node| !matches!(node.phase, Phase::Discovered | Phase::Removed);
-        let own = session.node.and_then(|id| self.nodes.get(&id)).or_else(|| self.node_of_mac(session.mac));
-        let is_stranger = !own.is_some_and(is_let_in) && fail::defends("stranger-sessions");
+    /// Whether a session belongs to an unapproved machine, and whether such a machine reached DHCP only.
+    pub(crate) fn unapproved_kind(&self, session: &BootSession) -> (bool, bool) {
+        let is_approved = |node: &Node| !matches!(node.phase, Phase::Discovered | Phase::Removed);
+        let node = session.node.and_then(|id| self.nodes.get(&id)).or_else(|| self.node_of_mac(session.mac));
+        let unapproved_kind = !node.is_some_and(is_approved) && fail::defends("stranger-sessions");
         let is_dhcp = |mark: &StageMark| matches!(mark.stage, Stage::Dhcp | Stage::IpxeDhcp | Stage::OsDhcp);
-        (is_stranger, is_stranger && session.stages.iter().all(is_dhcp))
+        (unapproved_kind, unapproved_kind && session.stages.iter().all(is_dhcp))
     }
 }

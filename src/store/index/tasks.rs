@@ -1,17 +1,17 @@
-//! Tasks in memory: all, those that wait, and those of each node.
+//! Tasks in memory: all, open ones, and the task of each node.
 
 use crate::{MAX_TASKS, Model, tx::Change};
 use meshd_model::work::task::Task;
 use meshd_types::{NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All tasks on record, and what is derived of them.
+/// All tasks, with derived indexes.
 #[derive(Default)]
 pub(crate) struct Tasks {
     all: BTreeMap<TaskId, Task>,
-    /// The task that has a node for itself.
+    /// The task that occupies a node.
     claims: BTreeMap<NodeId, TaskId>,
-    /// Those that wait for something.
+    /// Tasks that are not settled.
     open: BTreeSet<TaskId>,
 }
 
@@ -44,7 +44,7 @@ impl Tasks {
         }
     }
 
-    /// Tasks that have to go when one more comes: the oldest that are over.
+    /// The oldest finished tasks to remove for a new one.
     pub(crate) fn surplus(&self) -> Vec<TaskId> {
         let excess = (self.all.len() + 1).saturating_sub(MAX_TASKS);
         let mut over: Vec<_> =
@@ -64,12 +64,12 @@ impl Model {
         self.tasks.all.get(&id)
     }
 
-    /// The task that has a node for itself.
+    /// The task that occupies a node.
     pub fn task_on(&self, node: NodeId) -> Option<&Task> {
         self.tasks.claims.get(&node).and_then(|id| self.task(*id))
     }
 
-    /// Tasks that wait for something: they run, end, or a node of theirs is not known to be free.
+    /// Tasks that run or end, or whose nodes are not known to be free.
     pub fn open_tasks(&self) -> impl Iterator<Item = &Task> {
         self.tasks.open.iter().filter_map(|id| self.task(*id))
     }

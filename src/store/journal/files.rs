@@ -15,15 +15,15 @@ use std::{
     sync::Arc,
 };
 
-/// Where the [witness](super::commit_marker) is.
+/// The [commit marker](super::commit_marker).
 pub(super) const COMMIT_MARKER: &str = "acknowledged";
-/// Made by an operator who accepts a journal without its marker; removed when it was used.
+/// Created by an operator to accept a journal without marker; removed after use.
 pub(super) const ACCEPTED: &str = "accept-without-marker";
-/// Held by the one meshd that has the store open.
+/// Locked by the meshd that uses the store.
 pub(super) const LOCK: &str = "lock";
-/// A file that is not whole yet.
-const FRESH: &str = ".new";
-/// Records are put together up to so many bytes to a frame.
+/// Suffix of an incomplete file.
+const TEMPORARY_SUFFIX: &str = ".new";
+/// Minimum size of a frame of initial records, in bytes.
 const FRAME: usize = 1 << 20;
 
 /// The two kinds of files. Number 7 of one goes with number 7 of the other.
@@ -52,83 +52,83 @@ impl Kind {
     }
 }
 
-/// What stands in the first frame of a file.
+/// The first frame of a file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Header {
     /// [`VERSION`](crate::VERSION).
     pub(super) version: String,
     pub(super) number: u64,
-    /// How many records follow with the same sequence: a file that lacks some is damaged.
+    /// Number of records that follow with the same sequence; a file with fewer is damaged.
     pub(super) records: u64,
-    /// By kind of numbered records, the number that the next one has: after a numbered file, and at the begin of a journal.
+    /// The next number of each kind of numbered records: after a numbered file, or at the start of a journal.
     pub(super) next: BTreeMap<String, u64>,
-    /// It holds every numbered record that is kept, also those of the files before it, which are not needed any more.
+    /// The file contains all numbered records; earlier files are no longer needed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_merged: bool,
 }
 
-/// A key and its value; without one, the record of the key is no more.
+/// A key and its value; `None` removes the record.
 pub(super) type KeyValue<K, V> = (K, Option<V>);
 
-/// A file that is whole and in its place.
-pub(super) struct Whole {
+/// A file that was written completely and renamed.
+pub(super) struct WrittenFile {
     pub(super) file: Arc<File>,
     pub(super) length: u64,
     pub(super) check: Check,
-    /// Where the numbered records in it stand.
+    /// Locations of its numbered records.
     pub(super) numbered: Vec<(Log, u64, ValueLocation)>,
 }
 
-/// Makes a folder that its owner alone may read, unless it is there.
+/// Creates a folder that only its owner may read.
 pub(super) fn make_folder(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Writes a file beside its place, flushes it and renames it: after a crash it is there whole or not at all.
-pub(super) fn write_whole(
+/// Writes a file under a temporary name, flushes and renames it: after a crash the file is complete or absent.
+pub(super) fn write_atomically(
     dir: &Path,
     kind: Kind,
     seq: u64,
     header: &Header,
     records: impl Iterator<Item = io::Result<KeyValue<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
-) -> io::Result<Whole> {
-    let fresh = dir.join(format!("{}{FRESH}", kind.name(header.number)));
-    let written = write_fresh(&fresh, seq, header, records).and_then(|whole| {
+) -> io::Result<WrittenFile> {
+    let temporary = dir.join(format!("{}{TEMPORARY_SUFFIX}", kind.name(header.number)));
+    let written = write_temporary(&temporary, seq, header, records).and_then(|whole| {
         let folder = File::open(dir)?;
         fail::point("store-whole");
-        put_in_place(&fresh, &kind.path(dir, header.number), || {
+        rename_and_flush(&temporary, &kind.path(dir, header.number), || {
             fail::point("store-renamed");
             folder.sync_all()
         })?;
         Ok(whole)
     });
     if written.is_err() {
-        // It takes room that may be what is missing.
-        let _ = fs::remove_file(&fresh);
+        // The partial file may be what fills the disk.
+        let _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// Renames a file and flushes its folder. A journal that is in its place while the one before it goes on would be taken for the newer
-/// one at the next start: if its place cannot be flushed, it does not stay there.
-pub(super) fn put_in_place(fresh: &Path, place: &Path, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    fs::rename(fresh, place)?;
+/// Renames a file and flushes its folder. If the flush fails, the file is removed: the next start would use this journal although the
+/// previous one continues.
+pub(super) fn rename_and_flush(temporary: &Path, place: &Path, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    fs::rename(temporary, place)?;
     flush().inspect_err(|_| {
         let _ = fs::remove_file(place);
         let _ = flush();
     })
 }
 
-fn write_fresh(
-    fresh: &Path,
+fn write_temporary(
+    temporary: &Path,
     seq: u64,
     header: &Header,
     records: impl Iterator<Item = io::Result<KeyValue<impl AsRef<[u8]>, impl AsRef<[u8]>>>>,
-) -> io::Result<Whole> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(fresh)?;
+) -> io::Result<WrittenFile> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
     let file = Arc::new(file);
     let (mut length, mut check, mut numbered) = (0, Check::default(), Vec::new());
-    // Gives where the frame begins.
+    // Returns the offset of the frame.
     let mut put = |body: &[u8]| {
         let mut bytes = Vec::with_capacity(body.len() + HEAD);
         check = frame::write(&mut bytes, check, seq, body);
@@ -137,7 +137,7 @@ fn write_fresh(
         (&*file).write_all(&bytes).map(|()| begin)
     };
     put(&serde_json::to_vec(header).map_err(io::Error::other)?)?;
-    let (mut body, mut places) = (Vec::new(), Vec::new());
+    let (mut body, mut locations) = (Vec::new(), Vec::new());
     for record in records {
         let (key, value) = record?;
         let (key, value) = (key.as_ref(), value.as_ref().map(AsRef::as_ref));
@@ -147,38 +147,38 @@ fn write_fresh(
         };
         frame::put(&mut body, key, value);
         if let Some((log, number)) = Log::of(key) {
-            places.push((log, number, body.len() - value.len(), value.len()));
+            locations.push((log, number, body.len() - value.len(), value.len()));
         }
         if body.len() >= FRAME {
-            numbered.extend(placed(&file, put(&body)?, &mut places));
+            numbered.extend(value_locations(&file, put(&body)?, &mut locations));
             body.clear();
         }
     }
     if !body.is_empty() {
-        numbered.extend(placed(&file, put(&body)?, &mut places));
+        numbered.extend(value_locations(&file, put(&body)?, &mut locations));
     }
     file.sync_all()?;
-    Ok(Whole { file, length, check, numbered })
+    Ok(WrittenFile { file, length, check, numbered })
 }
 
-/// Places within a file from those within the body of a frame that begins at `begin`.
-fn placed<'a>(
+/// Converts offsets in the body of a frame at `begin` to locations in the file.
+fn value_locations<'a>(
     file: &'a Arc<File>,
     begin: u64,
-    places: &'a mut Vec<(Log, u64, usize, usize)>,
+    locations: &'a mut Vec<(Log, u64, usize, usize)>,
 ) -> impl Iterator<Item = (Log, u64, ValueLocation)> + 'a {
-    places.drain(..).map(move |(log, number, at, length)| {
+    locations.drain(..).map(move |(log, number, at, length)| {
         (log, number, ValueLocation { file: Arc::clone(file), at: begin + (HEAD + at) as u64, length })
     })
 }
 
-/// The numbers of all files of a kind, in order. Files that were never whole are removed.
+/// The sorted numbers of all files of a kind. Removes incomplete files.
 pub(super) fn numbers(dir: &Path, kind: Kind) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         let Some(rest) = name.strip_prefix(kind.word()).and_then(|rest| rest.strip_prefix('-')) else { continue };
-        if rest.ends_with(FRESH) {
+        if rest.ends_with(TEMPORARY_SUFFIX) {
             fs::remove_file(dir.join(&name))?;
         } else if let Ok(number) = rest.parse() {
             found.push(number);

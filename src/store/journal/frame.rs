@@ -17,19 +17,19 @@ const CHECK: usize = 16;
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 
-/// What a frame's bytes and all before them come to.
+/// The checksum of a frame and all frames before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Check([u8; CHECK]);
 
 impl Check {
-    /// Of a frame after another one.
+    /// The checksum of the next frame.
     pub(super) fn of(self, seq: u64, body: &[u8]) -> Self {
         let digest = Digest::of_fields([&self.0[..], &seq.to_le_bytes(), body]);
         Check(std::array::from_fn(|at| digest.0[at]))
     }
 }
 
-/// Appends a frame; gives its check. The body begins [`HEAD`] bytes after the end that `out` had.
+/// Appends a frame and returns its checksum. The body begins [`HEAD`] bytes after the previous end of `out`.
 pub(super) fn write(out: &mut Vec<u8>, before: Check, seq: u64, body: &[u8]) -> Check {
     let length = u32::try_from(body.len()).expect("one change is far below 4 GiB");
     let check = before.of(seq, body);
@@ -40,7 +40,6 @@ pub(super) fn write(out: &mut Vec<u8>, before: Check, seq: u64, body: &[u8]) -> 
     check
 }
 
-/// A frame as it was written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
     pub(super) seq: u64,
@@ -50,17 +49,17 @@ pub(super) struct Frame<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// The frames of a file, as far as they are what was written.
+/// Iterates over the valid frames at the beginning of a file.
 pub(super) struct Frames<'a> {
     bytes: &'a [u8],
-    /// How many bytes are good so far.
-    pub(super) good: usize,
+    /// Length of the valid frames so far, in bytes.
+    pub(super) valid: usize,
     check: Check,
 }
 
 impl<'a> Frames<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
-        Frames { bytes, good: 0, check: Check::default() }
+        Frames { bytes, valid: 0, check: Check::default() }
     }
 }
 
@@ -68,7 +67,7 @@ impl<'a> Iterator for Frames<'a> {
     type Item = Frame<'a>;
 
     fn next(&mut self) -> Option<Frame<'a>> {
-        let (length, rest) = self.bytes.get(self.good..)?.split_first_chunk::<4>()?;
+        let (length, rest) = self.bytes.get(self.valid..)?.split_first_chunk::<4>()?;
         let (seq, rest) = rest.split_first_chunk::<8>()?;
         let (check, rest) = rest.split_first_chunk::<CHECK>()?;
         let body = rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
@@ -76,22 +75,21 @@ impl<'a> Iterator for Frames<'a> {
         if self.check.of(seq, body) != check {
             return None;
         }
-        let at = self.good + HEAD;
-        self.good = at + body.len();
+        let at = self.valid + HEAD;
+        self.valid = at + body.len();
         self.check = check;
         Some(Frame { seq, check, at, body })
     }
 }
 
-/// What happens to one record.
+/// The change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Op<'a> {
     pub(super) key: &'a [u8],
-    /// Its new value, and where in the body that stands; `None`: it is removed.
+    /// The new value with its range in the body; `None` removes the record.
     pub(super) value: Option<(&'a [u8], Range<usize>)>,
 }
 
-/// Appends that a record has this value now.
 pub(super) fn put(body: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     body.push(PUT);
     write_key(body, key);
@@ -100,7 +98,6 @@ pub(super) fn put(body: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     body.extend_from_slice(value);
 }
 
-/// Appends that a record is gone.
 pub(super) fn remove(body: &mut Vec<u8>, key: &[u8]) {
     body.push(REMOVE);
     write_key(body, key);
@@ -112,7 +109,7 @@ fn write_key(body: &mut Vec<u8>, key: &[u8]) {
     body.extend_from_slice(key);
 }
 
-/// What stands in a body; `None` at the end of it if it is no body.
+/// Parses a body. The last item is `None` if the body is invalid.
 pub(super) fn ops(body: &[u8]) -> impl Iterator<Item = Option<Op<'_>>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -168,11 +165,11 @@ mod tests {
         let mut frames = Frames::of(&bytes);
         let read: Vec<_> = frames.by_ref().map(|frame| (frame.seq, frame.body.to_vec())).collect();
         assert_eq!(read, [(1, bodies[0].clone()), (2, bodies[1].clone()), (3, bodies[2].clone())]);
-        assert_eq!(frames.good, bytes.len());
+        assert_eq!(frames.valid, bytes.len());
         let second = file(&bodies[..2]).len();
         for cut in second..bytes.len() {
             let mut frames = Frames::of(&bytes[..cut]);
-            assert_eq!((frames.by_ref().count(), frames.good), (2, second), "cut at {cut}");
+            assert_eq!((frames.by_ref().count(), frames.valid), (2, second), "cut at {cut}");
         }
     }
 
@@ -182,9 +179,9 @@ mod tests {
         let one = file(&bodies[..1]).len();
         let bytes = file(&bodies);
         let parts: Vec<&[u8]> = bytes.chunks(one).collect();
-        for (order, good) in [(vec![0, 2], 1), (vec![0, 0, 1], 1), (vec![1, 0, 2], 0), (vec![0, 1, 1], 2)] {
+        for (order, valid) in [(vec![0, 2], 1), (vec![0, 0, 1], 1), (vec![1, 0, 2], 0), (vec![0, 1, 1], 2)] {
             let shuffled: Vec<u8> = order.iter().flat_map(|at| parts[*at]).copied().collect();
-            assert_eq!(Frames::of(&shuffled).count(), good, "{order:?}");
+            assert_eq!(Frames::of(&shuffled).count(), valid, "{order:?}");
         }
     }
 
@@ -200,7 +197,7 @@ mod tests {
             bytes[place] ^= with;
             let mut frames = Frames::of(&bytes);
             prop_assert!(frames.by_ref().count() < bodies.len());
-            prop_assert!(frames.good <= place);
+            prop_assert!(frames.valid <= place);
         }
 
         #[test]

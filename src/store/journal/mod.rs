@@ -1,6 +1,6 @@
 //! The journal: a key-value map stored as a log of changes.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `commit_marker` | the commit marker: a small file with the position of the last acknowledged change |
 //! | `files` | file names of the journal, and atomic writes |
@@ -38,7 +38,7 @@ pub use numbered::{AUDIT, EVENTS, Log, Newest, Oldest};
 
 use super::VERSION;
 use commit_marker::CommitMarker;
-use files::{Header, Kind, write_whole};
+use files::{Header, Kind, write_atomically};
 use frame::{Check, Frames, HEAD};
 use meshd_types::fail;
 use numbered::{Index, ValueLocation};
@@ -52,24 +52,24 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// A journal is written anew when it has grown by so many bytes, and to twice its size.
-const RENEW_AFTER: u64 = 32 << 20;
+/// A journal is compacted when it has grown by this many bytes, and to twice its initial size.
+const COMPACT_AFTER: u64 = 32 << 20;
 
-/// With less room on its disk, in bytes, the next change may not be written.
-const MIN_ROOM: u64 = 64 << 10;
+/// Minimum free space of the disk, in bytes; with less, the next change may fail.
+const MIN_SPACE: u64 = 64 << 10;
 
-/// Where in the body of a change a value begins, and its length; `None`: the record is removed.
-type Within = Option<(usize, usize)>;
+/// Offset and length of a value in the body of a change; `None`: the record is removed.
+type BodyRange = Option<(usize, usize)>;
 
-/// A change in the making: all of it happens, or nothing.
+/// An atomic change.
 #[derive(Debug, Default)]
 pub struct Batch {
     body: Vec<u8>,
-    numbered: Vec<(Log, u64, Within)>,
+    numbered: Vec<(Log, u64, BodyRange)>,
 }
 
 impl Batch {
-    /// A record has this value from now on.
+    /// Sets the value of a record.
     pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
         frame::put(&mut self.body, key, value);
@@ -78,7 +78,7 @@ impl Batch {
         }
     }
 
-    /// A record is no more.
+    /// Removes a record.
     pub fn remove(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
         frame::remove(&mut self.body, key);
@@ -95,49 +95,49 @@ pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
-    waiting: Mutex<UnflushedChanges>,
+    unflushed: Mutex<UnflushedChanges>,
     disk: Mutex<Disk>,
     index: Index,
     _lock: open::FolderLock,
 }
 
-/// Changes that no flush has taken yet.
+/// Changes that no flush has encoded yet.
 #[derive(Debug, Default)]
 struct UnflushedChanges {
-    /// The last change of all.
+    /// Number of the last change.
     seq: u64,
     batches: Vec<Batch>,
 }
 
-/// The journal that is written to.
+/// The current journal file.
 #[derive(Debug)]
 struct Disk {
     file: Arc<File>,
     number: u64,
-    /// Bytes that are flushed.
+    /// Flushed bytes.
     length: u64,
-    /// The last change that is flushed.
+    /// Number of the last flushed change.
     seq: u64,
-    /// The check of the last frame, also of one that is still to be written.
+    /// The checksum of the last encoded frame.
     check: Check,
-    /// Frames that no write has taken yet, or that one could not write: they stand after `length`.
+    /// Encoded frames after `length` that are not on the disk.
     unwritten: Vec<u8>,
-    /// What becomes of numbered records by them, in order; without a place, the record is no more.
+    /// Their changes of numbered records, in order; `None` removes the record.
     unindexed: Vec<(Log, u64, Option<ValueLocation>)>,
     last: u64,
-    renew_at: u64,
+    compact_at: u64,
     marker: CommitMarker,
-    /// The first numbered file that is needed.
+    /// Number of the first file of numbered records in use.
     first: u64,
 }
 
-/// What a flush came to.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug)]
 pub struct Flushed {
     /// Everything up to this change is on the disk.
     pub seq: u64,
-    /// The journal is long: [`Journal::renew`] it.
-    pub is_long: bool,
+    /// The journal is long: call [`Journal::compact`].
+    pub needs_compaction: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -145,30 +145,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journal {
-    /// Takes a change; gives its number. It is on the disk after a flush.
+    /// Appends a change and returns its number. It is on the disk after a flush.
     pub fn append(&self, batch: Batch) -> u64 {
-        let mut waiting = lock(&self.waiting);
-        waiting.seq += 1;
-        waiting.batches.push(batch);
-        waiting.seq
+        let mut unflushed = lock(&self.unflushed);
+        unflushed.seq += 1;
+        unflushed.batches.push(batch);
+        unflushed.seq
     }
 
-    /// The last change that was taken.
+    /// Number of the last appended change.
     pub fn seq(&self) -> u64 {
-        lock(&self.waiting).seq
+        lock(&self.unflushed).seq
     }
 
-    /// The number that the next numbered record has.
+    /// The number of the next numbered record.
     pub fn next(&self, log: Log) -> u64 {
         self.index.next(log)
     }
 
-    /// Numbered records from `first` on and before `end`, the newest first: those that are on the disk.
+    /// Flushed numbered records from `first` to before `end`, the newest first.
     pub fn newest(&self, log: Log, first: u64, end: u64) -> Newest<'_> {
         self.index.newest(log, first, end)
     }
 
-    /// Numbered records from `first` on, the oldest first: those that are on the disk.
+    /// Flushed numbered records from `first` on, the oldest first.
     pub fn oldest(&self, log: Log, first: u64) -> Oldest<'_> {
         self.index.oldest(log, first)
     }
@@ -178,30 +178,27 @@ impl Journal {
         self.index.all(log)
     }
 
-    /// Writes and flushes every change that was taken before. Blocks.
-    ///
-    /// # Errors
-    /// The disk is full, read-only or broken. Nothing is lost by it: the next flush tries again.
+    /// Writes and flushes every appended change. Blocks. After an error, the next flush repeats the write.
     pub fn flush(&self) -> io::Result<Flushed> {
         let mut disk = lock(&self.disk);
         self.flush_to(&mut disk)?;
-        Ok(Flushed { seq: disk.seq, is_long: disk.length >= disk.renew_at })
+        Ok(Flushed { seq: disk.seq, needs_compaction: disk.length >= disk.compact_at })
     }
 
     fn flush_to(&self, disk: &mut Disk) -> io::Result<()> {
         let (batches, last) = {
-            let mut waiting = lock(&self.waiting);
-            (std::mem::take(&mut waiting.batches), waiting.seq)
+            let mut unflushed = lock(&self.unflushed);
+            (std::mem::take(&mut unflushed.batches), unflushed.seq)
         };
-        disk.take(batches, last);
+        disk.encode(batches, last);
         if !disk.unwritten.is_empty() {
             disk.write()?;
-            for (log, number, place) in disk.unindexed.drain(..) {
-                let Some(place) = place else {
+            for (log, number, location) in disk.unindexed.drain(..) {
+                let Some(location) = location else {
                     self.index.remove(log, number);
                     continue;
                 };
-                if !self.index.push(log, number, place) {
+                if !self.index.push(log, number, location) {
                     return Err(io::Error::other(format!("the numbered record {number} is out of order")));
                 }
             }
@@ -213,13 +210,11 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a long journal anew. Blocks, and flushes wait meanwhile.
-    ///
-    /// # Errors
-    /// The disk is full, read-only or broken. The old journal goes on; it is tried again when it has grown further.
-    pub fn renew(&self) -> io::Result<()> {
+    /// Replaces a long journal. Blocks, and flushes wait meanwhile. After an error, the old journal continues; compaction is repeated when
+    /// it has grown further.
+    pub fn compact(&self) -> io::Result<()> {
         let mut disk = lock(&self.disk);
-        disk.renew_at = disk.length + renew_after() / 4;
+        disk.compact_at = disk.length + compact_after() / 4;
         self.flush_to(&mut disk)?;
         let mut bytes = vec![0; usize::try_from(disk.length).map_err(io::Error::other)?];
         disk.file.read_exact_at(&mut bytes, 0)?;
@@ -229,66 +224,66 @@ impl Journal {
         let next = Log::all().map(|log| (log.prefix().to_owned(), self.index.next(log))).collect();
         let is_merged = self.is_worth_merging(&disk)?;
         let mut header = Header { version: VERSION.into(), number: disk.number, records: 0, next, is_merged };
-        let kept = if is_merged {
+        let numbered_file = if is_merged {
             header.records = Log::all().map(|log| self.index.size(log).0).sum();
             let all = Log::all().flat_map(|log| {
                 self.index.all(log).map(move |record| record.map(|(number, value)| (log.key(number), Some(value))))
             });
-            write_whole(&self.dir, Kind::Numbered, disk.seq, &header, all)?
+            write_atomically(&self.dir, Kind::Numbered, disk.seq, &header, all)?
         } else {
             header.records = numbered.len() as u64;
-            write_whole(&self.dir, Kind::Numbered, disk.seq, &header, numbered.into_iter().map(Ok))?
+            write_atomically(&self.dir, Kind::Numbered, disk.seq, &header, numbered.into_iter().map(Ok))?
         };
         (header.number, header.is_merged) = (header.number + 1, false);
         header.records = records.len() as u64;
         let all = records.into_iter().map(|(key, value)| Ok((key, Some(value))));
-        let fresh = write_whole(&self.dir, Kind::Journal, disk.seq, &header, all)?;
-        let old = disk.number;
-        disk.turn_to(header.number, fresh.file, fresh.length, fresh.check);
+        let temporary = write_atomically(&self.dir, Kind::Journal, disk.seq, &header, all)?;
+        let previous = disk.number;
+        disk.switch_to(header.number, temporary.file, temporary.length, temporary.check);
         fail::point("store-renewed");
-        for (log, number, place) in kept.numbered {
-            self.index.moved(log, number, place);
+        for (log, number, location) in numbered_file.numbered {
+            self.index.relocate(log, number, location);
         }
-        fs::remove_file(Kind::Journal.path(&self.dir, old))?;
-        if is_merged { self.forget_before(&mut disk, old) } else { Ok(()) }
+        fs::remove_file(Kind::Journal.path(&self.dir, previous))?;
+        if is_merged { self.remove_files_before(&mut disk, previous) } else { Ok(()) }
     }
 
-    /// True if the files of numbered records hold more that is gone than that is kept, and enough of it.
+    /// True if most bytes in the files of numbered records belong to removed records.
     fn is_worth_merging(&self, disk: &Disk) -> io::Result<bool> {
         let mut written = 0;
         for number in disk.first..disk.number {
             written += fs::metadata(Kind::Numbered.path(&self.dir, number))?.len();
         }
-        let kept: u64 = Log::all().map(|log| self.index.size(log).1).sum();
-        Ok(written > 2 * kept + renew_after())
+        let numbered_file: u64 = Log::all().map(|log| self.index.size(log).1).sum();
+        Ok(written > 2 * numbered_file + compact_after())
     }
 
-    /// Removes files of numbered records before a merged one.
-    fn forget_before(&self, disk: &mut Disk, merged: u64) -> io::Result<()> {
-        let old: Vec<u64> = (disk.first..merged).collect();
+    /// Removes the files of numbered records before a merged file.
+    fn remove_files_before(&self, disk: &mut Disk, merged: u64) -> io::Result<()> {
+        let previous: Vec<u64> = (disk.first..merged).collect();
         disk.first = merged;
         disk.marker.write_twice(disk.seq, disk.first)?;
-        old.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
+        previous.iter().try_for_each(|number| fs::remove_file(Kind::Numbered.path(&self.dir, *number)))
     }
 
-    /// Takes numbered records out of memory that a store of an earlier release kept beyond today's bounds.
+    /// Removes numbered records of an earlier release that exceed the present bounds from the index.
     pub fn forget(&self, log: Log, numbers: impl IntoIterator<Item = u64>) {
         numbers.into_iter().for_each(|number| self.index.remove(log, number));
     }
 
-    /// Fails if the disk has no room for a change, or is read-only. Blocks.
-    pub fn has_room(&self) -> io::Result<()> {
+    /// Fails if the disk is full or read-only. Blocks.
+    pub fn has_space(&self) -> io::Result<()> {
         let disk = rustix::fs::statvfs(&self.dir)?;
         if disk.f_flag.contains(StatVfsMountFlags::RDONLY) {
             return Err(io::ErrorKind::ReadOnlyFilesystem.into());
         }
-        if disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_ROOM {
+        if disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_SPACE {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }
 
-    /// Flushes what is left, and makes the marker as durable as what it speaks of. Blocks.
+    /// Flushes all changes and the commit marker. Blocks.
     pub fn close(&self) -> io::Result<()> {
         let mut disk = lock(&self.disk);
         self.flush_to(&mut disk)?;
@@ -298,20 +293,20 @@ impl Journal {
 }
 
 impl Disk {
-    /// Makes frames of changes, the last of which has this number.
-    fn take(&mut self, batches: Vec<Batch>, last: u64) {
+    /// Encodes changes as frames. `last` is the number of the last change.
+    fn encode(&mut self, batches: Vec<Batch>, last: u64) {
         let begin = last + 1 - batches.len() as u64;
         self.last = last;
         for (seq, batch) in (begin..).zip(batches) {
             let at = self.length + (self.unwritten.len() + HEAD) as u64;
             self.check = frame::write(&mut self.unwritten, self.check, seq, &batch.body);
-            let place = |(at_in, length)| ValueLocation { file: self.file.clone(), at: at + at_in as u64, length };
+            let location = |(at_in, length)| ValueLocation { file: self.file.clone(), at: at + at_in as u64, length };
             let numbered = batch.numbered.into_iter();
-            self.unindexed.extend(numbered.map(|(log, number, within)| (log, number, within.map(place))));
+            self.unindexed.extend(numbered.map(|(log, number, body_range)| (log, number, body_range.map(location))));
         }
     }
 
-    /// After an error the same bytes are written to the same place again: a failed `fdatasync` may have forgotten them.
+    /// After an error, the next call writes the same bytes at the same position: a failed `fdatasync` may have dropped them.
     fn write(&mut self) -> io::Result<()> {
         fail::point("store-write");
         if fail::here("store-half") {
@@ -329,26 +324,25 @@ impl Disk {
         Ok(())
     }
 
-    fn turn_to(&mut self, number: u64, file: Arc<File>, length: u64, check: Check) {
+    fn switch_to(&mut self, number: u64, file: Arc<File>, length: u64, check: Check) {
         (self.number, self.file, self.length, self.check) = (number, file, length, check);
-        self.renew_at = renew_at(length);
+        self.compact_at = compact_at(length);
     }
 }
 
-fn renew_after() -> u64 {
-    fail::bound("RENEW_AFTER", RENEW_AFTER)
+fn compact_after() -> u64 {
+    fail::bound("RENEW_AFTER", COMPACT_AFTER)
 }
 
-/// At which length a journal is renewed that begins with so many bytes of records.
-fn renew_at(begin: u64) -> u64 {
-    begin + begin.max(renew_after())
+/// The length at which a journal with this initial length is compacted.
+fn compact_at(begin: u64) -> u64 {
+    begin + begin.max(compact_after())
 }
 
 type Map<'a> = BTreeMap<&'a [u8], &'a [u8]>;
 type Numbered<'a> = BTreeMap<&'a [u8], Option<&'a [u8]>>;
 
-/// All records of a journal; and what became of numbered ones in it: their values, or that those of an earlier file are gone. `None` if
-/// it is damaged.
+/// Splits a journal into its records and its changes of numbered records. `None` if it is damaged.
 fn split(bytes: &[u8]) -> Option<(Map<'_>, Numbered<'_>)> {
     let (mut records, mut numbered) = (BTreeMap::new(), BTreeMap::new());
     let mut frames = Frames::of(bytes);
@@ -365,5 +359,5 @@ fn split(bytes: &[u8]) -> Option<(Map<'_>, Numbered<'_>)> {
             }
         }
     }
-    (frames.good == bytes.len()).then_some((records, numbered))
+    (frames.valid == bytes.len()).then_some((records, numbered))
 }

@@ -17,28 +17,25 @@ pub const EVENTS: Log = Log(0);
 /// The audit log.
 pub const AUDIT: Log = Log(1);
 
-/// How their keys begin. How many records of each are kept is decided by [`Retained`](crate::retain::Retained).
+/// Prefixes of keys. [`Retained`](crate::retain::Retained) bounds the number of records.
 const LOGS: [&str; 2] = ["event/", "audit/"];
-/// Records whose places are looked up at once.
+/// Number of locations that are looked up at once.
 const CHUNK: usize = 256;
 
 impl Log {
-    /// All kinds.
     pub(super) fn all() -> impl Iterator<Item = Log> {
         (0..LOGS.len()).map(Log)
     }
 
-    /// How its keys begin.
     pub(super) fn prefix(self) -> &'static str {
         LOGS[self.0]
     }
 
-    /// The key of one record.
     pub fn key(self, number: u64) -> Vec<u8> {
         [self.prefix().as_bytes(), &number.to_be_bytes()].concat()
     }
 
-    /// Which record has a key, if it is a numbered one.
+    /// Parses the key of a numbered record.
     pub(super) fn of(key: &[u8]) -> Option<(Log, u64)> {
         Log::all().find_map(|log| {
             let number: [u8; 8] = key.strip_prefix(log.prefix().as_bytes())?.try_into().ok()?;
@@ -47,7 +44,7 @@ impl Log {
     }
 }
 
-/// Where a value stands.
+/// The position of a value on the disk.
 #[derive(Clone, Debug)]
 pub(super) struct ValueLocation {
     pub(super) file: Arc<File>,
@@ -63,31 +60,31 @@ impl ValueLocation {
     }
 }
 
-/// The places of all records of one kind. Numbers go up; those of removed records are not used again.
+/// Locations of the records of one kind. Numbers increase; those of removed records are not reused.
 #[derive(Debug, Default)]
-struct Row {
-    /// The number of the next record; `None` as long as nothing is known of them.
+struct LogIndex {
+    /// The number of the next record; `None` before the first file is read.
     next: Option<u64>,
-    places: BTreeMap<u64, ValueLocation>,
+    locations: BTreeMap<u64, ValueLocation>,
     /// Bytes of all values.
     bytes: u64,
 }
 
-impl Row {
+impl LogIndex {
     fn next(&self) -> u64 {
         self.next.unwrap_or(0)
     }
 
     fn remove(&mut self, number: u64) {
-        if let Some(place) = self.places.remove(&number) {
-            self.bytes -= place.length as u64;
+        if let Some(location) = self.locations.remove(&number) {
+            self.bytes -= location.length as u64;
         }
     }
 }
 
-/// The places of all numbered records.
+/// Locations of all numbered records.
 #[derive(Debug)]
-pub(super) struct Index(Vec<RwLock<Row>>);
+pub(super) struct Index(Vec<RwLock<LogIndex>>);
 
 impl Default for Index {
     fn default() -> Self {
@@ -96,78 +93,77 @@ impl Default for Index {
 }
 
 impl Index {
-    fn row<R>(&self, log: Log, look: impl FnOnce(&Row) -> R) -> R {
-        look(&self.0[log.0].read().unwrap_or_else(PoisonError::into_inner))
+    fn read_log<R>(&self, log: Log, read_index: impl FnOnce(&LogIndex) -> R) -> R {
+        read_index(&self.0[log.0].read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn edit<R>(&self, log: Log, edit: impl FnOnce(&mut Row) -> R) -> R {
+    fn edit<R>(&self, log: Log, edit: impl FnOnce(&mut LogIndex) -> R) -> R {
         edit(&mut self.0[log.0].write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The number that the next record gets.
     pub(super) fn next(&self, log: Log) -> u64 {
-        self.row(log, Row::next)
+        self.read_log(log, LogIndex::next)
     }
 
-    /// How many records there are, and the bytes of their values.
+    /// Number of records, and the bytes of their values.
     pub(super) fn size(&self, log: Log) -> (u64, u64) {
-        self.row(log, |row| (row.places.len() as u64, row.bytes))
+        self.read_log(log, |log_index| (log_index.locations.len() as u64, log_index.bytes))
     }
 
-    /// The records before it end here: the next one has this number. False if there are others than the records up to it.
+    /// Checks that a journal continues at this number. False if the known records end elsewhere.
     #[must_use]
-    pub(super) fn goes_on_at(&self, log: Log, number: u64) -> bool {
-        self.edit(log, |row| *row.next.get_or_insert(number) == number)
+    pub(super) fn continues_at(&self, log: Log, number: u64) -> bool {
+        self.edit(log, |log_index| *log_index.next.get_or_insert(number) == number)
     }
 
-    /// The last records before this number may have been removed: the next one has this number. False if there is a later one.
+    /// Sets the next number; the last records before it may have been removed. False if a later record is known.
     #[must_use]
     pub(super) fn ends_at(&self, log: Log, number: u64) -> bool {
-        self.edit(log, |row| {
-            let fits = row.next() <= number;
-            row.next = Some(row.next().max(number));
-            fits
+        self.edit(log, |log_index| {
+            let is_in_order = log_index.next() <= number;
+            log_index.next = Some(log_index.next().max(number));
+            is_in_order
         })
     }
 
-    /// One more record; false if a later one is known.
+    /// Adds a record. Returns false if a later one is known.
     #[must_use]
-    pub(super) fn push(&self, log: Log, number: u64, place: ValueLocation) -> bool {
-        self.edit(log, |row| {
-            if number < row.next() {
+    pub(super) fn push(&self, log: Log, number: u64, location: ValueLocation) -> bool {
+        self.edit(log, |log_index| {
+            if number < log_index.next() {
                 return false;
             }
-            row.next = Some(number + 1);
-            row.bytes += place.length as u64;
-            row.places.insert(number, place);
+            log_index.next = Some(number + 1);
+            log_index.bytes += location.length as u64;
+            log_index.locations.insert(number, location);
             true
         })
     }
 
-    /// A record is no more.
     pub(super) fn remove(&self, log: Log, number: u64) {
-        self.edit(log, |row| row.remove(number));
+        self.edit(log, |log_index| log_index.remove(number));
     }
 
-    /// Forgets all records: a file that holds all of them follows.
+    /// Removes all records: a merged file follows.
     pub(super) fn clear(&self) {
-        Log::all().for_each(|log| self.edit(log, |row| *row = Row::default()));
+        Log::all().for_each(|log| self.edit(log, |log_index| *log_index = LogIndex::default()));
     }
 
-    /// The record stands elsewhere now, if it is still there.
-    pub(super) fn moved(&self, log: Log, number: u64, place: ValueLocation) {
-        self.edit(log, |row| {
-            if let Some(known) = row.places.get_mut(&number) {
-                *known = place;
+    /// Sets the new location of a record, unless it was removed.
+    pub(super) fn relocate(&self, log: Log, number: u64, location: ValueLocation) {
+        self.edit(log, |log_index| {
+            if let Some(stored) = log_index.locations.get_mut(&number) {
+                *stored = location;
             }
         });
     }
 
     /// Every record of a kind with its value, the oldest first.
     pub(super) fn all(&self, log: Log) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
-        let places: Vec<_> =
-            self.row(log, |row| row.places.iter().map(|(number, place)| (*number, place.clone())).collect());
-        places.into_iter().map(|(number, place)| Ok((number, place.read()?)))
+        let locations: Vec<_> = self.read_log(log, |log_index| {
+            log_index.locations.iter().map(|(number, location)| (*number, location.clone())).collect()
+        });
+        locations.into_iter().map(|(number, location)| Ok((number, location.read()?)))
     }
 
     /// Records from `first` on and before `end`, the newest first.
@@ -182,12 +178,12 @@ impl Index {
     }
 }
 
-/// Reads numbered records backwards. What goes meanwhile is left out.
+/// Reads numbered records backwards. Records removed meanwhile are skipped.
 pub struct Newest<'a> {
     index: &'a Index,
     log: Log,
     first: u64,
-    /// All from here on were looked up.
+    /// Records from here on were looked up.
     end: u64,
     chunk: Vec<(u64, ValueLocation)>,
 }
@@ -197,25 +193,25 @@ impl Iterator for Newest<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.chunk.is_empty() {
-            self.chunk = self.index.row(self.log, |row| {
+            self.chunk = self.index.read_log(self.log, |log_index| {
                 let wanted = self.first..self.end.max(self.first);
-                let newest = row.places.range(wanted).rev().take(CHUNK);
-                let mut chunk: Vec<_> = newest.map(|(number, place)| (*number, place.clone())).collect();
+                let newest = log_index.locations.range(wanted).rev().take(CHUNK);
+                let mut chunk: Vec<_> = newest.map(|(number, location)| (*number, location.clone())).collect();
                 chunk.reverse();
                 chunk
             });
             self.end = self.chunk.first()?.0;
         }
-        let (number, place) = self.chunk.pop()?;
-        Some(place.read().map(|value| (number, value)))
+        let (number, location) = self.chunk.pop()?;
+        Some(location.read().map(|value| (number, value)))
     }
 }
 
-/// Reads numbered records forwards. What comes or goes meanwhile may be left out.
+/// Reads numbered records forwards. Records added or removed meanwhile may be skipped.
 pub struct Oldest<'a> {
     index: &'a Index,
     log: Log,
-    /// All before this one were looked up; `None` after the last number that there can be.
+    /// Records before it were looked up; `None` after the last possible number.
     next: Option<u64>,
     /// The next record is the last one.
     chunk: Vec<(u64, ValueLocation)>,
@@ -227,15 +223,15 @@ impl Iterator for Oldest<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         if self.chunk.is_empty() {
             let first = self.next?;
-            self.chunk = self.index.row(self.log, |row| {
-                let oldest = row.places.range(first..).take(CHUNK);
-                let mut chunk: Vec<_> = oldest.map(|(number, place)| (*number, place.clone())).collect();
+            self.chunk = self.index.read_log(self.log, |log_index| {
+                let oldest = log_index.locations.range(first..).take(CHUNK);
+                let mut chunk: Vec<_> = oldest.map(|(number, location)| (*number, location.clone())).collect();
                 chunk.reverse();
                 chunk
             });
             self.next = self.chunk.first()?.0.checked_add(1);
         }
-        let (number, place) = self.chunk.pop()?;
-        Some(place.read().map(|value| (number, value)))
+        let (number, location) = self.chunk.pop()?;
+        Some(location.read().map(|value| (number, value)))
     }
 }

@@ -3,11 +3,11 @@
 use super::{
     Disk, Journal, Records, UnflushedChanges,
     commit_marker::{CommitMarker, MarkerRecord},
-    files::{self, Header, Kind, write_whole},
+    compact_at,
+    files::{self, Header, Kind, write_atomically},
     frame::{self, Frame, Frames},
     lock,
     numbered::{Index, Log, ValueLocation},
-    renew_at,
 };
 use crate::{READABLE, StoreError, VERSION};
 use meshd_types::fail;
@@ -21,22 +21,17 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// A file of the store of version 1, which was another one.
+/// A file of a store of version 1, which used another database.
 const VERSION_1: &str = "conf";
 
 impl Journal {
-    /// Opens the journal in a folder, making it if nothing is there. Gives all records but the numbered ones.
-    ///
-    /// # Errors
-    /// Another meshd has it open; it is of another version; or it is damaged: then nothing was changed.
+    /// Opens or creates the journal in a folder. Returns all records but the numbered ones. A damaged journal is not changed.
     pub fn open(dir: &Path) -> Result<(Self, Records), StoreError> {
         Self::open_by(dir, Trust::Marker)
     }
 
-    /// Opens a journal that is known to be whole, such as one from a backup, which has no marker: it is made from what the files hold.
-    ///
-    /// # Errors
-    /// As [`Journal::open`]. Half a change at the end is refused too.
+    /// Opens a complete journal without commit marker, such as one from a backup, and creates the marker. A partial change at the end is
+    /// refused.
     pub fn open_whole(dir: &Path) -> Result<(Self, Records), StoreError> {
         Self::open_by(dir, Trust::Files)
     }
@@ -47,38 +42,41 @@ impl Journal {
         if dir.join(VERSION_1).exists() {
             return Err(StoreError::Version { found: "1".to_owned() });
         }
-        let lock = hold(dir)?;
+        let lock = lock_folder(dir)?;
         let journals = files::numbers(dir, Kind::Journal).map_err(fault)?;
-        let rows = files::numbers(dir, Kind::Numbered).map_err(fault)?;
-        let is_new = journals.is_empty() && rows.is_empty();
+        let numbered_files = files::numbers(dir, Kind::Numbered).map_err(fault)?;
+        let is_new = journals.is_empty() && numbered_files.is_empty();
         let marker_record = read_marker(dir, is_new, trust)?;
         let mut marker = CommitMarker::open(&dir.join(files::COMMIT_MARKER)).map_err(fault)?.0;
         let number = match journals.last() {
             Some(number) => *number,
             None => {
                 if is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0) {
-                    // Before the journal: from its first byte on, a journal has a marker.
+                    // Before the journal is created, so that it always has a marker.
                     marker.write_twice(0, 1).map_err(fault)?;
                 }
-                begin(dir, is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0))?
+                create_first_journal(dir, is_new && marker_record.is_none_or(|marker_record| marker_record.seq == 0))?
             }
         };
-        let first =
-            marker_record.map_or_else(|| rows.first().copied().unwrap_or(number), |marker_record| marker_record.first);
+        let first = marker_record
+            .map_or_else(|| numbered_files.first().copied().unwrap_or(number), |marker_record| marker_record.first);
         let index = Index::default();
-        for row in first..number {
-            read_numbered(&Kind::Numbered.path(dir, row), row, &index)?;
+        for file_number in first..number {
+            read_numbered(&Kind::Numbered.path(dir, file_number), file_number, &index)?;
         }
         let read = read_journal(&Kind::Journal.path(dir, number), number, marker_record, &index)?;
-        // Nothing is changed before all of it was read. A renewal that was cut off leaves the journal before this one, or numbered
-        // records that are still in it; those before the first were about to be removed.
+        // Files are removed only after everything was read. An interrupted compaction leaves the former journal, a numbered file of the
+        // present journal, or numbered files before the first.
         let old = journals.into_iter().filter(|old| *old < number).map(|old| (Kind::Journal, old));
-        let rows = rows.into_iter().filter(|row| !(first..number).contains(row)).map(|row| (Kind::Numbered, row));
-        for (kind, number) in old.chain(rows) {
+        let numbered_files = numbered_files
+            .into_iter()
+            .filter(|file_number| !(first..number).contains(file_number))
+            .map(|file_number| (Kind::Numbered, file_number));
+        for (kind, number) in old.chain(numbered_files) {
             fs::remove_file(kind.path(dir, number)).map_err(fault)?;
         }
-        let waiting = UnflushedChanges { seq: read.seq, batches: Vec::new() };
-        let Read { file, length, check, seq, begin, is_old, records } = read;
+        let unflushed = UnflushedChanges { seq: read.seq, batches: Vec::new() };
+        let JournalContent { file, length, check, seq, records_end, is_old, records } = read;
         let mut disk = Disk {
             file,
             number,
@@ -88,20 +86,25 @@ impl Journal {
             unwritten: Vec::new(),
             unindexed: Vec::new(),
             last: seq,
-            // A store of an earlier version is written anew at once.
-            renew_at: if is_old { 0 } else { renew_at(begin) },
+            // A store of an earlier version is compacted at once.
+            compact_at: if is_old { 0 } else { compact_at(records_end) },
             marker,
             first,
         };
         disk.file.set_len(length).and_then(|()| disk.file.sync_all()).map_err(fault)?;
         disk.marker.write_twice(seq, first).map_err(fault)?;
-        let journal =
-            Journal { dir: dir.to_owned(), waiting: Mutex::new(waiting), disk: Mutex::new(disk), index, _lock: lock };
+        let journal = Journal {
+            dir: dir.to_owned(),
+            unflushed: Mutex::new(unflushed),
+            disk: Mutex::new(disk),
+            index,
+            _lock: lock,
+        };
         Ok((journal, records))
     }
 
-    /// All that was taken before this call, as files that make the same store elsewhere: name, content, and how many bytes of it.
-    /// Files only grow or go, so they can be read at leisure while changes go on. Blocks.
+    /// Returns all appended changes as files that form the same store elsewhere: name, open file, and length in bytes. Files only grow or
+    /// are deleted, so these bytes do not change. Blocks.
     pub fn snapshot(&self) -> io::Result<Vec<(String, File, u64)>> {
         let mut disk = lock(&self.disk);
         self.flush_to(&mut disk)?;
@@ -118,16 +121,16 @@ impl Journal {
     }
 }
 
-/// What says that no acknowledged change is missing.
+/// The evidence that no acknowledged change is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trust {
-    /// The commit marker, or the operator who accepts the journal without it.
+    /// The commit marker, or an operator who accepts the journal without it.
     Marker,
-    /// Whoever made the files.
+    /// The origin of the files.
     Files,
 }
 
-/// What the commit marker says. A journal without one is refused: nobody could tell if its last changes were cut off.
+/// Reads the commit marker. A journal without one is refused: missing last changes could not be detected.
 fn read_marker(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRecord>, StoreError> {
     let path = dir.join(files::COMMIT_MARKER);
     let fault = |source| StoreError::Open { path: dir.to_owned(), source };
@@ -147,7 +150,7 @@ fn read_marker(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRe
     Ok(None)
 }
 
-/// Keeps other processes from opening the store.
+/// Prevents other processes from opening the store.
 #[derive(Debug)]
 pub(super) struct FolderLock(File);
 
@@ -158,7 +161,7 @@ impl Drop for FolderLock {
     }
 }
 
-fn hold(dir: &Path) -> Result<FolderLock, StoreError> {
+fn lock_folder(dir: &Path) -> Result<FolderLock, StoreError> {
     let path = dir.join(files::LOCK);
     let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = open.map_err(|source| StoreError::Open { path: dir.to_owned(), source })?;
@@ -169,8 +172,8 @@ fn hold(dir: &Path) -> Result<FolderLock, StoreError> {
     }
 }
 
-/// The first start; or somebody took the journal away.
-fn begin(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
+/// Creates the journal of a new store. A missing journal of an existing store is an error.
+fn create_first_journal(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
     let fault = |source| StoreError::Open { path: dir.to_owned(), source };
     if !is_new {
         return Err(damaged(dir, 0, "its journal is missing"));
@@ -178,11 +181,11 @@ fn begin(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
     let next = Log::all().map(|log| (log.prefix().to_owned(), 0)).collect();
     let header = Header { version: VERSION.to_owned(), number: 1, records: 0, next, is_merged: false };
     let nothing = std::iter::empty::<io::Result<files::KeyValue<&[u8], &[u8]>>>();
-    write_whole(dir, Kind::Journal, 0, &header, nothing).map_err(fault)?;
+    write_atomically(dir, Kind::Journal, 0, &header, nothing).map_err(fault)?;
     Ok(1)
 }
 
-/// Reads the numbered records of a journal that has ended.
+/// Reads the numbered records of a finished journal.
 fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreError> {
     let bytes = read(path)?;
     let file = Arc::new(File::open(path).map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
@@ -193,22 +196,20 @@ fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreErr
     }
     let mut count = 0;
     for frame in frames.by_ref() {
-        count += each(path, &file, &frame, index, |_, _| {})?;
+        count += apply_frame(path, &file, &frame, index, |_, _| {})?;
     }
-    if frames.good < bytes.len() || count != header.records {
-        return Err(damaged(path, frames.good, "not all that was written is there"));
+    if frames.valid < bytes.len() || count != header.records {
+        return Err(damaged(path, frames.valid, "not all that was written is there"));
     }
-    counted(path, &header, |log, next| index.ends_at(log, next))
+    check_next_numbers(path, &header, |log, next| index.ends_at(log, next))
 }
 
-/// What the journal holds.
-struct Read {
+struct JournalContent {
     file: Arc<File>,
     length: u64,
     check: frame::Check,
     seq: u64,
-    begin: u64,
-    /// It is of an earlier version.
+    records_end: u64,
     is_old: bool,
     records: Records,
 }
@@ -218,51 +219,59 @@ fn read_journal(
     number: u64,
     marker_record: Option<MarkerRecord>,
     index: &Index,
-) -> Result<Read, StoreError> {
+) -> Result<JournalContent, StoreError> {
     let bytes = read(path)?;
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = Arc::new(file.map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
     let mut frames = Frames::of(&bytes);
     let (header, first) = first_frame(path, number, &mut frames)?;
-    counted(path, &header, |log, next| index.goes_on_at(log, next))?;
+    check_next_numbers(path, &header, |log, next| index.continues_at(log, next))?;
     let mut records = BTreeMap::new();
-    let (mut seq, mut check, mut begin, mut count) = (first.seq, first.check, frames.good, 0);
+    let (mut seq, mut check, mut records_end, mut count) = (first.seq, first.check, frames.valid, 0);
     while let Some(frame) = frames.next() {
-        let is_begin = frame.seq == first.seq && seq == first.seq;
-        if !is_begin && frame.seq != seq + 1 {
+        let is_initial = frame.seq == first.seq && seq == first.seq;
+        if !is_initial && frame.seq != seq + 1 {
             return Err(damaged(path, frame.at, "a change is missing before it"));
         }
-        let ops = each(path, &file, &frame, index, |key, value| match value {
+        let ops = apply_frame(path, &file, &frame, index, |key, value| match value {
             Some(value) => drop(records.insert(key.to_vec(), value.to_vec())),
             None => drop(records.remove(key)),
         })?;
-        if is_begin {
-            begin = frames.good;
+        if is_initial {
+            records_end = frames.valid;
             count += ops;
         }
         (seq, check) = (frame.seq, frame.check);
     }
     if count != header.records {
-        return Err(damaged(path, begin, "not all records of its beginning are there"));
+        return Err(damaged(path, records_end, "not all records of its beginning are there"));
     }
-    let is_cut = frames.good < bytes.len();
+    let has_partial_frame = frames.valid < bytes.len();
     match marker_record {
         Some(marker_record) if seq < marker_record.seq => {
-            return Err(damaged(path, frames.good, "changes that were acknowledged are missing or altered there"));
+            return Err(damaged(path, frames.valid, "changes that were acknowledged are missing or altered there"));
         }
-        None if is_cut => return Err(damaged(path, frames.good, "it ends in an incomplete change")),
+        None if has_partial_frame => return Err(damaged(path, frames.valid, "it ends in an incomplete change")),
         _ => {}
     }
-    if is_cut {
-        let lost = bytes.len() - frames.good;
-        tracing::info!(bytes = lost, "dropped an unacknowledged change at the end of the store");
+    if has_partial_frame {
+        let dropped = bytes.len() - frames.valid;
+        tracing::info!(bytes = dropped, "dropped an unacknowledged change at the end of the store");
     }
     let is_old = header.version != VERSION;
-    Ok(Read { file, length: frames.good as u64, check, seq, begin: begin as u64, is_old, records })
+    Ok(JournalContent {
+        file,
+        length: frames.valid as u64,
+        check,
+        seq,
+        records_end: records_end as u64,
+        is_old,
+        records,
+    })
 }
 
-/// Hands over what a frame changes; numbered records go to the index. Gives how many records there were.
-fn each(
+/// Applies a frame: numbered records to the index, others through `change`. Returns the number of changed records.
+fn apply_frame(
     path: &Path,
     file: &Arc<File>,
     frame: &Frame<'_>,
@@ -300,11 +309,11 @@ fn first_frame<'a>(path: &Path, number: u64, frames: &mut Frames<'a>) -> Result<
     Ok((header, frame))
 }
 
-/// The numbered records have come as far as they should.
-fn counted(path: &Path, header: &Header, fits: impl Fn(Log, u64) -> bool) -> Result<(), StoreError> {
+/// Checks the next number of each kind of numbered records.
+fn check_next_numbers(path: &Path, header: &Header, is_expected: impl Fn(Log, u64) -> bool) -> Result<(), StoreError> {
     for log in Log::all() {
         let next = header.next.get(log.prefix()).copied().unwrap_or(0);
-        if !fits(log, next) {
+        if !is_expected(log, next) {
             return Err(damaged(path, 0, "numbered records before it are missing"));
         }
     }
@@ -329,10 +338,10 @@ mod tests {
     #[test]
     fn closed_store_is_free_though_a_forked_child_has_its_lock_file_open() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = hold(dir.path()).unwrap();
-        assert!(matches!(hold(dir.path()), Err(StoreError::Held { .. })));
+        let lock = lock_folder(dir.path()).unwrap();
+        assert!(matches!(lock_folder(dir.path()), Err(StoreError::Held { .. })));
         let _copy = lock.0.try_clone().unwrap();
         drop(lock);
-        hold(dir.path()).unwrap();
+        lock_folder(dir.path()).unwrap();
     }
 }

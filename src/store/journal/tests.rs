@@ -33,7 +33,7 @@ fn sample(dir: &Path) -> (Records, Vec<(u64, Vec<u8>)>) {
             change(&journal, &format!("node/{n}"), &format!("value {round}"));
         }
         if round < 2 {
-            journal.renew().expect("renewed");
+            journal.compact().expect("renewed");
         }
     }
     let mut batch = Batch::default();
@@ -84,7 +84,7 @@ fn events_are_read_while_the_journal_is_written_anew_and_numbers_go_on() {
     }
     let mut reading = journal.newest(EVENTS, 10, u64::MAX);
     assert_eq!(reading.next().expect("one").expect("read").0, 599);
-    journal.renew().expect("renewed");
+    journal.compact().expect("renewed");
     change(&journal, "k", "after");
     assert_eq!(reading.map(|event| event.expect("read").0).collect::<Vec<_>>(), (10..599).rev().collect::<Vec<_>>());
     assert_eq!(
@@ -99,13 +99,13 @@ fn change_cut_by_a_crash_is_dropped_and_all_earlier_ones_remain() {
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
     let path = Kind::Journal.path(dir.path(), 1);
-    let good = fs::metadata(&path).expect("there").len();
+    let valid = fs::metadata(&path).expect("there").len();
     // The marker of the moment before the last change: nobody was told of that one.
     let marker = fs::read(dir.path().join(files::COMMIT_MARKER)).expect("read");
     change(&journal, "b", "2");
     drop(journal);
     let bytes = fs::read(&path).expect("read");
-    for cut in good..=bytes.len() as u64 {
+    for cut in valid..=bytes.len() as u64 {
         fs::write(dir.path().join(files::COMMIT_MARKER), &marker).expect("written");
         fs::write(&path, &bytes[..usize::try_from(cut).expect("small")]).expect("written");
         let (journal, records) = open(dir.path());
@@ -169,18 +169,18 @@ fn renewal_that_was_cut_off_at_any_step_loses_nothing() {
     drop(journal);
     copy(before.path(), after.path());
     let (journal, _) = open(after.path());
-    journal.renew().expect("renewed");
+    journal.compact().expect("renewed");
     drop(journal);
     let old = Kind::Journal.name(1);
-    let fresh = [Kind::Numbered.name(1), Kind::Journal.name(2)];
+    let temporary = [Kind::Numbered.name(1), Kind::Journal.name(2)];
     for done in 0..=2 {
         for half in [false, true] {
             let dir = tempfile::tempdir().expect("a folder");
             copy(before.path(), dir.path());
-            for name in &fresh[..done] {
+            for name in &temporary[..done] {
                 fs::copy(after.path().join(name), dir.path().join(name)).expect("copied");
             }
-            if let Some(name) = fresh.get(done).filter(|_| half) {
+            if let Some(name) = temporary.get(done).filter(|_| half) {
                 let bytes = fs::read(after.path().join(name)).expect("read");
                 fs::write(dir.path().join(format!("{name}.new")), &bytes[..bytes.len() / 2]).expect("written");
             }
@@ -195,13 +195,13 @@ fn renewal_that_was_cut_off_at_any_step_loses_nothing() {
 #[test]
 fn file_whose_place_cannot_be_flushed_does_not_stay_there() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (fresh, place) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
-    fs::write(&fresh, "whole").expect("written");
-    let broken = files::put_in_place(&fresh, &place, || Err(io::Error::other("the disk is broken")));
+    let (temporary, place) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
+    fs::write(&temporary, "whole").expect("written");
+    let broken = files::rename_and_flush(&temporary, &place, || Err(io::Error::other("the disk is broken")));
     assert!(broken.is_err());
     assert_eq!(files_of(dir.path()), BTreeSet::new(), "the journal before it goes on, and has to be the newest");
-    fs::write(&fresh, "whole").expect("written");
-    files::put_in_place(&fresh, &place, || Ok(())).expect("flushed");
+    fs::write(&temporary, "whole").expect("written");
+    files::rename_and_flush(&temporary, &place, || Ok(())).expect("flushed");
     assert_eq!(files_of(dir.path()), BTreeSet::from(["journal-00000002".to_owned()]));
 }
 
@@ -213,7 +213,7 @@ fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
     drop(journal);
     let header = Header { version: "99".into(), number: 2, records: 0, next: BTreeMap::new(), is_merged: false };
     let nothing = std::iter::empty::<io::Result<files::KeyValue<&[u8], &[u8]>>>();
-    write_whole(dir.path(), Kind::Journal, 0, &header, nothing).expect("written");
+    write_atomically(dir.path(), Kind::Journal, 0, &header, nothing).expect("written");
     fs::write(Kind::Numbered.path(dir.path(), 1), fs::read(Kind::Journal.path(dir.path(), 1)).expect("read"))
         .expect("written");
     assert!(matches!(refused(dir.path()), StoreError::Version { found } if found == "99"));
@@ -227,11 +227,11 @@ fn copy_made_while_changes_go_on_is_the_store_of_that_moment() {
     let (dir, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
-    journal.renew().expect("renewed");
+    journal.compact().expect("renewed");
     change(&journal, "b", "2");
     let parts = journal.snapshot().expect("taken");
     change(&journal, "c", "3");
-    journal.renew().expect("renewed");
+    journal.compact().expect("renewed");
     for (name, file, length) in parts {
         let mut bytes = vec![0; usize::try_from(length).expect("small")];
         file.read_exact_at(&mut bytes, 0).expect("read");
@@ -294,7 +294,7 @@ proptest! {
                     journal.append(batch);
                 }
                 9 => drop(journal.flush().expect("flushed")),
-                10 => journal.renew().expect("renewed"),
+                10 => journal.compact().expect("renewed"),
                 _ => {
                     journal.flush().expect("flushed");
                     drop(journal);

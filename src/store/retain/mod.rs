@@ -1,6 +1,6 @@
 //! Retention of events and audit lines: bounds for each class, shares for each source, folding of repeats.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `record` | classes and sources of events and audit lines, and the bound of each class |
 //!
@@ -23,17 +23,17 @@ use std::{
     time::Duration,
 };
 
-/// Sources whose budget is remembered; all further ones share that of [`Source::Nobody`].
+/// Maximum number of sources with a separate budget; further ones share that of [`Source::Unidentified`].
 const MAX_BUDGETS: usize = 65_536;
-/// Folded records that are open at once, of all sources; beyond it only kind and class tell them apart.
+/// Maximum number of open folded records. Beyond it, records are folded by class and kind only.
 const MAX_FOLDS: usize = 16_384;
-/// A folded record counts so long; then the next repeat begins a new one.
+/// Time in which repeats are folded into one record.
 const FOLD_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Shortest time between two looks at what is over.
+/// Minimum interval between two removals of expired budgets and folds.
 const SWEEP: Duration = Duration::from_secs(60);
 
-/// The numbers of all records of one class that are kept.
+/// The numbers of the stored records of one class.
 #[derive(Debug, Default)]
 struct Ring {
     by_source: BTreeMap<Source, BTreeSet<u64>>,
@@ -43,34 +43,34 @@ struct Ring {
 
 impl Ring {
     fn edit<R>(&mut self, source: &Source, edit: impl FnOnce(&mut BTreeSet<u64>) -> R) -> R {
-        let mut own = self.by_source.remove(source).unwrap_or_default();
-        self.by_size.remove(&(own.len(), source.clone()));
-        self.total -= own.len();
-        let result = edit(&mut own);
-        self.total += own.len();
-        if !own.is_empty() {
-            self.by_size.insert((own.len(), source.clone()));
-            self.by_source.insert(source.clone(), own);
+        let mut numbers = self.by_source.remove(source).unwrap_or_default();
+        self.by_size.remove(&(numbers.len(), source.clone()));
+        self.total -= numbers.len();
+        let result = edit(&mut numbers);
+        self.total += numbers.len();
+        if !numbers.is_empty() {
+            self.by_size.insert((numbers.len(), source.clone()));
+            self.by_source.insert(source.clone(), numbers);
         }
         result
     }
 
     fn insert(&mut self, source: &Source, number: u64) {
-        self.edit(source, |own| own.insert(number));
+        self.edit(source, |numbers| numbers.insert(number));
     }
 
     fn remove(&mut self, source: &Source, number: u64) {
-        self.edit(source, |own| own.remove(&number));
+        self.edit(source, |numbers| numbers.remove(&number));
     }
 
-    /// The oldest record of the source that has most.
+    /// Removes the oldest record of the source with the most records.
     fn evict(&mut self) -> Option<u64> {
         let (_, source) = self.by_size.last()?.clone();
         self.edit(&source, BTreeSet::pop_first)
     }
 }
 
-/// What a source may still write.
+/// The remaining budget of a source.
 #[derive(Debug)]
 struct Budget {
     left: u32,
@@ -80,7 +80,7 @@ struct Budget {
     folds: usize,
 }
 
-/// A folded record that counts on.
+/// An open folded record.
 #[derive(Debug)]
 struct Fold<T> {
     number: u64,
@@ -88,27 +88,27 @@ struct Fold<T> {
     record: T,
 }
 
-/// Class, source, what in general, what in particular.
+/// Class, source, kind, subject.
 type Topic = (Class, Source, String, Option<String>);
 
-/// Everything that is known of one kind of records.
+/// The retention state of events or audit lines.
 #[derive(Debug)]
 pub(super) struct Retained<T> {
     next: u64,
     rings: BTreeMap<Class, Ring>,
     budgets: BTreeMap<(Class, Source), Budget>,
     folds: BTreeMap<Topic, Fold<T>>,
-    /// When budgets and folds that are over were forgotten last.
+    /// Time of the last removal of expired budgets and folds.
     swept: Timestamp,
 }
 
-/// What becomes of new records.
+/// New records, and the records that they evict.
 #[derive(Debug)]
-pub(super) struct Taken<T> {
+pub(super) struct NewRecords<T> {
     /// All of them, with their numbers.
     pub(super) all: Vec<(u64, T)>,
-    /// Records that go, new ones too.
-    pub(super) gone: BTreeSet<u64>,
+    /// May contain new records.
+    pub(super) evicted: BTreeSet<u64>,
 }
 
 impl<T> Default for Retained<T> {
@@ -129,49 +129,48 @@ impl<T: Record> Retained<T> {
         self.next
     }
 
-    /// How many records are kept.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.rings.values().map(|ring| ring.total).sum()
     }
 
-    /// Numbers go on here.
-    pub(super) fn go_on_at(&mut self, next: u64) {
+    /// Continues numbering at `next`.
+    pub(super) fn advance_to(&mut self, next: u64) {
         self.next = self.next.max(next);
     }
 
-    /// Remembers a stored record; gives those that go for it.
+    /// Registers a stored record. Returns the record that it evicts.
     pub(super) fn load(&mut self, number: u64, record: &T) -> Option<u64> {
-        self.go_on_at(number + 1);
-        let (class, source) = place(record);
-        self.keep(class, &source, number)
+        self.advance_to(number + 1);
+        let (class, source) = class_and_source(record);
+        self.add(class, &source, number)
     }
 
-    /// Numbers new records and decides what goes for them.
-    pub(super) fn take(&mut self, records: Vec<T>) -> Taken<T> {
-        let mut taken = Taken { all: Vec::with_capacity(records.len()), gone: BTreeSet::new() };
+    /// Numbers new records, folds repeats and evicts records beyond the bounds.
+    pub(super) fn add_all(&mut self, records: Vec<T>) -> NewRecords<T> {
+        let mut taken = NewRecords { all: Vec::with_capacity(records.len()), evicted: BTreeSet::new() };
         for mut record in records {
             let number = self.next;
             self.next += 1;
-            let (class, source) = place(&record);
+            let (class, source) = class_and_source(&record);
             let may_fold = fail::defends("evidence-folding") && fail::defends("evidence-classes");
-            if may_fold && !self.may_write(class, &source, record.at()) {
-                taken.gone.extend(self.fold(class, &source, number, &mut record));
+            if may_fold && !self.spend_budget(class, &source, record.at()) {
+                taken.evicted.extend(self.fold(class, &source, number, &mut record));
             }
-            taken.gone.extend(self.keep(class, &source, number));
+            taken.evicted.extend(self.add(class, &source, number));
             taken.all.push((number, record));
         }
         taken
     }
 
-    fn keep(&mut self, class: Class, source: &Source, number: u64) -> Option<u64> {
+    fn add(&mut self, class: Class, source: &Source, number: u64) -> Option<u64> {
         let ring = self.rings.entry(class).or_default();
         ring.insert(source, number);
         if ring.total > T::share(class).records { ring.evict() } else { None }
     }
 
-    /// Spends one record of a source's budget; false if nothing is left.
-    fn may_write(&mut self, class: Class, source: &Source, now: Timestamp) -> bool {
+    /// Spends one record of a source's budget. Returns false if the budget is empty.
+    fn spend_budget(&mut self, class: Class, source: &Source, now: Timestamp) -> bool {
         let share = T::share(class);
         let budget = self.budget(class, source, now);
         let refill = u64::try_from(share.refill.as_millis()).unwrap_or(u64::MAX);
@@ -181,11 +180,11 @@ impl<T: Record> Retained<T> {
             budget.left = budget.left.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)).min(share.burst);
             budget.at = budget.at.after(share.refill * u32::try_from(more).unwrap_or(u32::MAX));
         }
-        // After the clock was set back.
+        // The clock may have been set back.
         budget.at = budget.at.min(now);
-        let may = budget.left > 0;
+        let is_allowed = budget.left > 0;
         budget.left = budget.left.saturating_sub(1);
-        may
+        is_allowed
     }
 
     fn budget(&mut self, class: Class, source: &Source, now: Timestamp) -> &mut Budget {
@@ -194,17 +193,17 @@ impl<T: Record> Retained<T> {
         if self.budgets.len() >= MAX_BUDGETS && !self.budgets.contains_key(&key) {
             self.sweep(now);
             if self.budgets.len() >= MAX_BUDGETS {
-                key.1 = Source::Nobody;
+                key.1 = Source::Unidentified;
             }
         }
         self.budgets.entry(key).or_insert(Budget { left: burst, at: now, folds: 0 })
     }
 
-    /// Makes a record stand for its earlier repeats too; gives the earlier one, which goes.
+    /// Adds the count of an earlier repeat to a record. Returns the number of the replaced record.
     fn fold(&mut self, class: Class, source: &Source, number: u64, record: &mut T) -> Option<u64> {
         let topic = self.topic(class, source, record);
         let earlier = self.folds.remove(&topic);
-        let gone = earlier.and_then(|fold| {
+        let evicted = earlier.and_then(|fold| {
             if record.at().since(fold.record.at()) > FOLD_LIFE {
                 return None;
             }
@@ -213,10 +212,10 @@ impl<T: Record> Retained<T> {
             Some(fold.number)
         });
         self.folds.insert(topic, Fold { number, source: source.clone(), record: record.clone() });
-        gone
+        evicted
     }
 
-    /// What a record is a repeat of. There are few of them for each source, and few in all.
+    /// The key of a record's repeats. The number of keys is bounded for each source and in total.
     fn topic(&mut self, class: Class, source: &Source, record: &T) -> Topic {
         let now = record.at();
         if self.folds.len() >= MAX_FOLDS {
@@ -228,7 +227,7 @@ impl<T: Record> Retained<T> {
             return topic;
         }
         if self.folds.len() >= MAX_FOLDS {
-            return (class, Source::Nobody, kind, None);
+            return (class, Source::Unidentified, kind, None);
         }
         let distinct = T::share(class).distinct;
         let budget = self.budget(class, source, now);
@@ -239,7 +238,7 @@ impl<T: Record> Retained<T> {
         topic
     }
 
-    /// Forgets folded records that count no longer, and budgets that are whole; at most once in [`SWEEP`].
+    /// Removes expired folds and full budgets; at most once in [`SWEEP`].
     fn sweep(&mut self, now: Timestamp) {
         if now.since(self.swept).max(self.swept.since(now)) < SWEEP {
             return;
@@ -247,14 +246,14 @@ impl<T: Record> Retained<T> {
         self.swept = now;
         let budgets = &mut self.budgets;
         self.folds.retain(|(class, source, _, subject), fold| {
-            let stays = now.since(fold.record.at()) <= FOLD_LIFE;
-            if !stays
+            let is_open = now.since(fold.record.at()) <= FOLD_LIFE;
+            if !is_open
                 && subject.is_some()
                 && let Some(budget) = budgets.get_mut(&(*class, source.clone()))
             {
                 budget.folds = budget.folds.saturating_sub(1);
             }
-            stays
+            is_open
         });
         let is_whole =
             |class: Class, budget: &Budget| now.since(budget.at) > T::share(class).refill * T::share(class).burst;
@@ -262,13 +261,12 @@ impl<T: Record> Retained<T> {
     }
 }
 
-/// Class and source of a record.
-fn place<T: Record>(record: &T) -> (Class, Source) {
+fn class_and_source<T: Record>(record: &T) -> (Class, Source) {
     if !fail::defends("evidence-classes") {
-        return (Class::Routine, Source::Nobody);
+        return (Class::Routine, Source::Unidentified);
     }
     let class = record.class();
-    let source = if fail::defends("evidence-shares") { record.source() } else { Source::Nobody };
+    let source = if fail::defends("evidence-shares") { record.source() } else { Source::Unidentified };
     (class, source)
 }
 

@@ -4,41 +4,40 @@ use meshd_model::fleet::{Audit, AuditOutcome, ConditionKind, Event, EventKind, P
 use meshd_types::{NodeId, Timestamp};
 use std::time::Duration;
 
-/// What drives out what.
+/// A record evicts only records of its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Class {
-    /// An attack, or something that looks like one.
+    /// A sign of an attack.
     Alarm,
-    /// An operator did something.
+    /// A completed order.
     Order,
-    /// Somebody was refused something.
+    /// A refused order or boot.
     Refusal,
-    /// What nodes do from day to day.
+    /// Normal operation of nodes.
     Routine,
-    /// What machines do that nobody let in.
+    /// Activity of unapproved machines.
     Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
-    /// Somebody without a name that meshd could check.
-    Nobody,
-    /// A node that was let in.
+    /// No verified identity.
+    Unidentified,
+    /// An approved node.
     Node(NodeId),
-    /// An operator, a token, a rule, or meshd itself.
     Caller(Principal),
 }
 
-/// What one class may take.
+/// The bounds of a class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Share {
-    /// Records that are kept.
+    /// Maximum number of stored records.
     pub(crate) records: usize,
-    /// Records that a source writes at once.
+    /// Number of records that a source may write at once.
     pub(crate) burst: u32,
-    /// Time in which a source gets one more.
+    /// Time after which a source may write one more.
     pub(crate) refill: Duration,
-    /// Folded records of a source that are told apart by more than their kind.
+    /// Maximum number of folds of a source by subject; further ones are folded by kind.
     pub(crate) distinct: usize,
 }
 
@@ -46,23 +45,20 @@ const fn share(records: usize, burst: u32, refill_seconds: u64, distinct: usize)
     Share { records, burst, refill: Duration::from_secs(refill_seconds), distinct }
 }
 
-/// A kind of records that is kept this way.
+/// A record with bounded retention.
 pub(crate) trait Record: Clone {
-    /// What it is told apart by, for its bound.
     fn class(&self) -> Class;
-    /// Who caused it, within its class.
     fn source(&self) -> Source;
     /// Wall-clock time of the record; of a folded one, that of its last repeat.
     fn at(&self) -> Timestamp;
-    /// What, in general, and what in particular: repeats agree in both.
+    /// Kind and subject; repeats have the same.
     fn topic(&self) -> (String, String);
-    /// Counts what an earlier record stands for.
+    /// Adds the count of an earlier repeat.
     fn add_earlier(&mut self, earlier: &Self);
-    /// What a class of these records may take.
     fn share(class: Class) -> Share;
 }
 
-/// True if a condition is an everyday one: it is about a node's health, not about who it is.
+/// True if a condition describes the health of a node, not its identity.
 fn is_routine(condition: ConditionKind) -> bool {
     matches!(
         condition,
@@ -80,15 +76,15 @@ fn is_routine(condition: ConditionKind) -> bool {
     )
 }
 
-fn is_caller(who: &Principal) -> bool {
-    matches!(who, Principal::Operator(_) | Principal::Token(_))
+fn is_caller(principal: &Principal) -> bool {
+    matches!(principal, Principal::Operator(_) | Principal::Token(_))
 }
 
 impl Record for Event {
     fn class(&self) -> Class {
-        let is_nobodys = self.is_unknown || self.node.is_none();
+        let is_unidentified = self.is_unknown || self.node.is_none();
         match &self.kind {
-            _ if self.by.as_ref().is_some_and(|by| is_caller(&by.who)) => Class::Order,
+            _ if self.by.as_ref().is_some_and(|audit| is_caller(&audit.who)) => Class::Order,
             EventKind::Raised { condition } | EventKind::Cleared { condition } if !is_routine(*condition) => {
                 Class::Alarm
             }
@@ -96,16 +92,16 @@ impl Record for Event {
             EventKind::EnrolRefused | EventKind::BootRefused => Class::Refusal,
             EventKind::Reloaded | EventKind::ReloadRefused | EventKind::BackedUp | EventKind::Restored => Class::Order,
             EventKind::AuthorityChanged => Class::Order,
-            _ if is_nobodys => Class::Unknown,
+            _ if is_unidentified => Class::Unknown,
             _ => Class::Routine,
         }
     }
 
     fn source(&self) -> Source {
         match (&self.by, self.node) {
-            (Some(by), _) if is_caller(&by.who) => Source::Caller(by.who.clone()),
+            (Some(audit), _) if is_caller(&audit.who) => Source::Caller(audit.who.clone()),
             (_, Some(node)) if !self.is_unknown => Source::Node(node),
-            _ => Source::Nobody,
+            _ => Source::Unidentified,
         }
     }
 
@@ -116,7 +112,7 @@ impl Record for Event {
     fn topic(&self) -> (String, String) {
         let node = self.node.map(|node| node.to_string()).unwrap_or_default();
         match &self.by {
-            Some(by) => (format!("{} {}", self.kind.word(), by.verb), node),
+            Some(audit) => (format!("{} {}", self.kind.word(), audit.verb), node),
             None => (self.kind.word().to_owned(), format!("{node} {}", self.detail)),
         }
     }

@@ -45,10 +45,10 @@ impl<T> Default for Held<T> {
 }
 
 impl<T: Record> Held<T> {
-    fn take(&mut self, record: T) {
-        let Taken { all, gone } = self.0.take(vec![record]);
+    fn add_all(&mut self, record: T) {
+        let NewRecords { all, evicted } = self.0.add_all(vec![record]);
         self.1.extend(all);
-        gone.iter().for_each(|number| drop(self.1.remove(number)));
+        evicted.iter().for_each(|number| drop(self.1.remove(number)));
         assert_eq!(self.1.len(), self.0.len(), "what is counted is what is kept");
     }
 
@@ -60,11 +60,11 @@ impl<T: Record> Held<T> {
 #[test]
 fn invented_machines_evict_neither_alarms_nor_orders_nor_nodes() {
     let mut held = Held::default();
-    held.take(alarm(id(0), "02:00:00:00:66:66", 1));
-    held.take(Event::new(at(1), &by("uid:0", Verb::Approve), EventKind::Discovered, "").of_node(id(0)));
-    held.take(started("the node's own", 1).of_node(id(0)));
+    held.add_all(alarm(id(0), "02:00:00:00:66:66", 1));
+    held.add_all(Event::new(at(1), &by("uid:0", Verb::Approve), EventKind::Discovered, "").of_node(id(0)));
+    held.add_all(started("the node's own", 1).of_node(id(0)));
     for n in 0..100_000 {
-        held.take(started(&format!("MAC {n}"), 2 + n / 5_000));
+        held.add_all(started(&format!("MAC {n}"), 2 + n / 5_000));
     }
     assert_eq!(held.count(|event| event.detail == "02:00:00:00:66:66"), 1);
     assert_eq!(held.count(|event| event.by.is_some()), 1);
@@ -75,10 +75,10 @@ fn invented_machines_evict_neither_alarms_nor_orders_nor_nodes() {
 #[test]
 fn refused_requests_of_a_token_evict_no_line_of_an_operator() {
     let mut held = Held::default();
-    (0..1000).for_each(|n| held.take(line("uid:0", Verb::Vars, &format!("node-{n}"), n)));
-    (0..3).for_each(|n| held.take(refused("token:other", &format!("node-{n}"), 1001)));
+    (0..1000).for_each(|n| held.add_all(line("uid:0", Verb::Vars, &format!("node-{n}"), n)));
+    (0..3).for_each(|n| held.add_all(refused("token:other", &format!("node-{n}"), 1001)));
     for n in 0..100_000 {
-        held.take(refused("token:viewer", &format!("x{n}"), 1001 + n / 1_290));
+        held.add_all(refused("token:viewer", &format!("x{n}"), 1001 + n / 1_290));
     }
     assert_eq!(held.count(|line| line.by.who.to_string() == "uid:0"), 1000, "the last 1,000 orders are there");
     assert_eq!(held.count(|line| line.by.who.to_string() == "token:other"), 3);
@@ -91,11 +91,11 @@ fn refused_requests_of_a_token_evict_no_line_of_an_operator() {
 fn node_that_floods_its_events_loses_its_own_and_no_others() {
     let mut held = Held::default();
     for n in 1..=40 {
-        (0..100).for_each(|_| held.take(started("boot", 1).of_node(id(n))));
+        (0..100).for_each(|_| held.add_all(started("boot", 1).of_node(id(n))));
     }
     for n in 0..200_000 {
         // Slow enough for its budget.
-        held.take(started(&format!("renewal {n}"), 10 * n).of_node(id(99)));
+        held.add_all(started(&format!("renewal {n}"), 10 * n).of_node(id(99)));
     }
     for n in 1..=40 {
         assert_eq!(held.count(|event| event.node == Some(id(n))), 100);
@@ -106,8 +106,8 @@ fn node_that_floods_its_events_loses_its_own_and_no_others() {
 #[test]
 fn repeats_beyond_the_budget_are_one_record_with_count_and_times() {
     let mut held = Held::default();
-    (0..1_000).for_each(|n| held.take(alarm(id(0), "02:00:00:00:66:66", n / 100)));
-    held.take(alarm(id(0), "02:00:00:00:77:77", 10));
+    (0..1_000).for_each(|n| held.add_all(alarm(id(0), "02:00:00:00:66:66", n / 100)));
+    held.add_all(alarm(id(0), "02:00:00:00:77:77", 10));
     let burst = Event::share(Class::Alarm).burst;
     let folded = held.1.values().find(|event| event.count > 1).expect("a folded record");
     assert_eq!((folded.count, folded.first_at, folded.at), (1_000 - burst, Some(at(2)), at(9)));
@@ -117,12 +117,12 @@ fn repeats_beyond_the_budget_are_one_record_with_count_and_times() {
         (1_000, "02:00:00:00:77:77", 1),
         "another one is not hidden"
     );
-    (0..10_000).for_each(|n| held.take(alarm(id(0), &format!("invented {n}"), 11)));
+    (0..10_000).for_each(|n| held.add_all(alarm(id(0), &format!("invented {n}"), 11)));
     assert_eq!(held.count(|event| event.detail == "02:00:00:00:77:77"), 1);
     let counted: u32 = held.1.values().map(|event| event.count).sum();
     assert_eq!(counted, 11_001, "nothing is lost");
     assert!(held.1.len() < 300, "{}", held.1.len());
-    held.take(alarm(id(0), "02:00:00:00:66:66", 3 * 24 * 3600));
+    held.add_all(alarm(id(0), "02:00:00:00:66:66", 3 * 24 * 3600));
     assert_eq!(held.1.last_key_value().expect("a record").1.count, 1, "its budget has come back");
 }
 
@@ -130,7 +130,7 @@ fn repeats_beyond_the_budget_are_one_record_with_count_and_times() {
 fn folded_records_of_many_sources_are_bounded() {
     let mut held = Held::default();
     for n in 0..300 {
-        (0..200).for_each(|source| held.take(alarm(id(source), &format!("{n}"), 1)));
+        (0..200).for_each(|source| held.add_all(alarm(id(source), &format!("{n}"), 1)));
     }
     assert!(held.0.folds.len() <= MAX_FOLDS + 1, "{}", held.0.folds.len());
     assert!(held.1.len() <= Event::share(Class::Alarm).records);
@@ -143,7 +143,7 @@ fn folded_records_of_many_sources_are_bounded() {
 fn records_of_an_earlier_release_beyond_the_bounds_go_oldest_first() {
     let mut retained = Retained::default();
     let bound = Event::share(Class::Unknown).records as u64;
-    let gone: Vec<u64> = (0..bound + 5).filter_map(|number| retained.load(number, &started("", 1))).collect();
-    assert_eq!(gone, [0, 1, 2, 3, 4]);
+    let evicted: Vec<u64> = (0..bound + 5).filter_map(|number| retained.load(number, &started("", 1))).collect();
+    assert_eq!(evicted, [0, 1, 2, 3, 4]);
     assert_eq!(retained.next(), bound + 5);
 }

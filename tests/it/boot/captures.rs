@@ -81,7 +81,7 @@ fn engine(mode: DhcpMode) -> Engine {
         segments: vec![segment(Link::Interface(INTERFACE.to_owned())), segment(Link::Relay(RELAY))],
         reservations: Vec::new(),
         nics: Vec::new(),
-        deny: Default::default(),
+        non_identifying_uuids: Default::default(),
         sources: BootSources { http_port: 8080, loaders },
     };
     Engine::new(setup, Vec::new())

@@ -34,7 +34,7 @@ fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_wh
     let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
     runtime.block_on(async {
         let made = central.generations.render(&node(0), endpoint).await.unwrap();
-        assert_eq!(central.generations.renders_made(), 1);
+        assert_eq!(central.generations.render_count(), 1);
         let (let_go, held) = std::sync::mpsc::channel::<()>();
         let holder = tokio::task::spawn_blocking(move || held.recv());
         let new = node(1);
@@ -45,7 +45,7 @@ fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_wh
         let_go.send(()).unwrap();
         holder.await.unwrap().unwrap();
         let all = storm.await;
-        assert_eq!(central.generations.renders_made(), 2);
+        assert_eq!(central.generations.render_count(), 2);
         let first = all[0].as_ref().unwrap().generation;
         assert!(
             first != made.generation && all.iter().all(|one| one.as_ref().is_ok_and(|one| one.generation == first))

@@ -225,7 +225,7 @@ async fn en7_reenrolment_keeps_what_a_node_is_and_revokes_its_old_credential() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let before = rig.node(id);
     let old = before.certificates[0].clone();
-    assert!(rig.central.enrolment.honoured(id, &old).is_ok());
+    assert!(rig.central.enrolment.check_certificate(id, &old).is_ok());
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
@@ -240,8 +240,8 @@ async fn en7_reenrolment_keeps_what_a_node_is_and_revokes_its_old_credential() {
     assert_eq!((kept.id, kept.approved.is_some()), (slot, true));
     assert_eq!(after.certificates.len(), 1);
     assert_ne!(after.certificates[0], old, "another credential");
-    assert!(rig.central.enrolment.honoured(id, &after.certificates[0]).is_ok());
-    assert!(rig.central.enrolment.honoured(id, &old).is_err(), "the old one is void");
+    assert!(rig.central.enrolment.check_certificate(id, &after.certificates[0]).is_ok());
+    assert!(rig.central.enrolment.check_certificate(id, &old).is_err(), "the old one is void");
 }
 
 #[tokio::test]

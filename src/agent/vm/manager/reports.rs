@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use crate::vm::{disks::ownership_marker, net::nic_addresses, sync::send_if_changed};
-use meshd_proto::vm::{MAX_VMS, VmFetching, VmReport, ReportedVmState};
+use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFetching, VmReport};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ use crate::{
         vm_paths::VmPaths,
     },
 };
-use meshd_proto::vm::{VmFailureKind, VmReport, VmSpec, ReportedVmState};
+use meshd_proto::vm::{ReportedVmState, VmFailureKind, VmReport, VmSpec};
 use rustix::process::Signal;
 use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};

@@ -15,7 +15,7 @@ pub use super::vm_event::{ShutdownCause, VmAction, VmEvent, VmRecord};
 
 use super::exit_status::crash;
 use crate::vm::failure::{failure, truncate};
-use meshd_proto::vm::{MAX_FAILURE_TEXT, RestartPolicy, RestartWhen, VmFailure, VmFailureKind, ReportedVmState};
+use meshd_proto::vm::{MAX_FAILURE_TEXT, ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind};
 use std::time::Duration;
 
 /// Timeout of a start, plus an addition for each GiB of memory: with devices or huge pages QEMU maps all memory first.

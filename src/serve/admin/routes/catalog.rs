@@ -72,7 +72,7 @@ async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageV
 }
 
 async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
-    let live = central.env.live();
+    let live = central.env.snapshot();
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
 }
 
@@ -82,7 +82,7 @@ fn no_overlay(name: &str) -> Refused {
 }
 
 async fn show_overlay(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<OverlayDetail> {
-    let live = central.env.live();
+    let live = central.env.snapshot();
     let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
     Ok(Json(OverlayDetail::new(overlay.ok_or_else(|| no_overlay(&name))?, &live.site)))
 }
@@ -101,7 +101,7 @@ async fn source_files(
     which: Result<Query<WhichSource>, QueryRejection>,
 ) -> Answer<Vec<OverlaySourceView>> {
     let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let live = central.env.live();
+    let live = central.env.snapshot();
     let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
     let overlay = overlay.ok_or_else(|| no_overlay(&name))?;
     let Some(path) = which.path else {

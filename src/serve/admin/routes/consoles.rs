@@ -100,10 +100,10 @@ pub(crate) async fn carry(
     shutdown: &CancellationToken,
 ) {
     let (mut out, heard) = socket.split();
-    let ConsoleSession { shown, typed } = sitting;
+    let ConsoleSession { output, input } = sitting;
     tokio::select! {
-        () = show(&mut out, shown) => {}
-        () = listen(heard, &typed, SILENCE) => {}
+        () = show(&mut out, output) => {}
+        () = listen(heard, &input, SILENCE) => {}
         // Also while `show` waits for an operator who does not read.
         () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
@@ -112,11 +112,11 @@ pub(crate) async fn carry(
     let _ = timeout(Duration::from_secs(1), out.send(Message::Close(None))).await;
 }
 
-async fn show(out: &mut SplitSink<WebSocket, Message>, mut shown: mpsc::Receiver<ConsoleFrame>) {
+async fn show(out: &mut SplitSink<WebSocket, Message>, mut output: mpsc::Receiver<ConsoleFrame>) {
     let mut pings = interval(PING);
     loop {
         let message = tokio::select! {
-            frame = shown.recv() => match frame {
+            frame = output.recv() => match frame {
                 None => return,
                 Some(ConsoleFrame::Bytes(bytes)) => Message::Binary(bytes),
                 Some(ConsoleFrame::Note(note)) => Message::Text(serde_json::to_string(&note).unwrap_or_default().into()),
@@ -173,7 +173,7 @@ async fn logs(
         let (sitting, central, caller, shutdown) = &mut tail;
         loop {
             let frame = tokio::select! {
-                frame = sitting.shown.recv() => frame?,
+                frame = sitting.output.recv() => frame?,
                 () = caller.revoked(central) => return None,
                 () = shutdown.cancelled() => return None,
             };

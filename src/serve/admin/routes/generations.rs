@@ -103,7 +103,7 @@ pub(crate) async fn rollback(
     let order = body(order)?;
     let named = profile(&name)?;
     if order.off {
-        plane.central.generations.let_go(named, &by).await?;
+        plane.central.generations.end_rollback(named, &by).await?;
     } else {
         plane.central.generations.rollback(named, order.to.as_deref(), &by).await?;
     }

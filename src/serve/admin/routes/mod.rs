@@ -44,7 +44,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::*;
-use meshd_central::{Shared, work_on};
+use meshd_central::{Shared, active_work};
 use meshd_model::fleet::{AuditContext, Phase};
 use meshd_proto::UnitState;
 use meshd_types::{BootSessionId, NodeId};
@@ -104,7 +104,8 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let link = central.links.link_state(id);
     let detail = central.store().read(|model| {
         let node = model.node(id)?;
-        let mut detail = NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(work_on(model, id));
+        let mut detail =
+            NodeDetail::new(node, model.boot_of(node), &central.site(), &link).working(active_work(model, id));
         detail.node = detail.node.rolled_back(|profile| central.generations.rolled_back(profile));
         Some(detail)
     });
@@ -189,7 +190,7 @@ pub(crate) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
         let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));
-        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(work_on(model, id)))
+        Some(view.rolled_back(|profile| central.generations.rolled_back(profile)).working(active_work(model, id)))
     });
     view.map(Json).ok_or_else(|| gone(id))
 }

@@ -72,7 +72,7 @@ pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     let mut all: Vec<VmView> =
         central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(central, vm))).collect());
     for vm in &mut all {
-        central.workloads.show_addresses(vm.uuid, vm.node, &mut vm.nics);
+        central.workloads.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
     all.extend(central.workloads.orphan_vms().into_iter().map(|(node, report)| VmView::stranger(node, report)));
     all
@@ -105,7 +105,7 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>
 fn shown(central: &Shared, vm: &Vm) -> Json<VmView> {
     let fetching = vm.node().and_then(|node| central.workloads.fetching(node, vm.uuid()));
     let mut view = VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) };
-    central.workloads.show_addresses(view.uuid, view.node, &mut view.nics);
+    central.workloads.fill_addresses(view.uuid, view.node, &mut view.nics);
     Json(view)
 }
 

@@ -37,7 +37,7 @@ async fn status(api: &Router, from: [u8; 4], token: Option<&str>) -> u16 {
 #[tokio::test]
 async fn guesses_from_an_address_are_limited_and_valid_tokens_of_it_are_not() {
     let fixture = Fixture::start().await;
-    let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
+    let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
     let made = fixture.central.admin.create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &by).await;
     let token = made.expect("made").0;
     let (api, shared) = (api(&fixture), [10, 78, 0, 2]);

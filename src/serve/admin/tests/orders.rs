@@ -90,7 +90,7 @@ async fn order_cut_off_by_a_crash_is_never_executed_again() {
     let request = Digest::of_fields([b"POST".as_slice(), path.as_bytes(), b"null"]);
     let now = fixture.central.now();
     let begun = fixture.central.store().commit(|tx| {
-        tx.put_asked(slot, meshd_model::fleet::IdempotencyRecord { request, at: now, answer: None });
+        tx.put_idempotency_record(slot, meshd_model::fleet::IdempotencyRecord { request, at: now, answer: None });
         Ok::<_, StoreError>(())
     });
     begun.await.expect("stored");

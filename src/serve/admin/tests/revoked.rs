@@ -40,7 +40,7 @@ impl TokenClient {
     /// Sends a request with a new token of this role.
     async fn send(fixture: &Fixture, role: Role, request: &str, body: &str) -> Self {
         let name: ApiTokenName = format!("{role}").parse().expect("a name");
-        let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
+        let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
         let (text, _) = fixture.central.admin.create_api_token(name.clone(), role, None, &by).await.expect("made");
         let (mut wire, end) = duplex(WIRE);
         let from = std::net::IpAddr::from([10, 78, 0, 2]);
@@ -68,7 +68,7 @@ impl TokenClient {
     }
 
     async fn end_by_revocation(self, fixture: &Fixture) -> DuplexStream {
-        let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenRevoke);
+        let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenRevoke);
         fixture.central.admin.revoke_api_token(self.name, &by).await.expect("revoked");
         tokio::time::timeout(SOON, self.served).await.expect("the connection ends").expect("no panic");
         self.wire
@@ -103,12 +103,12 @@ async fn stream_ends_with_its_token_though_nobody_reads_it() {
 #[tokio::test]
 async fn console_ends_with_its_token_though_nobody_reads_it() {
     let fixture = Fixture::start().await;
-    let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
+    let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
     let name: ApiTokenName = "desk".parse().expect("a name");
     let made = fixture.central.admin.create_api_token(name.clone(), Role::Operator, None, &by).await;
     let caller = Caller::with(made.expect("made").1);
-    let ((show, shown), (typed, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
-    let sitting = Arc::new(Mutex::new(Some(ConsoleSession { shown, typed })));
+    let ((show, output), (input, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
+    let sitting = Arc::new(Mutex::new(Some(ConsoleSession { output, input })));
     let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
     let console = get(async move |upgrade: WebSocketUpgrade| {
         let sitting = sitting.lock().expect("not poisoned").take().expect("once");

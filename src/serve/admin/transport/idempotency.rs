@@ -15,7 +15,7 @@ use axum::{
 };
 use meshd_api::{KEY_HEADER, REPLAYED_HEADER};
 use meshd_model::fleet::{AuditContext, IdempotencyRecord, StoredResponse};
-use meshd_store::{ASKED_LIFE, StoreError};
+use meshd_store::{IDEMPOTENCY_KEY_LIFE, StoreError};
 use meshd_types::{CorrelationId, Digest};
 use std::{
     collections::BTreeSet,
@@ -95,11 +95,11 @@ async fn begin(
 ) -> Result<Result<UnderWayGuard, IdempotencyRecord>, StoreError> {
     let now = plane.central.now();
     let begun = plane.central.store().commit(|tx| {
-        let before = tx.before().asked(&slot).filter(|asked| now.since(asked.at) <= ASKED_LIFE);
+        let before = tx.before().idempotency_record(&slot).filter(|asked| now.since(asked.at) <= IDEMPOTENCY_KEY_LIFE);
         if let Some(asked) = before {
             return Ok(Err(asked.clone()));
         }
-        tx.put_asked(slot, IdempotencyRecord { request, at: now, answer: None });
+        tx.put_idempotency_record(slot, IdempotencyRecord { request, at: now, answer: None });
         // Taken while nobody else can write: whoever finds the key finds its turn.
         Ok::<_, StoreError>(Ok(UnderWayGuard::new(&plane.under_way, slot)))
     });
@@ -154,7 +154,7 @@ async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: Correlat
     let asked =
         IdempotencyRecord { request, at: plane.central.now(), answer: Some(StoredResponse { status, body: kept }) };
     let written = plane.central.store().commit(|tx| {
-        tx.put_asked(slot, asked);
+        tx.put_idempotency_record(slot, asked);
         Ok::<_, StoreError>(())
     });
     if let Err(error) = written.await {

@@ -61,14 +61,14 @@ fn removed_events_stay_removed_over_renewals_and_restarts() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     (0..100).for_each(|n| change(&journal, "k", &n.to_string()));
-    journal.renew().expect("renewed");
+    journal.compact().expect("renewed");
     thin(&journal, 95);
     let kept: Vec<u64> = (0..95).filter(|number| number % 10 == 0).chain(95..100).rev().collect();
     let numbers =
         |journal: &Journal| journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read").0).collect::<Vec<_>>();
     assert_eq!(numbers(&journal), kept);
-    journal.renew().expect("renewed");
-    journal.renew().expect("renewed");
+    journal.compact().expect("renewed");
+    journal.compact().expect("renewed");
     assert_eq!(numbers(&journal), kept);
     drop(journal);
     let (journal, _) = open(dir.path());
@@ -89,7 +89,7 @@ fn files_with_more_removed_than_kept_are_merged_into_one() {
             change(&journal, "k", &long);
             next += 1;
         }
-        journal.renew().expect("renewed");
+        journal.compact().expect("renewed");
         thin(&journal, next);
     }
     let numbered = files_of(dir.path()).iter().filter(|name| name.starts_with("numbered-")).count();

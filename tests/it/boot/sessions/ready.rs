@@ -85,7 +85,7 @@ async fn agent_of_the_previous_version_links_and_is_shown_as_outdated() {
     let id = node.id();
     assert_eq!(rig.node(id).phase, Phase::Online);
     let shown = rig.condition(id, ConditionKind::AgentOutdated).expect("it says so");
-    assert!(shown.contains("speaks version 1, this meshd 2"), "{shown}");
+    assert!(shown.contains("has protocol version 1, this meshd has 2"), "{shown}");
     node.power_off().await;
     node.version = meshd_proto::VERSION;
     node.link_up().await;

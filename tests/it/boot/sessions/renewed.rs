@@ -2,7 +2,7 @@
 
 use super::rig::{Machine, Rig};
 use crate::world::World;
-use meshd_central::PlaneError;
+use meshd_central::AgentApiError;
 use meshd_model::fleet::{AuditContext, Principal, Stage, Verb};
 use meshd_proto::{EnrolRequest, FromAgent, FromCentral, Heartbeat, VERSION};
 use rcgen::{CertificateParams, KeyPair};
@@ -25,10 +25,10 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
     assert!(matches!(told, Ok(Some(FromCentral::Certificate(_)))), "{told:?}");
     let both = rig.node(id).certificates;
     assert_eq!(both.len(), 2, "its answer may be lost: the old one counts until the new one is kept");
-    assert!(rig.central.enrolment.honoured(id, &old).is_ok());
+    assert!(rig.central.enrolment.check_certificate(id, &old).is_ok());
     assert!(matches!(rig.central.agents.link_message(link, FromAgent::Renewed).await, Ok(None)));
     assert_eq!(rig.node(id).certificates, both[1..]);
-    assert!(matches!(rig.central.enrolment.honoured(id, &old), Err(PlaneError::Unauthorized)));
+    assert!(matches!(rig.central.enrolment.check_certificate(id, &old), Err(AgentApiError::Unauthorized)));
     let heartbeat = || FromAgent::Heartbeat(Heartbeat::default());
     assert!(matches!(rig.central.agents.link_message(link, heartbeat()).await, Ok(None)), "the link goes on");
     assert!(matches!(rig.central.agents.link_message(link, renewal()).await, Ok(Some(_))), "also for the next renewal");
@@ -38,7 +38,7 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
     assert!(rig.central.links.link_state(id).since.is_none(), "gone before it returns");
     for message in [heartbeat(), renewal(), FromAgent::Renewed] {
         let refused = rig.central.agents.link_message(link, message).await;
-        assert!(matches!(refused, Err(PlaneError::Unauthorized)), "{refused:?}");
+        assert!(matches!(refused, Err(AgentApiError::Unauthorized)), "{refused:?}");
     }
 }
 
@@ -54,7 +54,10 @@ async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
     assert_eq!(rig.node(id).certificates, before, "it renews within the grace time");
     rig.central.enrolment.rotate_authority(Duration::ZERO, false, &by).await.expect("rotated");
     assert_eq!(rig.node(id).certificates, Vec::new());
-    assert!(rig.central.enrolment.honoured(id, &before[0]).is_err(), "also on a connection that was there before");
+    assert!(
+        rig.central.enrolment.check_certificate(id, &before[0]).is_err(),
+        "also on a connection that was there before"
+    );
 }
 
 #[tokio::test]
@@ -88,11 +91,11 @@ async fn node_that_enrols_again_may_ask_twice_because_an_answer_may_be_lost() {
     }
     let other = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let refused = rig.central.enrolment.enrol(request(&other), machine.address.into()).await;
-    assert!(matches!(refused, Err(PlaneError::Unauthorized)), "the token is used: {refused:?}");
+    assert!(matches!(refused, Err(AgentApiError::Unauthorized)), "the token is used: {refused:?}");
     rig.pass(Duration::from_secs(1)).await;
     machine.link_up().await;
     let refused = rig.central.enrolment.enrol(request(&key), machine.address.into()).await;
-    assert!(matches!(refused, Err(PlaneError::Unauthorized)), "it has its answer: {refused:?}");
+    assert!(matches!(refused, Err(AgentApiError::Unauthorized)), "it has its answer: {refused:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use meshd::serve::{
     agent::{self, AgentSettings, Ticket},
     bind::{self, Service},
 };
-use meshd_central::{LinkCommand, PlaneError};
+use meshd_central::{AgentApiError, LinkCommand};
 use meshd_proto::{
     EnrolRequest, EnrolResponse, FromAgent, FromCentral, Hello, LINK_PATH, PendingHello, PendingReply, RenewRequest,
     SERVER_NAME, VERSION, Welcome,
@@ -99,9 +99,9 @@ impl Central {
         *self.clock.lock().expect("not poisoned")
     }
 
-    fn issue(&self, csr: &str, node: NodeId) -> Result<EnrolResponse, PlaneError> {
+    fn issue(&self, csr: &str, node: NodeId) -> Result<EnrolResponse, AgentApiError> {
         let issued = self.authority.issue_node(csr, node, self.now());
-        Ok(issued.map_err(|error| PlaneError::BadRequest(error.to_string()))?.response(self.now()))
+        Ok(issued.map_err(|error| AgentApiError::BadRequest(error.to_string()))?.response(self.now()))
     }
 }
 
@@ -133,21 +133,21 @@ impl AgentSettings for Central {
         self.offline_after
     }
 
-    async fn enrol(&self, request: EnrolRequest, _: IpAddr) -> Result<EnrolResponse, PlaneError> {
+    async fn enrol(&self, request: EnrolRequest, _: IpAddr) -> Result<EnrolResponse, AgentApiError> {
         let issued = self.authority.issue_node(&request.csr_pem, request.node, self.now());
-        let issued = issued.map_err(|error| PlaneError::BadRequest(error.to_string()))?;
+        let issued = issued.map_err(|error| AgentApiError::BadRequest(error.to_string()))?;
         let mut tokens = self.tokens.lock().expect("not poisoned");
-        let record = tokens.get_mut(&enrol_token::hash(request.token.expose())).ok_or(PlaneError::Unauthorized)?;
+        let record = tokens.get_mut(&enrol_token::hash(request.token.expose())).ok_or(AgentApiError::Unauthorized)?;
         let redeemed = record.redeem(request.node, request.session, issued.key, self.now());
-        redeemed.map_err(|_| PlaneError::Unauthorized)?;
+        redeemed.map_err(|_| AgentApiError::Unauthorized)?;
         Ok(issued.response(self.now()))
     }
 
-    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, PlaneError> {
+    async fn renew(&self, peer: &Peer, request: RenewRequest) -> Result<EnrolResponse, AgentApiError> {
         self.issue(&request.csr_pem, peer.node)
     }
 
-    async fn pending(&self, hello: PendingHello, _: IpAddr) -> Result<Waiting, PlaneError> {
+    async fn pending(&self, hello: PendingHello, _: IpAddr) -> Result<Waiting, AgentApiError> {
         self.see(Seen::Waits(hello.node));
         let (central, approved) = (Arc::clone(&self.authority), self.approved.subscribe());
         Ok(Waiting { central, hello, approved, told: false, now: self.now() })
@@ -159,7 +159,7 @@ impl AgentSettings for Central {
         hello: Hello,
         _: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
-    ) -> Result<(u64, Welcome), PlaneError> {
+    ) -> Result<(u64, Welcome), AgentApiError> {
         let link = {
             let mut links = self.links.lock().expect("not poisoned");
             links.push(commands);
@@ -169,7 +169,7 @@ impl AgentSettings for Central {
         Ok((link, Welcome { version: VERSION, heartbeat_s: 1, now: Some(self.now()), logs: false }))
     }
 
-    async fn link_message(&self, _: u64, message: FromAgent) -> Result<Option<FromCentral>, PlaneError> {
+    async fn link_message(&self, _: u64, message: FromAgent) -> Result<Option<FromCentral>, AgentApiError> {
         let reply = match &message {
             FromAgent::ActionDone { id, .. } => Some(FromCentral::Acknowledged { id: *id }),
             FromAgent::Renew { csr_pem } => {

@@ -11,7 +11,7 @@ async fn counted(rig: &Rig, nodes: &[NodeId]) -> [u64; 2] {
     for id in nodes {
         rig.central.generations.render(&rig.node(*id), ENDPOINT).await.unwrap();
     }
-    [rig.central.generations.renders_made(), rig.central.generations.outlooks_rendered()]
+    [rig.central.generations.render_count(), rig.central.generations.drift_render_count()]
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn an_edit_of_an_overlay_renders_those_anew_that_have_it_and_nobody_else()
     plain.boot(Stage::Overlay).await;
     grouped.boot(Stage::Overlay).await;
     assert_eq!([plain.id(), grouped.id()], nodes);
-    rig.central.generations.chores().await;
+    rig.central.generations.run_background_work().await;
     // The first reload finds out what each of them would boot.
     put(&world, "overlays/kvm-host/rootfs/etc/unrelated", "w");
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);

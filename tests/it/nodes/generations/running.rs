@@ -155,7 +155,7 @@ fn a_pin_to_what_is_not_all_there_any_more_is_refused() {
     machine.boot();
     let id = world.node()["id"].as_str().unwrap().to_owned();
     let generation = history(&world, &id)[0]["generation"].as_str().unwrap().to_owned();
-    refused(&world, &["node", "pin", &id], &["has not said yet"]);
+    refused(&world, &["node", "pin", &id], &["has not reported which"]);
     let kept = world.path("state/generations").join(format!("{generation}.json"));
     let bytes = fs::read(&kept).unwrap();
     fs::write(&kept, String::from_utf8(bytes.clone()).unwrap().replace("panic=10", "panic=11")).unwrap();

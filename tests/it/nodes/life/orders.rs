@@ -21,7 +21,7 @@ async fn a_removed_node_has_nothing_left_to_come_in_by_and_is_discovered_when_it
 
     rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.unwrap();
     assert!(!machine.heartbeat(0).await, "nothing that it says counts");
-    assert!(rig.central.enrolment.honoured(id, &serial).is_err());
+    assert!(rig.central.enrolment.check_certificate(id, &serial).is_err());
     assert_eq!(rig.central.links.link_state(id).since, None);
     let (leases, owner) =
         rig.central.store().read(|model| (model.leases().count(), model.node_of_mac(machine.mac).is_some()));

@@ -105,18 +105,18 @@ async fn whose_a_mac_address_and_an_address_are_is_told_for_all_cards_at_once() 
     let why = refused(&rig, small(2, &all.concat()), None).await;
     let whose = format!("the virtual machine vm-1 ({})", first.uuid());
     for part in [
-        format!("nic[0].mac: 02:00:00:00:00:01 is a card of {whose}"),
-        format!("nic[0].address: 10.77.0.50 is that of {whose}"),
-        "nic[1].mac: 52:54:00:00:00:77 is that of a [[reservation]], 10.77.0.20".to_owned(),
-        "nic[1].address: 10.77.0.20 is reserved for the card 52:54:00:00:00:77 by a [[reservation]]".to_owned(),
-        format!("nic[2].mac: {} is a card of node {}", node.mac, node.id()),
+        format!("nic[0].mac: 02:00:00:00:00:01 is a NIC of {whose}"),
+        format!("nic[0].address: 10.77.0.50 is assigned to {whose}"),
+        "nic[1].mac: 52:54:00:00:00:77 is reserved by a [[reservation]] for 10.77.0.20".to_owned(),
+        "nic[1].address: 10.77.0.20 is reserved for NIC 52:54:00:00:00:77 by a [[reservation]]".to_owned(),
+        format!("nic[2].mac: {} is a NIC of node {}", node.mac, node.id()),
         "nic[3].address: 10.77.0.255 is the network or broadcast address of br0".to_owned(),
     ] {
         assert!(why.contains(&part), "{part}\n{why}");
     }
     assert!(!why.contains("nic[2].address"), "the node may have the address that it has: {why}");
     let why = refused(&rig, small(2, &named("02:00:00:00:00:02", "10.77.0.100")), None).await;
-    let lessee = format!("10.77.0.100 is leased to the card {} of node {} until ", node.mac, node.id());
+    let lessee = format!("10.77.0.100 is leased to NIC {} of node {} until ", node.mac, node.id());
     assert!(why.contains(&lessee), "{why}");
 
     // What nobody wrote makes way.
@@ -144,7 +144,7 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
     let third = create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
     let shown = |vm: &Vm| {
         let mut nics: Vec<Nic> = vm.request.spec.nics.clone();
-        rig.central.workloads.show_addresses(vm.uuid(), vm.node(), &mut nics);
+        rig.central.workloads.fill_addresses(vm.uuid(), vm.node(), &mut nics);
         nics[0].address
     };
     assert_eq!((shown(&third), shown(&first)), (None, Some([172, 30, 0, 9].into())));
@@ -174,11 +174,11 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     assert!(lacking.contains("slot_without_card"), "{lacking}");
     let own = "02:00:00:00:00:aa";
     for (mac, address, why) in [
-        ("52:54:00:00:00:77", None, "that of a [[reservation]]"),
-        ("01:00:00:00:00:01", None, "no card's address"),
+        ("52:54:00:00:00:77", None, "reserved by a [[reservation]]"),
+        ("01:00:00:00:00:01", None, "not a valid NIC address"),
         (own, Some(ip(20)), "10.77.0.20 is"),
-        (own, Some(ip(110)), "is leased to anybody"),
-        (own, Some(Ipv4Addr::UNSPECIFIED), "no machine's address"),
+        (own, Some(ip(110)), "DHCP leases to any machine"),
+        (own, Some(Ipv4Addr::UNSPECIFIED), "not a valid host address"),
     ] {
         let said = code(&approve(&rig, UNIT, (mac, address)).await.expect_err("not its own"));
         assert!(said.contains(why), "{why}: {said}");
@@ -188,9 +188,9 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
 
     // Nobody else gets them, neither by name nor from a pool, while nobody has the slot.
     let taken = refused(&rig, small(2, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await;
-    assert!(taken.contains("that of slot"), "{taken}");
+    assert!(taken.contains("assigned to slot"), "{taken}");
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.211\"")), None).await;
-    assert!(taken.contains("10.77.0.211 is that of slot"), "{taken}");
+    assert!(taken.contains("10.77.0.211 is assigned to slot"), "{taken}");
     for number in 10..14 {
         let vm = create(&rig, small(number, ON_BR0), None).await.expect("the pools have four more");
         assert!(!addresses(&vm).contains(&ip(211)));
@@ -201,11 +201,11 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     let nic = &vm.request.spec.nics[0];
     assert_eq!((nic.mac.to_string().as_str(), nic.address), (own, Some(ip(211))));
     let card =
-        rig.central.workloads.all_cards().1.into_iter().find(|card| card.vm == vm.uuid()).expect("DHCP knows it");
+        rig.central.workloads.all_vm_nics().1.into_iter().find(|card| card.vm == vm.uuid()).expect("DHCP knows it");
     assert_eq!((card.mac, card.address), (nic.mac, nic.address));
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
-    assert!(!rig.central.workloads.all_cards().1.iter().any(|card| card.mac == nic.mac));
+    assert!(!rig.central.workloads.all_vm_nics().1.iter().any(|card| card.mac == nic.mac));
 
     // On its node's private network the slot's address would be nobody's.
     let vm = create(&rig, slotted(3, "bridge = \"mesh-nat0\""), None).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_machine_that_lost_its_slot_has_none_of_its_addresses() {
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let lost = record(&rig, &vm).expect("on record");
     assert!(lost.place.is_none() && lost.request.spec.nics[0].address.is_none());
-    assert!(rig.central.workloads.all_cards().1.is_empty(), "a card without a slot is nobody's");
+    assert!(rig.central.workloads.all_vm_nics().1.is_empty(), "a card without a slot is nobody's");
 }
 
 #[tokio::test]
@@ -239,9 +239,9 @@ async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
     late.boot(Stage::Online).await;
     let asked = || small(1, "units = 1\n[[nic]]\nslot = true\nbridge = \"br0\"");
     let why = refused(&rig, asked(), None).await;
-    assert!(why.contains("nic[0].slot: ") && why.contains("a card of node"), "{why}");
+    assert!(why.contains("nic[0].slot: ") && why.contains("a NIC of node"), "{why}");
     let why = code(&approve(&rig, UNIT, (&mac, Some(ip(30)))).await.expect_err("it is another's"));
-    assert!(why.contains("a card of node"), "{why}");
+    assert!(why.contains("a NIC of node"), "{why}");
     approve(&rig, UNIT, ("02:00:00:00:00:aa", Some(ip(31)))).await.unwrap();
 
     // What a program writes there is not looked at.
@@ -255,5 +255,5 @@ async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
     rig.central.nodes.remove(node.id(), &by).await.unwrap();
     assert!(record(&rig, &vm).is_some_and(|vm| vm.place.is_none() && addresses(&vm) == [ip(31)]));
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;
-    assert!(taken.contains("that of the virtual machine"), "{taken}");
+    assert!(taken.contains("assigned to the virtual machine"), "{taken}");
 }

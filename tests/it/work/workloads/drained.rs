@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_api::DrainPolicy;
-use meshd_central::{TaskError, TaskRequest, TaskTarget, work_on};
+use meshd_central::{TaskError, TaskRequest, TaskTarget, active_work};
 use meshd_model::{
     fleet::{AuditContext, Phase},
     work::task::{Launcher, Task, TaskState},
@@ -44,7 +44,7 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
     group(&world, &rig, &[id]).await;
     assert!(node.heartbeat(0).await, "it runs nothing, as far as it has said");
     let task = run(&rig).await.unwrap();
-    let work = || rig.central.store().read(|model| work_on(model, id));
+    let work = || rig.central.store().read(|model| active_work(model, id));
     assert_eq!(work(), [format!("task {}", task.id)]);
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     assert_eq!((rig.node(id).phase, state(&rig, &task)), (Phase::Draining, TaskState::Starting));

@@ -73,7 +73,7 @@ async fn pr4_profile_edit_of_vfio_is_refused_while_a_slot_is_in_use() {
 async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     let world = guarded_world();
     let rig = Rig::new(&world);
-    rig.central.generations.revise().await;
+    rig.central.generations.archive_revisions().await;
     world.edit_site("class:0302", "class:0300");
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     let node = host(&rig, 1).await;
@@ -88,10 +88,10 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     let refused = rig
         .central
         .generations
-        .let_go(discovery.clone(), &ordered(Verb::Rollback))
+        .end_rollback(discovery.clone(), &ordered(Verb::Rollback))
         .await
         .expect_err("back is a change");
     assert!(code(&refused).contains("vm-1"), "{refused}");
     drain(&rig, &node, &vm).await;
-    rig.central.generations.let_go(discovery, &ordered(Verb::Rollback)).await.expect("drained");
+    rig.central.generations.end_rollback(discovery, &ordered(Verb::Rollback)).await.expect("drained");
 }

@@ -83,7 +83,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
     assert_eq!(life(&rig, &stays), VmPhase::Unplaced);
     assert_eq!(record(&rig, &going), None, "nothing of it can be there");
-    assert!(rig.central.store().read(|model| model.held(first.id()).is_none()));
+    assert!(rig.central.store().read(|model| model.allocations(first.id()).is_none()));
     // The old machine comes back with what it had: it is a stranger there.
     first.boot(Stage::Online).await;
     tell(&first, &[(&moves, ReportedVmState::Running)]).await;
@@ -141,7 +141,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
     rig.central.nodes.remove(id, &forced(Verb::Remove)).await.unwrap();
     assert_eq!(life(&rig, &vm), VmPhase::Unplaced);
-    assert!(rig.central.store().read(|model| model.held(id).is_none() && model.slots().is_empty()));
+    assert!(rig.central.store().read(|model| model.allocations(id).is_none() && model.slots().is_empty()));
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn node_that_was_heard_of_a_moment_ago_is_not_fenced() {
     let by = ordered(Verb::Fence);
     node.power_off().await;
     let refused = rig.central.nodes.fence(node.id(), &by).await.expect_err("its link broke, and nothing more is known");
-    assert!(matches!(refused, OperateError::StillHeard { .. }), "{refused}");
+    assert!(matches!(refused, OperateError::NotSilent { .. }), "{refused}");
     assert_eq!(rig.node(node.id()).certificates.len(), 1, "nothing was taken from it");
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &by).await.unwrap();

@@ -45,7 +45,7 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     assert!(want(&going).is_some(), "it is asked to release it");
     let [slot] = rig.central.workloads.slots().try_into().expect("one slot");
     assert_eq!((slot.id.node, slot.approved.is_some(), slot.state.as_str()), (new, true, "reserved"));
-    assert!(rig.central.store().read(|model| model.held(old).is_none()));
+    assert!(rig.central.store().read(|model| model.allocations(old).is_none()));
     tell(&node, &[(&stays, ReportedVmState::Running)]).await;
     released(&node, &going).await;
     assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmPhase::Running));
@@ -88,7 +88,7 @@ async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
     drop(probe);
     let fenced = fence.await.unwrap();
     assert!(
-        matches!(fenced, Err(OperateError::Link(LinkError::StillLinked { .. }) | OperateError::StillHeard { .. })),
+        matches!(fenced, Err(OperateError::Link(LinkError::StillLinked { .. }) | OperateError::NotSilent { .. })),
         "{fenced:?}"
     );
     assert_eq!((rig.node(id).certificates.len(), record(&rig, &vm).and_then(|vm| vm.node())), (1, Some(id)));

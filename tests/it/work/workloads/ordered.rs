@@ -34,7 +34,7 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
     assert!(create(&rig, ask(70, "units = 1"), None).await.is_err(), "its node has not released it");
     released(&node, &vm).await;
     assert_eq!(record(&rig, &vm), None);
-    assert!(rig.central.store().read(|model| model.held(node.id()).is_none()));
+    assert!(rig.central.store().read(|model| model.allocations(node.id()).is_none()));
     assert_eq!(rig.events("vm_released").len(), 1);
     released(&node, &vm).await;
     create(&rig, ask(70, "units = 1"), None).await.unwrap();
@@ -81,7 +81,7 @@ async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
     assert!(refused(ask(1, "units = 1")).await.contains("unit_not_ready"));
     create(&rig, ask(1, ""), None).await.unwrap();
     let twice = create(&rig, ask(1, ""), None).await.expect_err("the same again");
-    assert!(code(&twice).contains("is the virtual machine"), "{twice}");
+    assert!(code(&twice).contains("has the UUID"), "{twice}");
     let mut same_name = ask(2, "");
     same_name.spec.name = "vm-1".parse().unwrap();
     assert!(code(&create(&rig, same_name, None).await.expect_err("the name")).contains("has this name"));

@@ -203,7 +203,7 @@ async fn a_slot_shows_what_is_near_takes_it_on_a_word_and_its_fabric_unit_goes_w
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT, "0000:43:00.0"], "slot:eui.sdb".to_owned()));
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
-    assert!(rig.central.store().read(|model| model.held(node.id()).is_none()));
+    assert!(rig.central.store().read(|model| model.allocations(node.id()).is_none()));
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     refuse(first, &vm, 1, "bridge_missing: br0").await;
     let moved = record(&rig, &vm).unwrap();
     assert_eq!((moved.node(), moved.start, moved.desired_state), (Some(second.id()), 2, VmDesiredState::Run));
-    assert!(rig.central.store().read(|model| model.held(first.id()).is_none()), "nothing stays reserved");
+    assert!(rig.central.store().read(|model| model.allocations(first.id()).is_none()), "nothing stays reserved");
     assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
     assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
     refuse(first, &vm, 1, "bridge_missing: br0").await;
@@ -57,7 +57,7 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     assert_eq!((life(&rig, &vm), off.desired_state), (VmPhase::Unplaced, VmDesiredState::Stop));
     let why = off.obstacle.expect("a reason");
     assert!(why.contains("br0") && why.contains("swtpm"), "{why}");
-    assert!(rig.central.store().read(|model| model.held(second.id()).is_none()));
+    assert!(rig.central.store().read(|model| model.allocations(second.id()).is_none()));
     rig.pass(std::time::Duration::from_secs(6)).await;
     assert_eq!(life(&rig, &vm), VmPhase::Unplaced, "no endless tour");
     // An operator starts it again, on whatever node; what is old of it there goes first.

@@ -72,7 +72,7 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     rig.central.nodes.replace(first.id(), second.id(), &ordered(Verb::Replace)).await.unwrap();
     match run(&rig, Some(2)).await {
         Err(TaskError::NotEnough { free: 1, why, .. }) => {
-            assert!(why.contains("which the group has already"), "{why}");
+            assert!(why.contains("which the group already contains"), "{why}");
         }
         other => panic!("{other:?}"),
     }
