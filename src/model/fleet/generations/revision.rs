@@ -96,7 +96,7 @@ impl RevisionDiff {
 }
 
 /// Keys whose values differ, or that only one has.
-fn differing<'a, V: PartialEq>([before, after]: [&'a BTreeMap<String, V>; 2]) -> impl Iterator<Item = &'a String> {
+fn differing<V: PartialEq>([before, after]: [&BTreeMap<String, V>; 2]) -> impl Iterator<Item = &String> {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     keys.into_iter().filter(|key| before.get(*key) != after.get(*key))
 }
