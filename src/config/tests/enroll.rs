@@ -73,6 +73,6 @@ fn rule_names_only_a_segment_on_which_meshd_knows_who_is_there() {
     assert!(read(&format!("{proxy}{rule}")).is_ok(), "every machine of the site is there");
     let second = "[[segment]]\ninterface = \"br1\"\nmode = \"authoritative\"\nrange = \"10.9.0.10-10.9.0.20\"\n";
     let faults = read(&format!("{proxy}{second}{rule}")).expect_err("two segments");
-    assert!(faults.to_string().contains("cannot tell who is there"), "{faults}");
+    assert!(faults.to_string().contains("cannot identify machines there"), "{faults}");
     assert!(read(&format!("{proxy}{second}{}", rule.replace("br0", "br1"))).is_ok());
 }
