@@ -4,11 +4,11 @@ use super::*;
 use crate::{
     fleet::{BootSession, Fingerprint, LONGEST_BOOT, Node, Phase, Stage},
     work::{
-        Near, Placement, Slot, SlotState, Vm, VmDesiredState,
+        NearestDevices, Placement, Slot, SlotState, Vm, VmDesiredState,
         task::{Launcher, Member, MemberState, Task, TaskSpec, TaskState},
     },
 };
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::{
     task::TaskUser,
     vm::{DiskIdentity, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec},
@@ -97,7 +97,7 @@ fn drain_names_the_work_that_it_waits_for() {
 
 fn placed() -> Vm {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
-    let mut vm = Vm::new(VmAsk::new(spec), None, at(1));
+    let mut vm = Vm::new(VmRequest::new(spec), None, at(1));
     vm.run();
     let place = Placement { node: node(Phase::Online).id, since: at(2), session: None };
     vm.assign(place, Vec::new(), Vec::new());
@@ -168,7 +168,7 @@ fn transfer_and_wipe_show_bytes_disks_and_obstacles() {
 fn slot_is_listed_while_it_changes() {
     let id: crate::work::SlotId = format!("{}/0000:01:00.0", node(Phase::Online).id).parse().expect("a slot");
     for state in SlotState::ALL {
-        let (approved, near) = (None, Near::default());
+        let (approved, near) = (None, NearestDevices::default());
         let (reason, numa, mismatch) = ("why".to_owned(), None, String::new());
         let slot = Slot { id: id.clone(), state, reason, numa, functions: BTreeMap::new(), approved, near, mismatch };
         let expected = match state {
