@@ -1,13 +1,12 @@
 //! `meshd node doctor`: runs the readiness checks of a node and prints the results.
 
-use super::path;
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{ago, now, write},
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{DoctorView, NodeDetail};
+use meshd_api::routes as api;
 use meshd_proto::DoctorReport;
 
 #[derive(Debug, Args)]
@@ -38,8 +37,7 @@ enum DoctorFormat {
 impl NodeDoctor {
     /// Exit code 1 where a check fails, and where the node did not answer.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let answer = client.post::<DoctorView>(&path(&self.node, "/doctor"), &()).await;
-        let view = match answer {
+        let view = match client.post(api::RUN_NODE_CHECKS.path([&self.node]), &()).await {
             Ok(view) => view,
             Err(failure) => {
                 self.last_known(client).await;
@@ -65,7 +63,7 @@ impl NodeDoctor {
 
     /// To standard error: it is no answer to what was asked.
     async fn last_known(&self, client: &AdminClient) {
-        let Ok(detail) = client.get::<NodeDetail>(&path(&self.node, "")).await else { return };
+        let Ok(detail) = client.get(api::GET_NODE.path([&self.node])).await else { return };
         let Some(evidence) = detail.evidence else { return };
         let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
         let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();

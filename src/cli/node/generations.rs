@@ -1,14 +1,12 @@
 //! `meshd node history|diff|pin` and `meshd profile diff`: generations of nodes.
 
-use super::path;
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{Output, ago, fields, now, table},
 };
 use clap::Args;
-use meshd_api::segment;
-use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, RevisionView, Rollback};
+use meshd_api::{GenerationView, Pin, Rollback, routes as api};
 use meshd_model::fleet::{Generation, GenerationDiff};
 use meshd_types::Timestamp;
 
@@ -27,7 +25,7 @@ pub(crate) struct PinArgs {
 impl PinArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let order = Pin { generation: self.generation, off: self.off };
-        let detail: NodeDetail = client.post(&path(&self.node, "/pin"), &order).await?;
+        let detail = client.post(api::PIN_NODE.path([&self.node]), &order).await?;
         let (id, name) = (detail.node.id, &detail.node.name);
         match detail.node.pinned {
             Some(pinned) => eprintln!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
@@ -38,7 +36,7 @@ impl PinArgs {
 }
 
 pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
-    let all: Vec<GenerationView> = client.get(&path(node, "/history")).await?;
+    let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
     if all.is_empty() {
         eprintln!("it was never given anything to boot");
     }
@@ -66,7 +64,7 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
 }
 
 pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
-    let view: DiffView = client.get(&path(node, "/diff")).await?;
+    let view = client.get(api::COMPARE_NODE_GENERATIONS.path([&node])).await?;
     output.print(&view, |view| {
         let held = held(view.pinned, view.rolled_back).unwrap_or_default();
         let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", held)]);
@@ -122,10 +120,9 @@ pub(crate) struct RollbackArgs {
 
 impl RollbackArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
-        let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
-        let client = client.forced(self.force);
-        let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
-        let name = &self.profile;
+        let (client, name) = (client.forced(self.force), &self.profile);
+        let order = Rollback { to: self.to, off: self.off };
+        let all = client.post(api::ROLL_BACK_PROFILE.path([name]), &order).await?;
         match all.iter().find(|view| view.held) {
             Some(view) => {
                 let generation = view.revised.generation.0.short();
@@ -138,7 +135,7 @@ impl RollbackArgs {
 }
 
 pub(crate) async fn revisions(client: &AdminClient, profile: &str, output: Output) -> Result<(), Failure> {
-    let all: Vec<RevisionView> = client.get(&format!("/v1/profiles/{}/history", segment(profile))).await?;
+    let all = client.get(api::LIST_PROFILE_REVISIONS.path([&profile])).await?;
     output.print(&all, |all| {
         let rows = all.iter().map(|view| {
             let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];

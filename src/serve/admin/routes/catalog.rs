@@ -2,9 +2,9 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     routes::{Answer, gone, orders},
-    table::{Array, Gzip, Routes},
 };
 use axum::{
     Json,
@@ -12,30 +12,17 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
-use meshd_api::{GENERATION_HEADER, ImageView, OverlayFileView, OverlayView, PROFILE_HEADER};
+use meshd_api::{GENERATION_HEADER, ImageView, OverlayFileView, OverlayView, PROFILE_HEADER, routes as api};
 use meshd_central::Rendered;
-use meshd_trust::Role;
 use meshd_types::ProfileName;
 use serde::Deserialize;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<ImageView>, _, _>("/images", &[], Role::Viewer, "List images and their versions", images)
-        .get::<Array<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "List overlays", overlays)
-        .get::<Gzip, _, _>(
-            "/overlay/{node}",
-            &["profile"],
-            Role::Operator,
-            "Render the overlay of a node without secrets, with its own or another profile",
-            overlay,
-        )
-        .get::<Array<OverlayFileView>, _, _>(
-            "/overlay/{node}/files",
-            &["profile", "path"],
-            Role::Operator,
-            "List the files of a node's overlay, or show one with its text, without secrets",
-            overlay_files,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_IMAGES, images)
+        .get(&api::LIST_OVERLAYS, overlays)
+        .get(&api::RENDER_NODE_OVERLAY, overlay)
+        .get(&api::LIST_NODE_OVERLAY_FILES, overlay_files)
 }
 
 async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageView>> {
@@ -51,18 +38,16 @@ async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Overla
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
 }
 
-/// What an overlay is rendered for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichOverlay {
+pub(crate) struct OverlayQuery {
     /// Another profile than the node's.
     profile: Option<String>,
 }
 
-/// What is asked of the files of an overlay.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichFiles {
+pub(crate) struct OverlayFilesQuery {
     /// Another profile than the node's.
     profile: Option<String>,
     /// This file alone, with its text.
@@ -71,7 +56,7 @@ pub(crate) struct WhichFiles {
 
 /// What a node would boot now, or would boot if another profile were assigned to it.
 async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<Rendered, Refused> {
-    let Plane { central, told, .. } = plane;
+    let Plane { central, boot_address, .. } = plane;
     let id = central.nodes.resolve(node)?;
     let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
     if let Some(text) = profile {
@@ -83,17 +68,17 @@ async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<R
         }
         (node.profile, node.pinned, node.once) = (Some(named), None, None);
     }
-    Ok(central.generations.render(&node, central.env.endpoint(told)).await?)
+    Ok(central.generations.render(&node, central.env.endpoint(boot_address)).await?)
 }
 
 /// The public part of an overlay.
 async fn overlay(
     State(plane): State<Plane>,
     Path(node): Path<String>,
-    which: Result<Query<WhichOverlay>, QueryRejection>,
+    query: Result<Query<OverlayQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let Rendered { generation, what, overlay, .. } = rendered(plane, &node, which.profile).await?;
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Rendered { generation, what, overlay, .. } = rendered(plane, &node, query.profile).await?;
     let packed = tokio::task::spawn_blocking(move || overlay.to_targz());
     let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "packing was interrupted");
     let bytes = packed.await.map_err(interrupted)?;
@@ -109,11 +94,11 @@ async fn overlay(
 async fn overlay_files(
     State(plane): State<Plane>,
     Path(node): Path<String>,
-    which: Result<Query<WhichFiles>, QueryRejection>,
+    query: Result<Query<OverlayFilesQuery>, QueryRejection>,
 ) -> Answer<Vec<OverlayFileView>> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let overlay = rendered(plane, &node, which.profile).await?.overlay;
-    let Some(path) = which.path else { return Ok(Json(overlay.files.iter().map(OverlayFileView::new).collect())) };
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let overlay = rendered(plane, &node, query.profile).await?.overlay;
+    let Some(path) = query.path else { return Ok(Json(overlay.files.iter().map(OverlayFileView::new).collect())) };
     let file = overlay.files.iter().find(|file| file.path.to_string() == path);
     let file = file.ok_or_else(|| Refused::not_found(format!("the overlay of {node} has no file {path}")))?;
     Ok(Json(vec![OverlayFileView::with_text(file)]))

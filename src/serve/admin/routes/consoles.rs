@@ -1,12 +1,7 @@
 //! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a
 //! guest may print secrets. Binary frames are bytes, text frames are notes.
 
-use crate::serve::admin::{
-    Plane,
-    error::Refused,
-    table::{Binary, Empty, Routes},
-    transport::auth::Caller,
-};
+use crate::serve::admin::{Plane, binder::Binder, error::Refused, transport::auth::Caller};
 use axum::{
     Extension,
     body::Body,
@@ -23,10 +18,10 @@ use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
 };
+use meshd_api::routes as api;
 use meshd_central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
-use meshd_trust::Role;
 use meshd_types::CorrelationId;
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
@@ -44,22 +39,8 @@ const PING: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// The routes of consoles.
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Empty, _, _>(
-            "/vms/{vm}/console",
-            &[],
-            Role::Operator,
-            "Open the console of a VM: a WebSocket; binary frames are bytes, text frames are notes",
-            console,
-        )
-        .get::<Binary, _, _>(
-            "/vms/{vm}/logs",
-            &["follow", "tail"],
-            Role::Operator,
-            "Read the console log of a VM, or follow it",
-            logs,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder.get(&api::OPEN_VM_CONSOLE, console).get(&api::GET_VM_CONSOLE_LOG, logs)
 }
 
 impl From<ConsoleError> for Refused {
@@ -86,27 +67,27 @@ async fn console(
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
     let Plane { central, shutdown, tasks, .. } = plane;
     let by = AuditContext::new(caller.who.clone(), Verb::VmConsole, correlation);
-    let sitting = central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
+    let session = central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        carry(socket, sitting, &central, &caller, &shutdown).await;
+        carry(socket, session, &central, &caller, &shutdown).await;
         drop(task);
     }))
 }
 
 pub(crate) async fn carry(
     socket: WebSocket,
-    sitting: ConsoleSession,
+    session: ConsoleSession,
     central: &Shared,
     caller: &Caller,
     shutdown: &CancellationToken,
 ) {
-    let (mut out, heard) = socket.split();
-    let ConsoleSession { shown, typed } = sitting;
+    let (mut out, incoming) = socket.split();
+    let ConsoleSession { shown, typed } = session;
     tokio::select! {
         () = show(&mut out, shown) => {}
-        () = listen(heard, &typed) => {}
+        () = listen(incoming, &typed) => {}
         // Also while `show` waits for an operator who does not read.
         () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
@@ -132,8 +113,8 @@ async fn show(out: &mut SplitSink<WebSocket, Message>, mut shown: mpsc::Receiver
     }
 }
 
-async fn listen(mut heard: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) {
-    while let Ok(Some(Ok(message))) = timeout(SILENCE, heard.next()).await {
+async fn listen(mut incoming: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, incoming.next()).await {
         let bytes = match message {
             Message::Binary(bytes) => bytes,
             Message::Close(_) => return,
@@ -147,10 +128,10 @@ async fn listen(mut heard: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) 
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Which {
-    /// Go on with what comes.
+struct ConsoleLogQuery {
+    /// Continue with new output.
     follow: bool,
-    /// Begin with at most so many of the last bytes.
+    /// Maximum number of earlier bytes.
     tail: Option<u64>,
 }
 
@@ -158,19 +139,19 @@ async fn logs(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(vm): Path<String>,
-    which: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<ConsoleLogQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let Plane { central, shutdown, .. } = plane;
-    let history = which.tail.unwrap_or(u64::MAX);
-    let sitting =
-        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, which.follow, None).await?;
-    let tail = (sitting, central, caller, shutdown);
+    let history = query.tail.unwrap_or(u64::MAX);
+    let session =
+        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, query.follow, None).await?;
+    let tail = (session, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
-        let (sitting, central, caller, shutdown) = &mut tail;
+        let (session, central, caller, shutdown) = &mut tail;
         loop {
             let frame = tokio::select! {
-                frame = sitting.shown.recv() => frame?,
+                frame = session.shown.recv() => frame?,
                 () = caller.revoked(central) => return None,
                 () = shutdown.cancelled() => return None,
             };
@@ -178,10 +159,10 @@ async fn logs(
                 ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
                 ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
                 ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
-                    let told = format!(
+                    let note = format!(
                         "\r\n[meshd: {bytes} bytes of what it wrote are missing here: this reader was too slow]\r\n"
                     );
-                    return Some((Ok(told.into()), tail));
+                    return Some((Ok(note.into()), tail));
                 }
                 ConsoleFrame::Note(_) => {}
             }

@@ -1,4 +1,12 @@
 //! A node in a listing, and everything that is known of one.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `timeline` | one boot, stage by stage |
+
+mod timeline;
+
+pub use timeline::{BootSummary, StageView, TimelineView};
 
 use meshd_config::Site;
 use meshd_model::fleet::{
