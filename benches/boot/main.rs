@@ -84,7 +84,7 @@ impl Bench {
         rack.power(1, Power::On)?;
         let online = rack.wait_node(1, DEADLINE, "online", |node| node["phase"] == "online");
         let took = begun.elapsed().as_secs_f64();
-        online.with_context(|| rack.last_words(20))?;
+        online.with_context(|| rack.log_ends(20))?;
         let id = rack.id(1).to_string();
         eprintln!("meshd: {took:.1} s\n{}", rack.run_cli(&["node", "timeline", &id])?);
         rack.down()?;
@@ -101,7 +101,7 @@ impl Bench {
         rack.power(1, Power::On)?;
         let online = server.until_online(&rack, DEADLINE);
         let took = begun.elapsed().as_secs_f64();
-        online.with_context(|| rack.last_words(20))?;
+        online.with_context(|| rack.log_ends(20))?;
         eprintln!("stock: {took:.1} s");
         drop(server);
         rack.down()?;

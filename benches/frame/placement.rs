@@ -3,10 +3,10 @@
 
 use super::{Goal, Table, central};
 use anyhow::Context as _;
-use meshd_config::vm::{UnitWish, VmAsk};
+use meshd_config::vm::{UnitSelector, VmRequest};
 use meshd_model::{
     fleet::{CheckProvenance, Fingerprint, Node, Phase, Verb},
-    work::{Approved, SlotId, functions},
+    work::{ApprovedSlot, SlotId, functions},
 };
 use meshd_proto::{
     Check, CheckStatus, CpuFacts, Facts, Hosting, MemoryFacts, NumaFacts, PciFacts, UnitFacts, UnitState, vm::VmSpec,
@@ -74,26 +74,26 @@ fn node(number: u16) -> Node {
 }
 
 /// Its slots, as an operator approved them.
-fn slots(node: NodeId) -> impl Iterator<Item = Approved> {
-    (1..=UNITS).map(unit).map(move |unit| Approved {
+fn slots(node: NodeId) -> impl Iterator<Item = ApprovedSlot> {
+    (1..=UNITS).map(unit).map(move |unit| ApprovedSlot {
         id: SlotId { node, unit: unit.selected[0].parse().expect("an address") },
         functions: functions(&unit),
         disk: None,
         fabric: None,
-        card: None,
+        nic: None,
         disabled: None,
         approved_at: Timestamp::EPOCH,
     })
 }
 
 /// Four of five want a unit, so that at the end nearly none is left.
-fn ask(number: u16) -> VmAsk {
+fn ask(number: u16) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     // All bytes equal would be one that many machines have.
     let uuid = SystemUuid([8, 1, 8, 2, 8, 3, 8, 4, 8, 5, 8, 6, 8, 7, high, low]);
-    let mut ask = VmAsk::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
+    let mut ask = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
     (ask.spec.vcpus, ask.spec.memory) = (8, "64G".parse().expect("a size"));
-    ask.units.each = if number.is_multiple_of(5) { Vec::new() } else { vec![UnitWish::Any] };
+    ask.units.each = if number.is_multiple_of(5) { Vec::new() } else { vec![UnitSelector::Any] };
     ask
 }
 
@@ -134,7 +134,7 @@ fn fill(policy: &str) -> anyhow::Result<(Vec<Duration>, usize)> {
         let vm = runtime.block_on(central.workloads.create_vm(ask(number), None, false, &by))?;
         took.push(begun.elapsed());
         let node = vm.node().context("it has a node")?;
-        for unit in vm.ask.spec.units {
+        for unit in vm.request.spec.units {
             anyhow::ensure!(owned.insert((node, unit.clone())), "{unit} of {node} is given twice");
         }
     }

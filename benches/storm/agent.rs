@@ -4,7 +4,7 @@ use crate::{
     Storm, fabric, fault::Fault, frame::AGENT_PORT, http, machine::Machine as Host, overlay::Opened, tally::Step,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd_agent::link_state::{Action, Event, Life, Machine, Now};
+use meshd_agent::link_state::{Action, Event, LinkStateMachine, Now, Validity};
 use meshd_proto::{
     Check, CheckReport, CheckStatus, EnrolRequest, EnrolResponse, Facts, FromAgent, Heartbeat, Hello, NicFacts,
     SERVER_NAME,
@@ -81,7 +81,7 @@ struct Agent<'a> {
 pub async fn run(storm: &Storm, host: &mut Host, opened: Opened) -> Result<(), Fault> {
     host.begin(Step::Enrol);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(|error| agent(&error))?;
-    let mut machine = Machine::new(opened.config.node, opened.boot.token.is_some(), None);
+    let mut machine = LinkStateMachine::new(opened.config.node, opened.boot.token.is_some(), None);
     let mut agent = Agent { storm, host, opened, key, certificate: Vec::new(), link: None, linked: false };
     let started = Instant::now();
     let mut events = VecDeque::new();
@@ -90,14 +90,14 @@ pub async fn run(storm: &Storm, host: &mut Host, opened: Opened) -> Result<(), F
             Some(event) => event,
             None => agent.next(machine.deadline().map(|at| started + at)).await,
         };
-        if let Event::Lost(why) | Event::Refused(why) = &event {
+        if let Event::ConnectionLost(why) | Event::Refused(why) = &event {
             storm.tally.repeated(format!("agent, {}: {why}", machine.state()), 1);
         }
         let mut random = [0; 4];
         // Without randomness the pauses of all machines are alike, and nothing worse.
         let _ = getrandom::fill(&mut random);
         let now = Now { timer: started.elapsed(), wall: wall() };
-        for action in machine.on(now, u32::from_ne_bytes(random), event) {
+        for action in machine.handle(now, u32::from_ne_bytes(random), event) {
             events.extend(agent.perform(action).await);
         }
     }
@@ -126,9 +126,9 @@ impl Agent<'_> {
             } => heard,
         };
         match heard {
-            Some(Ok(Message::Text(text))) => serde_json::from_str(&text).map_or(Event::Alive, Event::Heard),
+            Some(Ok(Message::Text(text))) => serde_json::from_str(&text).map_or(Event::KeepAlive, Event::Message),
             Some(Ok(Message::Close(_))) | None => self.lost("the link was closed"),
-            Some(Ok(_)) => Event::Alive,
+            Some(Ok(_)) => Event::KeepAlive,
             Some(Err(error)) => self.lost(&error.to_string()),
         }
     }
@@ -137,20 +137,20 @@ impl Agent<'_> {
         if self.link.take().is_some() && self.linked {
             self.host.begin(Step::Return);
         }
-        Event::Lost(why.to_owned())
+        Event::ConnectionLost(why.to_owned())
     }
 
     async fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Enrol => Some(self.enrol().await.unwrap_or_else(|fault| Event::Lost(fault.to_string()))),
+            Action::Enrol => Some(self.enrol().await.unwrap_or_else(|fault| Event::ConnectionLost(fault.to_string()))),
             Action::OpenLink => Some(match self.open_link().await {
                 Ok(link) => {
                     self.link = Some(Box::new(link));
                     Event::Connected
                 }
-                Err(fault) => Event::Lost(fault.to_string()),
+                Err(fault) => Event::ConnectionLost(fault.to_string()),
             }),
-            Action::Keep(response) => {
+            Action::StoreCertificate(response) => {
                 self.certificate = chain(&response.certificate_pem);
                 None
             }
@@ -163,7 +163,7 @@ impl Agent<'_> {
                 let said = self.say(&FromAgent::Heartbeat(Heartbeat::default())).await;
                 said.or(self.send(Message::Ping(Bytes::new())).await)
             }
-            Action::Say(message) => {
+            Action::Send(message) => {
                 let said = self.say(&message).await;
                 if said.is_none() && matches!(message, FromAgent::Checks(_)) {
                     self.host.finish(Step::Link);
@@ -172,7 +172,7 @@ impl Agent<'_> {
                 }
                 said
             }
-            Action::Check => Some(Event::Checked(CheckReport { checks: checks(), ..CheckReport::default() })),
+            Action::RunChecks => Some(Event::ChecksDone(CheckReport { checks: checks(), ..CheckReport::default() })),
             Action::Close => {
                 self.link = None;
                 None
@@ -182,12 +182,14 @@ impl Agent<'_> {
                 None
             }
             // A storm is over long before a certificate is.
-            Action::OpenPending { reason } => Some(Event::Lost(format!("it would have to be approved: {reason}"))),
+            Action::OpenPending { reason } => {
+                Some(Event::ConnectionLost(format!("it would have to be approved: {reason}")))
+            }
             Action::Renew
             | Action::DropCertificate
-            | Action::KeepToken(_)
-            | Action::AskRenewal
-            | Action::Trust(_)
+            | Action::StoreToken(_)
+            | Action::RequestRenewal
+            | Action::TrustRoots(_)
             | Action::Vm(_)
             | Action::Console(_)
             | Action::ReportVms
@@ -216,7 +218,7 @@ impl Agent<'_> {
             answer => serde_json::from_slice(&answer?).map_err(|error| agent(&error))?,
         };
         // Its life is only looked at by the machine itself.
-        let _ = Life::of(&response, wall());
+        let _ = Validity::of(&response, wall());
         self.host.finish(Step::Enrol);
         self.host.begin(Step::Link);
         Ok(Event::Certified(response))
@@ -266,7 +268,7 @@ impl Agent<'_> {
     async fn say(&mut self, message: &FromAgent) -> Option<Event> {
         match json(message) {
             Ok(text) => self.send(Message::Text(text.into())).await,
-            Err(fault) => Some(Event::Lost(fault.to_string())),
+            Err(fault) => Some(Event::ConnectionLost(fault.to_string())),
         }
     }
 

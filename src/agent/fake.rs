@@ -10,28 +10,28 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::symlink,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 /// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
 pub type Row = (&'static str, &'static str, &'static str, i32, &'static str, i32);
 
-/// A machine, gone when it is dropped.
+/// A machine whose files are removed on drop.
 pub struct Fake {
     dir: tempfile::TempDir,
-    /// The files that it shows.
     pub tree: Tree,
-    refusals: BTreeMap<u32, ProbeError>,
-    /// Everything that was written to it, as `path <- text`.
+    probe_errors: BTreeMap<u32, ProbeError>,
+    /// Every write, as `path <- text`.
     pub writes: RefCell<Vec<String>>,
 }
 
 impl Fake {
-    /// Functions and a kernel command line, the modules of VFIO loaded.
+    /// Returns a machine with these functions, this kernel command line and the VFIO modules.
     pub fn new(cmdline: &str, rows: &[Row]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        let fake = Fake { dir, tree, refusals: BTreeMap::new(), writes: RefCell::default() };
+        let fake = Fake { dir, tree, probe_errors: BTreeMap::new(), writes: RefCell::default() };
         fake.file("proc/cmdline", &format!("{cmdline}\n"));
         for module in ["vfio", "vfio_iommu_type1", "vfio_pci"] {
             fake.folder(&format!("sys/module/{module}"));
@@ -71,24 +71,21 @@ impl Fake {
         self.link(&link, &format!("../../../bus/pci/drivers/{driver}"));
     }
 
-    /// Writes a file of the machine.
     pub fn file(&self, path: &str, text: &str) {
         self.raw(path, text.as_bytes());
     }
 
-    /// Writes a file that is no text.
     pub fn raw(&self, path: &str, bytes: &[u8]) {
         let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().expect("below the root")).expect("made");
         fs::write(path, bytes).expect("written");
     }
 
-    /// Makes a folder of the machine.
     pub fn folder(&self, path: &str) {
         fs::create_dir_all(self.dir.path().join(path)).expect("made");
     }
 
-    /// Makes a link of the machine, in the place of one that was there.
+    /// Creates or replaces a symbolic link.
     pub fn link(&self, path: &str, target: &str) {
         let path = self.dir.path().join(path);
         fs::create_dir_all(path.parent().expect("below the root")).expect("made");
@@ -96,7 +93,7 @@ impl Fake {
         symlink(target, path).expect("linked");
     }
 
-    /// A network interface of a function.
+    /// Adds a network interface of a function.
     pub fn interface(&self, name: &str, mac: &str, function: &str) {
         let folder = format!("sys/devices/pci0000:00/{function}/net/{name}");
         self.file(&format!("{folder}/address"), &format!("{mac}\n"));
@@ -104,7 +101,7 @@ impl Fake {
         self.link(&format!("sys/class/net/{name}"), &format!("../../devices/pci0000:00/{function}/net/{name}"));
     }
 
-    /// A disk of a function with one partition; `number` is the partition's.
+    /// Adds a disk of a function with one partition; `number` is the device number of the partition.
     pub fn disk(&self, name: &str, function: &str, number: &str) {
         let folder = format!("sys/devices/pci0000:00/{function}/nvme/nvme0/{name}");
         self.file(&format!("{folder}/uevent"), &format!("MAJOR=259\nDEVNAME={name}\n"));
@@ -113,23 +110,22 @@ impl Fake {
         self.link(&format!("sys/block/{name}"), &format!("../devices/pci0000:00/{function}/nvme/nvme0/{name}"));
     }
 
-    /// A process that has a device node open.
+    /// Adds a process that has a device node open.
     pub fn process(&self, id: u32, name: &str, node: &str) {
         self.file(&format!("proc/{id}/comm"), &format!("{name}\n"));
         self.link(&format!("proc/{id}/fd/7"), node);
     }
 
-    /// Takes a function away, as a card does that falls off the bus and is removed.
+    /// Removes a function from the bus.
     pub fn vanish(&self, address: &str) {
         fs::remove_file(self.dir.path().join(format!("sys/bus/pci/devices/{address}"))).expect("it was there");
     }
 
-    /// The kernel says no to this group from now on.
-    pub fn refuse(&mut self, group: u32, refusal: ProbeError) {
-        self.refusals.insert(group, refusal);
+    /// Makes probes of a group fail.
+    pub fn fail_probe(&mut self, group: u32, error: ProbeError) {
+        self.probe_errors.insert(group, error);
     }
 
-    /// The driver of a function.
     pub fn driver(&self, address: &str) -> Option<String> {
         self.tree.link(&format!("/sys/bus/pci/devices/{address}/driver"))
     }
@@ -140,9 +136,9 @@ impl Fake {
 }
 
 impl KernelOps for Fake {
-    fn take(&self, group: u32) -> Result<(), ProbeError> {
-        if let Some(refusal) = self.refusals.get(&group) {
-            return Err(refusal.clone());
+    fn probe(&self, group: u32) -> Result<(), ProbeError> {
+        if let Some(error) = self.probe_errors.get(&group) {
+            return Err(error.clone());
         }
         let drivers: Vec<String> =
             self.functions_of(group).iter().filter_map(|function| self.driver(function)).collect();
@@ -157,8 +153,8 @@ impl KernelOps for Fake {
         self.writes.borrow_mut().push(format!("{path} <- {text}"));
         let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
         if path == "/sys/bus/pci/drivers_probe" {
-            let wanted = self.tree.text(&format!("/sys/bus/pci/devices/{text}/driver_override"));
-            if let Some(driver) = wanted.filter(|driver| driver != "(null)") {
+            let driver_override = self.tree.text(&format!("/sys/bus/pci/devices/{text}/driver_override"));
+            if let Some(driver) = driver_override.filter(|driver| driver != "(null)") {
                 self.bind(text, &driver);
             }
             return Ok(());
@@ -170,7 +166,7 @@ impl KernelOps for Fake {
     }
 }
 
-/// A loop device of this machine, gone when dropped.
+/// A loop device of this machine, removed on drop.
 pub struct Loop {
     dir: tempfile::TempDir,
     /// `/dev/loop0`.
@@ -178,7 +174,6 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// A blank one of so many bytes.
     pub fn new(bytes: u64) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let image = dir.path().join("image");
@@ -193,42 +188,89 @@ impl Loop {
         self.device.trim_start_matches("/dev/")
     }
 
-    /// Where it is mounted.
-    pub fn place(&self) -> String {
+    pub fn mount_point(&self) -> String {
         self.dir.path().join("mounted").display().to_string()
     }
 
-    /// Makes a file system on it.
     pub fn ext4(&self) {
         run("mkfs.ext4", &["-q", "-F", &self.device]);
     }
 
-    /// Mounts it.
     pub fn mount(&self) {
-        run("mount", &[&self.device, &self.place()]);
+        run("mount", &[&self.device, &self.mount_point()]);
     }
 
     pub fn umount(&self) {
-        run("umount", &[&self.place()]);
+        run("umount", &[&self.mount_point()]);
     }
 }
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // What fails here is over already.
-        for (program, args) in [("umount", vec![self.place()]), ("losetup", vec!["-d".to_owned(), self.device.clone()])]
+        // Errors mean that the device is already unmounted or detached.
+        for (program, args) in
+            [("umount", vec![self.mount_point()]), ("losetup", vec!["-d".to_owned(), self.device.clone()])]
         {
-            let _ = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).status();
+            let _ = Command::new(program).args(args).stderr(Stdio::null()).status();
         }
     }
 }
 
-/// Runs a program of this machine, which succeeds.
+/// Runs a program and returns its output. Panics if the program fails.
 pub fn run(program: &str, args: &[&str]) -> String {
-    let ran =
-        std::process::Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    String::from_utf8_lossy(&ran.stdout).into_owned()
+    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a test again in a new network and mount namespace. Returns true for the run in the namespace.
+pub fn in_namespace(test: &str) -> bool {
+    const INSIDE: &str = "MESHD_TEST_NAMESPACE";
+    if std::env::var_os(INSIDE).is_some() {
+        run("mount", &["-t", "sysfs", "none", "/sys"]);
+        run("ip", &["link", "set", "lo", "up"]);
+        return true;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--"]).arg(std::env::current_exe().expect("this program"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    let output = command.output().expect("unshare runs");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    false
+}
+
+/// A network namespace, removed on drop.
+pub struct NetworkNamespace(Child);
+
+impl NetworkNamespace {
+    pub fn new() -> Self {
+        let namespace = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
+        let mut child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
+        let own = namespace(std::process::id()).expect("known");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while namespace(child.id()).is_ok_and(|current| current == own) {
+            assert!(child.try_wait().expect("known").is_none() && Instant::now() < deadline, "no new namespace");
+            std::thread::yield_now();
+        }
+        NetworkNamespace(child)
+    }
+
+    pub fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+
+    /// Runs `ip` in the namespace.
+    pub fn ip(&self, args: &[&str]) {
+        run("nsenter", &[&["-t", &self.pid(), "-n", "ip"], args].concat());
+    }
+}
+
+impl Drop for NetworkNamespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Writes an executable script by another process. A file that this process writes cannot be executed while a child of another test,

@@ -1,7 +1,7 @@
-//! Reads the files of the overlay, and removes the token from its file.
+//! Reads and replaces the files of the overlay.
 
 use meshd_proto::{AgentConfig, BootPart, Ticket};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
@@ -12,48 +12,25 @@ use std::{
 /// Maximum size of a file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// A fault of a file.
+/// An error of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The file cannot be read.
     #[error("cannot read {}; it comes with the overlay `agent`", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The file cannot be written.
+    Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-    /// The file holds a secret and others may read it.
-    #[error("{} may be read by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
-    Exposed {
-        /// Path of the file.
-        path: PathBuf,
-        /// Permission bits of the file.
-        mode: u32,
-    },
-    /// The contents are invalid.
-    #[error("{}: {detail}; reboot the node to get a fresh overlay", path.display())]
-    Content {
-        /// Path of the file.
-        path: PathBuf,
-        /// Description of the fault.
-        detail: String,
-    },
+    Write { path: PathBuf, source: io::Error },
+    /// Other users may read a file with a secret.
+    #[error("{} is readable by other users (mode {mode:o}); run: chmod 600 {}", path.display(), path.display())]
+    Exposed { path: PathBuf, mode: u32 },
+    #[error("{}: {detail}; reboot the node to get a new overlay", path.display())]
+    Content { path: PathBuf, detail: String },
 }
 
 /// Reads a bounded file.
 pub(super) fn read(path: &Path) -> Result<String, FileError> {
-    let fault = |source| FileError::Read { path: path.to_owned(), source };
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
     let mut text = String::new();
-    File::open(path).map_err(fault)?.take(MAX_FILE).read_to_string(&mut text).map_err(fault)?;
+    File::open(path).map_err(failed)?.take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;
     Ok(text)
 }
 
@@ -62,7 +39,7 @@ fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     // The error text of serde_json would repeat parts of the file, which may contain a token.
     serde_json::from_str(&text).map_err(|error| FileError::Content {
         path: path.to_owned(),
-        detail: format!("it is not what this agent reads, at line {}", error.line()),
+        detail: format!("invalid content at line {}", error.line()),
     })
 }
 
@@ -91,18 +68,15 @@ pub fn boot(path: &Path, config: &AgentConfig) -> Result<BootPart, FileError> {
 }
 
 fn check_version(path: &Path, version: u16) -> Result<(), FileError> {
-    if meshd_proto::speaks(version) {
+    if meshd_proto::is_supported_version(version) {
         return Ok(());
     }
     let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
-    let detail = format!("it is of version {version}, this agent reads versions {oldest} to {ours}");
+    let detail = format!("unsupported version {version}: this agent reads versions {oldest} to {ours}");
     Err(FileError::Content { path: path.to_owned(), detail })
 }
 
-/// Reads an enrolment ticket. It holds a token, so only its owner may read it.
-///
-/// # Errors
-/// The file is missing, unreadable, readable by others, or of another version.
+/// Reads an enrolment ticket. A ticket contains a token, so only its owner may read the file.
 pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
     let ticket: Ticket = parse(path)?;
     let mode = fs::metadata(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?.mode() & 0o777;
@@ -114,67 +88,63 @@ pub fn ticket(path: &Path) -> Result<Ticket, FileError> {
     Ok(ticket)
 }
 
-/// Moves a ticket into the state folder as the two files of an overlay, so that the token exists in one place.
-///
-/// # Errors
-/// The ticket stays where it was.
-pub fn take_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileError> {
+/// Moves a ticket into the state folder as the two files of an overlay, so that only one file contains the token. On failure the ticket
+/// remains.
+pub fn import_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), FileError> {
     let ticket = ticket(path)?;
-    let text = |text: serde_json::Result<String>| {
-        text.map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })
-    };
-    let folder = config.parent().unwrap_or(Path::new("/"));
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|source| FileError::Write { path: folder.to_owned(), source })?;
-    replace(config, &text(serde_json::to_string(&ticket.config))?)?;
-    replace(boot, &text(serde_json::to_string(&ticket.boot))?)?;
+    create_private_folder(config.parent().unwrap_or(Path::new("/")))?;
+    replace(config, &to_json(path, &ticket.config)?)?;
+    replace(boot, &to_json(path, &ticket.boot)?)?;
     fs::remove_file(path).map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
 /// Removes the token by replacing the file.
-///
-/// # Errors
-/// The old file stays.
 pub fn forget_token(path: &Path, boot: &BootPart) -> Result<(), FileError> {
-    keep_boot(path, &BootPart { token: None, ..boot.clone() })
+    store_boot(path, &BootPart { token: None, ..boot.clone() })
 }
 
 /// Replaces the boot data, for example to store a new token.
-///
-/// # Errors
-/// The old file stays.
-pub fn keep_boot(path: &Path, boot: &BootPart) -> Result<(), FileError> {
-    let text = serde_json::to_string(boot)
-        .map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })?;
-    replace_soon(path, &text)
+pub fn store_boot(path: &Path, boot: &BootPart) -> Result<(), FileError> {
+    replace_unsynced(path, &to_json(path, boot)?)
+}
+
+fn to_json(path: &Path, value: &impl Serialize) -> Result<String, FileError> {
+    serde_json::to_string(value)
+        .map_err(|error| FileError::Content { path: path.to_owned(), detail: error.to_string() })
+}
+
+/// Creates a folder that only root may read.
+pub(super) fn create_private_folder(folder: &Path) -> Result<(), FileError> {
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    created.map_err(|source| FileError::Write { path: folder.to_owned(), source })
 }
 
 /// Replaces a file atomically with mode 0600 and flushes it.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), FileError> {
-    put(path, text, true)
+    write(path, text, true)
 }
 
-/// Like [`replace`], without flush: a failing disk must not block the link's thread. Atomic after a crash of the program; after a power
-/// failure the old file may be back. State folders are in memory anyway.
-pub(super) fn replace_soon(path: &Path, text: &str) -> Result<(), FileError> {
-    put(path, text, false)
+/// Like [`replace`], without flush, so that a failing disk does not block the link's thread. After a power failure the old file may
+/// reappear.
+pub(super) fn replace_unsynced(path: &Path, text: &str) -> Result<(), FileError> {
+    write(path, text, false)
 }
 
-fn put(path: &Path, text: &str, is_synced: bool) -> Result<(), FileError> {
-    let fresh = path.with_extension("new");
-    let write = || {
-        match fs::remove_file(&fresh) {
+fn write(path: &Path, text: &str, is_synced: bool) -> Result<(), FileError> {
+    let new = path.with_extension("new");
+    let result = (|| {
+        match fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(text.as_bytes())?;
         if is_synced {
             file.sync_all()?;
         }
-        fs::rename(&fresh, path)
-    };
-    write().map_err(|source| FileError::Write { path: path.to_owned(), source })
+        fs::rename(&new, path)
+    })();
+    result.map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -184,7 +154,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn the_token_leaves_the_file_and_everything_else_stays() {
+    fn forgetting_the_token_keeps_the_rest_of_the_file() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("boot.json");
         let boot = BootPart {
@@ -207,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_named_without_repeating_it() {
+    fn invalid_file_is_named_without_its_content() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("agent.json");
         assert!(config(&path).expect_err("missing").to_string().contains("agent.json"));
         fs::write(&path, "{\"token\": \"very-secret\"}").expect("written");
-        let fault = config(&path).expect_err("damaged").to_string();
-        assert!(fault.contains("line 1") && !fault.contains("very-secret"), "{fault}");
+        let error = config(&path).expect_err("damaged").to_string();
+        assert!(error.contains("line 1") && !error.contains("very-secret"), "{error}");
     }
 }

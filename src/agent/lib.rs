@@ -1,19 +1,19 @@
-//! The node: what mesh-agent does on a machine that has booted.
+//! mesh-agent, which runs on each node.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `files` | files of the overlay: agent.json, boot.json with the token of this boot, CA certificate |
+//! | `files` | files of the overlay: agent.json, boot.json with the token of this boot |
 //! | `link` | the connection to the central node: TLS, the node's key and certificate |
 //! | `link_state` | the link state machine: enrolment, connection, heartbeats, retries; pure, no socket, no clock |
 //! | `link_driver` | passes events to `link_state` and executes its actions |
 //! | `system` | the kernel's view of the node: sysfs and procfs |
-//! | `facts` | what the node reports about itself |
-//! | `disks` | whole disks, and which of them are free |
-//! | `vfio` | PCI devices that VMs can use |
-//! | `checks` | the health checks of `mesh-agent doctor` |
+//! | `facts` | hardware and software of the node |
+//! | `disks` | whole disks and their use |
+//! | `vfio` | passthrough of PCI devices |
+//! | `checks` | readiness checks |
 //! | `vm` | virtual machines, run by QEMU |
-//! | `nat` | the private network of VMs, if the profile has one |
-//! | `task` | tasks: programs on bare metal, each in a control group |
+//! | `nat` | the private network and the firewall of VMs |
+//! | `task` | tasks: programs on bare metal |
 //!
 //! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
 
@@ -38,11 +38,10 @@ use std::sync::OnceLock;
 
 static VERSION: OnceLock<String> = OnceLock::new();
 
-/// Sets the build that [`version`] shows: the commit, and its time in Unix seconds. The program calls it first, because only the program
-/// is built anew with each commit.
+/// Sets the commit and its time in Unix seconds for [`version`]. The program sets them, because only the program is rebuilt for each
+/// commit.
 pub fn set_build(commit: &str, time: &str) {
     let time = Timestamp::from_millis(time.trim().parse::<i64>().unwrap_or(0).saturating_mul(1000));
-    // The first call counts.
     let _ = VERSION.set(format!("{} ({commit}, {time})", env!("CARGO_PKG_VERSION")));
 }
 

@@ -3,10 +3,13 @@
 use meshd_config::{Profile, Site};
 use meshd_image::{
     builder::{self, ImageState, Listed, Version, VolumeInfo, VolumeKind},
-    catalog::{ImageManifest, Overlay, Overlays},
+    catalog::{
+        ImageManifest, Overlay, Overlays,
+        overlay::{OverlayEntry, Source, Variable},
+    },
     overlay::{Kind, RenderedFile},
 };
-use meshd_types::{Digest, ImageName, ProfileName, Timestamp, VmName, VolumeFileName};
+use meshd_types::{Digest, ImageName, ProfileName, SafePath, Timestamp, VarName, VarValue, VmName, VolumeFileName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 use utoipa::ToSchema;
@@ -110,6 +113,136 @@ impl OverlayView {
     /// All overlays of a site.
     pub fn all(overlays: &Overlays, site: &Site) -> Vec<Self> {
         overlays.all().map(|overlay| OverlayView::new(overlay, site)).collect()
+    }
+}
+
+/// An overlay with the variables that it declares.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct OverlayDetail {
+    #[serde(flatten)]
+    pub overlay: OverlayView,
+    pub declares: Vec<VariableView>,
+    /// The paths of earlier overlays that it removes.
+    pub removes: Vec<String>,
+}
+
+impl OverlayDetail {
+    /// An overlay of a site.
+    pub fn new(overlay: &Overlay, site: &Site) -> Self {
+        let declares = overlay.variables.iter().map(|(name, variable)| VariableView::new(name, variable)).collect();
+        let removes = overlay.removed.keys().map(ToString::to_string).collect();
+        OverlayDetail { overlay: OverlayView::new(overlay, site), declares, removes }
+    }
+}
+
+/// A variable that an overlay declares.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VariableView {
+    #[schema(value_type = String)]
+    pub name: VarName,
+    /// `bool`, `integer`, `text` or `list`.
+    pub r#type: String,
+    /// Absent for a secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
+    pub default: Option<VarValue>,
+    /// Without a value, the overlay is not rendered.
+    pub required: bool,
+    /// Its value is in a file of the central node and never shown.
+    pub secret: bool,
+    /// The permitted texts; any if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<String>,
+    pub description: String,
+}
+
+impl VariableView {
+    fn new(name: &VarName, variable: &Variable) -> Self {
+        VariableView {
+            name: name.clone(),
+            r#type: variable.kind.as_str().to_owned(),
+            default: variable.default.clone().filter(|_| !variable.secret),
+            required: variable.required,
+            secret: variable.secret,
+            choices: variable.choices.clone(),
+            description: variable.description.clone(),
+        }
+    }
+}
+
+/// One file, link or folder of an overlay, before it is rendered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OverlaySourceView {
+    /// Its path on the node.
+    pub path: String,
+    /// `file`, `template`, `agent`, `link` or `directory`.
+    pub kind: String,
+    /// Permission bits in octal: `0644`.
+    pub mode: String,
+    /// User and group number: `0:0`.
+    pub owner: String,
+    /// Bytes of its content.
+    pub size: u64,
+    /// It is appended to the file of earlier overlays.
+    pub append: bool,
+    /// It uses secrets, or only its owner may read it on the node. Its content is not shown.
+    pub secret: bool,
+    /// Target of a link. Links are not followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// Its beginning, if a path was named and it is UTF-8 text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Why there is no text: `secret`, `binary` or `invalid_utf8`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden: Option<String>,
+}
+
+impl OverlaySourceView {
+    /// An entry of an overlay, without its content.
+    pub fn new(path: &SafePath, entry: &OverlayEntry, overlay: &Overlay) -> Self {
+        let (kind, content, target) = match &entry.source {
+            Source::File(bytes) => ("file", bytes.as_ref(), None),
+            Source::Template { text, .. } => ("template", text.as_bytes(), None),
+            Source::Agent => ("agent", [].as_slice(), None),
+            Source::Link(target) => ("link", [].as_slice(), Some(target.clone())),
+            Source::Directory => ("directory", [].as_slice(), None),
+        };
+        let is_private = matches!(kind, "file" | "template") && entry.mode & 0o004 == 0;
+        let (user, group) = entry.owner;
+        OverlaySourceView {
+            path: path.to_string(),
+            kind: kind.to_owned(),
+            mode: format!("{:04o}", entry.mode),
+            owner: format!("{user}:{group}"),
+            size: content.len() as u64,
+            append: entry.append,
+            secret: is_private || entry.source.secret(&overlay.variables).is_some(),
+            target,
+            text: None,
+            hidden: None,
+        }
+    }
+
+    /// The same with its content, at most [`OverlayFileView::MAX_TEXT`] bytes.
+    pub fn with_text(path: &SafePath, entry: &OverlayEntry, overlay: &Overlay) -> Self {
+        let view = OverlaySourceView::new(path, entry, overlay);
+        let content = match &entry.source {
+            Source::File(bytes) => bytes.as_ref(),
+            Source::Template { text, .. } => text.as_bytes(),
+            Source::Agent | Source::Link(_) | Source::Directory => return view,
+        };
+        let (text, hidden) = match std::str::from_utf8(content) {
+            _ if view.secret => (None, Some("secret")),
+            _ if content.contains(&0) => (None, Some("binary")),
+            Err(_) => (None, Some("invalid_utf8")),
+            Ok(text) => {
+                let mut ends = (0..=text.len().min(OverlayFileView::MAX_TEXT)).rev();
+                let end = ends.find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+                (Some(text[..end].to_owned()), None)
+            }
+        };
+        OverlaySourceView { text, hidden: hidden.map(str::to_owned), ..view }
     }
 }
 

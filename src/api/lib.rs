@@ -13,7 +13,7 @@
 //! | `routes` | the routes, and the OpenAPI document |
 //! | `search` | what a search found |
 //! | `slot` | slots |
-//! | `status` | the central node at a glance, health findings, the body of a refusal |
+//! | `status` | the central node at a glance, unfinished operations, health findings, the body of a refusal |
 //! | `task` | tasks and their output |
 //! | `vm` | virtual machines |
 //!
@@ -36,7 +36,9 @@ mod vm;
 pub use access::{
     ApiTokenView, CreateApiToken, CreateToken, CreatedApiToken, CreatedToken, RootView, RotateCa, TokenView,
 };
-pub use catalog::{ImageView, OverlayFileView, OverlayView, VolumeView};
+pub use catalog::{
+    ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, VolumeView,
+};
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
 pub use node::{BootSummary, BootView, NodeDetail, NodeView, StageView, TimelineView};
@@ -45,10 +47,10 @@ pub use order::{
     DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, MakeBackup, Pin, ReloadView, Rename, Replace,
     Replaced, RevisionDiffView, RevisionView, Rollback,
 };
-pub use profile::ProfileView;
+pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
-pub use status::{CallerView, ErrorView, Finding, Status, StatusView, UnitCount};
+pub use status::{CallerView, ErrorView, Finding, OperationView, OperationsView, Status, StatusView, UnitCount};
 pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
 

@@ -74,6 +74,10 @@ pub struct BulkNode {
     pub id: NodeId,
     /// The node afterwards; `null` if it refused the order.
     pub node: Option<NodeView>,
+    /// Its readiness checks, if the order was to run them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub report: Option<DoctorReport>,
     /// Why it refused the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorView>,

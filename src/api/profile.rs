@@ -1,8 +1,8 @@
-//! A profile in JSON.
+//! A profile and its settings in JSON.
 
-use meshd_config::{Profile, Site};
+use meshd_config::{Profile, Setting, Site};
 use meshd_proto::CheckPolicy;
-use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, Vars};
+use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarValue, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -61,5 +61,28 @@ impl ProfileView {
             vars: profile.vars.clone(),
             checks: profile.checks.clone(),
         }
+    }
+}
+
+/// One value of a profile with the profile that set it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SettingView {
+    /// Key in `site.toml`: `image`, `vars.slots`. Each element of a list is a setting.
+    pub key: String,
+    #[schema(value_type = Object)]
+    pub value: VarValue,
+    /// The profile that set it.
+    #[schema(value_type = String)]
+    pub by: ProfileName,
+    /// The profile that removed it; then it has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub removed_by: Option<ProfileName>,
+}
+
+impl From<Setting> for SettingView {
+    fn from(setting: Setting) -> Self {
+        let Setting { key, value, by, removed_by, .. } = setting;
+        SettingView { key, value, by, removed_by }
     }
 }

@@ -1,6 +1,6 @@
 //! Slots: what of a node can be given to a virtual machine.
 
-use meshd_model::work::{Near, Pick, Slot, SlotId, SlotState};
+use meshd_model::work::{DeviceChoice, NearestDevices, Slot, SlotId, SlotState};
 use meshd_proto::vm::DiskIdentity;
 use meshd_types::MacAddr;
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ pub struct ApproveSlot {
     /// A disk of the node, by its wwid or serial number; or `nearest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    pub disk: Option<Pick<DiskIdentity>>,
+    pub disk: Option<DeviceChoice<DiskIdentity>>,
     /// A fabric device of the node, or `nearest`. Of slots that share one, one is given at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    pub fabric: Option<Pick<String>>,
+    pub fabric: Option<DeviceChoice<String>>,
     /// The MAC address of the card of whoever has it, where that machine's file says `slot = true`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -72,9 +72,9 @@ impl From<Slot> for SlotView {
     fn from(slot: Slot) -> Self {
         let Slot { id, state, reason, numa, functions, approved, near, mismatch } = slot;
         let is_approved = approved.is_some();
-        let card = approved.as_ref().and_then(|approved| approved.card);
+        let nic = approved.as_ref().and_then(|approved| approved.nic);
         let (disk, fabric) = approved.map_or((None, None), |approved| (approved.disk, approved.fabric));
-        let Near { disk: near_disk, fabric: near_fabric } = near;
+        let NearestDevices { disk: near_disk, fabric: near_fabric } = near;
         SlotView {
             id,
             state,
@@ -83,8 +83,8 @@ impl From<Slot> for SlotView {
             numa,
             disk,
             fabric,
-            mac: card.map(|card| card.mac),
-            address: card.and_then(|card| card.address),
+            mac: nic.map(|nic| nic.mac),
+            address: nic.and_then(|nic| nic.address),
             near_disk,
             near_fabric,
             mismatch,

@@ -1,6 +1,8 @@
-//! The central node at a glance: health findings, counts, and the body of a refusal.
+//! The central node at a glance: health findings, counts, unfinished operations, and the body of a refusal.
 
+use meshd_model::operations::{ObjectKind, Operation, OperationKind, OperationState};
 use meshd_trust::Role;
+use meshd_types::{NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -115,5 +117,54 @@ impl Finding {
         let text = error.to_string();
         let (found, next) = text.split_once("; ").unwrap_or((&text, "see the log of meshd"));
         Finding::fail(check, found, next)
+    }
+}
+
+/// Operations of the site that are not finished: failed ones first, then old ones.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OperationsView {
+    pub operations: Vec<OperationView>,
+    /// Number of operations that are not in this answer.
+    pub rest: usize,
+}
+
+/// An operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OperationView {
+    /// `boot`, `reboot`, `drain`, `vm`, `fetch`, `write`, `wipe`, `slot` or `task`.
+    #[schema(value_type = String)]
+    pub kind: OperationKind,
+    /// `node`, `machine`, `vm`, `slot` or `task`.
+    #[schema(value_type = String)]
+    pub object: ObjectKind,
+    /// Node ID, MAC address, UUID, slot ID or task ID.
+    pub id: String,
+    /// Name of the object; its ID if it has none.
+    pub name: String,
+    /// The node on which it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub node: Option<NodeId>,
+    /// The requested action.
+    pub request: String,
+    /// Time of the order, or of the last reported change; absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub since: Option<Timestamp>,
+    /// `requested`: no node has confirmed it. `accepted`: a node works on it. `failed`: it needs help, or it is retried.
+    #[schema(value_type = String)]
+    pub state: OperationState,
+    /// How far it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub progress: String,
+    /// Why it does not proceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl From<Operation> for OperationView {
+    fn from(operation: Operation) -> Self {
+        let Operation { kind, object, id, name, node, request, since, state, progress, reason } = operation;
+        OperationView { kind, object, id, name, node, request, since, state, progress, reason }
     }
 }

@@ -1,7 +1,7 @@
 //! Virtual machines. No answer contains cloud-init data.
 
-use meshd_config::vm::{OnNodeLoss, VmAsk, VmTemplate};
-use meshd_model::work::{Vm, VmDesiredState, VmStatus};
+use meshd_config::vm::{OnNodeLoss, VmRequest, VmTemplate};
+use meshd_model::work::{Vm, VmDesiredState, VmPhase};
 use meshd_proto::vm::{ByteSize, Nic, VmFailure, VmFetching, VmReport, Volume};
 use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 pub struct CreateVm {
     /// What it shall be, as `meshd vm create` makes it of a vm.toml.
     #[schema(value_type = Object)]
-    pub vm: VmAsk,
+    pub vm: VmRequest,
     /// The only node that it may be placed on: ID or name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -41,7 +41,7 @@ pub struct VmView {
     #[schema(value_type = String)]
     pub uuid: SystemUuid,
     #[schema(value_type = String)]
-    pub state: VmStatus,
+    pub state: VmPhase,
     /// What is wanted of it; absent for one that a node has and that is not on record.
     #[schema(value_type = Option<String>)]
     #[serde(rename = "wish")]
@@ -111,12 +111,12 @@ pub struct TemplateView {
 impl VmView {
     /// One on record.
     pub fn new(vm: &Vm, is_linked: bool) -> Self {
-        let (spec, seen) = (&vm.ask.spec, vm.seen.as_ref());
-        let whole = vm.ask.units.whole.then(|| "all".to_owned());
+        let (spec, seen) = (&vm.request.spec, vm.seen.as_ref());
+        let whole = vm.request.units.whole.then(|| "all".to_owned());
         VmView {
             name: vm.name().clone(),
             uuid: vm.uuid(),
-            state: vm.life(is_linked),
+            state: vm.phase(is_linked),
             desired_state: Some(vm.desired_state),
             node: vm.node(),
             since: seen.map(|seen| seen.since),
@@ -128,12 +128,12 @@ impl VmView {
             vcpus: spec.vcpus,
             memory: spec.memory,
             units: if vm.place.is_some() { spec.units.iter().map(ToString::to_string).collect() } else { Vec::new() },
-            wants: vm.ask.units.each.iter().map(ToString::to_string).chain(whole).collect(),
+            wants: vm.request.units.each.iter().map(ToString::to_string).chain(whole).collect(),
             numa_node: spec.numa_node,
             numa_mismatch: vm.locality.mismatch,
             volumes: spec.volumes.clone(),
             nics: spec.nics.clone(),
-            on_node_loss: vm.ask.on_node_loss,
+            on_node_loss: vm.request.on_node_loss,
             start: vm.start,
             created_at: Some(vm.created_at),
         }
@@ -141,8 +141,8 @@ impl VmView {
 
     /// One that a node has and that is not on record there.
     pub fn stranger(node: NodeId, report: VmReport) -> Self {
-        let vm = Vm::stranger(
-            VmAsk::new(meshd_proto::vm::VmSpec::unknown(report.name, report.uuid)),
+        let vm = Vm::unknown(
+            VmRequest::new(meshd_proto::vm::VmSpec::unknown(report.name, report.uuid)),
             node,
             Timestamp::EPOCH,
         );

@@ -17,32 +17,32 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is backed up.
+/// Input of a backup.
 pub struct BackupSource<'a> {
     pub site: &'a Site,
     /// [`meshd_store::Store::snapshot`].
     pub store: Vec<(String, File, u64)>,
-    /// The certificate authority at that moment: its files go together.
+    /// Files of the certificate authority at one moment: they must be consistent.
     pub authority: FileGroup,
-    /// The moment of that.
+    /// Time of that snapshot.
     pub made_at: Timestamp,
-    /// Whether the blobs of images and bundles come with it.
+    /// Include the blobs of images and bundles.
     pub blobs: bool,
 }
 
-/// Small files that go together, read at once: by their names below the folder, with their modes.
+/// Small files that are read together: content and mode by name below the folder.
 #[derive(Debug, Default)]
 pub struct FileGroup(Vec<(String, u32, Vec<u8>)>);
 
 impl FileGroup {
-    /// All files in a folder and in those within it. Blocks.
+    /// Reads all files in a folder and its sub-folders. Blocks.
     ///
     /// # Errors
     /// One cannot be read.
     pub fn read(dir: &Path) -> Result<Self, BackupError> {
-        let mut held = FileGroup::default();
-        held.add(dir, "")?;
-        Ok(held)
+        let mut group = FileGroup::default();
+        group.add(dir, "")?;
+        Ok(group)
     }
 
     fn add(&mut self, dir: &Path, above: &str) -> Result<(), BackupError> {
@@ -62,7 +62,7 @@ impl FileGroup {
     }
 }
 
-/// What is in a folder; nothing if it is not there.
+/// Lists a folder; empty if it does not exist.
 fn sorted(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -74,26 +74,26 @@ fn sorted(dir: &Path) -> Result<Vec<PathBuf>, BackupError> {
     Ok(paths)
 }
 
-/// Half-written files of others are no state.
+/// Temporary files are skipped.
 fn is_fresh(name: &str) -> bool {
     name.starts_with(".new") || name.ends_with(".new")
 }
 
-/// Folder of blobs within `blobs_dir`.
+/// Folder of blobs in `blobs_dir`.
 const BLOBS: &str = "sha256";
-/// Folders within `blobs_dir` that are no state: downloads, which a build fetches again, and half-done builds.
+/// Folders in `blobs_dir` without state: downloads and running builds.
 const DISPOSABLE: [&str; 2] = [CACHE, WORK];
-/// The store's folder is not walked: its files are those of the snapshot.
+/// The store's folder is skipped: the snapshot contains its files.
 const STATE: &str = "state";
-/// The folder of the certificate authority within it, which is not walked either.
+/// The folder of the certificate authority, which is skipped, too.
 pub const AUTHORITY: &str = "ca";
-/// Mode of what only its owner may read.
+/// Mode of private files.
 const PRIVATE: u32 = 0o600;
 
 /// Writes an encrypted backup. Blocks.
 ///
 /// # Errors
-/// A file cannot be read, or `out` cannot be written; what was written is no backup then.
+/// After a failure, `out` contains no valid backup.
 pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -> Result<Manifest, BackupError> {
     let BackupSource { site, store, authority, made_at, blobs } = source;
     let mut archive = BackupArchive { packer: Packer::new(encryption::encrypt(out, key)?), members: BTreeMap::new() };
@@ -127,7 +127,7 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
     })
 }
 
-/// As it is, whatever folder this program runs in.
+/// Makes a path absolute without resolving links.
 fn absolute(path: &Path) -> PathBuf {
     fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -159,7 +159,7 @@ impl<W: Write> BackupArchive<W> {
         self.put(name, about.permissions().mode() & 0o7777, about.len(), file, from)
     }
 
-    /// All that is in a folder, without what `skip` names by its absolute path. What goes away meanwhile was not needed any more.
+    /// Returns all paths in a folder except the absolute paths in `skip`. Files that disappear meanwhile are ignored.
     fn folder(&mut self, name: &str, from: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
         for path in sorted(from)? {
             let Some(last) = path.file_name().and_then(|last| last.to_str()) else {
@@ -190,7 +190,7 @@ impl<W: Write> BackupArchive<W> {
         } else if about.is_file() {
             self.file(name, path)?;
         }
-        // Sockets are made anew.
+        // Sockets are not backed up; meshd creates them.
         Ok(())
     }
 

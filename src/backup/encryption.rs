@@ -16,28 +16,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Shortest passphrase, in characters.
+/// Minimum length of a passphrase, in characters.
 pub const MIN_KEY: usize = 20;
-/// First line of every file of the format, without its version.
+/// First line of the format, without its version.
 pub(super) const MAGIC: &str = "age-encryption.org/";
-/// The version that is written and read.
+/// Supported version.
 pub(super) const VERSION: &str = "v1";
-/// scrypt's N is 2^18, as the program age has it: a second and 256 MiB. Tests encrypt nothing that is worth it.
+/// scrypt's N is 2^18, as in the program age: one second and 256 MiB.
 const WORK_FACTOR: u8 = if cfg!(test) { 10 } else { 18 };
-/// The most that a file may ask for, so that a made-up one cannot exhaust the machine: four seconds and 1 GiB.
+/// Maximum scrypt cost that is accepted, so that a crafted file cannot exhaust the machine: four seconds and 1 GiB.
 const MAX_WORK_FACTOR: u8 = 20;
 
 fn passphrase(key: &Secret<String>) -> SecretString {
     if !fail::defends("backup-encryption") {
         return SecretString::from("everybody knows this passphrase");
     }
-    // Seen by the function that makes a key of it, and by nothing else.
+    // Exposed only to the key derivation.
     SecretString::from(key.expose().clone())
 }
 
-/// Encrypts what is written to the result, which must be finished.
+/// Encrypts what is written to the result; call `finish` on it.
 pub(super) fn encrypt<W: Write>(out: W, key: &Secret<String>) -> Result<StreamWriter<W>, BackupError> {
-    // Its length is no secret.
+    // The length is no secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {
         return Err(BackupError::ShortKey { length });
@@ -49,7 +49,7 @@ pub(super) fn encrypt<W: Write>(out: W, key: &Secret<String>) -> Result<StreamWr
     encryptor.wrap_output(out).map_err(failed("write", Path::new("the backup")))
 }
 
-/// Decrypts a backup. Every chunk is authenticated, and its end only when the result was read to its end.
+/// Decrypts a backup. Each chunk is authenticated; the end is authenticated only when the result was read to its end.
 pub(super) fn decrypt<R: BufRead>(input: R, path: &Path, key: &Secret<String>) -> Result<StreamReader<R>, BackupError> {
     let path = path.to_owned();
     let failure = |error: DecryptError| match error {
@@ -65,14 +65,14 @@ pub(super) fn decrypt<R: BufRead>(input: R, path: &Path, key: &Secret<String>) -
     decrypted.map_err(failure)
 }
 
-/// The file beside a backup with its SHA-256, as `sha256sum -c` reads it: the format has no digest that is checked without the key.
+/// Returns the path of the file with the backup's SHA-256 for `sha256sum -c`: the format has no digest that needs no key.
 pub fn digest_file(backup: &Path) -> PathBuf {
     let mut name = OsString::from(backup);
     name.push(".sha256");
     name.into()
 }
 
-/// The text of [`digest_file`] for the backup `name`, whose bytes are now in `file`.
+/// Returns the text of [`digest_file`] for the backup `name`, whose bytes are in `file`.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -87,7 +87,7 @@ fn digest_of(file: &Path) -> Result<Digest, BackupError> {
     Ok(Digest(hash.finalize().into()))
 }
 
-/// Compares a backup with the file beside it.
+/// Verifies a backup by its digest file.
 pub(super) fn check_digest(backup: &Path) -> Result<(), BackupError> {
     let file = digest_file(backup);
     let text = match fs::read_to_string(&file) {

@@ -19,29 +19,27 @@ use std::{
     path::Path,
 };
 
-/// How such a file begins.
+/// First line of the format.
 pub(super) const MAGIC: &str = "meshd-backup ";
 const FORMAT: &str = "1";
-/// Plain bytes of a chunk.
+/// Plain size of a chunk in bytes.
 const CHUNK: usize = 64 << 10;
 const TAG: usize = 16;
-/// What stands in place of a length after the last chunk.
+/// Length value of the end marker.
 const END: u32 = 0;
-/// Longest line of the head, in bytes.
+/// Maximum length of a head line, in bytes.
 const MAX_LINE: u64 = 4096;
-/// The most that a file may ask for, so that a made-up one cannot exhaust the machine.
+/// Maximum Argon2 parameters that are accepted, so that a crafted file cannot exhaust the machine.
 const MAX_KDF: (u32, u32, u32) = (1 << 20, 16, 16);
 
-/// What may be known of a backup without its key.
+/// Unencrypted metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Head {
-    /// The site's name.
     pub site: String,
-    /// When it was made.
     pub made_at: Timestamp,
-    /// The meshd that made it.
+    /// Version of the meshd that created the backup.
     pub meshd: String,
-    /// How the key is made of the passphrase.
+    /// Parameters of the key derivation.
     kdf: Kdf,
 }
 
@@ -54,7 +52,7 @@ struct Kdf {
 }
 
 impl Head {
-    /// `None`: what the file asks for makes no sense.
+    /// Returns `None` if the parameters are invalid.
     fn key(&self, passphrase: &Secret<String>) -> Option<LessSafeKey> {
         let Kdf { memory_kib, passes, lanes, ref salt } = self.kdf;
         let (most_memory, most_passes, most_lanes) = MAX_KDF;
@@ -65,7 +63,7 @@ impl Head {
         let params = argon2::Params::new(memory_kib, passes, lanes, None).ok()?;
         let argon = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
         let mut key = [0; 32];
-        // Seen by the function that makes a key of it, and by nothing else.
+        // Exposed only to the key derivation.
         argon.hash_password_into(passphrase.expose().as_bytes(), &salt, &mut key).ok()?;
         UnboundKey::new(&CHACHA20_POLY1305, &key).ok().map(LessSafeKey::new)
     }
@@ -78,7 +76,7 @@ fn nonce(number: u64, is_last: bool) -> Nonce {
     Nonce::assume_unique_for_key(nonce)
 }
 
-/// Opens what was sealed.
+/// Decrypts the chunks.
 pub(super) struct Opener<R: Read> {
     input: R,
     key: LessSafeKey,
@@ -96,7 +94,7 @@ impl<R: BufRead> Opener<R> {
         let key = head.key(passphrase).ok_or_else(damaged)?;
         let head = Digest::of(&lines).0;
         let mut opener = Opener { input, key, head, number: 0, chunk: Vec::new(), at: 0, is_over: false };
-        // The first chunk tells whether the key is right.
+        // Decrypting the first chunk verifies the key.
         opener.next().map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => BackupError::Key { path: path.to_owned() },
             _ => BackupError::Damaged { path: path.to_owned(), what: error.to_string() },
@@ -138,7 +136,7 @@ impl<R: Read> Read for Opener<R> {
     }
 }
 
-/// `None` at the end.
+/// Returns `None` at the end.
 fn read_chunk(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
@@ -154,7 +152,7 @@ fn read_chunk(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(chunk))
 }
 
-/// The head, and the bytes that it stands in.
+/// Returns the head and its bytes.
 fn read_head(input: &mut impl BufRead, path: &Path) -> Result<(Head, Vec<u8>), BackupError> {
     let mut lines = Vec::new();
     let mut line = |lines: &mut Vec<u8>| {
@@ -172,7 +170,7 @@ fn read_head(input: &mut impl BufRead, path: &Path) -> Result<(Head, Vec<u8>), B
     Ok((serde_json::from_str(&second).map_err(damaged)?, lines))
 }
 
-/// Reads all of a file and compares it with the digest at its end. Needs no key.
+/// Verifies the digest at the end of a file. Needs no key.
 pub(super) fn check(path: &Path) -> Result<Head, BackupError> {
     let damaged = |what: &str| BackupError::Damaged { path: path.to_owned(), what: what.to_owned() };
     let mut input = BufReader::new(File::open(path).map_err(failed("read", path))?);

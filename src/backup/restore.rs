@@ -14,46 +14,46 @@ use std::{
 };
 use toml_edit::{DocumentMut, Item, Table, value};
 
-/// Where members go before all of them were checked.
-const FRESH: &str = ".restoring";
+/// Folder of members until all are verified.
+const STAGING: &str = ".restoring";
 /// The admin socket of a restored site, beside its site file.
 const SOCKET: &str = "admin.sock";
 /// The site file as it was backed up.
 const ORIGINAL: &str = "site.toml.original";
 
-/// What a restore came to.
+/// Result of a restore.
 #[derive(Clone, Debug)]
 pub struct Restored {
     /// The site file to start meshd with.
     pub site_file: PathBuf,
-    /// What was in the backup.
+    /// Manifest of the backup.
     pub manifest: Manifest,
-    /// How many nodes the store knows.
+    /// Number of nodes in the store.
     pub nodes: usize,
 }
 
-/// Restores a backup into a folder that does not exist or is empty; `now` is noted in its record of events. Tokens are void after it:
-/// whether one was used or revoked after the backup was made, nobody knows.
+/// Restores a backup into an absent or empty folder; `now` is the time of the event. All tokens become void, because it is unknown
+/// whether one was used or revoked after the backup.
 ///
 /// # Errors
-/// The folder holds something; the backup is damaged, of another format or key; the disk is full. The folder is left as it was.
+/// The folder is not empty; the backup is damaged, of another format or key; the disk is full. The folder stays unchanged.
 pub async fn restore(path: &Path, key: &Secret<String>, into: &Path, now: Timestamp) -> Result<Restored, BackupError> {
     make_empty(into)?;
-    let fresh = into.join(FRESH);
-    let unpacked = unpack_whole(path, key, &fresh).and_then(|manifest| {
-        rewrite_site(&fresh)?;
+    let staging = into.join(STAGING);
+    let unpacked = unpack_whole(path, key, &staging).and_then(|manifest| {
+        rewrite_site(&staging)?;
         Ok(manifest)
     });
     let restored = match unpacked {
-        Ok(manifest) => open_store(&fresh, &manifest, now).await.map(|nodes| (manifest, nodes)),
+        Ok(manifest) => open_store(&staging, &manifest, now).await.map(|nodes| (manifest, nodes)),
         Err(error) => Err(error),
     };
-    let moved = restored.and_then(|restored| move_out(&fresh, into).map(|()| restored));
+    let moved = restored.and_then(|restored| move_out(&staging, into).map(|()| restored));
     match moved {
         Ok((manifest, nodes)) => Ok(Restored { site_file: into.join("site.toml"), manifest, nodes }),
         Err(error) => {
-            // Best effort: the error is what matters.
-            let _ = fs::remove_dir_all(&fresh);
+            // The first error is reported.
+            let _ = fs::remove_dir_all(&staging);
             Err(error)
         }
     }
@@ -68,21 +68,21 @@ fn make_empty(into: &Path) -> Result<(), BackupError> {
     }
 }
 
-fn unpack_whole(path: &Path, key: &Secret<String>, fresh: &Path) -> Result<Manifest, BackupError> {
-    make_folder(fresh).map_err(failed("make the folder", fresh))?;
+fn unpack_whole(path: &Path, key: &Secret<String>, staging: &Path) -> Result<Manifest, BackupError> {
+    make_folder(staging).map_err(failed("make the folder", staging))?;
     let (mut links, mut modes) = (BTreeMap::new(), BTreeMap::new());
     let manifest = read(path, key, |member, mode, unpacked| {
-        let place = fresh.join(member.relative());
-        make_parents(fresh, member)?;
+        let path = staging.join(member.relative());
+        make_parents(staging, member)?;
         match unpacked {
             Unpacked::Folder => {
-                make_folder(&place)?;
-                modes.insert(place, mode);
+                make_folder(&path)?;
+                modes.insert(path, mode);
             }
-            // Made at the end: nothing is ever written through one.
-            Unpacked::Link(target) => drop(links.insert(place, target)),
+            // Links are created last, so that no file is written through one.
+            Unpacked::Link(target) => drop(links.insert(path, target)),
             Unpacked::File(content) => {
-                let mut file = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777).open(&place)?;
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777).open(&path)?;
                 io::copy(content, &mut file)?;
                 file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
                 file.sync_all()?;
@@ -90,11 +90,11 @@ fn unpack_whole(path: &Path, key: &Secret<String>, fresh: &Path) -> Result<Manif
         }
         Ok(())
     })?;
-    for (place, target) in links {
-        symlink(target, &place).map_err(failed("write", &place))?;
+    for (path, target) in links {
+        symlink(target, &path).map_err(failed("write", &path))?;
     }
-    for (place, mode) in modes {
-        fs::set_permissions(&place, Permissions::from_mode(mode & 0o7777)).map_err(failed("write", &place))?;
+    for (path, mode) in modes {
+        fs::set_permissions(&path, Permissions::from_mode(mode & 0o7777)).map_err(failed("write", &path))?;
     }
     Ok(manifest)
 }
@@ -103,20 +103,20 @@ fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-fn make_parents(fresh: &Path, member: &SafePath) -> io::Result<()> {
-    member.parents().last().map_or(Ok(()), |parent| make_folder(&fresh.join(parent)))
+fn make_parents(staging: &Path, member: &SafePath) -> io::Result<()> {
+    member.parents().last().map_or(Ok(()), |parent| make_folder(&staging.join(parent)))
 }
 
-/// The site as it was, with everything that was backed up beside its file.
-fn rewrite_site(fresh: &Path) -> Result<(), BackupError> {
-    let (file, original) = (fresh.join("site.toml"), fresh.join(ORIGINAL));
+/// Rewrites the site file: its paths refer to the restored files beside it.
+fn rewrite_site(staging: &Path) -> Result<(), BackupError> {
+    let (file, original) = (staging.join("site.toml"), staging.join(ORIGINAL));
     let text = fs::read_to_string(&file).map_err(failed("read", &file))?;
     let mut site: DocumentMut = text.parse().map_err(|error| BackupError::Site(format!("{error}")))?;
     let table = site.entry("site").or_insert(Item::Table(Table::new()));
     for key in ["state", "blobs", "images", "overlays"] {
         table[format!("{key}_dir").as_str()] = value(key);
     }
-    // The old socket may be that of a meshd that still runs: orders for the restored site would go there.
+    // The old socket may belong to a running meshd, which would receive orders for the restored site.
     let admin = site.entry("admin").or_insert(Item::Table(Table::new()));
     admin["socket"] = value(SOCKET);
     let secrets = site.get_mut("secrets").and_then(Item::as_table_like_mut);
@@ -131,9 +131,9 @@ fn rewrite_site(fresh: &Path) -> Result<(), BackupError> {
     written.map_err(failed("write", &file))
 }
 
-/// Opens the store, which reads and checks all of it, and writes down that it was restored.
-async fn open_store(fresh: &Path, manifest: &Manifest, now: Timestamp) -> Result<usize, BackupError> {
-    let store = Store::open_restored(&fresh.join("state"))?;
+/// Opens the store, which verifies it, and records the restore.
+async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Result<usize, BackupError> {
+    let store = Store::open_restored(&staging.join("state"))?;
     let tokens: Vec<_> = store.read(|model| model.tokens().map(|token| token.hash).collect());
     let api_tokens: Vec<_> = store.read(|model| model.api_tokens().map(|token| token.hash).collect());
     let nodes = store.read(|model| model.nodes().count());
@@ -154,15 +154,15 @@ async fn open_store(fresh: &Path, manifest: &Manifest, now: Timestamp) -> Result
     Ok(nodes)
 }
 
-/// The site file goes last: as long as it is missing, nobody takes the folder for a site.
-fn move_out(fresh: &Path, into: &Path) -> Result<(), BackupError> {
-    let entries = fs::read_dir(fresh).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let mut names: Vec<_> = entries.map_err(failed("read", fresh))?.iter().map(fs::DirEntry::file_name).collect();
+/// The site file is moved last: a folder without it is not used as a site.
+fn move_out(staging: &Path, into: &Path) -> Result<(), BackupError> {
+    let entries = fs::read_dir(staging).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let mut names: Vec<_> = entries.map_err(failed("read", staging))?.iter().map(fs::DirEntry::file_name).collect();
     names.sort_by_key(|name| name == "site.toml");
     for name in names {
-        let place = into.join(&name);
-        fs::rename(fresh.join(&name), &place).map_err(failed("write", &place))?;
+        let path = into.join(&name);
+        fs::rename(staging.join(&name), &path).map_err(failed("write", &path))?;
     }
-    fs::remove_dir(fresh).map_err(failed("remove", fresh))?;
+    fs::remove_dir(staging).map_err(failed("remove", staging))?;
     fs::File::open(into).and_then(|folder| folder.sync_all()).map_err(failed("write", into))
 }

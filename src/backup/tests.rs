@@ -76,7 +76,7 @@ impl Made {
         fs::write(digest_file(&self.file()), digest_line(&self.file(), &self.file()).unwrap()).unwrap();
     }
 
-    fn place(&self, name: &str) -> PathBuf {
+    fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 }
@@ -99,7 +99,7 @@ async fn made(blobs: bool) -> Made {
 async fn restored_backup_has_its_modes_and_a_working_site_file() {
     let made = made(false).await;
     assert_eq!(verify(&made.file(), Some(&key("right"))).unwrap().manifest.as_ref(), Some(&made.manifest));
-    let into = made.place("new/rack");
+    let into = made.path("new/rack");
     let restored = restore(&made.file(), &key("right"), &into, Timestamp::from_millis(11)).await.unwrap();
     assert_eq!(restored.nodes, 1);
     let mode = |name: &str| fs::metadata(into.join(name)).unwrap().permissions().mode() & 0o777;
@@ -136,7 +136,7 @@ async fn downloads_and_half_done_builds_are_not_in_a_backup() {
 #[tokio::test]
 async fn blobs_come_with_it_when_they_are_asked_for() {
     let made = made(true).await;
-    let into = made.place("new");
+    let into = made.path("new");
     restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
     assert_eq!(fs::read_to_string(into.join("blobs/sha256/00")).unwrap(), "a blob");
 }
@@ -172,7 +172,7 @@ async fn backup_reveals_nothing_without_the_key() {
 #[tokio::test]
 async fn folder_that_holds_something_is_left_as_it_is() {
     let made = made(false).await;
-    let into = made.place("other");
+    let into = made.path("other");
     write(&into.join("state/ca/ca.key"), "of another site", 0o600);
     let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
     assert!(matches!(refused, BackupError::NotEmpty { .. }), "{refused}");
@@ -184,7 +184,7 @@ async fn folder_that_holds_something_is_left_as_it_is() {
 async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
     let made = made(false).await;
     let bytes = fs::read(made.file()).unwrap();
-    let into = made.place("new");
+    let into = made.path("new");
     let refused = async |bytes: &[u8]| {
         fs::write(made.file(), bytes).unwrap();
         let refused = restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap_err();
@@ -197,23 +197,23 @@ async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
     for at in [payload, bytes.len() / 2, bytes.len() - 38, bytes.len() - 1] {
         let mut altered = bytes.clone();
         altered[at] ^= 1;
-        let said = refused(&altered).await;
-        assert!(matches!(said, BackupError::Damaged { .. }), "at {at}: {said}");
+        let error = refused(&altered).await;
+        assert!(matches!(error, BackupError::Damaged { .. }), "at {at}: {error}");
     }
     for at in 30..payload {
         let mut altered = bytes.clone();
         altered[at] ^= 1;
-        let said = refused(&altered).await;
-        assert!(matches!(said, BackupError::Damaged { .. } | BackupError::Key { .. }), "at {at}: {said}");
+        let error = refused(&altered).await;
+        assert!(matches!(error, BackupError::Damaged { .. } | BackupError::Key { .. }), "at {at}: {error}");
     }
     for length in [bytes.len() - 1, bytes.len() - 36, bytes.len() / 2, payload, 100] {
-        let said = refused(&bytes[..length]).await;
-        assert!(matches!(said, BackupError::Damaged { .. }), "{length}: {said}");
+        let error = refused(&bytes[..length]).await;
+        assert!(matches!(error, BackupError::Damaged { .. }), "{length}: {error}");
     }
     assert!(matches!(refused(&[&bytes[..], b"x"].concat()).await, BackupError::Damaged { .. }));
     for (begins, newer) in [("age-encryption.org/v2\n", "age v2"), ("meshd-backup 2\n{}\n", "2")] {
-        let said = refused(&[begins.as_bytes(), &bytes[22..]].concat()).await;
-        assert!(matches!(&said, BackupError::Format { found, .. } if found == newer), "{said}");
+        let error = refused(&[begins.as_bytes(), &bytes[22..]].concat()).await;
+        assert!(matches!(&error, BackupError::Format { found, .. } if found == newer), "{error}");
     }
     assert!(matches!(refused(b"PK\x03\x04 something else").await, BackupError::NoBackup { .. }));
 }
@@ -221,7 +221,7 @@ async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
 #[tokio::test]
 async fn altered_backup_with_a_digest_that_fits_is_seen_with_the_key() {
     let made = made(false).await;
-    assert!(matches!(verify(&made.place("none"), None), Err(BackupError::File { .. })));
+    assert!(matches!(verify(&made.path("none"), None), Err(BackupError::File { .. })));
     let mut bytes = fs::read(made.file()).unwrap();
     let last = bytes.len() - 100;
     bytes[last] ^= 1;

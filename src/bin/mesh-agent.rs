@@ -211,7 +211,7 @@ fn doctor(places: &Places, output: ReportFormat) -> anyhow::Result<ExitCode> {
     let boot = files::boot(&places.boot_file, &config)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
-    let (tree, clock) = (Tree::new(&places.root), checks::Reference::kept(&places.state_dir));
+    let (tree, clock) = (Tree::new(&places.root), checks::CentralClock::load(&places.state_dir));
     let ran = checks::report(&tree, &places.vm_dir, &config, &boot, clock, now);
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
     let report = meshd_proto::DoctorReport::new(now, ran.session, ran.checks, &units);

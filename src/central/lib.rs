@@ -17,6 +17,7 @@
 //! | `nodes` | what operators order of nodes |
 //! | `admin` | API tokens and backups |
 //! | `agents` | the protocol of an agent's link |
+//! | `operations` | operations of all services that are not finished |
 //!
 //! # Lock order
 //!
@@ -43,6 +44,7 @@ pub mod generations;
 pub mod links;
 mod locks;
 pub mod nodes;
+mod operations;
 mod orphan_workloads;
 pub mod tasks;
 pub mod workloads;
@@ -62,6 +64,7 @@ pub use environment::{
 pub use generations::{CompareError, Reload, RenderError, Rendered, RollbackError, load_catalog};
 pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
+pub use operations::MAX_OPERATIONS;
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
 pub use workloads::{
     ConsoleError, ConsoleFrame, ConsoleSession, HeldWork, MAX_SITE_VMS, NodeEnd, SlotError, SlotParts, VmError, VmVerb,

@@ -126,6 +126,8 @@ enum Verb {
     /// Show segments, leases and other DHCP servers
     #[command(subcommand)]
     Dhcp(site::dhcp::Dhcp),
+    /// List boots, drains, VMs and tasks that are not finished
+    Operations(site::operations::Operations),
     /// Find nodes, VMs and tasks by a part of a text
     Search(site::search::Search),
     /// Show and follow events
@@ -260,6 +262,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Verb::Token(token) => token.run(&context),
         Verb::Ca(ca) => ca.run(&context),
         Verb::Dhcp(dhcp) => dhcp.run(&context),
+        Verb::Operations(operations) => operations.run(&context),
         Verb::Search(search) => search.run(&context),
         Verb::Events(events) => events.run(&context),
         Verb::Backup(backup) => backup.run(&context),

@@ -34,12 +34,7 @@ pub(super) enum Profile {
         output: Output,
     },
     /// List former generations of a profile, newest first
-    History {
-        /// Name
-        name: String,
-        #[command(flatten)]
-        output: Output,
-    },
+    History(generations::RevisionsArgs),
     /// Roll a profile back to a former generation
     Rollback(generations::RollbackArgs),
     /// Compare two profiles
@@ -55,8 +50,8 @@ pub(super) enum Profile {
 
 impl Profile {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        if let Profile::History { name, output } = &self {
-            return wait(generations::revisions(&context.client()?, name, *output));
+        if let Profile::History(history) = self {
+            return wait(history.run(&context.client()?));
         }
         if let Profile::Rollback(rollback) = self {
             return wait(rollback.run(context.client()?));
@@ -68,7 +63,7 @@ impl Profile {
         }
         let site = context.site()?;
         match self {
-            Profile::History { .. } | Profile::Rollback(_) => Ok(()),
+            Profile::History(_) | Profile::Rollback(_) => Ok(()),
             Profile::List { output } => {
                 let all: Vec<_> = site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect();
                 output.print(&all, |all| list(all))

@@ -3,17 +3,17 @@
 use super::reader::{At, Document};
 use std::fmt::Display;
 
-/// Longest path of a Unix socket: 107 bytes (unix(7)), less the one by which the name differs that it is made under.
+/// Maximum length of a Unix socket path: 107 bytes (unix(7)), less one for the suffix of the temporary name.
 pub(super) const MAX_SOCKET_PATH: usize = 106;
-/// Longest name of a Linux network interface, in bytes (IFNAMSIZ without the final NUL).
+/// Maximum length of an interface name in bytes (IFNAMSIZ without the final NUL).
 const MAX_INTERFACE: usize = 15;
-/// Longest SSH public key line, in bytes; a 16384-bit RSA key takes about 2800.
+/// Maximum length of an SSH public key in bytes; a 16384-bit RSA key takes about 2800.
 const MAX_SSH_KEY: usize = 8192;
 
-/// What meshd sets on the kernel command line itself; another value would break the boot chain or open it.
+/// Kernel arguments that meshd sets. Other values would break the boot chain or its security.
 const OWN_ARGS: [&str; 10] =
     ["apkovl", "init", "rdinit", "modloop", "initrd", "alpine_repo", "ip", "BOOTIF", "panic", "--"];
-/// Beside letters and digits. Neither iPXE nor the kernel gives any of these a meaning of its own.
+/// Permitted besides letters and digits. Neither iPXE nor the kernel interprets them.
 const ARG_MARKS: &str = "._-+,=:/@%~*!()[]<>^";
 
 const SSH_KEY_TYPES: [&str; 7] = [
@@ -26,14 +26,14 @@ const SSH_KEY_TYPES: [&str; 7] = [
     "sk-ecdsa-sha2-nistp256@openssh.com",
 ];
 
-/// Records an error that reads "what is wrong; what to do" as message and hint.
+/// Records an error of the form `message; hint`.
 pub(super) fn fault<T>(document: &Document, place: &At<T>, error: &impl Display) {
     let error = error.to_string();
     let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
     document.fault(place, message, hint);
 }
 
-/// A name of a site, and a DNS name: letters, digits, `-` and `.`.
+/// Checks the name of a site, which is also a DNS name: letters, digits, `-` and `.`.
 pub(super) fn name(text: &str) -> Result<(), String> {
     let plain = |c: u8| c.is_ascii_alphanumeric();
     let sound = text.len() <= 63
@@ -56,10 +56,7 @@ pub(super) fn interface(text: &str) -> Result<(), String> {
     })
 }
 
-/// One kernel argument that a profile or an operator may set.
-///
-/// # Errors
-/// What is wrong with it and what to do.
+/// Checks a kernel argument of a profile or an operator. The error reads `message; hint`.
 pub fn kernel_arg(text: &str) -> Result<(), String> {
     let shown = super::reader::brief(text);
     let key = text.split('=').next().unwrap_or(text);
@@ -67,10 +64,10 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
         return Err("an empty kernel argument; remove it".into());
     }
     if text.chars().any(char::is_whitespace) {
-        return Err(format!("`{shown}` holds a space; write one list element per argument"));
+        return Err(format!("`{shown}` contains a space; write one list element per argument"));
     }
-    if let Some(odd) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c)) {
-        return Err(format!("`{shown}` holds {odd:?}; use letters, digits and {ARG_MARKS}"));
+    if let Some(invalid) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !ARG_MARKS.contains(*c)) {
+        return Err(format!("`{shown}` contains {invalid:?}; use letters, digits and {ARG_MARKS}"));
     }
     if OWN_ARGS.contains(&key) {
         return Err(format!("`{key}` is set by meshd itself; remove it"));
@@ -78,7 +75,7 @@ pub fn kernel_arg(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A package that `apk add` finds in the image's repository, which has one version of each.
+/// Checks a package name. The repository of an image has one version of each package.
 pub(super) fn package(text: &str) -> Result<(), String> {
     let sound = text.len() <= 128
         && text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric())
@@ -88,7 +85,7 @@ pub(super) fn package(text: &str) -> Result<(), String> {
     })
 }
 
-/// Never quotes the text: somebody may have pasted a private key.
+/// Checks an SSH public key. Errors never quote the text, which may be a private key.
 pub(super) fn ssh_key(text: &str) -> Result<(), String> {
     if text.contains("PRIVATE KEY") {
         return Err("is a private key; write the public one, and make a new pair if this file was shared".into());
@@ -104,7 +101,7 @@ pub(super) fn ssh_key(text: &str) -> Result<(), String> {
     if kind && body { Ok(()) } else { Err(format!("is not an SSH public key; {hint}")) }
 }
 
-/// `ttyS0`, `ttyS0,115200`, `tty0`: what stands behind `console=`.
+/// Checks a value of `console=`: `ttyS0`, `ttyS0,115200`, `tty0`.
 pub(super) fn console(text: &str) -> Result<(), String> {
     let (device, options) = text.split_once(',').unwrap_or((text, "0"));
     let plain = |part: &str| !part.is_empty() && part.len() <= 16 && part.bytes().all(|c| c.is_ascii_alphanumeric());

@@ -2,12 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
-/// One element of a list as it is written: `quiet` adds, `-quiet` takes an inherited one away.
+/// An edit of an inherited list: `quiet` adds, `-quiet` removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit<T> {
-    /// One more.
     Add(T),
-    /// Not this one.
     Remove(T),
 }
 
@@ -31,29 +29,28 @@ impl<T: fmt::Display> fmt::Display for Edit<T> {
     }
 }
 
-/// The part of a kernel argument before its `=`.
+/// Returns the part of a kernel argument before `=`.
 pub fn arg_key(arg: &str) -> &str {
     arg.split_once('=').map_or(arg, |(key, _)| key)
 }
 
-/// What these mean depends on what stands before them (`hugepagesz=1G hugepages=8 hugepagesz=2M hugepages=8`), or the kernel
-/// takes every one of them (`console=tty0 console=ttyS0`). All others count once: the last one.
-const KEPT: [&str; 6] = ["hugepagesz", "hugepages", "console", "earlycon", "memmap", "modprobe.blacklist"];
+/// Arguments that may occur several times: their meaning depends on the previous argument (`hugepagesz=1G hugepages=8 hugepagesz=2M`), or
+/// the kernel uses every one (`console=tty0 console=ttyS0`). Of other arguments, only the last one counts.
+const REPEATABLE: [&str; 6] = ["hugepagesz", "hugepages", "console", "earlycon", "memmap", "modprobe.blacklist"];
 
-/// True if `later` takes the place of `earlier`.
+/// Returns true if `later` replaces `earlier`.
 pub(super) fn replaces_arg(later: &str, earlier: &str) -> bool {
-    let positional = KEPT[..2].contains(&arg_key(later));
-    let repeated = KEPT.contains(&arg_key(later));
+    let positional = REPEATABLE[..2].contains(&arg_key(later));
+    let repeated = REPEATABLE.contains(&arg_key(later));
     if repeated { !positional && later == earlier } else { arg_key(later) == arg_key(earlier) }
 }
 
-/// True if `-pattern` takes an argument away: every one of a key, or the one with this value.
+/// Returns true if `-pattern` removes the argument: a key removes all its arguments, `key=value` only equal ones.
 pub(super) fn removes_arg(pattern: &str, arg: &str) -> bool {
     if pattern.contains('=') { pattern == arg } else { pattern == arg_key(arg) }
 }
 
-/// Adds kernel arguments to a list, or takes some away: by the rules that hold between a profile and the one that it extends. What
-/// takes away something that is not there changes nothing.
+/// Applies edits to kernel arguments as in profile inheritance. Removing a missing argument has no effect.
 pub fn edit_args(args: &mut Vec<String>, edits: &[Edit<String>]) {
     for edit in edits {
         match edit {

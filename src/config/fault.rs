@@ -3,22 +3,21 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf};
 
-/// One thing that is wrong in a file.
+/// A fault of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The file, as the operator named it.
     pub file: PathBuf,
-    /// Line from 1; 0 when the fault is of the whole file.
+    /// Line from 1; 0 for the whole file.
     pub line: usize,
     /// Dotted path of the key, such as `dhcp.range`; empty when there is none.
     pub key: String,
     pub message: String,
-    /// What to do next; empty when the message says it.
+    /// Hint in the imperative; may be empty.
     pub hint: String,
 }
 
 impl Fault {
-    /// A fault of a whole file: it is missing, or cannot be read.
+    /// Makes a fault of a whole file.
     pub fn of_file(file: impl Into<PathBuf>, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Fault { file: file.into(), line: 0, key: String::new(), message: message.into(), hint: hint.into() }
     }
@@ -54,8 +53,8 @@ impl From<Fault> for Faults {
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, fault) in self.0.iter().enumerate() {
-            if place > 0 {
+        for (index, fault) in self.0.iter().enumerate() {
+            if index > 0 {
                 f.write_str("\n")?;
             }
             fmt::Display::fmt(fault, f)?;
@@ -66,9 +65,9 @@ impl fmt::Display for Faults {
 
 impl std::error::Error for Faults {}
 
-/// The word of `known` that somebody who wrote `text` meant, or `None` when none is near.
+/// Returns the word of `known` with the smallest edit distance to `text`; `None` if none is similar.
 pub fn nearest<'w>(text: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    // A third of the letters may be wrong, but of a short word at least one.
+    // A third of the characters may differ, but at least one.
     let allowed = (text.chars().count() / 3).max(1);
     let scored = known.into_iter().map(|word| (distance(&text.to_lowercase(), word), word));
     scored.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)

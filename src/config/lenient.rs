@@ -5,17 +5,16 @@ use super::{check, reader};
 use crate::sections::admin;
 use std::path::{Path, PathBuf};
 
-/// What can be read of one path in a file that may have faults.
+/// The value of one path in a file that may have faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Found {
-    /// Written, and a string.
     Value(PathBuf),
-    /// Written, and no string.
+    /// Present, but not a string.
     Unreadable,
     Absent,
 }
 
-/// The admin socket of a site file, whatever else is wrong with the text; `None` when `[admin].socket` itself cannot be read.
+/// Returns the admin socket; `None` if `[admin].socket` itself has a fault.
 pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
     let found = match reader::parse(text, file) {
         Ok(document) => {
@@ -31,7 +30,7 @@ pub(super) fn admin_socket(text: &str, file: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The folder of overlays of a site file, whatever else is wrong with the text; `None` when that key cannot be read.
+/// Returns the overlay folder; `None` if that key itself has a fault.
 pub(super) fn overlays_dir(text: &str, file: &Path) -> Option<PathBuf> {
     match path(text, file, "site", "overlays_dir") {
         Found::Value(folder) => Some(folder),
@@ -40,7 +39,7 @@ pub(super) fn overlays_dir(text: &str, file: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Reads one path from the lines of a file, each taken by itself, so that a syntax error elsewhere does not matter.
+/// Parses each line separately, so that a syntax error elsewhere has no effect.
 fn path(text: &str, file: &Path, section: &str, key: &str) -> Found {
     let mut current = String::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -65,7 +64,7 @@ fn path(text: &str, file: &Path, section: &str, key: &str) -> Found {
     Found::Absent
 }
 
-/// The name in a section's header. A header that is not closed counts: it is a mistake that people make.
+/// Returns the name in a section header, also if the closing bracket is missing.
 fn section_of(line: &str) -> Option<String> {
     let inner = line.strip_prefix('[')?;
     let name: String = inner.trim_start_matches('[').chars().take_while(|c| !"]#".contains(*c)).collect();

@@ -12,7 +12,7 @@
 //! | `reader` | strict TOML reader: typed getters, faults with line numbers, unknown keys rejected |
 //! | `sections` | one module for each section of `site.toml` |
 //! | `site` | the validated site, as `super::load` returns it |
-//! | `vm` | `vm.toml`: parses a VM file into a `VmAsk`, or reports all its faults |
+//! | `vm` | `vm.toml`: parses a VM file into a `VmRequest`, or reports all its faults |
 //!
 //! [`parse`] is pure. [`find`] and [`load`] read the file system and the network interfaces.
 
@@ -32,56 +32,50 @@ pub use check::kernel_arg;
 pub use edit::{Edit, arg_key, edit_args};
 pub use fault::{Fault, Faults, nearest, suggest};
 pub use interfaces::{InterfaceNetwork, all as interface_networks};
-pub use meshd_types::{DhcpMode, Link, Owner, Pool, Segment, VfioSelector};
+pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet, VfioSelector};
 pub use parse::{parse, parse_with};
 pub use profile::{Group, Hugepages, PageSize, Profile, Setting};
 pub use reader::parse_duration;
 pub use sections::vars::MAX_VARS;
-pub use sections::vms::{SlotPolicy, VmPool, VmRules, Vms};
+pub use sections::vms::{SlotPolicy, VmAddressPool, VmRules, Vms};
 pub use site::{
-    Admin, AdminHttps, AgentPlane, Boot, Delivery, Enroll, EnrollPolicy, EnrollRule, Facts, Http, Identity, MacPrefix,
-    MetricsListener, Process, Reservation, Site, Transport, role_on,
+    Admin, AdminHttps, AgentSettings, Boot, Delivery, Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Http, Identity,
+    MacPrefix, MetricsListener, Process, Reservation, Site, Transport, role_on,
 };
 
 use std::path::{Path, PathBuf};
 
-/// Where a site file is looked for when nobody names one, in this order.
+/// Default site files, in search order.
 pub const DEFAULT_FILES: [&str; 2] = ["site.toml", "/etc/meshd/site.toml"];
 
-/// The site file to read: the one that was named, else the first of [`DEFAULT_FILES`] that exists.
-///
-/// # Errors
-/// One fault when none was named and none exists.
+/// Returns the explicit site file, else the first of [`DEFAULT_FILES`] that exists.
 pub fn find(explicit: Option<&Path>) -> Result<PathBuf, Faults> {
     let default = || DEFAULT_FILES.iter().map(PathBuf::from).find(|file| file.exists());
     explicit.map(Path::to_owned).or_else(default).ok_or_else(|| {
-        let [here, there] = DEFAULT_FILES;
-        let message = format!("there is no such file, and no {there} either");
-        Fault::of_file(here, message, "name the site file with --site FILE, or begin with a copy of the sample").into()
+        let [first, second] = DEFAULT_FILES;
+        let message = format!("there is no such file, and no {second} either");
+        Fault::of_file(first, message, "name the site file with --site FILE, or begin with a copy of the sample").into()
     })
 }
 
-/// The admin socket of a site that names no other.
+/// Returns the default admin socket.
 pub fn default_admin_socket() -> PathBuf {
     sections::admin::default_socket()
 }
 
-/// Reads and checks a site file.
-///
-/// # Errors
-/// All faults at once; one when the file cannot be read.
+/// Reads and validates a site file; returns all faults at once.
 pub fn load(file: &Path) -> Result<Site, Faults> {
     let text = reader::read_text(file, "name the site file with --site FILE, or begin with a copy of the sample")?;
     parse_with(&text, file, &interfaces::all())
 }
 
-/// Where the running central node of a site file listens, also while the file has faults elsewhere.
+/// Returns the admin socket of a site file, even if the file has faults elsewhere.
 pub fn admin_socket(file: &Path) -> Option<PathBuf> {
     let text = reader::read_text(file, "").ok()?;
     lenient::admin_socket(&text, file)
 }
 
-/// The folder of overlays of a site file, also while the file has faults elsewhere.
+/// Returns the overlay folder of a site file, even if the file has faults elsewhere.
 pub fn overlays_dir(file: &Path) -> Option<PathBuf> {
     let text = reader::read_text(file, "").ok()?;
     lenient::overlays_dir(&text, file)

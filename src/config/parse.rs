@@ -1,7 +1,7 @@
 //! Parses `site.toml` section by section, then checks rules between sections.
 
 use super::{
-    AgentPlane, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
+    AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
     reader::{self, At, Document, Table, write_duration},
 };
 use crate::sections::{admin, enroll, groups, metrics, profiles, reservation, secrets, segment, vms};
@@ -16,28 +16,20 @@ const HOUR: u64 = 3600;
 const HEARTBEAT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(HOUR);
 /// Bounds of `[agent].offline_after`.
 const OFFLINE_AFTER: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(24 * HOUR);
-/// Most SSH keys of a site.
 const MAX_SSH_KEYS: usize = 256;
-/// Most kernel consoles.
 const MAX_CONSOLES: usize = 4;
 /// Bounds of `[boot].max_loading`.
 const MAX_LOADING: RangeInclusive<i64> = 1..=100_000;
-/// `[boot].max_loading`: enough that ordinary network cards fill 25 Gbit/s together, and few enough that each one's share of
-/// 1 Gbit/s loads an image of 60 MB within two minutes, far below what any step of a boot waits for.
+/// Default of `[boot].max_loading`: enough to fill 25 Gbit/s with ordinary NICs, and few enough that a share of 1 Gbit/s loads an image of
+/// 60 MB within two minutes, far below the timeout of any boot stage.
 const DEFAULT_MAX_LOADING: usize = 256;
 
-/// Reads the text of a `site.toml`. `file` is what faults name; paths in the text are relative to its folder.
-///
-/// # Errors
-/// All faults at once, in the order of their lines.
+/// Parses a `site.toml`; returns all faults in line order. Paths in the text are relative to the folder of `file`.
 pub fn parse(text: &str, file: &Path) -> Result<Site, Faults> {
     parse_with(text, file, &[])
 }
 
-/// The same on a machine whose interfaces have these networks: a netmask that is not written is that of the interface.
-///
-/// # Errors
-/// All faults at once, in the order of their lines.
+/// As [`parse`], with networks of interfaces, which define default netmasks.
 pub fn parse_with(text: &str, file: &Path, networks: &[InterfaceNetwork]) -> Result<Site, Faults> {
     let document = reader::parse(text, file)?;
     let site = read(&document, file, networks);
@@ -47,13 +39,13 @@ pub fn parse_with(text: &str, file: &Path, networks: &[InterfaceNetwork]) -> Res
 fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Option<Site> {
     let root = document.root();
     root.reserved("store");
-    // Every section is read before any may end the reading: all faults at once.
+    // Every section is read before the first `?`, so that all faults are reported.
     let head = head(document, &root, file);
     let segments = segment::read(document, &root, networks);
     let reservations = reservation::read(document, &root, &segments);
     let vms = vms::read(document, &root, &segments);
-    let planes = planes(document, &root);
-    let taken = planes.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
+    let listeners = listeners(document, &root);
+    let taken = listeners.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
     let taken = taken.as_ref().map_or(&[][..], |taken| taken);
     let metrics = metrics::read(document, &root, taken);
     let admin = admin::read(document, &root, taken);
@@ -66,8 +58,9 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     let enroll = enroll::read(document, &root, known);
     let groups = groups::read(document, &root);
     let secrets = secrets::read(document, &root);
-    let (head, (http, agent)) = (head?, planes?);
+    let (head, (http, agent)) = (head?, listeners?);
     let (default_profile, profiles) = profiles?;
+    let (reservations, node_names) = reservations?;
     Some(Site {
         name: head.name,
         file: file.to_owned(),
@@ -77,7 +70,8 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
         overlays_dir: head.overlays_dir,
         ssh_keys: head.ssh_keys,
         segments: segments.valid()?,
-        reservations: reservations?,
+        reservations,
+        node_names,
         vms: vms?,
         http,
         agent,
@@ -94,7 +88,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     })
 }
 
-/// The value, or the default when the key is absent; `None` when it is there and faulty.
+/// Returns the value, or the default if the key is absent; `None` if the value has a fault.
 pub(super) fn or<T>(table: &Table<'_>, key: &str, value: Option<At<T>>, default: T) -> Option<T> {
     match value {
         Some(value) => Some(value.value),
@@ -143,8 +137,8 @@ pub(super) fn checked(document: &Document, text: At<String>, rule: fn(&str) -> R
     Some(text.value)
 }
 
-/// `[http]` and `[agent]`, which may not share a port.
-fn planes(document: &Document, root: &Table<'_>) -> Option<(Http, AgentPlane)> {
+/// Reads `[http]` and `[agent]`, which must not share a port.
+fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettings)> {
     const DEFAULT_PORT: u16 = 8080;
     let tables = (root.table("http"), root.table("agent"));
     let http = match &tables.0 {
@@ -164,12 +158,12 @@ fn planes(document: &Document, root: &Table<'_>) -> Option<(Http, AgentPlane)> {
     Some((Http { port: http }, agent))
 }
 
-fn default_agent() -> AgentPlane {
+fn default_agent() -> AgentSettings {
     let (heartbeat, offline_after) = (Duration::from_secs(30), Duration::from_secs(60));
-    AgentPlane { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
+    AgentSettings { port: 8443, heartbeat, offline_after, root_tasks: true, binary: None }
 }
 
-fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
+fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     let default = default_agent();
     let port = or(agent, "port", agent.port("port"), default.port);
     let written = (agent.duration("heartbeat", HEARTBEAT), agent.duration("offline_after", OFFLINE_AFTER));
@@ -186,7 +180,7 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentPlane> {
         document.fault(&at, message, format!("make offline_after at least {}", write_duration(heartbeat * 2)));
     }
     let (heartbeat, offline_after) = (heartbeat?, offline_after?);
-    Some(AgentPlane { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
+    Some(AgentSettings { port: port?, heartbeat, offline_after, root_tasks: root_tasks?, binary })
 }
 
 fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {

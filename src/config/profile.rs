@@ -6,7 +6,7 @@ use meshd_types::{BundleName, GroupName, ImageName, NodeId, OverlayName, Profile
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a node shall be, with everything inherited already in it.
+/// A profile with inherited values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
     pub name: ProfileName,
@@ -14,32 +14,30 @@ pub struct Profile {
     pub extends: Option<ProfileName>,
     /// Kernel, initramfs, modloop and packages.
     pub image: ImageName,
-    /// In order, parents' first; a later one wins.
+    /// In order, those of parents first. Later overlays take precedence.
     pub overlays: Vec<OverlayName>,
-    /// Kernel arguments, parents' first; those of `hugepages` are among them.
+    /// Kernel arguments including those of `hugepages`, those of parents first.
     pub kernel_args: Vec<String>,
-    /// Memory set aside in large pages.
     pub hugepages: Option<Hugepages>,
-    /// Packages beside those of the overlays, parents' first.
+    /// Packages besides those of the overlays, those of parents first.
     pub packages: Vec<String>,
-    /// Software that Alpine's packages do not bring, parents' first.
+    /// Those of parents first.
     pub bundles: Vec<BundleName>,
-    /// PCI devices to hand to virtual machines.
+    /// PCI devices for VMs.
     pub vfio: Vec<VfioSelector>,
-    /// Disks that no virtual machine gets and nothing formats.
+    /// Disks that are neither assigned to VMs nor formatted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_disks: Vec<DiskIdentity>,
-    /// Variables of its overlays, the nearest profile's winning.
+    /// Variables; those of the most derived profile take precedence.
     pub vars: Vars,
-    /// Readiness checks that are off or only warn, and what they compare with.
     pub checks: CheckPolicy,
-    /// Every value of the above, and who set it. It determines nothing, so it is not kept.
+    /// Origin of every value. Not stored, because it has no effect.
     #[serde(skip)]
     pub settings: Vec<Setting>,
 }
 
 impl Profile {
-    /// A profile of an image and nothing else.
+    /// Makes a profile with an image only.
     pub fn new(name: ProfileName, image: ImageName) -> Self {
         Profile {
             name,
@@ -58,9 +56,8 @@ impl Profile {
         }
     }
 
-    /// Names the first key by which a node that boots `next` in place of this profile no longer hosts its virtual machines the same way.
-    /// Other keys change what a node boots, not what it gives to machines.
-    pub fn hosts_otherwise(&self, next: &Profile) -> Option<&'static str> {
+    /// Returns the first key by which `next` changes the resources for VMs.
+    pub fn changed_vm_resource(&self, next: &Profile) -> Option<&'static str> {
         let lost_bundle = self.bundles.iter().any(|bundle| !next.bundles.contains(bundle));
         let keys = [
             ("vfio.devices", self.vfio != next.vfio),
@@ -72,31 +69,30 @@ impl Profile {
     }
 }
 
-/// One value of a profile with everything inherited, and where it comes from.
+/// A value of a resolved profile and its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Its key as `site.toml` has it: `image`, `vars.slots`. Each element of a list is a setting.
+    /// Key in `site.toml`: `image`, `vars.slots`. Each element of a list is a setting.
     pub key: String,
     pub value: VarValue,
     /// The profile that set it.
     pub by: ProfileName,
-    /// The profile that took it away again; it has no effect then.
+    /// The profile that removed it; it has no effect then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removed_by: Option<ProfileName>,
-    /// Where that profile says so in `site.toml`, from 1; 0 where it is not known. For faults; it is not kept.
+    /// Line in `site.toml` from 1, for faults; 0 if unknown. Not stored.
     #[serde(skip)]
     pub line: usize,
 }
 
-/// `hugepages`: memory that the kernel sets aside in large pages.
+/// `hugepages`: memory that the kernel reserves in huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hugepages {
-    /// Size of one page.
     pub size: PageSize,
     pub count: u32,
 }
 
-/// Size of a large page.
+/// Size of a huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PageSize {
     /// 1 GiB.
@@ -108,16 +104,16 @@ pub enum PageSize {
 }
 
 impl Hugepages {
-    /// All of them, in bytes.
+    /// Returns the total size in bytes.
     pub fn bytes(self) -> u64 {
-        let one: u64 = match self.size {
+        let page: u64 = match self.size {
             PageSize::G1 => 1 << 30,
             PageSize::M2 => 2 << 20,
         };
-        one.saturating_mul(self.count.into())
+        page.saturating_mul(self.count.into())
     }
 
-    /// As the kernel is told.
+    /// Returns the kernel arguments.
     pub fn kernel_args(self) -> [String; 2] {
         [format!("hugepagesz={}", self.size), format!("hugepages={}", self.count)]
     }
@@ -138,14 +134,14 @@ impl fmt::Display for Hugepages {
     }
 }
 
-/// Nodes that share overlays and variables, and know of each other.
+/// Nodes that share overlays and variables; templates can list the members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub name: GroupName,
-    /// Its members, in the order of their IDs.
+    /// Ordered by ID.
     pub nodes: Vec<NodeId>,
     /// Overlays after those of the profile, in order.
     pub overlays: Vec<OverlayName>,
-    /// Variables: they win over those of the profile, and of groups that are listed before.
+    /// Variables; they take precedence over those of the profile and of earlier groups.
     pub vars: Vars,
 }

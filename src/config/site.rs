@@ -9,80 +9,70 @@ use std::{
     time::Duration,
 };
 
-/// One site, checked: every reference resolves, every bound holds.
+/// A validated site: every reference resolves, every value is within its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// `[site].name`.
     pub name: String,
-    /// The file that it was read from.
     pub file: PathBuf,
-    /// Store, CA, keys.
+    /// Folder of store, certificate authority and keys.
     pub state_dir: PathBuf,
     /// Built images by digest.
     pub blobs_dir: PathBuf,
     /// Image recipes.
     pub images_dir: PathBuf,
     pub overlays_dir: PathBuf,
-    /// Public keys that may log in to nodes as root; none by default.
+    /// SSH keys with root access to nodes; none by default.
     pub ssh_keys: Vec<String>,
-    /// `[net]` + `[dhcp]`, if they are written, then each `[[segment]]`. At least one has an interface; links differ, and so
-    /// do networks.
+    /// `[net]` with `[dhcp]`, then each `[[segment]]`. At least one has an interface. Links and networks are unique.
     pub segments: Vec<Segment>,
-    /// Addresses that are kept for one machine each; no address twice.
+    /// Addresses are unique.
     pub reservations: Vec<Reservation>,
+    /// Names that machines receive as nodes; no name twice.
+    pub node_names: BTreeMap<Owner, String>,
     /// What holds for virtual machines, and what is set aside for their cards.
     pub vms: Vms,
-    /// Boot plane over HTTP.
     pub http: Http,
-    /// Agent plane.
-    pub agent: AgentPlane,
-    /// Admin plane.
+    pub agent: AgentSettings,
     pub admin: Admin,
-    /// What meshd runs as.
     pub process: Process,
-    /// Where Prometheus may ask beside the admin socket; `None` without `[metrics]`.
+    /// Listener for Prometheus besides the admin socket.
     pub metrics: Option<MetricsListener>,
-    /// Who gets a certificate.
     pub enroll: Enroll,
-    /// What does not tell machines apart.
     pub identity: Identity,
-    /// How machines are booted.
     pub boot: Boot,
-    /// What an unknown node boots.
+    /// Profile of a node without assigned profile.
     pub default_profile: ProfileName,
     /// All profiles, with `extends` resolved. Contains `default_profile`.
     pub profiles: BTreeMap<ProfileName, Profile>,
     /// All groups, in the order of the file.
     pub groups: Vec<Group>,
-    /// Where the secrets of overlays lie, by the name of the variable. What they are is read into the catalog.
+    /// Files of secrets by variable name.
     pub secrets: BTreeMap<VarName, PathBuf>,
 }
 
-/// What an address is on the network of a segment, where no client may have it: the address of meshd, of a relay, router or server.
+/// Returns the role of an address that no client of a segment may have: meshd, relay, router or server.
 pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
-    let is = |own: Option<Ipv4Addr>| own == Some(address);
     match &segment.link {
         Link::Relay(relay) if *relay == address => return Some("the relay"),
-        _ if is(segment.address) => return Some("meshd's own, on the network"),
+        _ if segment.address == Some(address) => return Some("meshd's own, on the network"),
         _ => {}
     }
-    let pool = segment.pool.as_ref()?;
+    let subnet = segment.subnet.as_ref()?;
     match address {
-        _ if is(pool.router) => Some("the router"),
-        _ if pool.dns.contains(&address) || pool.ntp.contains(&address) => Some("a name or time server"),
-        _ if [pool.network(), pool.broadcast()].contains(&address) => Some("the network or broadcast address"),
+        _ if subnet.router == Some(address) => Some("the router"),
+        _ if subnet.dns.contains(&address) || subnet.ntp.contains(&address) => Some("a name or time server"),
+        _ if [subnet.network(), subnet.broadcast()].contains(&address) => Some("the network or broadcast address"),
         _ => None,
     }
 }
 
-/// One `[[reservation]]`: only its owner gets the address.
+/// The address of a `[[reservation]]`: only its owner gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub owner: Owner,
-    /// An address of the network of a segment with a range, inside of the range or outside of it.
+    /// In the subnet of a segment, inside or outside its pool.
     pub address: Ipv4Addr,
-    /// For people.
-    pub name: Option<String>,
 }
 
 /// `[http]`.
@@ -94,16 +84,16 @@ pub struct Http {
 
 /// `[agent]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentPlane {
+pub struct AgentSettings {
     /// TCP port.
     pub port: u16,
     /// Time between two heartbeats.
     pub heartbeat: Duration,
     /// Silence after which a node is offline.
     pub offline_after: Duration,
-    /// Whether tasks may run as root of their nodes, which takes the role admin. Default: they may.
+    /// Permits tasks as root, which require the role admin. Default: true.
     pub root_tasks: bool,
-    /// The agent that nodes receive; `None` means `mesh-agent` beside this program.
+    /// Agent binary for nodes; `None` means `mesh-agent` in the folder of this program.
     pub binary: Option<PathBuf>,
 }
 
@@ -112,7 +102,7 @@ pub struct AgentPlane {
 pub struct Admin {
     /// Unix socket of the CLI.
     pub socket: PathBuf,
-    /// `[admin.https]`: the way in for those with a token; `None` without the section.
+    /// `[admin.https]`, for clients with an API token.
     pub https: Option<AdminHttps>,
 }
 
@@ -123,16 +113,16 @@ pub struct AdminHttps {
     pub address: Ipv4Addr,
     /// TCP port; 8444 by default.
     pub port: u16,
-    /// Certificate and key, PEM; meshd makes its own without them.
+    /// Certificate and key, PEM; `None` means a generated certificate.
     pub files: Option<(PathBuf, PathBuf)>,
-    /// It may be reached from networks on which machines boot.
+    /// Permits access from boot networks.
     pub boot_network: bool,
 }
 
 /// `[process]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// What meshd goes on as once every port is open; `None` means as it was started.
+    /// User after all ports are open; `None` keeps the user of the start.
     pub user: Option<String>,
 }
 
@@ -148,30 +138,28 @@ pub struct MetricsListener {
 /// `[enroll]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enroll {
-    /// Who is let in.
     pub policy: EnrollPolicy,
-    /// Life of a boot token.
+    /// Lifetime of a boot token.
     pub token_ttl: Duration,
-    /// Machines that need no operator, in the order of the file.
+    /// Rules for automatic approval, in the order of the file.
     pub rules: Vec<EnrollRule>,
 }
 
-/// One `[[enroll.rule]]`: a machine that fits is let in as soon as it is discovered.
+/// One `[[enroll.rule]]`: a discovered machine that matches is approved automatically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrollRule {
-    /// Its name in events and in the audit log.
+    /// Name in events and in the audit log.
     pub name: RuleName,
-    /// What it asks for.
-    pub facts: Facts,
-    /// The profile that it gives to whom it lets in, unless one was assigned.
+    pub criteria: EnrollCriteria,
+    /// Profile of an approved machine, unless one is assigned.
     pub profile: Option<ProfileName>,
 }
 
-/// What a rule asks for. All that is written has to fit, of a list any one; at least one of them is written. Texts are trimmed and in
-/// lower case, and so is what they are compared with.
+/// The criteria of a rule. Every criterion that is present must match; of a list, one element. At least one is present. Texts are compared
+/// trimmed and in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// System serial numbers; none that firmware leaves when nobody gave one.
+pub struct EnrollCriteria {
+    /// System serial numbers without placeholders of firmware.
     pub serials: BTreeSet<String>,
     /// System UUIDs.
     pub uuids: BTreeSet<SystemUuid>,
@@ -181,18 +169,18 @@ pub struct Facts {
     pub manufacturer: Option<String>,
     /// SMBIOS product.
     pub product: Option<String>,
-    /// How the MAC address of the boot NIC begins.
+    /// Prefixes of the MAC address of the boot NIC.
     pub mac_prefixes: BTreeSet<MacPrefix>,
-    /// Where it boots: [`Segment::name`].
+    /// Boot segments, by [`Segment::name`].
     pub segments: BTreeSet<String>,
 }
 
-/// How a MAC address begins: one to six whole octets.
+/// A prefix of a MAC address: one to six whole octets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MacPrefix(pub(super) Vec<u8>);
 
 impl MacPrefix {
-    /// True if the address begins so.
+    /// Returns true if the address has this prefix.
     pub fn fits(&self, mac: MacAddr) -> bool {
         mac.0.starts_with(&self.0)
     }
@@ -210,7 +198,7 @@ impl std::str::FromStr for MacPrefix {
         let octets: Option<Vec<u8>> = trimmed.split([':', '-']).map(octet).collect();
         octets.filter(|octets| octets.len() <= 6).map(MacPrefix).ok_or_else(|| {
             let shown = super::reader::brief(text);
-            format!("`{shown}` is not how a MAC address begins; write whole octets: \"52:54:00\"")
+            format!("`{shown}` is not a MAC address prefix; write whole octets: \"52:54:00\"")
         })
     }
 }
@@ -218,47 +206,45 @@ impl std::str::FromStr for MacPrefix {
 /// `[identity]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// UUIDs that more than one machine has, beside the placeholders known to everyone.
+    /// UUIDs that several machines have, besides the known placeholders.
     pub deny: DenyList,
 }
 
-/// Who is let in.
+/// Admission of new nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnrollPolicy {
     /// An operator approves each new node.
     Approve,
-    /// Every node that boots; for labs.
+    /// Every node is approved; for labs.
     Auto,
 }
 
 /// `[boot]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
-    /// How kernel and initrds travel.
     pub kernel_transport: Transport,
-    /// How the overlay travels.
     pub delivery: Delivery,
     /// Folder of `undionly.kpxe`, `snponly.efi`, `ipxe.efi`; Debian's package `ipxe` puts them in /usr/lib/ipxe.
     pub loaders_dir: PathBuf,
-    /// Kernel consoles, the last one is /dev/console, such as `ttyS0,115200`.
+    /// Kernel consoles, such as `ttyS0,115200`; the last one is /dev/console.
     pub consoles: Vec<String>,
-    /// Boots that load kernel, initrds and overlay at once; more wait in line, in iPXE.
+    /// Maximum number of machines that load at once; others wait in iPXE.
     pub max_loading: usize,
 }
 
-/// How kernel and initrds travel.
+/// Transport of kernel and initrds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// HTTP, the default.
     Http,
-    /// TFTP, for networks that let nothing else through before the operating system runs.
+    /// TFTP, for networks that block everything else before the operating system runs.
     Tftp,
 }
 
-/// How the overlay travels.
+/// Transport of the overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// As one more initrd: the node never sees its URL.
+    /// As an additional initrd: the node never sees its URL.
     Initrd,
     /// By `apkovl=URL`, for loaders that cannot add an initrd.
     Url,

@@ -1,7 +1,7 @@
 //! Chooses the boot file of a client.
 
 use crate::{
-    client_arch::{Fetch, firmware},
+    client_arch::{LoaderTransport, arch_entry},
     effect::ClientKind,
     packet::{ClientMessage, VendorClass},
 };
@@ -51,7 +51,7 @@ impl BootSources {
     /// loop forever.
     pub(crate) fn boot_file(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
         match request.client {
-            ClientKind::Os => BootFile::None,
+            ClientKind::Other => BootFile::None,
             ClientKind::Ipxe => BootFile::Script(self.url(server, "boot.ipxe")),
             ClientKind::Firmware => self.loader(request, server),
         }
@@ -59,13 +59,13 @@ impl BootSources {
 
     fn loader(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
         let arch = request.boot_arch();
-        let Some(row) = firmware(arch.0) else { return BootFile::Missing(NoLoader::UnknownArch(arch)) };
+        let Some(row) = arch_entry(arch.0) else { return BootFile::Missing(NoLoader::UnknownArch(arch)) };
         let Some(loader) = row.loaders.iter().copied().find(|loader| self.loaders.contains(*loader)) else {
             let first = row.loaders.first().copied().unwrap_or_default();
             return BootFile::Missing(NoLoader::Absent { firmware: row.name, loader: first });
         };
         // An HTTPClient cannot use a file name, whatever its option 93 contains (Quirk::HttpByClassOnly).
-        if row.fetch == Fetch::Http || request.vendor == Some(VendorClass::Http) {
+        if row.transport == LoaderTransport::Http || request.vendor == Some(VendorClass::Http) {
             return BootFile::Http(self.url(server, &format!("loader/{loader}")));
         }
         BootFile::Tftp(loader)

@@ -3,7 +3,7 @@
 use crate::{
     boot_file::BootSources,
     client_arch::loader_names,
-    config::{DhcpMode, Interface, Link, Owner, Pool, Reservation, ReservedNic, Segment, Setup},
+    config::{DhcpMode, Interface, Link, Owner, Reservation, ReservedNic, Segment, Setup, Subnet},
     effect::{Change, Effect, Lease, Reply, ReplyKind},
     engine::Engine,
     machines::{Attachment, Machines, RelayPort},
@@ -74,11 +74,15 @@ impl Bench {
         let own = packet.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
         let source = [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)][usize::from(place >> 2) % 3];
         let origin = Origin {
-            via: usize::from(place & 1),
+            interface_index: usize::from(place & 1),
             source: SocketAddrV4::new(source, 68),
             local_port: if place & 2 == 0 { SERVER_PORT } else { PROXY_PORT },
             // Half of the packets are sent by the NIC that they name.
-            hardware: packet.get(28..34).filter(|_| place & 16 == 0).and_then(|mac| mac.try_into().ok()).map(MacAddr),
+            ethernet_source: packet
+                .get(28..34)
+                .filter(|_| place & 16 == 0)
+                .and_then(|mac| mac.try_into().ok())
+                .map(MacAddr),
         };
         let effects = self.engine.handle(now, packet, origin, &EveryNic);
         assert!(effects.len() <= 6, "one packet, few effects: {effects:?}");
@@ -86,8 +90,8 @@ impl Bench {
             match effect {
                 Effect::Reply(reply) => self.reply(reply, packet),
                 Effect::Store(Change::Seen(seen)) => self.seen(seen.lease.as_ref(), now),
-                Effect::Store(Change::Leased(lease)) => self.seen(Some(lease), now),
-                Effect::Store(Change::Lease(change)) => {
+                Effect::Store(Change::LeaseGranted(lease)) => self.seen(Some(lease), now),
+                Effect::Store(Change::LeaseChanged(change)) => {
                     if self.holders.get(&change.before.address) == Some(&change.before) {
                         self.holders.remove(&change.before.address);
                         self.holders.extend(change.after.clone().map(|lease| (lease.address, lease)));
@@ -96,7 +100,7 @@ impl Bench {
                 Effect::Warn(_) => {}
             }
         }
-        self.engine.handle_server_packet(now, packet, origin.via);
+        self.engine.handle_server_packet(now, packet, origin.interface_index);
         for segment in self.engine.status(now) {
             let pool = segment.pool;
             assert!(pool.leased + pool.offered <= pool.size, "{pool:?}");
@@ -119,7 +123,7 @@ impl Bench {
 }
 
 fn engine() -> Engine {
-    let pool = |third: u8| Pool {
+    let subnet = |third: u8| Subnet {
         first: Ipv4Addr::new(10, third, 0, 100),
         last: Ipv4Addr::new(10, third, 0, 107),
         prefix_len: 24,
@@ -129,7 +133,7 @@ fn engine() -> Engine {
         ntp: Vec::new(),
         domain: Some("rack.example".to_owned()),
     };
-    let segment = |link, mode, pool| Segment { link, address: None, mode, pool, relay_macs: Vec::new() };
+    let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     let relay = |third| Link::Relay(Ipv4Addr::new(10, third, 0, 1));
     let mac = |last| MacAddr([2, 0, 0, 0, 0, last]);
     let reserve = |owner, third, last| Reservation { owner, address: Ipv4Addr::new(10, third, 0, last) };
@@ -146,9 +150,9 @@ fn engine() -> Engine {
                 Interface { name: "eth1".to_owned(), address: Ipv4Addr::new(10, 78, 0, 1) },
             ],
             segments: vec![
-                segment(Link::Interface("eth0".to_owned()), DhcpMode::Authoritative, Some(pool(77))),
+                segment(Link::Interface("eth0".to_owned()), DhcpMode::Authoritative, Some(subnet(77))),
                 segment(Link::Interface("eth1".to_owned()), DhcpMode::Proxy, None),
-                segment(relay(88), DhcpMode::Authoritative, Some(pool(88))),
+                segment(relay(88), DhcpMode::Authoritative, Some(subnet(88))),
                 segment(relay(99), DhcpMode::Proxy, None),
             ],
             reservations: vec![
@@ -157,7 +161,7 @@ fn engine() -> Engine {
                 reserve(Owner::Mac(mac(3)), 88, 20),
             ],
             nics: vec![nic(4, Some((77, 104))), nic(5, Some((77, 30))), nic(6, None)],
-            deny: Default::default(),
+            non_identifying_uuids: Default::default(),
             sources: BootSources { http_port: 8080, loaders: loader_names().map(str::to_owned).collect() },
         },
         Vec::new(),

@@ -2,7 +2,7 @@
 
 /// How firmware downloads its loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fetch {
+pub(crate) enum LoaderTransport {
     /// By TFTP, from a file name.
     Tftp,
     /// By HTTP, from a URL.
@@ -11,12 +11,12 @@ pub(crate) enum Fetch {
 
 /// One client architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Firmware {
+pub(crate) struct ArchEntry {
     /// The value of option 93 in the IANA registry "Processor Architecture Types" (RFC 5970).
     pub(crate) arch: u16,
     /// Name for messages.
     pub(crate) name: &'static str,
-    pub(crate) fetch: Fetch,
+    pub(crate) transport: LoaderTransport,
     /// File names of loaders; the first available one is used.
     pub(crate) loaders: &'static [&'static str],
 }
@@ -31,42 +31,42 @@ const ARM64: &[&str] = &["snponly-arm64.efi", "ipxe-arm64.efi"];
 const RISCV32: &[&str] = &["snponly-riscv32.efi", "ipxe-riscv32.efi"];
 const RISCV64: &[&str] = &["snponly-riscv64.efi", "ipxe-riscv64.efi"];
 
-const fn row(arch: u16, name: &'static str, fetch: Fetch, loaders: &'static [&'static str]) -> Firmware {
-    Firmware { arch, name, fetch, loaders }
+const fn row(arch: u16, name: &'static str, transport: LoaderTransport, loaders: &'static [&'static str]) -> ArchEntry {
+    ArchEntry { arch, name, transport, loaders }
 }
 
 /// All architectures with a loader. meshd ships no loader for the missing values.
-pub(crate) const FIRMWARE: [Firmware; 20] = [
-    row(0, "BIOS", Fetch::Tftp, BIOS),
-    row(6, "UEFI IA32", Fetch::Tftp, IA32),
-    row(7, "UEFI x64", Fetch::Tftp, X64),
-    row(9, "UEFI x64 (as RFC 4578 had it)", Fetch::Tftp, X64),
-    row(10, "UEFI arm32", Fetch::Tftp, ARM32),
-    row(11, "UEFI arm64", Fetch::Tftp, ARM64),
-    row(15, "UEFI IA32 HTTP boot", Fetch::Http, IA32),
-    row(16, "UEFI x64 HTTP boot", Fetch::Http, X64),
-    row(17, "EBC HTTP boot (firmware of x64)", Fetch::Http, X64),
-    row(18, "UEFI arm32 HTTP boot", Fetch::Http, ARM32),
-    row(19, "UEFI arm64 HTTP boot", Fetch::Http, ARM64),
-    row(20, "BIOS HTTP boot", Fetch::Http, BIOS),
-    row(21, "U-Boot arm32", Fetch::Tftp, ARM32),
-    row(22, "U-Boot arm64", Fetch::Tftp, ARM64),
-    row(23, "U-Boot arm32 HTTP boot", Fetch::Http, ARM32),
-    row(24, "U-Boot arm64 HTTP boot", Fetch::Http, ARM64),
-    row(25, "UEFI riscv32", Fetch::Tftp, RISCV32),
-    row(26, "UEFI riscv32 HTTP boot", Fetch::Http, RISCV32),
-    row(27, "UEFI riscv64", Fetch::Tftp, RISCV64),
-    row(28, "UEFI riscv64 HTTP boot", Fetch::Http, RISCV64),
+pub(crate) const ARCHITECTURES: [ArchEntry; 20] = [
+    row(0, "BIOS", LoaderTransport::Tftp, BIOS),
+    row(6, "UEFI IA32", LoaderTransport::Tftp, IA32),
+    row(7, "UEFI x64", LoaderTransport::Tftp, X64),
+    row(9, "UEFI x64 (as RFC 4578 had it)", LoaderTransport::Tftp, X64),
+    row(10, "UEFI arm32", LoaderTransport::Tftp, ARM32),
+    row(11, "UEFI arm64", LoaderTransport::Tftp, ARM64),
+    row(15, "UEFI IA32 HTTP boot", LoaderTransport::Http, IA32),
+    row(16, "UEFI x64 HTTP boot", LoaderTransport::Http, X64),
+    row(17, "EBC HTTP boot (firmware of x64)", LoaderTransport::Http, X64),
+    row(18, "UEFI arm32 HTTP boot", LoaderTransport::Http, ARM32),
+    row(19, "UEFI arm64 HTTP boot", LoaderTransport::Http, ARM64),
+    row(20, "BIOS HTTP boot", LoaderTransport::Http, BIOS),
+    row(21, "U-Boot arm32", LoaderTransport::Tftp, ARM32),
+    row(22, "U-Boot arm64", LoaderTransport::Tftp, ARM64),
+    row(23, "U-Boot arm32 HTTP boot", LoaderTransport::Http, ARM32),
+    row(24, "U-Boot arm64 HTTP boot", LoaderTransport::Http, ARM64),
+    row(25, "UEFI riscv32", LoaderTransport::Tftp, RISCV32),
+    row(26, "UEFI riscv32 HTTP boot", LoaderTransport::Http, RISCV32),
+    row(27, "UEFI riscv64", LoaderTransport::Tftp, RISCV64),
+    row(28, "UEFI riscv64 HTTP boot", LoaderTransport::Http, RISCV64),
 ];
 
 /// Returns the entry of an architecture.
-pub(crate) fn firmware(arch: u16) -> Option<&'static Firmware> {
-    FIRMWARE.iter().find(|row| row.arch == arch)
+pub(crate) fn arch_entry(arch: u16) -> Option<&'static ArchEntry> {
+    ARCHITECTURES.iter().find(|row| row.arch == arch)
 }
 
 /// Returns the file names of all loaders.
 pub fn loader_names() -> impl Iterator<Item = &'static str> {
-    FIRMWARE.iter().flat_map(|row| row.loaders).copied()
+    ARCHITECTURES.iter().flat_map(|row| row.loaders).copied()
 }
 
 #[cfg(test)]
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_value_once_and_names_a_loader_of_the_right_kind() {
-        for (place, row) in FIRMWARE.iter().enumerate() {
-            assert!(FIRMWARE[..place].iter().all(|other| other.arch < row.arch), "{}", row.name);
+        for (place, row) in ARCHITECTURES.iter().enumerate() {
+            assert!(ARCHITECTURES[..place].iter().all(|other| other.arch < row.arch), "{}", row.name);
             let bios = row.name.starts_with("BIOS");
-            assert_eq!(row.fetch == Fetch::Http, row.name.contains("HTTP boot"), "{}", row.name);
+            assert_eq!(row.transport == LoaderTransport::Http, row.name.contains("HTTP boot"), "{}", row.name);
             assert!(row.loaders.iter().all(|loader| loader.ends_with(".efi") != bios), "{}", row.name);
             let short = |loader: &&str| loader.len() < 64;
             assert!(row.loaders.iter().all(short), "it fits the header's file field, which is all that U-Boot reads");

@@ -2,7 +2,7 @@
 
 use crate::boot_file::BootSources;
 use meshd_types::{DenyList, MacAddr, SystemUuid, VmName};
-pub use meshd_types::{DhcpMode, Link, Owner, Pool, Segment};
+pub use meshd_types::{DhcpMode, Link, Owner, Segment, Subnet};
 use std::net::Ipv4Addr;
 
 /// The configuration of an engine.
@@ -17,7 +17,7 @@ pub struct Setup {
     /// NICs of virtual machines.
     pub nics: Vec<ReservedNic>,
     /// UUIDs that do not identify a machine.
-    pub deny: DenyList,
+    pub non_identifying_uuids: DenyList,
     /// The boot files that can be served.
     pub sources: BootSources,
 }

@@ -22,7 +22,7 @@ pub struct Reply {
     pub packet: Vec<u8>,
     pub to: Destination,
     /// The interface of the request, as an index into [`crate::Setup::interfaces`].
-    pub via: usize,
+    pub interface_index: usize,
     /// The server's port of the request.
     pub local_port: u16,
     /// The kind of the reply, for counters.
@@ -43,9 +43,9 @@ pub enum Change {
     /// An exchange, with its lease.
     Seen(SeenExchange),
     /// A lease of a virtual machine's NIC, or of a client behind a router: it is no sign of a boot.
-    Leased(Lease),
+    LeaseGranted(Lease),
     /// A lease that ends or is removed.
-    Lease(LeaseChange),
+    LeaseChanged(LeaseChange),
 }
 
 /// A DHCP exchange of a client.
@@ -76,8 +76,8 @@ pub enum ClientKind {
     /// Firmware that is not iPXE.
     Firmware,
     Ipxe,
-    /// An operating system.
-    Os,
+    /// Any other client: an operating system, a switch, a BMC.
+    Other,
 }
 
 /// A lease. Leases are by MAC address, because firmware, iPXE and operating system send different client identifiers.

@@ -28,7 +28,7 @@ pub enum Quirk {
     /// Without option 43 the client searches boot servers by broadcast and multicast before it loads the file.
     LooksForBootServers,
     /// Any option 43 opens the boot menu of PXE.
-    StumblesOverMenu,
+    Option43OpensMenu,
     /// The client reads the BOOTP header, but no options.
     HeaderOnly,
     /// The client drops replies that are shorter than a BOOTP packet.
@@ -57,7 +57,7 @@ pub const QUIRKS: [(Quirk, &str, &str); 17] = [
     (Quirk::UrlNeedsClass, "OVMF and all of EDK II", "option 60 `HTTPClient` goes back with the URL"),
     (Quirk::ProxyNeedsClass, "OVMF, iPXE", "option 60 `PXEClient` goes back from a proxy"),
     (Quirk::LooksForBootServers, "BIOS ROMs of Intel and Broadcom", "option 43 = 06 01 08 ff from a proxy"),
-    (Quirk::StumblesOverMenu, "EDK II before 2019 on servers of several makers", "no option 43 for UEFI"),
+    (Quirk::Option43OpensMenu, "EDK II before 2019 on servers of several makers", "no option 43 for UEFI"),
     (Quirk::HeaderOnly, "U-Boot", "file and server are also in the header; the class is not PXEClient"),
     (Quirk::NoShortReply, "BOOTP ROMs and relays (RFC 1542, 2.1)", "answers are padded to 300 bytes"),
     (Quirk::WaitsForProxy, "iPXE (3 to 5 s, build of 2019)", "option 175 says no-pxedhcp where meshd leases"),

@@ -6,7 +6,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`config`] | input: segments, pools, reservations, NICs of virtual machines |
+//! | [`config`] | input: segments, subnets, reservations, NICs of virtual machines |
 //! | [`machines`] | input: what the engine asks about the machine behind a NIC |
 //! | [`effect`] | output: replies, lease changes, seen exchanges, segment status |
 //! | [`warning`] | output: what an operator should know |
@@ -35,7 +35,7 @@ mod tests;
 
 pub use boot_file::{BootFile, BootSources, NoLoader};
 pub use check::check_invariants;
-pub use config::{DhcpMode, Interface, Link, NicChanges, Owner, Pool, Reservation, ReservedNic, Segment, Setup};
+pub use config::{DhcpMode, Interface, Link, NicChanges, Owner, Reservation, ReservedNic, Segment, Setup, Subnet};
 pub use effect::{
     Change, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind, SeenExchange, SegmentStatus,
 };

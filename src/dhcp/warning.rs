@@ -31,7 +31,7 @@ pub enum Warning {
         kind: ClientMessageType,
     },
     /// A relay reports another port for a NIC than the one that its machine enrolled from.
-    OtherPort {
+    RelayPortMismatch {
         mac: MacAddr,
         /// The known port.
         known: RelayPort,

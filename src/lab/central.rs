@@ -19,16 +19,16 @@ use std::{
     time::Duration,
 };
 
-/// How long meshd may take from its start to its first answer.
+/// Longest time from the start of meshd to its first response.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to drain.
+/// Longest time that meshd may take to drain.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
-/// How much of a log is shown when something failed, in lines.
+/// Number of log lines that an error shows.
 const LOG_LINES: usize = 30;
-/// Its name among the rack's processes.
+/// Name of meshd among the rack's processes.
 const NAME: &str = "meshd";
 
-/// The images, then the bundles, that nodes of these profiles boot; of all profiles where none is named.
+/// Returns the images, then the bundles, of one profile or of all profiles.
 fn needed(site: &Site, only: Option<&str>) -> Vec<(&'static str, String)> {
     let boots = |profile: &&Profile| only.is_none_or(|name| profile.name.as_str() == name);
     let profiles: Vec<&Profile> = site.profiles.values().filter(boots).collect();
@@ -38,19 +38,19 @@ fn needed(site: &Site, only: Option<&str>) -> Vec<(&'static str, String)> {
     images.into_iter().chain(bundles).collect()
 }
 
-/// Builds the images and bundles of all profiles, or of the one that is named, that are not built yet; instant where they are.
+/// Builds the images and bundles of one profile, or of all, that are not up to date.
 pub fn ensure_images(
     program: &Path,
     site: &Site,
     only: Option<&str>,
-    talk: &mut dyn FnMut(&str),
+    report: &mut dyn FnMut(&str),
 ) -> Result<(), LabError> {
     for (kind, name) in needed(site, only) {
         let mut build = Command::new(program);
         build.arg("--site").arg(&site.file).args([kind, "build"]).arg(&name);
-        talk(&format!("{kind} {name}: building unless up to date"));
+        report(&format!("{kind} {name}: building unless up to date"));
         let shown = command::shown(&build);
-        // Progress is for the user's eyes.
+        // The build prints its progress to stderr.
         let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status = ended.map_err(|source| LabError::Spawn { program: shown.clone(), source })?;
         if !status.success() {
@@ -74,7 +74,7 @@ impl Rack {
         })
     }
 
-    /// Stops it as `systemctl stop` does.
+    /// Stops meshd as `systemctl stop` does.
     pub fn stop_central(&mut self) -> Result<(), LabError> {
         let process = self.record.central.take();
         process.map_or(Ok(()), |process| process.end(NAME, STOP_LIMIT))?;
@@ -82,7 +82,7 @@ impl Rack {
         self.record.save(&self.layout.dir)
     }
 
-    /// Kills it with -9.
+    /// Kills meshd with SIGKILL.
     pub fn kill_central(&mut self) -> Result<(), LabError> {
         let process = self.record.central.take();
         process.map_or(Ok(()), |process| process.kill(NAME))?;
@@ -90,8 +90,8 @@ impl Rack {
         self.record.save(&self.layout.dir)
     }
 
-    /// Asks meshd by its CLI: `ask(&["node", "list"])`; the JSON that it prints.
-    pub fn ask(&self, args: &[&str]) -> Result<Value, LabError> {
+    /// Runs a verb of meshd's CLI and parses its JSON output: `query(&["node", "list"])`.
+    pub fn query(&self, args: &[&str]) -> Result<Value, LabError> {
         let output = self.run_cli(&[args, &["-o", "json"]].concat())?;
         serde_json::from_str(&output).map_err(|error| LabError::Failed {
             program: format!("meshd {}", args.join(" ")),
@@ -99,35 +99,35 @@ impl Rack {
         })
     }
 
-    /// Says something to meshd by its CLI; what it prints.
+    /// Runs a verb of meshd's CLI and returns its output.
     pub fn run_cli(&self, args: &[&str]) -> Result<String, LabError> {
         let mut command = Command::new(&self.record.program);
         command.arg("--site").arg(&self.layout.site).args(args);
         command::run(&mut command).map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Everything that meshd said, over all its starts.
+    /// Returns the log of meshd over all its starts.
     pub fn central_log(&self) -> String {
         fs::read(&self.layout.log).map(|bytes| serial::plain(&bytes)).unwrap_or_default()
     }
 
-    /// Waits for a state of the rack; ends at once when meshd ended by itself.
+    /// Waits for a state of the rack; fails at once if meshd has ended.
     pub fn wait<T>(
         &self,
-        after: Duration,
-        what: &str,
-        mut look: impl FnMut(&Rack) -> Result<Wait<T>, LabError>,
+        timeout: Duration,
+        awaited: &str,
+        mut check: impl FnMut(&Rack) -> Result<Wait<T>, LabError>,
     ) -> Result<T, LabError> {
-        until(&self.interrupt, after, what, || {
+        until(&self.interrupt, timeout, awaited, || {
             if self.record.central.is_some_and(|process| !process.is_alive()) {
                 let log = serial::last_lines(&self.central_log(), LOG_LINES);
                 return Err(LabError::CentralDied { status: "see its log".to_owned(), log });
             }
-            look(self)
+            check(self)
         })
     }
 
-    /// Starts a program of the rack in its namespace, out of reach of the terminal's Ctrl-C, its words going to a file.
+    /// Starts a program in the rack's namespace, in its own process group because of the terminal's Ctrl-C.
     pub(super) fn launch(&mut self, name: &str, command: &mut Command, log: &Path) -> Result<ProcessId, LabError> {
         let open = || OpenOptions::new().create(true).append(true).open(log);
         let (out, err) = (open().map_err(LabError::file("write", log))?, open().map_err(LabError::file("write", log))?);
@@ -142,7 +142,7 @@ impl Rack {
         Ok(process)
     }
 
-    /// Takes the exit status of a child that ended, so that no zombie stays.
+    /// Reaps a child that ended, so that no zombie remains.
     pub(super) fn reap(&mut self, name: &str) {
         if let Some(mut child) = self.children.remove(name) {
             let never = super::Interrupt::default();

@@ -44,7 +44,7 @@ pub use login::with_login;
 pub use machine::{Firmware, Identity, Mix, Nic, Shape};
 pub use network::namespace::Namespace;
 pub use qemu::accel::Accel;
-pub use qemu::console::{Console, Left, Raw};
+pub use qemu::console::{Console, ConsoleEnd, RawTerminal};
 pub use qemu::extra::Extra;
 pub use qemu::serial::{last_lines, plain};
 pub use rack::neighbour::Neighbour;

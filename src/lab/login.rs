@@ -5,7 +5,7 @@ use super::{Identity, LabError, Options};
 use meshd_config::load;
 use std::{fs, path::Path};
 
-/// The overlay, and the group of one node that has it.
+/// Name of the overlay, and of the group of one node that has it.
 const NAME: &str = "lab-login";
 const MANIFEST: &str = r#"description = "root logs in without a password at the serial port of a node in a box"
 [services]
@@ -23,7 +23,7 @@ start() {
 }
 "#;
 
-/// The same rack, on whose first node root logs in without a password. The overlays are copied into the rack's folder.
+/// Derives options of a rack on whose first node root logs in without a password. Overlays are copied into the rack's folder.
 pub fn with_login(options: Options) -> Result<Options, LabError> {
     let site = load(&options.site).map_err(|faults| LabError::Site(faults.to_string()))?;
     let overlays = options.dir.join("overlays");
@@ -43,7 +43,7 @@ fn write(path: &Path, text: &str) -> Result<(), LabError> {
     fs::write(path, text).map_err(LabError::file("write", path))
 }
 
-/// Files with their modes, folders and links: what is wrong in there is for the reader of overlays to say.
+/// Copies files with their modes, folders and links. Reading the overlays validates them.
 fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
     fs::create_dir_all(to).map_err(LabError::file("make", to))?;
     for entry in fs::read_dir(from).map_err(LabError::file("read", from))? {
@@ -58,8 +58,8 @@ fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
         } else if kind.is_file() {
             fs::copy(&source, &target).map_err(LabError::file("copy", &source))?;
         } else {
-            let what = format!("{} is neither a file nor a folder nor a link: take it out", source.display());
-            return Err(LabError::Options(what));
+            let fault = format!("{} is neither a file nor a folder nor a link: take it out", source.display());
+            return Err(LabError::Options(fault));
         }
     }
     Ok(())

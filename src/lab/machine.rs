@@ -5,55 +5,58 @@ use meshd_types::{Basis, MacAddr, NodeId, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Most nodes in one rack: a /24 with room for leases.
+/// Maximum number of nodes in one rack; a /24 has enough addresses for their leases.
 pub const MAX_NODES: u8 = 64;
 /// SMBIOS manufacturer of every lab node.
 pub const MANUFACTURER: &str = "meshd";
 /// SMBIOS product of every lab node.
 pub const PRODUCT: &str = "Rack in a Box";
 
-/// What a machine tells of itself.
+/// SMBIOS identity and boot NIC of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// SMBIOS system UUID.
     pub uuid: SystemUuid,
-    /// SMBIOS system serial number.
     pub serial: String,
-    /// The NIC that it boots from.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
 }
 
 impl Identity {
-    /// Of the node at this place, counted from 1.
-    pub fn at(place: u8) -> Self {
+    /// Returns the identity at a position, counted from 1.
+    pub fn at(position: u8) -> Self {
         Identity {
-            // "meshlab", then the place: of version 4 and variant 1, as firmware would make it.
-            uuid: SystemUuid([0x6d, 0x65, 0x73, 0x68, 0x6c, 0x61, 0x4b, 0x62, 0x80, 0, 0, 0, 0, 0, 0, place]),
-            serial: format!("LAB-{place:04}"),
-            mac: MacAddr([0x52, 0x54, 0x00, 0x6d, 0x68, place]),
+            // "meshlab" and the position, as a UUID of version 4 and variant 1.
+            uuid: SystemUuid([0x6d, 0x65, 0x73, 0x68, 0x6c, 0x61, 0x4b, 0x62, 0x80, 0, 0, 0, 0, 0, 0, position]),
+            serial: format!("LAB-{position:04}"),
+            mac: MacAddr([0x52, 0x54, 0x00, 0x6d, 0x68, position]),
         }
     }
 
-    /// The node ID that meshd will derive from it.
+    /// Returns the name at a position: `node1`, `node2`...
+    pub fn name_at(position: u8) -> String {
+        format!("node{position}")
+    }
+
+    /// Returns the node ID that meshd derives from this identity.
     pub fn node_id(&self) -> NodeId {
         Basis::Uuid(self.uuid).node_id()
     }
 }
 
-/// How a node's firmware loads its first program.
+/// Firmware of a node, and how it loads its first program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Firmware {
     /// SeaBIOS and the NIC's own iPXE.
     Bios,
-    /// OVMF and its own PXE client, which fetches `snponly.efi` by TFTP.
+    /// OVMF with its own PXE client, which loads `snponly.efi` by TFTP.
     Uefi,
-    /// OVMF with PXE switched off in its set-up: its own HTTP boot client fetches `snponly.efi`.
+    /// OVMF with PXE disabled: its HTTP boot client loads `snponly.efi`.
     UefiHttp,
 }
 
 impl Firmware {
-    /// True if it is OVMF, with variables of its own.
+    /// Returns whether the firmware is OVMF, with UEFI variables.
     pub fn is_uefi(self) -> bool {
         self != Firmware::Bios
     }
@@ -84,20 +87,19 @@ impl FromStr for Firmware {
     }
 }
 
-/// Which firmware the nodes of a rack have: one for all, or several by turns.
+/// Firmware of the nodes of a rack, assigned in rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix(Vec<Firmware>);
 
 impl Mix {
-    /// By turns; a list of one is for all.
     pub fn of<const N: usize>(turns: [Firmware; N]) -> Self {
         const { assert!(N > 0, "a node has a firmware") };
         Mix(turns.into())
     }
 
-    /// Of the node at this place, counted from 1.
-    pub fn at(&self, place: u8) -> Firmware {
-        self.0[(usize::from(place).saturating_sub(1)) % self.0.len()]
+    /// Returns the firmware of the node at a position, counted from 1.
+    pub fn at(&self, position: u8) -> Firmware {
+        self.0[(usize::from(position).saturating_sub(1)) % self.0.len()]
     }
 }
 
@@ -105,25 +107,25 @@ impl FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // The word for the two that every rack should be tried with.
+        // The two kinds that every rack should be tested with.
         let text = if text == "mixed" { "bios,uefi" } else { text };
         text.split(',').map(|word| word.trim().parse()).collect::<Result<_, _>>().map(Mix)
     }
 }
 
-/// The network card of the nodes.
+/// Model of the nodes' NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Nic {
     /// `virtio-net-pci`.
     #[default]
     Virtio,
-    /// Intel 82540EM, as old servers have it.
+    /// Intel 82540EM.
     E1000,
 }
 
 impl Nic {
-    /// QEMU's name of the device.
+    /// Returns QEMU's device name.
     pub fn device(self) -> &'static str {
         match self {
             Nic::Virtio => "virtio-net-pci",
@@ -144,21 +146,19 @@ impl FromStr for Nic {
     }
 }
 
-/// What every node of a rack has.
+/// Hardware that all nodes of a rack have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
-    /// Virtual processors.
     pub cpus: u8,
     pub memory_mib: u32,
-    /// Network card.
     pub nic: Nic,
 }
 
-/// A node's root file system is in memory: less than this does not boot.
+/// Minimum memory for booting: the root file system is in memory.
 const LEAST_MEMORY_MIB: u32 = 768;
 
 impl Shape {
-    /// Refuses what does not boot.
+    /// Refuses hardware that cannot boot.
     pub fn check(&self, nodes: u8) -> Result<(), LabError> {
         let fault = if nodes == 0 || nodes > MAX_NODES {
             format!("--nodes {nodes}: a rack has 1 to {MAX_NODES} nodes")
@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn every_place_is_another_machine_that_identifies_itself() {
-        let all: std::collections::BTreeSet<_> = (1..=MAX_NODES).map(|place| Identity::at(place).node_id()).collect();
+        let all: std::collections::BTreeSet<_> =
+            (1..=MAX_NODES).map(|position| Identity::at(position).node_id()).collect();
         assert_eq!(all.len(), usize::from(MAX_NODES));
         assert!(!Identity::at(1).uuid.is_placeholder() && !Identity::at(1).mac.is_multicast());
     }
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn mixed_rack_begins_with_bios() {
         let mix: Mix = "mixed".parse().expect("known");
-        assert_eq!([1, 2, 3].map(|place| mix.at(place)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
+        assert_eq!([1, 2, 3].map(|position| mix.at(position)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
     }
 
     #[test]

@@ -1,41 +1,41 @@
 //! The rack's site file: the user's, with paths, interface and policy replaced.
 
-use super::LabError;
+use super::{Identity, LabError};
 use crate::network::bridge::BRIDGE;
-use meshd_config::{Site, load};
+use meshd_config::{Owner, Site, load};
 use std::{
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
 };
-use toml_edit::{DocumentMut, InlineTable, Item, Table, Value, value};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value, value};
 
 /// Longest path of a Unix socket on Linux, in bytes.
 pub const SOCKET_PATH_LIMIT: usize = 107;
-/// The lab's segment where the user's site leases no addresses.
+/// Range of the lab's segment if the user's site leases no addresses.
 const DEFAULT_RANGE: &str = "10.77.0.100-10.77.0.200";
 const DEFAULT_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Its prefix length, where another server than meshd leases the addresses.
+/// Prefix length of the lab's segment if another server leases the addresses.
 const DEFAULT_PREFIX_LEN: u8 = 24;
 
 /// The files and folders of a rack.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// All of it.
+    /// The rack's folder.
     pub dir: PathBuf,
     /// The rack's site file.
     pub site: PathBuf,
-    /// Store, CA and keys of the rack; gone with it.
+    /// Store, CA and keys of the rack; deleted with it.
     pub state: PathBuf,
-    /// Built images; kept.
+    /// Built images; not deleted.
     pub blobs: PathBuf,
-    /// Admin plane.
+    /// Admin socket.
     pub socket: PathBuf,
     pub log: PathBuf,
 }
 
 impl Layout {
-    /// Under this (absolute) folder; `blobs` may be shared between racks.
+    /// Returns the layout of an absolute folder; `blobs` may be shared between racks.
     pub fn of(dir: &Path, blobs: Option<&Path>) -> Self {
         Layout {
             dir: dir.to_owned(),
@@ -47,7 +47,7 @@ impl Layout {
         }
     }
 
-    /// Refuses a folder whose sockets would have too long names.
+    /// Refuses a folder in which socket names would be too long.
     pub fn check(&self) -> Result<(), LabError> {
         let longest = self.dir.join("node64.qmp");
         let fits = longest.as_os_str().len() <= SOCKET_PATH_LIMIT;
@@ -55,74 +55,93 @@ impl Layout {
     }
 }
 
-/// One change that the user wants beside the lab's own: `boot.kernel_transport` and `"tftp"`.
+/// An overridden key of the site file: `boot.kernel_transport` and `"tftp"`.
 pub type Setting = (String, String);
 
-/// Reads the user's site, writes the rack's, and gives it as valid.
-pub fn derive(user: &Path, layout: &Layout, settings: &[Setting]) -> Result<Site, LabError> {
-    // The rack's file lies elsewhere: what theirs names relative to itself, or to the working folder, must not move with it.
+/// Derives the site file of a rack with a number of nodes from the user's, writes it, and loads it.
+pub fn derive(user: &Path, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<Site, LabError> {
+    // The rack's file is in another folder, so relative paths of the user's file are made absolute.
     let user = &std::path::absolute(user).map_err(LabError::file("find", user))?;
-    let theirs = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
+    let user_site = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
-    let derived = rewrite(&text, &theirs, layout, settings)?;
-    // A running meshd reads the rack's file: it is replaced by a valid one, or not at all.
-    let fresh = layout.site.with_extension("toml.new");
-    fs::write(&fresh, derived).map_err(LabError::file("write", &fresh))?;
-    load(&fresh).map_err(|faults| LabError::Site(faults.to_string()))?;
-    fs::rename(&fresh, &layout.site).map_err(LabError::file("write", &layout.site))?;
+    let derived = rewrite(&text, &user_site, layout, settings, nodes)?;
+    // A running meshd may read the file, so it is replaced atomically by a valid one.
+    let temporary = layout.site.with_extension("toml.new");
+    fs::write(&temporary, derived).map_err(LabError::file("write", &temporary))?;
+    load(&temporary).map_err(|faults| LabError::Site(faults.to_string()))?;
+    fs::rename(&temporary, &layout.site).map_err(LabError::file("write", &layout.site))?;
     load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))
 }
 
-fn rewrite(text: &str, theirs: &Site, layout: &Layout, settings: &[Setting]) -> Result<String, LabError> {
+fn rewrite(text: &str, user_site: &Site, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<String, LabError> {
     let mut document: DocumentMut =
         text.parse().map_err(|error: toml_edit::TomlError| LabError::Site(error.to_string()))?;
     let path = |path: &Path| Value::from(path.display().to_string());
     let mut set = |key: &str, to: Value| assign(&mut document, key, to);
     set("site.state_dir", path(&layout.state))?;
     set("site.blobs_dir", path(&layout.blobs))?;
-    // The user's file may name them relative to itself.
-    set("site.images_dir", path(&theirs.images_dir))?;
-    set("site.overlays_dir", path(&theirs.overlays_dir))?;
-    set("boot.loaders_dir", path(&theirs.boot.loaders_dir))?;
-    for (name, file) in &theirs.secrets {
+    // The user's file may contain relative paths.
+    set("site.images_dir", path(&user_site.images_dir))?;
+    set("site.overlays_dir", path(&user_site.overlays_dir))?;
+    set("boot.loaders_dir", path(&user_site.boot.loaders_dir))?;
+    for (name, file) in &user_site.secrets {
         let mut named = InlineTable::new();
         named.insert("file", path(file));
         set(&format!("secrets.{name}"), named.into())?;
     }
-    if let Some(binary) = &theirs.agent.binary {
+    if let Some(binary) = &user_site.agent.binary {
         set("agent.binary", path(binary))?;
     }
     set("admin.socket", path(&layout.socket))?;
     set("net.interface", BRIDGE.into())?;
     set("dhcp.mode", "authoritative".into())?;
-    set("net.address", address(theirs).to_string().into())?;
-    if pool(theirs).is_none() {
+    set("net.address", address(user_site).to_string().into())?;
+    if subnet(user_site).is_none() {
         set("dhcp.range", DEFAULT_RANGE.into())?;
     }
     for (key, to) in settings {
         set(key, to.parse().unwrap_or_else(|_| Value::from(to.as_str())))?;
     }
-    Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", theirs.file.display()))
+    name_nodes(&mut document, user_site, nodes);
+    Ok(format!("# Made by `meshd lab` from {}: changes are lost.\n{document}", user_site.file.display()))
 }
 
-fn pool(site: &Site) -> Option<&meshd_config::Pool> {
-    site.segments.first().and_then(|segment| segment.pool.as_ref())
+/// Adds a reservation of a name for each node of the rack, unless the user's site uses the name or names the node.
+fn name_nodes(document: &mut DocumentMut, user_site: &Site, nodes: u8) {
+    let names = (1..=nodes).map(|position| (Identity::at(position).node_id(), Identity::name_at(position)));
+    let is_unused = |owner: &Owner, name: &String| {
+        !user_site.node_names.contains_key(owner) && !user_site.node_names.values().any(|used| used == name)
+    };
+    for (node, name) in names.filter(|(node, name)| is_unused(&Owner::Node(*node), name)) {
+        let reservation: InlineTable = [("node", node.to_string()), ("name", name)]
+            .into_iter()
+            .map(|(key, text)| (key, Value::from(text)))
+            .collect();
+        match document.entry("reservation").or_insert(Item::ArrayOfTables(ArrayOfTables::new())) {
+            Item::ArrayOfTables(tables) => tables.push(reservation.into_table()),
+            item => item.as_array_mut().into_iter().for_each(|array: &mut Array| array.push(reservation.clone())),
+        }
+    }
 }
 
-/// Prefix length of the rack's network.
+fn subnet(site: &Site) -> Option<&meshd_config::Subnet> {
+    site.segments.first().and_then(|segment| segment.subnet.as_ref())
+}
+
+/// Returns the prefix length of the rack's network.
 pub fn prefix_len(site: &Site) -> u8 {
-    pool(site).map_or(DEFAULT_PREFIX_LEN, |pool| pool.prefix_len)
+    subnet(site).map_or(DEFAULT_PREFIX_LEN, |subnet| subnet.prefix_len)
 }
 
-/// The user's address, or the first one of the network that the pool lies in.
+/// Returns the user's address, or the first one of the pool's network.
 fn address(site: &Site) -> Ipv4Addr {
-    let Some(pool) = pool(site) else { return DEFAULT_ADDRESS };
-    let mask = u32::MAX.checked_shl(32 - u32::from(pool.prefix_len.clamp(1, 32))).unwrap_or(0);
-    let first = Ipv4Addr::from((u32::from(pool.first) & mask) + 1);
+    let Some(subnet) = subnet(site) else { return DEFAULT_ADDRESS };
+    let mask = u32::MAX.checked_shl(32 - u32::from(subnet.prefix_len.clamp(1, 32))).unwrap_or(0);
+    let first = Ipv4Addr::from((u32::from(subnet.first) & mask) + 1);
     site.segments.first().and_then(|segment| segment.address).unwrap_or(first)
 }
 
-/// Sets `table.key`, or `a.b.key`, making tables that are not there.
+/// Sets `table.key`, or `a.b.key`, and creates missing tables.
 fn assign(document: &mut DocumentMut, key: &str, to: Value) -> Result<(), LabError> {
     let mut parts: Vec<&str> = key.split('.').collect();
     let last = parts.pop().filter(|last| !last.is_empty());

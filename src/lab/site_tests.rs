@@ -61,7 +61,7 @@ fn racks_site_names_the_users_folders_from_the_root() {
     let user = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("site.toml");
     let relative = Path::new("../../site.toml");
     for user in [user.as_path(), relative] {
-        let site = derive(user, &Layout::of(dir.path(), None), &[]).expect("the sample is valid");
+        let site = derive(user, &Layout::of(dir.path(), None), &[], 2).expect("the sample is valid");
         assert_eq!(site.images_dir, Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images"));
         assert_eq!((site.segments[0].interface(), site.state_dir), (Some("br0"), dir.path().join("state")));
     }
@@ -76,7 +76,26 @@ fn racks_site_finds_the_secrets_that_the_users_names_beside_it() {
     fs::write(&user, sample).expect("written");
     let rack = dir.path().join("rack");
     fs::create_dir(&rack).expect("made");
-    let site = derive(&user, &Layout::of(&rack, None), &[]).expect("valid");
+    let site = derive(&user, &Layout::of(&rack, None), &[], 1).expect("valid");
     let secrets: Vec<_> = site.secrets.into_values().collect();
     assert_eq!(secrets, [dir.path().join("keys/own")]);
+}
+
+#[test]
+fn racks_site_names_its_nodes_unless_the_users_site_does() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let user = dir.path().join("own.toml");
+    let id = |position| Identity::at(position).node_id();
+    let names = |reservations: &str| {
+        fs::write(&user, format!("{reservations}\n{}", include_str!("../../site.toml"))).expect("written");
+        let rack = dir.path().join("rack");
+        fs::create_dir_all(&rack).expect("made");
+        let site = derive(&user, &Layout::of(&rack, None), &[], 2).unwrap_or_else(|error| panic!("{error}"));
+        (1..=2).map(|position| site.node_names.get(&Owner::Node(id(position))).cloned()).collect::<Vec<_>>()
+    };
+    let name = |text: &str| Some(text.to_owned());
+    assert_eq!(names(""), [name("node1"), name("node2")]);
+    let own = format!("reservation = [{{ node = \"{}\", name = \"head\" }}]", id(1));
+    assert_eq!(names(&own), [name("head"), name("node2")], "reservations in one line");
+    assert_eq!(names("[[reservation]]\nnode = \"0123abcd\"\nname = \"node2\""), [name("node1"), None]);
 }

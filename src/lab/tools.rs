@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Found and usable.
 #[derive(Clone, Debug)]
 pub struct Tools {
     pub ip: PathBuf,
@@ -23,7 +22,7 @@ const ROMS: [&str; 2] = ["/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/qemu/e
 /// The loader that UEFI nodes fetch.
 const UEFI_LOADER: &str = "snponly.efi";
 
-/// The program of this name, as a shell would find it.
+/// Returns the path of a program, as a shell would find it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
@@ -31,7 +30,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 impl Tools {
-    /// Looks for everything; what is missing is reported together, with the Debian packages that bring it.
+    /// Locates all tools. The error lists everything that is missing, with its Debian packages.
     pub fn locate(loaders_dir: &Path) -> Result<Self, LabError> {
         let (ip, qemu, ovmf) = (find("ip"), find("qemu-system-x86_64"), Ovmf::locate());
         let rom = ROMS.iter().any(|rom| Path::new(rom).exists());
@@ -53,18 +52,18 @@ impl Tools {
 }
 
 fn missing(needs: &[(bool, String, &str)]) -> LabError {
-    let lacking = || needs.iter().filter(|(found, ..)| !found);
-    let what: Vec<&str> = lacking().map(|(_, what, _)| what.as_str()).collect();
-    let packages: Vec<&str> = lacking().map(|(.., package)| *package).collect();
-    LabError::MissingTools { what: what.join(", "), packages: packages.join(" ") }
+    let absent = || needs.iter().filter(|(found, ..)| !found);
+    let missing: Vec<&str> = absent().map(|(_, name, _)| name.as_str()).collect();
+    let packages: Vec<&str> = absent().map(|(.., package)| *package).collect();
+    LabError::MissingTools { missing: missing.join(", "), packages: packages.join(" ") }
 }
 
-/// Networks can be made: root, or a process with the same capabilities.
+/// Requires root, or a process with the same capabilities, because the lab creates networks.
 pub fn check_privilege() -> Result<(), LabError> {
     use rustix::thread::{CapabilitySet, capabilities};
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
-    let held = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
-    if held { Ok(()) } else { Err(LabError::NotRoot) }
+    let has_capabilities = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    if has_capabilities { Ok(()) } else { Err(LabError::NotRoot) }
 }
 
 #[cfg(test)]

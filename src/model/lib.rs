@@ -6,7 +6,9 @@
 //! | [`fleet`] | nodes, phases, conditions, boot sessions, generations, events, the audit log |
 //! | [`work`] | virtual machines, slots and tasks: placement and their lives |
 //! | [`boot`] | what a machine boots: request, decision, script |
+//! | [`operations`] | requests that are not finished yet |
 
 pub mod boot;
 pub mod fleet;
+pub mod operations;
 pub mod work;

@@ -4,52 +4,46 @@
 use serde::de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use std::{cell::RefCell, fmt};
 
-/// Most entries of one list or map: as many as there may be devices of a kind.
+/// Maximum entries of one list or map: the maximum number of devices of a kind.
 pub const MAX_LIST: usize = super::MAX_DEVICES;
-/// Most records in one message. A machine with the most devices, each of them in a unit and with virtual functions, has three quarters
-/// of it.
+/// Maximum records in one message. The largest permitted facts have three quarters of it.
 pub const MAX_RECORDS: usize = 8 * 1024;
-/// Most values of any kind in one message, names of fields among them.
+/// Maximum values in one message, including field names.
 pub const MAX_VALUES: usize = 256 * 1024;
-/// Longest text, in bytes: four times what sysfs shows in one file.
+/// Maximum length of a text in bytes: four times the size of a sysfs file.
 pub const MAX_TEXT: usize = 16 * 1024;
 
-/// Why a message is not read. It says nothing of what was in it, which may be a secret.
+/// Why a message is refused. It quotes no content, which may be secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unread {
-    /// It is not what is wanted here.
-    #[error("it is not the JSON that is wanted here")]
-    Other,
-    /// There is more in it than any node has to say.
-    #[error("there is more in it than a node may say: {0}")]
+pub enum ReadError {
+    #[error("invalid JSON for this message")]
+    Invalid,
+    #[error("message exceeds a limit: {0}")]
     TooMuch(&'static str),
 }
 
-/// Reads a message.
-///
-/// # Errors
-/// [`Unread`]. Nothing is made of what is too much.
-pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unread> {
-    let seen = RefCell::new(Bounds::default());
+/// Parses a message; one that exceeds a limit is refused before anything is allocated for it.
+pub fn read<T: DeserializeOwned>(text: &[u8]) -> Result<T, ReadError> {
+    let counts = RefCell::new(Counts::default());
     let mut json = serde_json::Deserializer::from_slice(text);
-    if Walk(&seen).deserialize(&mut json).and_then(|()| json.end()).is_err() {
-        return Err(seen.into_inner().excess.map_or(Unread::Other, Unread::TooMuch));
+    if Walk(&counts).deserialize(&mut json).and_then(|()| json.end()).is_err() {
+        return Err(counts.into_inner().excess.map_or(ReadError::Invalid, ReadError::TooMuch));
     }
-    serde_json::from_slice(text).map_err(|_| Unread::Other)
+    serde_json::from_slice(text).map_err(|_| ReadError::Invalid)
 }
 
 #[derive(Default)]
-struct Bounds {
+struct Counts {
     values: usize,
     records: usize,
     excess: Option<&'static str>,
 }
 
-/// Goes through a message and keeps nothing of it.
-struct Walk<'a>(&'a RefCell<Bounds>);
+/// Visits a message without storing it.
+struct Walk<'a>(&'a RefCell<Counts>);
 
 impl Walk<'_> {
-    fn more<E: Error>(&self, fits: bool, excess: &'static str) -> Result<(), E> {
+    fn limit<E: Error>(&self, fits: bool, excess: &'static str) -> Result<(), E> {
         if fits {
             return Ok(());
         }
@@ -59,20 +53,20 @@ impl Walk<'_> {
 
     fn value<E: Error>(&self) -> Result<(), E> {
         let values = {
-            let mut seen = self.0.borrow_mut();
-            seen.values += 1;
-            seen.values
+            let mut counts = self.0.borrow_mut();
+            counts.values += 1;
+            counts.values
         };
-        self.more(values <= MAX_VALUES, "too many values")
+        self.limit(values <= MAX_VALUES, "too many values")
     }
 
     fn record<E: Error>(&self) -> Result<(), E> {
         let records = {
-            let mut seen = self.0.borrow_mut();
-            seen.records += 1;
-            seen.records
+            let mut counts = self.0.borrow_mut();
+            counts.records += 1;
+            counts.records
         };
-        self.more(records <= MAX_RECORDS, "too many records")
+        self.limit(records <= MAX_RECORDS, "too many records")
     }
 }
 
@@ -112,7 +106,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        self.more(text.len() <= MAX_TEXT, "a text is too long")?;
+        self.limit(text.len() <= MAX_TEXT, "a text is too long")?;
         self.value()
     }
 
@@ -121,7 +115,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let mut entries = 0;
         while list.next_element_seed(Walk(self.0))?.is_some() {
             entries += 1;
-            self.more(entries <= MAX_LIST, "a list is too long")?;
+            self.limit(entries <= MAX_LIST, "a list is too long")?;
         }
         Ok(())
     }
@@ -133,7 +127,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         while map.next_key_seed(Walk(self.0))?.is_some() {
             map.next_value_seed(Walk(self.0))?;
             entries += 1;
-            self.more(entries <= MAX_LIST, "a record has too many fields")?;
+            self.limit(entries <= MAX_LIST, "a record has too many fields")?;
         }
         Ok(())
     }
@@ -146,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    fn read_value(value: &Value) -> Result<Value, Unread> {
+    fn read_value(value: &Value) -> Result<Value, ReadError> {
         read(value.to_string().as_bytes())
     }
 
@@ -167,20 +161,20 @@ mod tests {
         assert!(read_value(&text(MAX_TEXT)).is_ok() && read_value(&text(MAX_TEXT + 1)).is_err());
         let list = |length: usize| json!([vec![0; length]]);
         assert!(read_value(&list(MAX_LIST)).is_ok());
-        assert_eq!(read_value(&list(MAX_LIST + 1)), Err(Unread::TooMuch("a list is too long")));
+        assert_eq!(read_value(&list(MAX_LIST + 1)), Err(ReadError::TooMuch("a list is too long")));
         let records = json!(vec![vec![json!({}); MAX_LIST]; 1 + MAX_RECORDS / MAX_LIST]);
-        assert_eq!(read_value(&records), Err(Unread::TooMuch("too many records")));
+        assert_eq!(read_value(&records), Err(ReadError::TooMuch("too many records")));
         let values = json!(vec![vec![0; MAX_LIST]; 1 + MAX_VALUES / MAX_LIST]);
-        assert_eq!(read_value(&values), Err(Unread::TooMuch("too many values")));
+        assert_eq!(read_value(&values), Err(ReadError::TooMuch("too many values")));
         let fields: serde_json::Map<_, _> = (0..=MAX_LIST).map(|n| (n.to_string(), json!(0))).collect();
-        assert_eq!(read_value(&fields.into()), Err(Unread::TooMuch("a record has too many fields")));
+        assert_eq!(read_value(&fields.into()), Err(ReadError::TooMuch("a record has too many fields")));
     }
 
     #[test]
     fn invalid_text_is_refused_and_not_echoed() {
         for text in ["", "{", "[1] 2", "{\"kind\":\"secret\"}", "\"secret\""] {
             let refused = read::<FromAgent>(text.as_bytes()).expect_err(text);
-            assert!(refused == Unread::Other && !refused.to_string().contains("secret"), "{text}");
+            assert!(refused == ReadError::Invalid && !refused.to_string().contains("secret"), "{text}");
         }
     }
 

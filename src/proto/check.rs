@@ -10,59 +10,56 @@ use meshd_types::{BootSessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// What a line of a check begins with.
+/// First word of a check line.
 const MARK: &str = "MESH_CHECK";
 
-/// One readiness check.
+/// The result of one readiness check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// Stable name: `services`, `identity`, `clock`...
     pub name: String,
     pub status: CheckStatus,
     pub detail: String,
-    /// What to do, empty when it passed.
+    /// Hint for the operator; empty when the check passed.
     #[serde(default)]
     pub remediation: String,
-    /// It could not find out; that is a warning, and nothing of the node is approved on it.
+    /// The check could not determine its result. This counts as a warning and blocks approvals.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unproven: bool,
 }
 
-/// Verdict of a check. Only `Fail` keeps a node from being online.
+/// Verdict of a check. Only `Fail` prevents a node from being online.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "UPPERCASE")]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum CheckStatus {
-    /// As it should be.
     Pass,
-    /// Works, but look at it.
     Warn,
-    /// Does not work.
     Fail,
     /// Not applicable to this profile.
     Skip,
 }
 
-/// All checks of one run, and what says when and where they ran.
+/// All checks of one run, with its boot session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CheckReport {
-    /// In the order in which they ran.
+    /// In execution order.
     pub checks: Vec<Check>,
-    /// The boot that they ran in; checks of another one prove nothing.
+    /// Boot session of the run. Results of another boot session are invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<BootSessionId>,
-    /// The kernel that they ran under, as [`super::SystemFacts::kernel_boot_id`].
+    /// As [`super::SystemFacts::kernel_boot_id`].
     pub kernel_boot_id: String,
-    /// The request that this answers; it ran after the request came.
+    /// ID of the request that caused the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<u64>,
-    /// What the node had to give then; absent from an older agent.
+    /// Resources of the node at that time; absent from an older agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 }
 
-/// What of a node's facts changes while it runs.
+/// Facts that change while a node runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resources {
@@ -80,38 +77,33 @@ pub struct Resources {
     pub hosting: Option<Box<Hosting>>,
 }
 
-/// What stands against approving anything of a node by these checks: the first that fails or is unproven (DR-12).
+/// Returns the first check that failed or is unproven; it blocks approvals (DR-12).
 pub fn blocks_approval(checks: &[Check]) -> Option<&Check> {
     checks.iter().find(|check| check.unproven || check.status == CheckStatus::Fail)
 }
 
-/// Counts failures and warnings.
+/// Returns the numbers of failures and warnings.
 pub fn tally(checks: &[Check]) -> (usize, usize) {
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     (count(CheckStatus::Fail), count(CheckStatus::Warn))
 }
 
-/// What a doctor of a node prints, the node's own or `meshd node doctor`.
+/// The report of `mesh-agent doctor` and `meshd node doctor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
-    /// When the checks ran, or were told.
+    /// Time of the run or of its report.
     pub at: Timestamp,
-    /// The boot that they ran in.
     pub session: Option<BootSessionId>,
-    /// Each check.
     pub checks: Vec<Check>,
-    /// Units that can be given.
     pub units_ready: usize,
-    /// All units of the profile but switches.
+    /// Units of the profile without switches.
     pub units_total: usize,
-    /// Checks that fail.
     pub failures: usize,
-    /// Checks that warn.
     pub warnings: usize,
 }
 
 impl DoctorReport {
-    /// Of checks and units that belong together.
+    /// Counts results of checks and units.
     pub fn new(at: Timestamp, session: Option<BootSessionId>, checks: Vec<Check>, units: &[UnitFacts]) -> Self {
         let (failures, warnings) = tally(&checks);
         let counted = || units.iter().filter(|unit| unit.kind == UnitKind::Device);
@@ -119,54 +111,49 @@ impl DoctorReport {
         DoctorReport { at, session, checks, units_ready, units_total: counted().count(), failures, warnings }
     }
 
-    /// One `MESH_CHECK` line for each check, and the two last lines.
+    /// Returns one `MESH_CHECK` line for each check, then the summary.
     pub fn lines(&self) -> String {
         let checks: String = self.checks.iter().map(|check| format!("{}\n", check.line())).collect();
-        checks + &self.end()
+        checks + &self.summary()
     }
 
-    /// For people. Control characters are made harmless: a device may call itself anything.
+    /// Returns the report as text. Control characters are replaced: names of devices are untrusted.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for check in &self.checks {
-            text += &format!("{:<5} {:<10} {}\n", check.status, check.name, harmless(&check.detail));
+            text += &format!("{:<5} {:<10} {}\n", check.status, check.name, printable(&check.detail));
             if !check.remediation.is_empty() {
-                text += &format!("{:<16} {}\n", "", harmless(&check.remediation));
+                text += &format!("{:<16} {}\n", "", printable(&check.remediation));
             }
         }
-        text + &self.end()
+        text + &self.summary()
     }
 
-    fn end(&self) -> String {
+    fn summary(&self) -> String {
         let (ready, total) = (self.units_ready, self.units_total);
         format!("failures={} warnings={} {ready}/{total} GPU unit(s) ready\n", self.failures, self.warnings)
     }
 }
 
-fn harmless(text: &str) -> String {
+fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Why a line is not that of a check.
+/// The line is not a valid check line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// It begins otherwise.
     #[error("not a {MARK} line")]
     Other,
-    /// A field is not there.
     #[error("a {MARK} line without {0}=")]
     Missing(&'static str),
-    /// A field is there twice.
     #[error("a {MARK} line with {0}= twice")]
     Twice(&'static str),
-    /// A field says what it cannot say.
-    #[error("a {MARK} line whose {0}= cannot be read")]
+    #[error("invalid {0}= in a {MARK} line")]
     Value(&'static str),
 }
 
 impl Check {
-    /// `MESH_CHECK status= check= detail= remediation=` in one line; values hold no white space. `unproven=yes` stands at the end
-    /// where it is so.
+    /// Returns `MESH_CHECK status= check= detail= remediation=`, with ` unproven=yes` if unproven. Values are escaped.
     pub fn line(&self) -> String {
         let unproven = if self.unproven { " unproven=yes" } else { "" };
         let [name, detail, remedy] = [&self.name, &self.detail, &self.remediation].map(|text| escape(text));
@@ -184,7 +171,7 @@ impl FromStr for Check {
         }
         const KEYS: [&str; 5] = ["status", "check", "detail", "remediation", "unproven"];
         let mut found: [Option<String>; 5] = Default::default();
-        // A field that is not known is one of a later release.
+        // Unknown fields belong to a later release.
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             let Some(at) = KEYS.iter().position(|known| *known == key) else { continue };
             if found[at].is_some() {
@@ -193,19 +180,19 @@ impl FromStr for Check {
             found[at] = Some(unescape(value).ok_or(LineError::Value(KEYS[at]))?);
         }
         let [status, name, detail, remediation, unproven] = found;
-        let need = |value: Option<String>, at: usize| value.ok_or(LineError::Missing(KEYS[at]));
+        let required = |value: Option<String>, at: usize| value.ok_or(LineError::Missing(KEYS[at]));
         Ok(Check {
-            status: need(status, 0)?.parse().map_err(|()| LineError::Value(KEYS[0]))?,
-            name: need(name, 1)?,
-            detail: need(detail, 2)?,
-            remediation: need(remediation, 3)?,
+            status: required(status, 0)?.parse().map_err(|()| LineError::Value(KEYS[0]))?,
+            name: required(name, 1)?,
+            detail: required(detail, 2)?,
+            remediation: required(remediation, 3)?,
             unproven: unproven.is_some_and(|word| word == "yes"),
         })
     }
 }
 
 impl CheckStatus {
-    /// The word of the wire, which is also shown.
+    /// Returns the serialised name.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -226,7 +213,7 @@ impl FromStr for CheckStatus {
     }
 }
 
-/// White space and control characters would end a value or a line: `\s`, `\n`, `\u{1b}`; the backslash is `\\`.
+/// Escapes white space and control characters, which would end a value or a line: `\s`, `\n`, `\u{1b}`, `\\`.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -299,8 +286,8 @@ mod tests {
         let units = [UnitFacts { state: UnitState::Ready, ..UnitFacts::default() }, UnitFacts::default()];
         let checks = vec![check(CheckStatus::Fail, false), check(CheckStatus::Warn, true)];
         let report = DoctorReport::new(Timestamp::EPOCH, None, checks, &units);
-        for told in [report.lines(), report.text()] {
-            assert!(told.ends_with("\nfailures=1 warnings=1 1/2 GPU unit(s) ready\n"), "{told}");
+        for output in [report.lines(), report.text()] {
+            assert!(output.ends_with("\nfailures=1 warnings=1 1/2 GPU unit(s) ready\n"), "{output}");
         }
         assert!(!report.text().contains("c\nd"), "nothing of a detail ends a line");
     }

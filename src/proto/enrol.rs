@@ -4,14 +4,14 @@ use super::Facts;
 use meshd_types::{BootSessionId, NodeId, Secret};
 use serde::{Deserialize, Serialize};
 
-/// First boot of a session: the token of the overlay for a certificate.
+/// Exchanges the token of the overlay for a certificate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EnrolRequest {
     /// [`super::VERSION`].
     pub version: u16,
-    /// The node that the overlay names.
+    /// Node ID from the overlay.
     pub node: NodeId,
-    /// The boot session that the overlay names.
+    /// Boot session from the overlay.
     pub session: BootSessionId,
     /// The one-time token.
     pub token: Secret<String>,
@@ -24,11 +24,11 @@ pub struct EnrolRequest {
 pub struct EnrolResponse {
     /// The node's certificate, then any intermediate, PEM.
     pub certificate_pem: String,
-    /// Seconds for which it is valid from now on. A span, not a date: the node's clock may be wrong.
+    /// Validity in seconds from now. Not a date, because the clock of the node may be wrong.
     pub life_s: u64,
 }
 
-/// A new certificate over the old one's mutual TLS.
+/// Requests a new certificate over mutual TLS with the old one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RenewRequest {
     /// [`super::VERSION`].
@@ -42,39 +42,38 @@ pub struct RenewRequest {
 pub struct PendingHello {
     /// [`super::VERSION`].
     pub version: u16,
-    /// The node that the overlay names.
+    /// Node ID from the overlay.
     pub node: NodeId,
-    /// The boot session that the overlay names.
+    /// Boot session from the overlay.
     pub session: BootSessionId,
     /// As in [`EnrolRequest`].
     pub csr_pem: String,
-    /// For the operator who has to decide.
+    /// Shown to the operator.
     pub facts: Facts,
 }
 
-/// What the central node says on a pending connection.
+/// A message of the central node on a pending connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum PendingReply {
-    /// Nobody has decided yet; keep the connection.
+    /// No decision yet; the connection stays open.
     Waiting {
         /// For the node's log.
         reason: String,
     },
     /// Approved: the certificate for the key of the hello. The connection ends.
     Approved(EnrolResponse),
-    /// Refused. The connection ends; asking again at once is useless.
+    /// Refused. The connection ends; the agent must wait before it retries.
     Rejected {
         /// For the node's log.
         reason: String,
     },
 }
 
-/// Body of every refusal on the agent plane. All token failures give one and the same.
+/// Body of every refusal of the agent API. All token failures have the same body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// Stable, for programs: `unauthorized`, `stale_certificate`, `stale_ca`, `bad_request`, `not_found`, `busy`.
+    /// Stable code: `unauthorized`, `stale_certificate`, `stale_ca`, `bad_request`, `not_found`, `busy`.
     pub code: String,
-    /// For people.
     pub message: String,
 }

@@ -5,10 +5,10 @@ use meshd_types::{BootSessionId, MacAddr, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Most PCI functions, disks or network interfaces that are kept of one machine.
+/// Maximum number of PCI functions, of disks and of NICs of one node.
 pub const MAX_DEVICES: usize = 1024;
 
-/// Everything that a node reports at (re)connection.
+/// The facts of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -22,18 +22,17 @@ pub struct Facts {
     pub disks: Vec<DiskFacts>,
     /// Physical network interfaces, sorted by name.
     pub nics: Vec<NicFacts>,
-    /// What can be given to virtual machines, as the profile wants it: at most [`super::MAX_UNITS`].
+    /// Units that the profile selects, at most [`super::MAX_UNITS`].
     pub units: Vec<UnitFacts>,
-    /// Units with what is nearest to each.
+    /// Slot proposals, one for each unit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slots: Vec<SlotFacts>,
-    /// Where virtual machines and their volumes lie; `None` where it cannot be told.
+    /// File system of VMs and volumes; `None` if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreFacts>,
-    /// What it runs virtual machines with; absent from an older agent.
+    /// Absent from an older agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosting: Option<Box<Hosting>>,
-    /// Software versions.
     pub versions: Versions,
 }
 
@@ -41,25 +40,23 @@ pub struct Facts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreFacts {
-    /// Whether what lies there takes the node's memory.
     pub kind: StoreKind,
-    /// Its size in bytes. In memory it is a bound of that file system, and no promise that the memory is there.
+    /// Size in bytes. For tmpfs this is a limit, not reserved memory.
     pub bytes: u64,
-    /// Bytes that are in use, rounded up to [`STORE_STEP`]. In memory they are taken from machines.
+    /// Used bytes, rounded up to [`STORE_STEP`]. On tmpfs they reduce the memory for VMs.
     pub used: u64,
 }
 
-/// Steps in which [`StoreFacts::used`] is told, in bytes: what a guest writes is no news each time.
+/// Granularity of [`StoreFacts::used`] in bytes, so that not every guest write causes a report.
 pub const STORE_STEP: u64 = 64 << 20;
 
-/// Where a store lies.
+/// The medium of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreKind {
-    /// On a disk.
     #[default]
     Disk,
-    /// In the node's memory (tmpfs).
+    /// tmpfs.
     Memory,
 }
 
@@ -121,13 +118,13 @@ pub struct PciFacts {
     pub device: String,
     /// Base class and sub-class, four hexadecimal digits.
     pub class: String,
-    /// Bound driver, the target of the `driver` link.
+    /// Bound driver: target of the `driver` link.
     pub driver: Option<String>,
-    /// IOMMU group, the target of the `iommu_group` link.
+    /// IOMMU group: target of the `iommu_group` link.
     pub iommu_group: Option<u32>,
-    /// NUMA node, absent where the firmware gives none.
+    /// NUMA node; absent if the firmware reports none.
     pub numa_node: Option<u32>,
-    /// Virtual functions, where it can have any.
+    /// Absent without SR-IOV.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sriov: Option<SriovFacts>,
 }
@@ -136,9 +133,9 @@ pub struct PciFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SriovFacts {
-    /// How many it can have: `sriov_totalvfs`.
+    /// `sriov_totalvfs`.
     pub total: u32,
-    /// How many are switched on: `sriov_numvfs`.
+    /// `sriov_numvfs`.
     pub enabled: u32,
 }
 
@@ -146,49 +143,47 @@ pub struct SriovFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskFacts {
-    /// Kernel name; advisory, it may change at each boot.
+    /// Kernel name; may change at each boot.
     pub name: String,
-    /// `wwid` or WWN where the device has one.
+    /// `wwid` or WWN.
     pub wwid: Option<String>,
-    /// Serial number where the device has one.
     pub serial: Option<String>,
     pub model: Option<String>,
     /// Size in bytes.
     pub bytes: u64,
     /// True for spinning disks.
     pub rotational: bool,
-    /// NUMA node of its controller, absent where the firmware gives none.
+    /// NUMA node of its controller; absent if the firmware reports none.
     pub numa_node: Option<u32>,
-    /// The PCI function that it hangs on.
+    /// PCI function of its controller.
     pub function: Option<String>,
-    /// What is written on it and on its partitions: file systems, partition tables, LVM, RAID.
+    /// Signatures of file systems, partition tables, LVM and RAID on the disk and its partitions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub signatures: Vec<String>,
-    /// Why it is never given away: the node uses it, a process has it open, the profile marks it as data, it cannot be told from
-    /// another one. `None` for one that may be.
+    /// Why it cannot be assigned: the node uses it, a process has it open, the profile reserves it, or another disk has the same identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked: Option<String>,
 }
 
 impl DiskFacts {
-    /// What it is known by: its WWN, else its serial number. Its kernel name is another one after the next boot.
+    /// Returns the WWN, else the serial number. Kernel names change between boots.
     pub fn identity(&self) -> Option<&str> {
         self.names().next()
     }
 
-    /// The only one of these that calls itself so; `None` also where several do.
+    /// Finds the disk with a WWN or serial number; `None` also if several match.
     pub fn called<'a>(disks: &'a [DiskFacts], name: &str) -> Option<&'a DiskFacts> {
         let mut found = disks.iter().filter(|disk| disk.names().any(|own| own == name));
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Everything that it calls itself.
+    /// Returns WWN and serial number.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         [&self.wwid, &self.serial].into_iter().flatten().map(String::as_str)
     }
 }
 
-/// What an operator may approve as a slot: a unit, and what is nearest to it. Advice, nothing more.
+/// A slot proposal for an operator: a unit with the nearest disk and fabric device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlotFacts {
@@ -196,11 +191,11 @@ pub struct SlotFacts {
     pub unit: String,
     /// NUMA node of the unit.
     pub numa_node: Option<u32>,
-    /// The nearest disk that may be given away, by [`DiskFacts::identity`]; no two units have the same.
+    /// [`DiskFacts::identity`] of the nearest assignable disk; unique among units.
     pub disk: Option<String>,
-    /// The nearest InfiniBand or RoCE function; units that share it exclude each other.
+    /// Nearest InfiniBand or RoCE function. Units with the same one exclude each other.
     pub fabric: Option<String>,
-    /// What of them is on another NUMA node, for people; empty where all are on one.
+    /// Description of devices on another NUMA node than the unit; empty if there are none.
     pub mismatch: String,
 }
 
@@ -212,16 +207,15 @@ pub struct NicFacts {
     pub name: String,
     /// Permanent MAC address.
     pub mac: Option<MacAddr>,
-    /// Has a link.
     pub carrier: bool,
-    /// Mbit/s where known.
+    /// Mbit/s, if known.
     pub speed_mbps: Option<u32>,
     /// Driver of the underlying device.
     pub driver: Option<String>,
     pub addresses: Vec<IpAddr>,
 }
 
-/// Software, and what this boot was made from.
+/// Software versions, and the origin of this boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Versions {
@@ -231,10 +225,10 @@ pub struct Versions {
     pub kernel: String,
     /// `PRETTY_NAME` of `/etc/os-release`.
     pub os: String,
-    /// Boot session that the overlay names.
+    /// Boot session from the overlay.
     pub session: Option<BootSessionId>,
-    /// Generation that the overlay names.
+    /// Generation from the overlay.
     pub generation: String,
-    /// Profile that the overlay names.
+    /// Profile from the overlay.
     pub profile: String,
 }

@@ -1,30 +1,30 @@
 //! Messages between agent and central node, with their limits; both sides use these types.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `boot` | the agent's configuration in an overlay: a public part, and a small part for one boot |
 //! | `bounded` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
 //! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
-//! | `vm_hosting` | A node's capabilities for virtual machines in its current boot, besides its units and disks |
+//! | `vm_hosting` | capabilities of a node for VMs in its current boot, besides units and disks |
 //! | `log` | the log of one boot of a node, in pieces |
 //! | `task` | tasks on a node: the desired state in one direction, the whole actual state in the other |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
 //! | `units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
 //! | `vm` | virtual machines: specification, desired state and reported state |
 //!
-//! Every first message carries [`VERSION`]; [`OLDEST`] is accepted too, and answered with its own number. A field may be added with a default; a meaning may never change without a new
-//! version. Unknown fields are ignored, so that a newer agent can talk to an older central node of the same version.
+//! Every first message contains [`VERSION`]. [`OLDEST`] is accepted too and answered with the same number. A field may be added with a
+//! default. A changed meaning requires a new version. Unknown fields are ignored, so a newer agent can talk to an older central node.
 //!
-//! | route | transport | who may call | messages |
+//! | route | transport | credential | messages |
 //! | --- | --- | --- | --- |
 //! | [`ENROL_PATH`] | POST, JSON | a boot token | [`EnrolRequest`] -> [`EnrolResponse`], else 401 |
-//! | [`PENDING_PATH`] | WebSocket | anyone on the agent plane, bounded | [`PendingHello`], then [`PendingReply`]s |
+//! | [`PENDING_PATH`] | WebSocket | none; the number of connections is limited | [`PendingHello`], then [`PendingReply`]s |
 //! | [`RENEW_PATH`] | POST, JSON | a client certificate, expired or not | [`RenewRequest`] -> [`EnrolResponse`] |
 //! | [`LINK_PATH`] | WebSocket | a valid client certificate | [`FromAgent`], [`FromCentral`] |
-//! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, when asked by the link | bytes, [`vm::ConsoleNote`] |
-//! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a machine that names it | bytes |
+//! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, on request of the link | bytes, [`vm::ConsoleNote`] |
+//! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a VM that uses the file | bytes |
 
 mod boot;
 pub mod bounded;
@@ -51,35 +51,35 @@ pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Hea
 pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 pub use vm_hosting::{Hosting, HugepageFacts, NumaFacts};
 
-/// The version of everything in this module. Since 2 an agent tells its checks again also when nothing has changed.
+/// Protocol version. Since 2 an agent reports its checks also when nothing has changed.
 pub const VERSION: u16 = 2;
-/// The oldest version that both sides still speak: nodes run the agent of their last boot while meshd is upgraded.
+/// Oldest supported version: nodes run the agent of their last boot while meshd is upgraded.
 pub const OLDEST: u16 = VERSION - 1;
 
-/// Whether the other side's version is spoken here.
-pub fn speaks(version: u16) -> bool {
+/// Returns true if the version of the peer is supported.
+pub fn is_supported_version(version: u16) -> bool {
     let oldest = if meshd_types::fail::defends("wire-previous-version") { OLDEST } else { VERSION };
     (oldest..=VERSION).contains(&version)
 }
 
 /// Enrolment with the one-time token of an overlay.
 pub const ENROL_PATH: &str = "/v1/enrol";
-/// Where a node that is not approved yet waits, server-authenticated.
+/// Connection of a node that waits for approval, server-authenticated.
 pub const PENDING_PATH: &str = "/v1/pending";
-/// A new certificate for an old one, even when it has expired.
+/// Renewal of a certificate, even when it has expired.
 pub const RENEW_PATH: &str = "/v1/renew";
-/// The standing link of an enrolled node.
+/// The permanent link of an enrolled node.
 pub const LINK_PATH: &str = "/v1/link";
 
-/// Where a node brings the console of a virtual machine; the ID that it was asked with follows.
+/// Console connections of nodes; the console ID follows.
 pub const CONSOLE_PATH: &str = "/v1/console";
-/// Files of virtual machines; the digest follows.
+/// Volume files; the digest follows.
 pub const VOLUMES_PATH: &str = "/v1/volumes";
 
-/// The DNS name in the central node's certificate. Agents are told an address; the name is the same on every site.
+/// DNS name in the certificate of the central node, the same on every site. Agents connect by address.
 pub const SERVER_NAME: &str = "central.meshd.internal";
 
-/// Largest WebSocket message or request body of the agent plane, in bytes. Facts of a 16-GPU machine take about 60 KB.
+/// Maximum WebSocket message or request body of the agent API in bytes. Facts of a 16-GPU machine take about 60 KB.
 pub const MAX_MESSAGE: usize = 512 * 1024;
-/// Longest certificate request, in bytes of PEM; a P-256 one takes about 500.
+/// Maximum length of a certificate request in bytes of PEM; a P-256 request takes about 500.
 pub const MAX_CSR: usize = 4096;

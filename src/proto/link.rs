@@ -53,7 +53,7 @@ pub enum FromAgent {
         id: ActionId,
         outcome: ActionOutcome,
     },
-    /// The certificate that answered `Renew` is stored: the previous one is not needed any more.
+    /// The new certificate is stored; the central node may revoke the previous one.
     Renewed,
     /// State of its VMs.
     Vm(VmUpdate),
@@ -62,7 +62,7 @@ pub enum FromAgent {
     /// State and output of its tasks.
     #[serde(rename = "job")]
     Task(TaskUpdate),
-    /// Half of the certificate's life is over: a new request for the same node.
+    /// Request for a new certificate, after half the lifetime of the present one.
     Renew {
         /// As in [`super::EnrolRequest`].
         csr_pem: String,
@@ -91,7 +91,7 @@ pub enum FromCentral {
     Console(ConsoleOrder),
     /// Run the readiness checks now, and report them even if nothing changed.
     Check {
-        /// Comes back in [`CheckReport::asked`].
+        /// ID of the request, repeated in [`CheckReport::asked`].
         asked: u64,
     },
     /// Desired state of a task on this node.
@@ -117,11 +117,11 @@ pub enum FromCentral {
         /// One-time token of the node's present boot.
         token: Secret<String>,
     },
-    /// The link ends; reconnect only after so many seconds.
+    /// The link ends.
     Goodbye {
         /// For the node's log.
         reason: String,
-        /// Seconds to wait; `None` means never.
+        /// Seconds before the next connection; `None` means never.
         retry_after_s: Option<u32>,
     },
 }
@@ -133,9 +133,8 @@ pub struct Hello {
     pub version: u16,
     /// Must be the node of the certificate.
     pub node: NodeId,
-    /// The boot that this agent belongs to; an older one than the node's newest is refused.
+    /// Boot session of the agent; only the newest of the node is accepted.
     pub session: BootSessionId,
-    /// Everything known of the machine.
     pub facts: Facts,
 }
 
@@ -146,7 +145,7 @@ pub struct Welcome {
     pub version: u16,
     /// Seconds between heartbeats.
     pub heartbeat_s: u32,
-    /// The central node's clock, which decides whether an action has expired.
+    /// Clock of the central node, which defines the expiry of actions.
     #[serde(default)]
     pub now: Option<Timestamp>,
     /// The central node stores logs: the agent may send [`FromAgent::Log`].
@@ -201,7 +200,7 @@ impl NodeAction {
         }
     }
 
-    /// Returns how long the outcome is waited for: longer than [`NodeAction::ttl`], so that no action runs that nobody waits for.
+    /// Returns how long the central node waits for the outcome: longer than [`NodeAction::ttl`], so that no action runs unnoticed.
     pub fn window(&self) -> Duration {
         self.ttl() + OUTCOME_MARGIN
     }
@@ -211,12 +210,14 @@ impl NodeAction {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum ActionOutcome {
-    /// As asked.
     Done,
-    /// Not done, without side effect: unknown, expired, for another node.
-    Refused { reason: String },
-    /// Tried and failed.
-    Failed { reason: String },
+    /// Not executed: unknown, expired, or for another node.
+    Refused {
+        reason: String,
+    },
+    Failed {
+        reason: String,
+    },
 }
 
 #[cfg(test)]

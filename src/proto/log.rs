@@ -9,7 +9,7 @@
 use super::task::Piece;
 use serde::{Deserialize, Serialize};
 
-/// Where a line of the log comes from.
+/// The source of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -18,12 +18,12 @@ pub enum LogSource {
     Kernel,
     /// `/var/log/messages`: what services write to syslog, the agent included.
     System,
-    /// The reason that `mesh-init` reported because it refused to start the node.
+    /// Why `mesh-init` stopped the boot.
     BootFailure,
 }
 
 impl LogSource {
-    /// Returns the word that is sent and shown.
+    /// Returns the serialised name.
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -3,63 +3,61 @@
 use super::PciFacts;
 use serde::{Deserialize, Serialize};
 
-/// Most units that are kept of one machine.
+/// Maximum number of units of one node.
 pub const MAX_UNITS: usize = 128;
-/// Most functions that are kept of one unit. A group of the largest known servers holds about twenty.
+/// Maximum number of functions of one unit. Groups of the largest known servers have about 20.
 pub const MAX_MEMBERS: usize = 64;
 
-/// One unit: an IOMMU group with at least one function that the profile selects. Its functions go together.
+/// A unit: an IOMMU group with at least one function that the profile selects. It is assigned as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnitFacts {
-    /// IOMMU group; absent where the machine has none, or where the function is not there.
+    /// IOMMU group; absent without IOMMU or if the function is missing.
     pub group: Option<u32>,
-    /// What it is for.
     pub kind: UnitKind,
-    /// Can it be given?
     pub state: UnitState,
-    /// Why it is not ready, empty where it is.
+    /// Why it is not ready; empty otherwise.
     pub reason: String,
-    /// NUMA node of its first selected function, absent where the firmware gives none.
+    /// NUMA node of its first selected function, absent if the firmware reports none.
     pub numa_node: Option<u32>,
     /// Addresses of the functions that the profile selects, sorted.
     pub selected: Vec<String>,
-    /// All functions but bridges, sorted by address: what is bound and given together. At most [`MAX_MEMBERS`].
+    /// All functions except bridges, sorted by address. At most [`MAX_MEMBERS`].
     pub members: Vec<PciFacts>,
 }
 
-/// What a unit is for.
+/// The kind of a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitKind {
-    /// A device, or several that cannot be told apart by the IOMMU.
+    /// One device, or several that share an IOMMU group.
     #[default]
     Device,
-    /// NVSwitches alone: bound as every unit, of use only together with all GPUs of the machine, and counted as none.
+    /// NVSwitches only. They are useful only together with all GPUs of the node and do not count as units.
     Switch,
 }
 
-/// Whether a unit can be given.
+/// Whether a unit can be assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum UnitState {
-    /// Not on vfio-pci, or the kernel does not let it be taken.
+    /// Not bound to vfio-pci, or the kernel refuses the assignment.
     #[default]
     Unbound,
-    /// On vfio-pci whole, and an IOMMU container takes it.
+    /// Bound to vfio-pci completely, and an IOMMU container accepts it.
     Ready,
-    /// A virtual machine has it.
+    /// A VM has it.
     InUse,
-    /// A function answers nothing but ones: it fell off the bus.
+    /// Reads of a function return only ones: it does not answer on the bus.
     Wedged,
-    /// A function that was there, or that the profile names, is not.
+    /// A known or configured function is missing.
     Missing,
-    /// Others than vfio-pci have a claim on a part of the group.
+    /// Another driver uses a part of the group.
     Conflict,
-    /// The node itself stands on a function of it: boot NIC, a disk in use, its console.
+    /// The node itself needs a function: boot NIC, disk in use, console.
     SharedWithHost,
-    /// A process holds a function of it.
+    /// A process has a function open.
     Busy,
 }
 
@@ -76,14 +74,14 @@ impl UnitState {
         UnitState::Busy,
     ];
 
-    /// The word of the wire, which is also shown.
+    /// Returns the serialised name.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
 impl UnitFacts {
-    /// `unit 14 (0000:01:00.0 0000:01:00.1)`, for people.
+    /// Returns a description: `unit 14 (0000:01:00.0 0000:01:00.1)`.
     pub fn name(&self) -> String {
         let members: Vec<&str> = self.members.iter().map(|member| member.address.as_str()).collect();
         let group = self.group.map_or_else(|| "without a group".to_owned(), |group| group.to_string());
@@ -92,17 +90,14 @@ impl UnitFacts {
     }
 }
 
-/// `N/M GPU unit(s) ready`: the line that the doctor and `node show` end with.
+/// Returns `N/M GPU unit(s) ready`, the last line of the doctor and of `node show`.
 pub fn units_ready(units: &[UnitFacts]) -> String {
     let counted = || units.iter().filter(|unit| unit.kind == UnitKind::Device);
     let ready = counted().filter(|unit| unit.state == UnitState::Ready).count();
     format!("{ready}/{} GPU unit(s) ready", counted().count())
 }
 
-/// All units, for who wants the whole machine: every GPU, and every NVSwitch that joins them. All or none (GP-6).
-///
-/// # Errors
-/// What stands against it, for people.
+/// Returns all units, NVSwitches included, if every one is ready (GP-6); otherwise the units that are not.
 pub fn whole_node(units: &[UnitFacts]) -> Result<&[UnitFacts], String> {
     let bad: Vec<String> = units
         .iter()
@@ -167,7 +162,7 @@ mod tests {
             ..PciFacts::default()
         };
         let one = serde_json::to_string(&function).expect("plain").len();
-        // A function is a member of one unit only: at worst each is told twice.
+        // A function is a member of one unit only: at worst each occurs twice.
         assert!(2 * one * super::super::MAX_DEVICES < super::super::MAX_MESSAGE, "{one}");
     }
 }

@@ -2,27 +2,27 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What of a node matters to a virtual machine wherever it is placed; absent from an older agent.
+/// Capabilities of a node for VMs; absent from an older agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hosting {
-    /// `qemu-system-x86_64` is there.
+    /// `qemu-system-x86_64` is installed.
     pub qemu: bool,
-    /// `qemu-img` is there: layers above images are made by it.
+    /// `qemu-img` is installed; it creates overlay files.
     pub qemu_img: bool,
-    /// Firmware for UEFI is there.
+    /// UEFI firmware is installed.
     pub uefi: bool,
-    /// Firmware for Secure Boot is there.
+    /// Firmware for Secure Boot is installed.
     pub secure_boot: bool,
-    /// A TPM can be emulated.
+    /// A TPM emulator is installed.
     pub tpm: bool,
     /// Bridges, sorted by name.
     pub bridges: Vec<String>,
-    /// NUMA nodes, sorted by number; empty where the machine tells of none.
+    /// NUMA nodes, sorted by number; empty without NUMA.
     pub numa: Vec<NumaFacts>,
-    /// Huge pages that the kernel has set aside, used or not, by NUMA node and size.
+    /// Reserved huge pages, used or not, by NUMA node and size.
     pub hugepages: Vec<HugepageFacts>,
-    /// Processor models that its QEMU knows; empty where that is not known.
+    /// CPU models of QEMU; empty if unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cpu_models: Vec<String>,
 }
@@ -33,7 +33,7 @@ pub struct Hosting {
 pub struct NumaFacts {
     pub id: u32,
     pub threads: u32,
-    /// Its memory in KiB, that of huge pages too.
+    /// Memory in KiB, including huge pages.
     pub memory_kib: u64,
 }
 
@@ -41,21 +41,19 @@ pub struct NumaFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HugepageFacts {
-    /// Where; absent where the machine tells of no NUMA nodes.
+    /// Absent without NUMA.
     pub numa_node: Option<u32>,
-    /// Size of one, in KiB.
     pub page_kib: u64,
-    /// How many there are.
     pub count: u64,
 }
 
 impl HugepageFacts {
-    /// Bytes of one.
+    /// Returns the size of one page in bytes.
     pub fn page(&self) -> u64 {
         self.page_kib.saturating_mul(1024)
     }
 
-    /// Bytes of all.
+    /// Returns the size of all pages in bytes.
     pub fn bytes(&self) -> u64 {
         self.page().saturating_mul(self.count)
     }

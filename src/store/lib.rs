@@ -28,7 +28,7 @@
 //! | `task/<task ID>` | [`Task`](meshd_model::work::task::Task): a task, and the nodes that it occupies |
 //! | `asked/<SHA-256 of actor and key>` | [`IdempotencyRecord`](meshd_model::fleet::IdempotencyRecord): an order with an idempotency key |
 //! | `vm/<UUID>` | [`Vm`](meshd_model::work::Vm): a VM, and its allocations |
-//! | `slot/<node>/<PCI address>` | [`Approved`](meshd_model::work::Approved): a unit that an operator approved for VMs |
+//! | `slot/<node>/<PCI address>` | [`ApprovedSlot`](meshd_model::work::ApprovedSlot): a unit that an operator approved for VMs |
 //! | `audit/<sequence, 8 bytes big-endian>` | [`Audit`](meshd_model::fleet::Audit) |
 //! | `event/<sequence, 8 bytes big-endian>` | [`Event`](meshd_model::fleet::Event) |
 //!

@@ -2,8 +2,8 @@
 
 use super::*;
 use meshd_model::fleet::{
-    Actor, Answered, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease, Node,
-    PhaseChange, Principal, Stage, Verb,
+    Actor, AuditContext, AuditSeq, BootSession, EventKind, Fingerprint, IdempotencyRecord, Lease, Node, PhaseChange,
+    Principal, Stage, StoredResponse, Verb,
 };
 use meshd_types::{Basis, BootSessionId, CorrelationId, Digest, MacAddr, Timestamp};
 
@@ -341,10 +341,12 @@ fn orders_with_a_key_are_bounded_by_number_and_by_age() {
     assert_eq!(model.surplus_asked(now), [key(0)], "the oldest of too many");
     assert_eq!(model.surplus_answers(), []);
     for n in 0..u16::try_from(MAX_ANSWERS).unwrap() {
-        let answer = Some(Answered { status: 200, body: Some("{}".to_owned()) });
+        let answer = Some(StoredResponse { status: 200, body: Some("{}".to_owned()) });
         model.asked.get_mut(&key(n)).unwrap().answer = answer;
     }
-    let kept =
-        IdempotencyRecord { answer: Some(Answered { status: 200, body: None }), ..asked(model.asked[&key(0)].at) };
+    let kept = IdempotencyRecord {
+        answer: Some(StoredResponse { status: 200, body: None }),
+        ..asked(model.asked[&key(0)].at)
+    };
     assert_eq!(model.surplus_answers(), [(key(0), kept)], "that it was followed stays known");
 }

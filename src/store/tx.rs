@@ -7,7 +7,7 @@ use super::{
 };
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
-    work::{Approved, SlotId, Vm, task::Task},
+    work::{ApprovedSlot, SlotId, Vm, task::Task},
 };
 use meshd_trust::{ApiToken, TokenRecord};
 use meshd_types::{BootSessionId, Digest, NodeId, ProfileName, SystemUuid, TaskId};
@@ -41,7 +41,7 @@ pub(super) struct Staged {
     pub(super) api_tokens: BTreeMap<Digest, Change<ApiToken>>,
     pub(super) asked: BTreeMap<Digest, Change<IdempotencyRecord>>,
     pub(super) vms: BTreeMap<SystemUuid, Change<Vm>>,
-    pub(super) slots: BTreeMap<SlotId, Change<Approved>>,
+    pub(super) slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
     pub(super) tasks: BTreeMap<TaskId, Change<Task>>,
     pub(super) events: Vec<Event>,
     pub(super) audit: Vec<Audit>,

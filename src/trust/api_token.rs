@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 use subtle::ConstantTimeEq as _;
 
-/// How every token begins, so that one that lies about is known for what it is.
+/// Prefix of every token, which identifies a leaked one.
 const PREFIX: &str = "meshd_";
 
-/// What somebody may do. A later one may all that an earlier one may.
+/// Role of a token. Each role includes all earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// See everything but overlays, which carry secrets.
+    /// Reads everything except overlays, which contain secrets.
     Viewer,
-    /// See who has access as well: the API tokens.
+    /// Also reads access data: the API tokens.
     Auditor,
-    /// Give orders about nodes and what they boot.
+    /// Also gives orders about nodes and their boots.
     Operator,
-    /// Decide who else may: tokens, certificates, backups.
+    /// Also manages access: tokens, certificates, backups.
     Admin,
 }
 
 impl Role {
-    /// Every role there is.
+    /// All roles.
     pub const ALL: [Role; 4] = [Role::Viewer, Role::Auditor, Role::Operator, Role::Admin];
 
     pub fn as_str(self) -> &'static str {
@@ -56,23 +56,22 @@ impl FromStr for Role {
     }
 }
 
-/// What is kept of a token.
+/// Stored part of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApiToken {
-    /// What it is called; no two are called the same.
+    /// Unique name.
     pub name: ApiTokenName,
-    /// Hash of its text.
+    /// Hash of the token.
     pub hash: Digest,
     pub role: Role,
-    /// When it was made.
     pub created_at: Timestamp,
-    /// Not honoured after this time; `None` until it is revoked.
+    /// Time of expiry; `None` for a token that is valid until its revocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
 
 impl ApiToken {
-    /// Makes a token from 32 random bytes: the text, which is shown once, and what is kept.
+    /// Creates a token from 32 random bytes; returns its text, which is shown once, and its record.
     pub fn mint(
         random: [u8; 32],
         name: ApiTokenName,
@@ -85,12 +84,11 @@ impl ApiToken {
         (Secret::new(text), ApiToken { name, hash, role, created_at, expires_at })
     }
 
-    /// True if the text is this token. Takes the same time whatever the text.
+    /// Returns whether the text is this token, in constant time.
     pub fn is(&self, text: &str) -> bool {
         self.hash.0.ct_eq(&Digest::of(text.as_bytes()).0).into()
     }
 
-    /// True once its time is over.
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|end| now > end)
     }

@@ -6,8 +6,8 @@
 //!                      │           abort        │
 //!                      └── grant for the same node: void ◀┘
 //! ```
-//! A capability that is over stays known for [`MEMORY`], so that its use can be told from a guess: a spent one that is
-//! tried again is an alarm. Only hashes are kept. One node has at most one that opens anything.
+//! An expired or spent capability is remembered for [`MEMORY`], so that its use differs from a guess: a second use of a spent one
+//! is an alarm. Only hashes are stored. A node has at most one valid capability.
 
 use meshd_types::{BootSessionId, Digest, NodeId, Secret, Timestamp, hex};
 use std::{
@@ -17,54 +17,54 @@ use std::{
 };
 use subtle::ConstantTimeEq as _;
 
-/// How long a capability opens something.
+/// Lifetime of a capability.
 pub const CAPABILITY_LIFE: Duration = Duration::from_secs(10 * 60);
-/// How long after its grant a capability is remembered.
+/// How long a capability is remembered after its grant.
 pub const MEMORY: Duration = Duration::from_secs(60 * 60);
-/// Most capabilities that are remembered; the oldest is forgotten first. A rack of 10,000 needs 10,000 at once.
+/// Maximum number of remembered capabilities; the oldest is forgotten first. A rack of 10,000 needs 10,000 at once.
 pub const MAX_CAPABILITIES: usize = 65_536;
-/// Characters of a capability's text.
+/// Length of a capability's text.
 const TEXT_LEN: usize = 32;
 
-/// What a capability was given out for.
+/// Scope of a capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub session: BootSessionId,
-    /// The node whose overlay it opens.
+    /// The node of the overlay.
     pub node: NodeId,
     /// The only address that may use it.
     pub address: Ipv4Addr,
 }
 
-/// Names one transfer.
+/// Identifies a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId(u64);
 
-/// An overlay may be sent: say [`Book::finish`] after its last byte, or [`Book::abort`].
+/// Permission to send an overlay: call [`Book::finish`] after its last byte, or [`Book::abort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// For [`Book::finish`] and [`Book::abort`].
     pub id: TransferId,
-    /// What it was given out for.
+    /// Scope of the capability.
     pub grant: Grant,
 }
 
-/// Why a capability opens nothing.
+/// Why a capability is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// Never given out, or long forgotten.
+    /// Never granted, or forgotten.
     #[error("no such capability")]
     Unknown,
-    /// Its time is over, or a later one of the same node has replaced it.
+    /// Expired, or replaced by a later one of the same node.
     #[error("the capability has expired")]
     Expired,
-    /// Somebody else's address.
+    /// Granted to another address.
     #[error("the capability of {} was used from another address", .0.node)]
     Foreign(Grant),
-    /// A transfer is under way.
+    /// A transfer is running.
     #[error("the overlay of {} is being sent already", .0.node)]
     Busy(Grant),
-    /// Its overlay was sent whole.
+    /// The overlay was sent completely.
     #[error("the capability of {} was used again", .0.node)]
     Spent(Grant),
 }
@@ -88,7 +88,7 @@ struct CapabilityRecord {
 #[derive(Debug, Default)]
 pub struct Book {
     entries: HashMap<Digest, CapabilityRecord>,
-    /// The capability of each node that may still open something.
+    /// The valid capability of each node.
     current: HashMap<NodeId, Digest>,
     open: BTreeMap<TransferId, Digest>,
     oldest_first: BTreeSet<(Timestamp, Digest)>,
@@ -96,18 +96,17 @@ pub struct Book {
 }
 
 impl Book {
-    /// An empty book.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives out a capability: 32 hexadecimal characters of the random bytes. Earlier ones of that node are void.
+    /// Grants a capability: 32 hexadecimal characters of the random bytes. Earlier ones of that node become void.
     pub fn grant(&mut self, now: Timestamp, random: [u8; 16], grant: Grant) -> Secret<String> {
         self.void_node(grant.node);
         self.forget(now);
         let text = hex(&random);
         let hash = Digest::of(text.as_bytes());
-        // The same random bytes twice: not in this universe, but the index must not be left with a stale line.
+        // A repetition of the random bytes is practically impossible, but must not leave a stale index entry.
         self.remove(hash);
         self.entries.insert(hash, CapabilityRecord { grant, granted_at: now, state: State::Ready });
         self.oldest_first.insert((now, hash));
@@ -115,10 +114,10 @@ impl Book {
         Secret::new(text)
     }
 
-    /// Begins a transfer. Total on any text.
+    /// Begins a transfer. Accepts any text.
     ///
     /// # Errors
-    /// [`Denied`]; nothing has changed then. A wrong address outranks every other reason: it is an alarm in any state.
+    /// A refusal changes nothing. A wrong address has precedence over other reasons, because it is an alarm in any state.
     pub fn open(&mut self, now: Timestamp, text: &str, from: Ipv4Addr) -> Result<Transfer, Denied> {
         let hash = self.check(now, text, from)?;
         self.last_transfer += 1;
@@ -129,7 +128,7 @@ impl Book {
         Ok(Transfer { id, grant: entry.grant })
     }
 
-    /// What [`Book::open`] would say, without opening: for HEAD.
+    /// Returns the result of [`Book::open`] without a change, for HEAD.
     ///
     /// # Errors
     /// As [`Book::open`].
@@ -142,7 +141,7 @@ impl Book {
         if text.len() != TEXT_LEN {
             return Err(Denied::Unknown);
         }
-        // The table is searched by a hash that a stranger cannot steer; what is found is compared in constant time.
+        // The look-up uses a hash that a stranger cannot choose; the result is compared in constant time.
         let hash = Digest::of(text.as_bytes());
         let (known, entry) = self.entries.get_key_value(&hash).ok_or(Denied::Unknown)?;
         if !bool::from(known.0.ct_eq(&hash.0)) {
@@ -161,23 +160,23 @@ impl Book {
         }
     }
 
-    /// True while a transfer counts: no later capability has replaced the one that it is of.
+    /// Returns whether a transfer is valid: no later capability has replaced its own.
     pub fn is_open(&self, id: TransferId) -> bool {
         self.open.contains_key(&id)
     }
 
-    /// The last byte was written: the capability is spent. False if the transfer no longer counts, because a later
-    /// capability has replaced this one in the meantime.
+    /// Marks the capability as spent after the last byte. Returns false if a later capability has
+    /// replaced it.
     pub fn finish(&mut self, id: TransferId) -> bool {
         self.close(id, State::Spent)
     }
 
-    /// The transfer was cut off: the capability may be tried again. False if it no longer counts.
+    /// Ends an interrupted transfer: the capability may be used again. Returns false if it is no longer valid.
     pub fn abort(&mut self, id: TransferId) -> bool {
         self.close(id, State::Ready)
     }
 
-    /// Makes a node's capability void, such as when its boot session is over.
+    /// Makes a node's capability void, for example when its boot session ends.
     pub fn void_node(&mut self, node: NodeId) {
         let Some(hash) = self.current.remove(&node) else { return };
         let Some(entry) = self.entries.get_mut(&hash) else { return };
@@ -189,12 +188,11 @@ impl Book {
         }
     }
 
-    /// How many are remembered.
+    /// Returns the number of remembered capabilities.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True when none is remembered.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -206,7 +204,7 @@ impl Book {
         true
     }
 
-    /// Makes room for one more.
+    /// Forgets the oldest capabilities.
     fn forget(&mut self, now: Timestamp) {
         while let Some((granted_at, hash)) = self.oldest_first.first().copied() {
             if self.entries.len() < MAX_CAPABILITIES && now.since(granted_at) <= MEMORY {

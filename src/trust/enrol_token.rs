@@ -8,92 +8,90 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use subtle::ConstantTimeEq as _;
 
-/// Makes a token from 32 random bytes: the text that travels, and the hash that stays.
+/// Creates a token from 32 random bytes; returns its text and its hash.
 pub fn mint(random: [u8; 32]) -> (Secret<String>, Digest) {
     let text = hex(&random);
     let hash = hash(&text);
     (Secret::new(text), hash)
 }
 
-/// The name under which a token is stored. Total on any text.
+/// Returns the hash that a token is stored under. Accepts any text.
 pub fn hash(text: &str) -> Digest {
     Digest::of(text.as_bytes())
 }
 
-/// What is kept of a token.
+/// Stored part of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRecord {
-    /// Hash of its text.
+    /// Hash of the token.
     pub hash: Digest,
-    /// The only node that may use it.
+    /// The node that may use it.
     pub node: NodeId,
-    /// The only power-on in which it may be used.
+    /// The boot session in which it may be used.
     pub session: BootSessionId,
-    /// Not to be used after this time.
+    /// Time of expiry.
     pub expires_at: Timestamp,
-    /// When it was used, and for which key. A token is used once; the same key may ask again, because the answer to its
-    /// first request can be lost, and gains nothing by it.
+    /// First use. A token is used once; the same key may repeat the request, because the response may be
+    /// lost. A repetition gains nothing.
     pub used: Option<Use>,
-    /// What the node's ID was derived from, if an operator made the token: it lets a machine in that may be unknown.
+    /// Basis of the node ID, if an operator created the token: it admits a machine that may be unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<Basis>,
-    /// When it was made; the time of an overlay's is that of the overlay.
+    /// Time of creation of an operator's token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_at: Option<Timestamp>,
 }
 
-/// How a token was used.
+/// Use of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
-    /// First time.
+    /// Time of the first use.
     pub at: Timestamp,
-    /// Digest of the public key that was certified.
+    /// Digest of the certified public key.
     pub key: Digest,
-    /// From where.
+    /// Address of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<IpAddr>,
 }
 
-/// Why a token buys nothing. The node is never told which of these it was (EN-4).
+/// Why a token is refused. The node never learns the reason (EN-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenRefused {
-    /// It belongs to another node or another power-on.
+    /// The token belongs to another node or boot session.
     #[error("the token belongs to another node or boot session")]
     Foreign,
-    /// It was used before.
     #[error("the token was used before")]
     Used,
-    /// Its life is over.
     #[error("the token has expired")]
     Expired,
 }
 
 impl TokenRecord {
-    /// A fresh record.
+    /// Creates the record of an overlay's token.
     pub fn new(hash: Digest, node: NodeId, session: BootSessionId, expires_at: Timestamp) -> Self {
         TokenRecord { hash, node, session, expires_at, used: None, basis: None, made_at: None }
     }
 
-    /// A fresh record of a token that an operator makes.
+    /// Creates the record of an operator's token.
     pub fn manual(hash: Digest, basis: Basis, session: BootSessionId, now: Timestamp, expires_at: Timestamp) -> Self {
         let (node, made_at) = (basis.node_id(), Some(now));
         TokenRecord { basis: Some(basis), made_at, ..Self::new(hash, node, session, expires_at) }
     }
 
-    /// True if an operator made it.
+    /// Returns whether an operator created it.
     pub fn is_manual(&self) -> bool {
         self.basis.is_some()
     }
 
-    /// True if the text is this token. Takes the same time whatever the text.
+    /// Returns whether the text is this token, in constant time.
     pub fn is(&self, text: &str) -> bool {
         self.hash.0.ct_eq(&hash(text).0).into()
     }
 
-    /// Uses the token up. Call it inside the transaction that stores the certificate: of two callers one wins (EN-2).
+    /// Uses the token. Call it in the transaction that stores the certificate: of two callers one wins (EN-2).
     ///
     /// # Errors
-    /// Nothing has changed then; a stranger cannot use up somebody else's token.
+    /// A refusal changes nothing, so a stranger cannot use up a token.
     pub fn redeem(
         &mut self,
         node: NodeId,

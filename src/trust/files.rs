@@ -9,15 +9,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest file that is taken for a key or certificate, in bytes.
+/// Maximum size of a key or certificate file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
 
-/// Makes the folder, readable by its owner alone.
+/// Creates a folder with mode 0700.
 pub fn make_folder(dir: &Path) -> Result<(), TrustError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(fault("make the folder", dir))
 }
 
-/// Reads a file, or `None` if there is none.
+/// Reads a file; `None` if it does not exist.
 pub fn read(path: &Path) -> Result<Option<String>, TrustError> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<Option<String>, TrustError> {
     Ok(Some(text))
 }
 
-/// Reads a private key, and insists that nobody else can.
+/// Reads a private key; refuses one that others can read.
 pub fn read_private(path: &Path) -> Result<Option<String>, TrustError> {
     let text = read(path)?;
     if text.is_some() {
@@ -41,37 +41,37 @@ pub fn read_private(path: &Path) -> Result<Option<String>, TrustError> {
     Ok(text)
 }
 
-/// Writes a file so that after a crash either all of it is there, or nothing.
+/// Writes a file atomically and durably.
 pub fn write(path: &Path, content: &str, mode: u32) -> Result<(), TrustError> {
-    let fresh = fresh_name(path);
-    let written = write_and_rename(&fresh, path, content, mode);
+    let temporary = temporary_name(path);
+    let written = write_and_rename(&temporary, path, content, mode);
     if written.is_err() {
-        // Best effort: the name of the rename's source means nothing to anyone else.
-        let _ = fs::remove_file(&fresh);
+        // The first error is reported.
+        let _ = fs::remove_file(&temporary);
     }
     written.map_err(fault("write", path))
 }
 
-fn write_and_rename(fresh: &Path, path: &Path, content: &str, mode: u32) -> io::Result<()> {
-    // A leftover of a crash has the same name; create_new below must not meet it.
-    match fs::remove_file(fresh) {
+fn write_and_rename(temporary: &Path, path: &Path, content: &str, mode: u32) -> io::Result<()> {
+    // A leftover of a crash would conflict with create_new below.
+    match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(fresh)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
     fail::point("file-written");
-    fs::rename(fresh, path)?;
+    fs::rename(temporary, path)?;
     fail::point("file-renamed");
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn fresh_name(path: &Path) -> PathBuf {
+fn temporary_name(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// A fault at a file.
+/// Creates the error of an operation on a file.
 pub fn fault(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> TrustError {
     move |source| TrustError::File { operation, path: path.to_owned(), source }
 }

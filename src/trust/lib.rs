@@ -17,7 +17,7 @@
 //! overlay      ─▶ enrolment token (32 bytes, minutes)    buys one certificate, for one node and session
 //! agent's key  ─▶ certificate     (14 days)              identifies the node on the agent API
 //! ```
-//! Time and randomness are arguments. Only [`CertificateAuthority`] and [`MarkKey`] make keys, and store theirs in a folder.
+//! Time and randomness are arguments. Only [`CertificateAuthority`] and [`MarkKey`] create keys, and store them in a folder.
 
 mod api_token;
 mod authority;
@@ -38,13 +38,12 @@ pub use web::{WebIdentity, fingerprint};
 
 use std::path::PathBuf;
 
-/// What can go wrong with keys and certificates.
+/// Failures with keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    /// A file of the certificate authority cannot be read or written.
     #[error("cannot {operation} {}; check the permissions of the state folder", path.display())]
     File {
-        /// `read`, `write`...
+        /// Verb: `read`, `write`...
         operation: &'static str,
         path: PathBuf,
         source: std::io::Error,
@@ -56,43 +55,36 @@ pub enum TrustError {
     #[error("cannot read {}: it is not a key; restore it from a backup, or remove it and reboot all nodes with secrets",
             path.display())]
     Key { path: PathBuf },
-    /// Files of the authority do not belong together, or one is damaged.
+    /// Files of the authority are inconsistent or damaged.
     #[error("{}: {detail}; restore this folder from a backup, or move the folder away: \
              a new authority is made and every node enrols again at its next boot", path.display())]
-    Damaged {
-        path: PathBuf,
-        /// What is wrong with it.
-        detail: String,
-    },
-    /// A root that stays trusted has to sign the issuer of its successor.
+    Damaged { path: PathBuf, detail: String },
+    /// A still trusted root must sign the issuer of its successor, and its key is absent.
     #[error("cannot rotate the root: {} is missing, so nodes that trust only this root cannot verify the next one; \
              put it back for the rotation, or rotate with --grace 0 and reboot all nodes", path.display())]
     NoRootKey { path: PathBuf },
-    /// What the admin plane shall show by HTTPS is not usable.
+    /// The certificate of `[admin.https]` is not usable.
     #[error("{}: {detail}; give [admin.https] a certificate and the key that belongs to it, both PEM, or neither", path.display())]
     Web {
         /// The certificate's file.
         path: PathBuf,
         detail: String,
     },
-    /// A certificate request that nothing can be issued for.
+    /// The certificate request is invalid.
     #[error("the certificate request is refused: {0}")]
     Request(&'static str),
-    /// A certificate that names no node of this site.
+    /// The certificate names no node of this site.
     #[error("the certificate names no node: {0}")]
     Certificate(&'static str),
-    /// A certificate of this site under a root that was replaced since.
+    /// The certificate's root was replaced.
     #[error(
         "the certificate of {node} is of an authority that was replaced; boot the node again, or give it a new token"
     )]
-    StaleAuthority {
-        /// The node that it names.
-        node: meshd_types::NodeId,
-    },
-    /// The cryptographic library failed at something that depends on no input.
+    StaleAuthority { node: meshd_types::NodeId },
+    /// The cryptographic library failed independently of input.
     #[error("cannot make {what}")]
     Crypto {
-        /// What was to be made.
+        /// The object to be created.
         what: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },

@@ -7,20 +7,20 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 /// Scheme of the subject alternative name that carries the node ID.
 pub(super) const NODE_URI: &str = "meshd:node:";
 
-/// A node on the agent plane, as its certificate names it.
+/// A node, as its certificate identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub node: NodeId,
-    /// Serial number of its certificate, lower-case hexadecimal.
+    /// Serial number, lower-case hexadecimal.
     pub serial: String,
-    /// Digest of the public key that it certifies, as in [`super::Issued`].
+    /// Digest of the certified public key, as in [`super::Issued`].
     pub key: Digest,
-    /// True when the certificate's life is over: it may be renewed, and nothing else.
+    /// The certificate has expired: it may be renewed, and nothing else.
     pub expired: bool,
 }
 
 impl Peer {
-    /// Reads a certificate whose signature the handshake has verified already. Total on any bytes.
+    /// Parses a certificate whose signature the handshake has verified. Accepts any bytes.
     pub(super) fn of(der: &[u8], now: Timestamp) -> Result<Self, TrustError> {
         let refused = TrustError::Certificate;
         let (rest, certificate) =

@@ -7,19 +7,19 @@ use std::path::Path;
 
 /// The key's file in `state_dir`: 64 hexadecimal characters, 0600.
 pub const KEY_FILE: &str = "secrets.key";
-/// Block of SHA-256, in bytes (RFC 2104).
+/// Block size of SHA-256, in bytes (RFC 2104).
 const BLOCK: usize = 64;
 
-/// The key of a site's marks.
+/// Key of a site's marks.
 #[derive(Debug, Clone)]
 pub struct MarkKey(Secret<[u8; 32]>);
 
 impl MarkKey {
-    /// Reads the key, or makes one of these random bytes at the first time.
+    /// Reads the key, or creates it from these random bytes at the first start.
     ///
     /// # Errors
-    /// The file cannot be read or written, is no key, or may be read by others. A new key would make every node that has a
-    /// secret look as if it had to be rebooted, so none is made in place of a damaged one.
+    /// The file is unreadable, invalid, or readable by others. A damaged key is not replaced, because a new one would mark all nodes
+    /// with secrets for a reboot.
     pub fn load_or_create(state_dir: &Path, random: [u8; 32]) -> Result<Self, TrustError> {
         let path = state_dir.join(KEY_FILE);
         let Some(text) = files::read_private(&path)? else {
@@ -31,9 +31,9 @@ impl MarkKey {
         Ok(MarkKey(Secret::new(key)))
     }
 
-    /// The mark of a value under a name: HMAC-SHA-256.
+    /// Returns the mark of a named value: HMAC-SHA-256.
     pub fn mark(&self, name: &str, value: &Secret<String>) -> Digest {
-        // Both exposed to the hash alone.
+        // Both are exposed to the hash only.
         let message = [name.as_bytes(), b"\n", value.expose().as_bytes()].concat();
         hmac(self.0.expose(), &message)
     }

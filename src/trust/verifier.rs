@@ -14,14 +14,14 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Wraps webpki's verifier. A client without a certificate passes too: enrolment has none yet.
+/// Wraps webpki's verifier. A client without a certificate is accepted for enrolment.
 #[derive(Debug)]
 pub struct ExpiredMayRenew {
     inner: Arc<dyn ClientCertVerifier>,
 }
 
 impl ExpiredMayRenew {
-    /// Trusts certificates for client authentication that these roots have signed.
+    /// Trusts client certificates that these roots signed.
     pub fn new(roots: RootCertStore, provider: Arc<CryptoProvider>) -> Result<Self, VerifierBuilderError> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
         Ok(ExpiredMayRenew { inner: builder.allow_unauthenticated().build()? })
@@ -44,8 +44,8 @@ impl ClientCertVerifier for ExpiredMayRenew {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         match self.inner.verify_client_cert(end_entity, &[], now) {
-            // webpki looks at the time before it looks at the signature: everything else is checked as of the last second
-            // at which the certificate says it was valid. If that is a lie, the signature does not hold.
+            // webpki checks the time before the signature, so everything is verified as of the last second
+            // of the certificate's stated validity. A forged validity fails the signature check.
             Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
                 self.inner.verify_client_cert(end_entity, &[], not_after)
             }

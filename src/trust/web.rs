@@ -11,13 +11,13 @@ use rustls::{
 use sha2::{Digest as _, Sha256};
 use std::{net::Ipv4Addr, path::Path, sync::Arc, time::Duration};
 
-/// Certificate that meshd made, PEM.
+/// PEM certificate that meshd created.
 const CERTIFICATE_FILE: &str = "https.pem";
 /// Its private key, PKCS #8 PEM.
 const KEY_FILE: &str = "https.key";
-/// Life of a certificate that meshd made: it is known by its fingerprint, which a new one would change.
+/// Lifetime of a certificate that meshd created: clients pin its fingerprint, which a renewal would change.
 const LIFE: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-/// `not_before` of it, 2020-01-01 in milliseconds: clocks may be wrong.
+/// `not_before`, 2020-01-01 in milliseconds, because clocks may be wrong.
 const NOT_BEFORE_MS: i64 = 1_577_836_800_000;
 
 /// Certificate and key of a listener.
@@ -28,10 +28,10 @@ pub struct WebIdentity {
 }
 
 impl WebIdentity {
-    /// Reads what an operator brought: the certificate with those that it rests on, and its key, which nobody else may read.
+    /// Reads an operator's certificate chain and its private key.
     ///
     /// # Errors
-    /// Files that cannot be read, that others may read, or that do not belong together.
+    /// Files that are unreadable, readable by others, or do not match.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TrustError> {
         let missing = |path: &Path| TrustError::File {
             operation: "read",
@@ -43,17 +43,17 @@ impl WebIdentity {
         Self::of(&chain, &text).map_err(|detail| TrustError::Web { path: certificate.to_owned(), detail })
     }
 
-    /// Opens the one of a folder, or makes it there for an address of this machine.
+    /// Reads the certificate of a folder, or creates it for an address of this machine.
     ///
     /// # Errors
-    /// The folder cannot be used, or what lies there is damaged. Nothing is overwritten.
+    /// The folder is unusable, or its files are damaged. Nothing is overwritten.
     pub fn load_or_create(folder: &Path, address: Ipv4Addr, now: Timestamp) -> Result<Self, TrustError> {
         files::make_folder(folder)?;
         let (certificate, key) = (folder.join(CERTIFICATE_FILE), folder.join(KEY_FILE));
         if files::read(&certificate)?.is_none() {
             let pair = KeyPair::generate().map_err(TrustError::crypto("a P-256 key"))?;
             let made = params(address, now)?.self_signed(&pair).map_err(TrustError::crypto("a certificate"))?;
-            // The certificate comes last: with it there, both are.
+            // The certificate is written last, so its presence implies the key.
             files::write(&key, &pair.serialize_pem(), 0o600)?;
             files::write(&certificate, &made.pem(), 0o644)?;
         }
@@ -78,18 +78,18 @@ impl WebIdentity {
         Ok(WebIdentity { fingerprint, config: Arc::new(config) })
     }
 
-    /// SHA-256 of the certificate, hexadecimal.
+    /// Returns the SHA-256 of the certificate, hexadecimal.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// TLS 1.3 and nothing else.
+    /// Returns a TLS configuration with version 1.3 only.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
 }
 
-/// SHA-256 of a certificate, hexadecimal: what people compare.
+/// Returns the SHA-256 of a certificate, hexadecimal, for comparison by people.
 pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
     hex(&Sha256::digest(certificate))
 }

@@ -10,6 +10,7 @@
 //! | `path` | A relative path on a node that cannot leave its root |
 //! | `secret` | A secret value that cannot be printed |
 //! | `segment` | networks on which machines boot: how packets arrive, which addresses are leased |
+//! | `text` | characters of foreign text that mislead its reader |
 //! | `time` | wall-clock time: RFC 3339 in UTC, with milliseconds |
 //! | `vars` | variables of nodes, groups and profiles, which overlays use |
 //!
@@ -27,6 +28,7 @@ mod name;
 mod path;
 mod secret;
 mod segment;
+mod text;
 mod time;
 mod vars;
 
@@ -40,12 +42,13 @@ pub use id::random::{
     BootSessionId, CorrelationId, ParseBootSessionIdError, ParseCorrelationIdError, ParseTaskIdError, TaskId,
 };
 pub use name::{
-    ApiTokenName, BundleName, GroupName, ImageName, NameError, OverlayName, ProfileName, RuleName, TemplateName,
-    VmName, VolumeFileName,
+    ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName, RuleName,
+    TemplateName, VmName, VolumeFileName, is_host_name,
 };
 pub use path::{PathError, SafePath};
 pub use secret::Secret;
-pub use segment::{DhcpMode, Link, Owner, Pool, Segment};
+pub use segment::{DhcpMode, Link, Owner, Segment, Subnet};
+pub use text::is_misleading;
 pub use time::{ParseTimestampError, Timestamp};
 pub use vars::{MAX_VAR_LIST, MAX_VAR_TEXT, VarName, VarNameError, VarValue, Vars};
 

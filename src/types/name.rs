@@ -25,6 +25,15 @@ fn is_name(text: &str) -> bool {
         && !text.contains("..")
 }
 
+/// Returns whether a text is one DNS label in lower case: 1 to 63 of a-z, 0-9 and `-`, with a letter or digit at both ends.
+pub fn is_host_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= MAX_NAME
+        && [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(|byte| is_plain(*byte)))
+        && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
+}
+
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident, $what:literal) => {
         $(#[$doc])*
@@ -119,6 +128,16 @@ name!(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_name_is_one_dns_label_in_lower_case() {
+        for text in ["", "-a", "a-", "A", "a.b", "a_b", "a b", "ü", &"a".repeat(MAX_NAME + 1)] {
+            assert!(!is_host_name(text), "{text:?}");
+        }
+        for text in ["a", "7", "node-1", &"a".repeat(MAX_NAME)] {
+            assert!(is_host_name(text), "{text:?}");
+        }
+    }
 
     #[test]
     fn name_that_could_leave_its_folder_cannot_be_built() {

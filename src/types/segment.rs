@@ -12,8 +12,8 @@ pub struct Segment {
     pub address: Option<Ipv4Addr>,
     /// The role of the server.
     pub mode: DhcpMode,
-    /// The addresses to lease, in authoritative mode.
-    pub pool: Option<Pool>,
+    /// The subnet whose addresses are leased, in authoritative mode.
+    pub subnet: Option<Subnet>,
     /// Ethernet addresses of the relay; with an empty list, any address may relay.
     pub relay_macs: Vec<MacAddr>,
 }
@@ -73,12 +73,12 @@ impl DhcpMode {
     }
 }
 
-/// Addresses to lease, and the options of their leases.
+/// A subnet with one pool of addresses to lease, and the options of its leases. The terms are those of Kea.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pool {
-    /// First address, inclusive.
+pub struct Subnet {
+    /// First address of the pool.
     pub first: Ipv4Addr,
-    /// Last address, inclusive.
+    /// Last address of the pool.
     pub last: Ipv4Addr,
     /// Length of the network prefix, 8 to 30.
     pub prefix_len: u8,
@@ -94,7 +94,7 @@ pub struct Pool {
     pub domain: Option<String>,
 }
 
-impl Pool {
+impl Subnet {
     /// Returns the netmask as a number.
     pub fn mask(&self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.prefix_len.min(32))).unwrap_or(0)
@@ -110,12 +110,12 @@ impl Pool {
         Ipv4Addr::from(u32::from(self.first) | !self.mask())
     }
 
-    /// Returns true for an address of the pool's network.
+    /// Returns true for an address of the subnet.
     pub fn is_on_network(&self, address: Ipv4Addr) -> bool {
         u32::from(address) & self.mask() == u32::from(self.network())
     }
 
-    /// Returns true for an address between the first and the last one.
+    /// Returns true for an address of the pool.
     pub fn contains(&self, address: Ipv4Addr) -> bool {
         (self.first..=self.last).contains(&address)
     }

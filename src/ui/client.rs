@@ -3,6 +3,7 @@
 use crate::{
     Environment,
     console::{Console, Consoles},
+    session::Sessions,
 };
 use axum::{
     body::Body,
@@ -15,7 +16,7 @@ use axum::{
 use http_body_util::{BodyExt as _, Limited};
 pub(crate) use meshd_api::segment as encoded;
 use meshd_api::{CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
-use meshd_types::{Digest, Secret};
+use meshd_types::{Digest, Secret, fail};
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -28,6 +29,9 @@ const MAX_ANSWER: usize = 64 << 20;
 pub(crate) struct ApiClient {
     pub(crate) environment: Environment,
     pub(crate) consoles: Consoles,
+    pub(crate) sessions: Sessions,
+    /// True if the browser says that a page of another origin made it ask.
+    pub(crate) is_foreign: bool,
     /// Where the browser's request came from, as the API wants to know it.
     pub(crate) origin: Extensions,
     /// Key of the session; `None` before somebody signed in.
@@ -111,15 +115,24 @@ impl ApiClient {
 
     /// Opens the console of a virtual machine.
     pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
-        let session = self
-            .session
-            .ok_or_else(|| ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in"))?;
+        let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in");
+        if self.is_foreign && fail::defends("ui-console-origin") {
+            let hint = "open it from the page of the virtual machine";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "bad_origin", "another site opens this console", hint));
+        }
+        let session = self.session.ok_or_else(nobody)?;
         let request = format!("ws://meshd/v1/vms/{}/console", encoded(vm)).into_client_request();
         let mut request = request.map_err(|error| ApiError::not_understood(&error))?;
         self.sign(request.headers_mut())?;
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
         let socket = opened.map_err(|(status, view)| ApiError { status, view })?;
-        Ok(self.consoles.open(session, vm, socket, self.environment.now))
+        let console = self.consoles.open(session, vm, socket, self.environment.now);
+        // Asked once the console is in the table: a sign-out either finds it there, or is seen here.
+        if !self.sessions.lives(session, (self.environment.now)()) && fail::defends("ui-console-late") {
+            self.consoles.end(session);
+            return Err(nobody());
+        }
+        Ok(console)
     }
 
     /// Asks for one value.

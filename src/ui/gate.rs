@@ -64,28 +64,32 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
         let message = "meshd ui answers at loopback addresses only";
         let error =
             ApiError::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", message, "open the link that meshd ui printed");
-        return html::failure(None, &error);
+        return guarded(html::failure(None, &error));
     }
     if path == "/" {
-        return redirect(&format!("{PREFIX}/"));
+        return guarded(redirect(&format!("{PREFIX}/")));
     }
     if path != PREFIX && !path.starts_with(&format!("{PREFIX}/")) {
         if matches!(gate.environment.sign_in, SignIn::Link(_)) && fail::defends("ui-api-session") {
             // The API is asked with the rights of whoever runs `meshd ui`: never without a session.
-            return redirect(&format!("{PREFIX}/"));
+            return guarded(redirect(&format!("{PREFIX}/")));
         }
         return gate.environment.api.oneshot(request).await.unwrap_or_else(|never| match never {});
     }
     if let Some(asset) = assets::find(path) {
         return asset;
     }
-    let mut response = match tokio::time::timeout(TIME_LIMIT, gate.page(request)).await {
+    guarded(match tokio::time::timeout(TIME_LIMIT, gate.page(request)).await {
         Ok(Ok(response) | Err(response)) => response,
         Err(_) => {
             let message = format!("the page took longer than {} s", TIME_LIMIT.as_secs());
             html::failure(None, &ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message, "try again"))
         }
-    };
+    })
+}
+
+/// The response with the headers of every page.
+fn guarded(mut response: Response) -> Response {
     if !fail::defends("ui-policy") {
         return response;
     }
@@ -106,7 +110,7 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
 impl Gate {
     /// Answers with a page; an `Err` is an answer, too, that ends the way early.
     async fn page(self, request: Request<Body>) -> Result<Response, Response> {
-        if request.method() == Method::POST && !is_from_here(request.headers()) && fail::defends("ui-origin") {
+        if request.method() == Method::POST && !self.is_from_here(request.headers()) && fail::defends("ui-origin") {
             let hint = "open the page anew and send the form from there";
             let message = "the form was sent by another site, or the browser does not say by which";
             return Err(html::failure(None, &ApiError::new(StatusCode::FORBIDDEN, "bad_origin", message, hint)));
@@ -118,7 +122,10 @@ impl Gate {
             ("POST", "/sign-out") => return Ok(self.sign_out(request.headers())),
             _ => {}
         }
-        let session = self.session(request.headers()).ok_or_else(|| redirect(&format!("{PREFIX}/sign-in")))?;
+        let session = self.session(request.headers()).ok_or_else(|| {
+            self.end(request.headers());
+            redirect(&format!("{PREFIX}/sign-in"))
+        })?;
         let client = self.client(&request, Some(session.key), session.token, session.caller);
         let headers = request.headers().clone();
         let mut request = request;
@@ -131,6 +138,24 @@ impl Gate {
         Ok(response)
     }
 
+    /// True if a browser says that a page of this server sent the form. Without a word of it, nothing is done.
+    fn is_from_here(&self, headers: &HeaderMap) -> bool {
+        // Anybody in the network path can answer `http://` in the name of this server, and have a browser send a form from there.
+        let scheme = match self.environment.sign_in {
+            SignIn::Token => "https",
+            SignIn::Link(_) => "http",
+        };
+        let text = |name: &axum::http::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_ours = |origin: &Uri, host: &str| {
+            let is_authority = origin.authority().is_some_and(|origin| origin.as_str().eq_ignore_ascii_case(host));
+            is_authority && (origin.scheme_str() == Some(scheme) || !fail::defends("ui-origin-scheme"))
+        };
+        match (text(&ORIGIN).and_then(|origin| origin.parse::<Uri>().ok()), text(&HOST)) {
+            (Some(origin), Some(host)) => is_ours(&origin, host),
+            _ => false,
+        }
+    }
+
     fn client(
         &self,
         request: &Request<Body>,
@@ -138,8 +163,10 @@ impl Gate {
         token: Option<Secret<String>>,
         caller: CallerView,
     ) -> ApiClient {
-        let (environment, consoles) = (self.environment.clone(), self.consoles.clone());
-        ApiClient { environment, consoles, origin: request.extensions().clone(), session, token, caller }
+        let (environment, consoles, sessions) =
+            (self.environment.clone(), self.consoles.clone(), self.sessions.clone());
+        let (is_foreign, origin) = (is_foreign(request.headers()), request.extensions().clone());
+        ApiClient { environment, consoles, sessions, is_foreign, origin, session, token, caller }
     }
 
     /// Name and attributes of the cookie. Browsers take a `__Host-` cookie by TLS alone.
@@ -201,20 +228,26 @@ impl Gate {
             client.get("/v1/whoami").await.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
         tracing::info!(actor = caller.name, role = %caller.role, "signed in to the web UI");
         let (random, now) = ((self.environment.random)(), (self.environment.now)());
-        let id = self.sessions.begin(random, client.token, caller, now);
+        let begun = self.sessions.begin(random, client.token, caller, now);
+        begun.ended.iter().for_each(|session| self.consoles.end(*session));
         let (name, attributes) = self.cookie();
         let mut response = redirect(&format!("{PREFIX}/"));
-        let cookie = HeaderValue::try_from(format!("{name}={}; {attributes}", id.expose()));
+        let cookie = HeaderValue::try_from(format!("{name}={}; {attributes}", begun.id.expose()));
         let mut cookie = cookie.map_err(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())?;
         cookie.set_sensitive(true);
         response.headers_mut().insert(SET_COOKIE, cookie);
         Ok(response)
     }
 
-    fn sign_out(&self, headers: &HeaderMap) -> Response {
+    /// Ends the session of a request, and its consoles.
+    fn end(&self, headers: &HeaderMap) {
         if let Some(id) = self.session_id(headers) {
             self.consoles.end(self.sessions.end(id));
         }
+    }
+
+    fn sign_out(&self, headers: &HeaderMap) -> Response {
+        self.end(headers);
         let mut response = redirect(&format!("{PREFIX}/sign-in"));
         self.forget(response.headers_mut());
         response
@@ -250,14 +283,9 @@ pub(crate) async fn fields(request: Request<Body>) -> Result<Fields, Response> {
     })
 }
 
-/// True if a browser says that a page of this server sent the form. Without a word of it, nothing is done.
-fn is_from_here(headers: &HeaderMap) -> bool {
-    let text = |name: &axum::http::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let authority = |origin: &str| origin.parse::<Uri>().ok().and_then(|uri| uri.authority().map(ToString::to_string));
-    match (text(&ORIGIN), text(&HOST)) {
-        (Some(origin), Some(host)) => authority(origin).is_some_and(|origin| origin.eq_ignore_ascii_case(host)),
-        _ => false,
-    }
+/// True if a browser says that a page of another origin, also one of the same site, made it send the request.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
 }
 
 /// True if the request names this machine by a loopback address or `localhost`.

@@ -3,6 +3,7 @@
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
+    plain_text::is_shown,
 };
 use axum::{
     body::Body,
@@ -21,13 +22,15 @@ use meshd_types::{Digest, Timestamp};
 const MAX_SHOWN: usize = 4000;
 
 /// Pages of the navigation: path below `/ui`, title.
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 16] = [
     ("/", "Overview"),
+    ("/operations", "Operations"),
     ("/nodes", "Nodes"),
     ("/inbox", "Inbox"),
     ("/vms", "VMs"),
     ("/tasks", "Tasks"),
     ("/slots", "Slots"),
+    ("/volumes", "Volumes"),
     ("/profiles", "Profiles"),
     ("/images", "Images"),
     ("/overlays", "Overlays"),
@@ -142,7 +145,7 @@ fn banner(caller: &CallerView, place: &str) -> Markup {
 
 /// A text of a node, a guest or a file, cut to a length that a page can show.
 pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| !c.is_control() || *c == '\n').collect();
+    let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| is_shown(*c) || *c == '\n').collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
     }
@@ -161,6 +164,15 @@ pub(crate) fn duration(millis: u64) -> String {
         0..=999 => format!("{millis} ms"),
         1_000..=59_999 => format!("{}.{} s", millis / 1000, millis % 1000 / 100),
         _ => format!("{} min {} s", millis / 60_000, millis % 60_000 / 1000),
+    }
+}
+
+/// Bytes for people: `12.3 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.into_iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
+        None => format!("{bytes} B"),
     }
 }
 

@@ -1,8 +1,16 @@
 //! Output of programs as plain text.
 
-/// The text without escape sequences and control characters: nothing of them reaches the browser. Line ends and tabs stay.
+use meshd_types::{fail, is_misleading};
+
+/// False for characters that a page leaves out of foreign text: control characters, and those that show other text as it is not.
+pub(crate) fn is_shown(c: char) -> bool {
+    !(c.is_control() || is_misleading(c) && fail::defends("ui-direction"))
+}
+
+/// The text without escape sequences, control characters and direction marks: nothing of them reaches the browser. Line ends and
+/// tabs stay.
 pub(crate) fn visible(text: &str) -> String {
-    without_escapes(text).chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+    without_escapes(text).chars().filter(|c| is_shown(*c) || matches!(c, '\n' | '\t')).collect()
 }
 
 /// The text without the control sequences of a terminal (ECMA-48).
@@ -38,5 +46,6 @@ mod tests {
         assert_eq!(visible(hostile), "ared b\n<script>cd");
         assert_eq!(visible("\u{1b}"), "");
         assert_eq!(visible("\u{1b}["), "");
+        assert_eq!(visible("serial \u{202e}321\u{202c}\u{feff}\u{2066}x\u{2069}"), "serial 321x");
     }
 }

@@ -10,8 +10,12 @@ use std::{
 
 /// Sessions at one time; the one that was not used for longest makes room.
 const MAX_SESSIONS: usize = 256;
+/// Sessions of one token; its own least recently used one makes room, and no session of others.
+const MAX_OF_TOKEN: usize = 8;
 /// A session ends when it was not used for so long.
 const IDLE_TIME: Duration = Duration::from_secs(12 * 3600);
+/// A session ends so long after it began, also in use: a page that is open asks every few seconds.
+const MAX_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Longest session ID that is looked at, in bytes.
 const MAX_ID: usize = 64;
 
@@ -56,7 +60,32 @@ pub(crate) struct Session {
     /// Shown to the API with each request; `None` where the API knows the caller by the connection.
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
+    begun: Instant,
     used: Instant,
+}
+
+impl Session {
+    fn is_over(&self, now: Instant) -> bool {
+        now.duration_since(self.used) >= IDLE_TIME
+            || (now.duration_since(self.begun) >= MAX_LIFE && fail::defends("ui-session-life"))
+    }
+
+    fn is_of(&self, token: Option<&Secret<String>>) -> bool {
+        let digest = |token: &Secret<String>| Digest::of(token.expose().as_bytes());
+        self.token.as_ref().map(digest) == token.map(digest)
+    }
+}
+
+/// A session that begins.
+pub(crate) struct NewSession {
+    pub(crate) id: Secret<String>,
+    /// Keys of the sessions that ended for it.
+    pub(crate) ended: Vec<Digest>,
+}
+
+/// Key of the least recently used session.
+fn idlest<'s>(sessions: impl Iterator<Item = &'s Session>) -> Option<Digest> {
+    sessions.min_by_key(|session| session.used).map(|session| session.key)
 }
 
 /// Sessions by the digest of their ID: a session cannot be taken over by whoever reads this table.
@@ -68,25 +97,33 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a session; gives its ID.
+    /// Begins a session.
     pub(crate) fn begin(
         &self,
         random: [u8; 32],
         token: Option<Secret<String>>,
         caller: CallerView,
         now: Instant,
-    ) -> Secret<String> {
+    ) -> NewSession {
         let id = hex(&random);
         let mut all = self.all();
-        all.retain(|_, session| now.duration_since(session.used) < IDLE_TIME);
-        if all.len() >= MAX_SESSIONS
-            && let Some(oldest) = all.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id)
-        {
-            all.remove(&oldest);
+        let mut ended: Vec<Digest> = all.values().filter(|session| session.is_over(now)).map(|it| it.key).collect();
+        ended.iter().for_each(|key| drop(all.remove(key)));
+        let own = all.values().filter(|session| session.is_of(token.as_ref()));
+        let surplus = if own.clone().count() >= MAX_OF_TOKEN && fail::defends("ui-session-share") {
+            idlest(own)
+        } else if all.len() >= MAX_SESSIONS {
+            idlest(all.values())
+        } else {
+            None
+        };
+        if let Some(surplus) = surplus {
+            all.remove(&surplus);
+            ended.push(surplus);
         }
         let key = Digest::of(id.as_bytes());
-        all.insert(key, Session { key, token, caller, used: now });
-        Secret::new(id)
+        all.insert(key, Session { key, token, caller, begun: now, used: now });
+        NewSession { id: Secret::new(id), ended }
     }
 
     /// The session of an ID, if it is not over.
@@ -96,11 +133,16 @@ impl Sessions {
         }
         let mut all = self.all();
         let session = all.get_mut(&Digest::of(id.as_bytes()))?;
-        if now.duration_since(session.used) >= IDLE_TIME {
+        if session.is_over(now) {
             return None;
         }
         session.used = now;
         Some(session.clone())
+    }
+
+    /// True until the session with this key ends. Asking does not use it.
+    pub(crate) fn lives(&self, key: Digest, now: Instant) -> bool {
+        self.all().get(&key).is_some_and(|session| !session.is_over(now))
     }
 
     /// Ends a session; gives its key.
@@ -129,7 +171,7 @@ mod tests {
     #[test]
     fn session_ends_when_it_is_not_used() {
         let (sessions, start) = (Sessions::default(), Instant::now());
-        let id = sessions.begin([1; 32], None, caller("ada"), start);
+        let id = sessions.begin([1; 32], None, caller("ada"), start).id;
         let later = start + IDLE_TIME - Duration::from_secs(1);
         assert!(sessions.find(id.expose(), later).is_some());
         assert!(sessions.find(id.expose(), later + IDLE_TIME - Duration::from_secs(1)).is_some(), "it was used");
@@ -140,17 +182,48 @@ mod tests {
     }
 
     #[test]
+    fn session_ends_a_day_after_it_began_though_it_is_used() {
+        let (sessions, start) = (Sessions::default(), Instant::now());
+        let id = sessions.begin([1; 32], None, caller("ada"), start).id;
+        let key = Digest::of(id.expose().as_bytes());
+        for hour in 1..24 {
+            assert!(sessions.find(id.expose(), start + Duration::from_secs(hour * 3600)).is_some(), "{hour}");
+        }
+        assert!(sessions.lives(key, start + MAX_LIFE - Duration::from_secs(1)));
+        assert!(!sessions.lives(key, start + MAX_LIFE));
+        assert!(sessions.find(id.expose(), start + MAX_LIFE).is_none());
+    }
+
+    #[test]
     fn table_of_sessions_is_bounded_and_the_idlest_makes_room() {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let ids: Vec<_> = (0..=MAX_SESSIONS)
             .map(|n| {
                 let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
-                sessions.begin(numbered(n), None, caller("ada"), now)
+                sessions.begin(numbered(n), Some(Secret::new(format!("token {n}"))), caller("ada"), now)
             })
             .collect();
         let now = start + Duration::from_secs(1000);
-        assert!(sessions.find(ids[0].expose(), now).is_none());
-        assert!(ids[1..].iter().all(|id| sessions.find(id.expose(), now).is_some()));
+        assert!(sessions.find(ids[0].id.expose(), now).is_none());
+        assert!(ids[1..].iter().all(|begun| sessions.find(begun.id.expose(), now).is_some()));
+        assert_eq!(ids[MAX_SESSIONS].ended, [Digest::of(ids[0].id.expose().as_bytes())]);
+    }
+
+    #[test]
+    fn token_that_signs_in_again_and_again_ends_its_own_sessions_alone() {
+        let (sessions, start) = (Sessions::default(), Instant::now());
+        let begin = |n: usize, token: &str| {
+            let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
+            sessions.begin(numbered(n), Some(Secret::new(token.to_owned())), caller("ada"), now)
+        };
+        let victim = begin(0, "operator");
+        let floods: Vec<_> = (1..=2 * MAX_SESSIONS).map(|n| begin(n, "viewer")).collect();
+        let now = start + Duration::from_secs(3600);
+        assert!(sessions.find(victim.id.expose(), now).is_some(), "another token's session");
+        let (ended, alive) = floods.split_at(floods.len() - MAX_OF_TOKEN);
+        assert!(ended.iter().all(|begun| sessions.find(begun.id.expose(), now).is_none()));
+        assert!(alive.iter().all(|begun| sessions.find(begun.id.expose(), now).is_some()));
+        assert_eq!(floods[MAX_OF_TOKEN].ended, [Digest::of(floods[0].id.expose().as_bytes())]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn machine_is_watched_approved_changed_used_and_diagnosed_in_chromium() {
         wait_for(browser, "#facts", "compute").await;
         virtual_machine_is_used(browser, digest.trim()).await;
         wait_for(browser, "nav a", "Nodes").await.click().await.unwrap();
-        wait_for(browser, "tbody a", "node-").await.click().await.unwrap();
+        wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
         profile_is_assigned(browser, "broken").await;
         wait_long_for(browser, "#boot .alert.bad", REASON, BOOT).await;
         picture(browser, "failed-boot.png").await;
@@ -84,9 +84,9 @@ async fn boot_is_watched(browser: &WebDriver, rack: &mut Rack) {
 
 async fn machine_is_approved(browser: &WebDriver) {
     wait_for(browser, "nav a", "Inbox").await.click().await.unwrap();
-    wait_for(browser, "tbody td", "node-").await;
+    wait_for(browser, "tbody td", "node1").await;
     order_all(browser, "approve", "sticker compared").await;
-    wait_for(browser, "tbody a", "node-").await.click().await.unwrap();
+    wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
     wait_long_for(browser, "#phase", "online", STAGE).await;
 }
 
@@ -107,7 +107,7 @@ async fn confirm(browser: &WebDriver) {
     browser.find(By::Css("input[name=force]")).await.unwrap().click().await.unwrap();
     browser.find(By::Css("form.stack button.main, form.stack button.danger")).await.unwrap().click().await.unwrap();
     wait_for(browser, "main", "Done for 1 node").await;
-    wait_for(browser, "tbody a", "node-").await.click().await.unwrap();
+    wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
     wait_for(browser, "#facts", "Profile").await;
 }
 

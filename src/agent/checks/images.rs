@@ -1,8 +1,8 @@
 //! Checks the volumes of VMs against their digests (IM-6).
 
-use super::{Context, runs_machines, unproven, verdict};
+use super::{Context, fail, pass, runs_vms, skip, unproven};
 use crate::vm;
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use meshd_types::Digest;
 use std::{
     collections::BTreeSet,
@@ -10,33 +10,33 @@ use std::{
     io::Read as _,
 };
 
-/// Maximum number of files that the detail names.
+/// Maximum number of files in the detail.
 const MAX_NAMED: usize = 4;
 /// Maximum number of files that are checked.
 const MAX_FILES: usize = 65_536;
 
-/// Checks that no file of a virtual machine is incomplete.
+/// Checks that no volume is incomplete.
 pub fn images(context: &Context<'_>) -> Check {
     const NAME: &str = "images";
-    if !runs_machines(context.config) {
-        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+    if !runs_vms(context.config) {
+        return skip(NAME, "the profile runs no virtual machines");
     }
     let folder = vm::volumes(context.vms);
     let entries = fs::read_dir(&folder).into_iter().flatten().take(MAX_FILES).flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    // A file named by its digest was checked when it arrived.
-    let (whole, other): (BTreeSet<String>, BTreeSet<String>) = names.partition(|name| name.parse::<Digest>().is_ok());
-    let holds =
+    // A complete download is renamed to its digest.
+    let (complete, incomplete): (BTreeSet<String>, BTreeSet<String>) =
+        names.partition(|name| name.parse::<Digest>().is_ok());
+    let is_readable =
         |name: &&String| File::open(folder.join(name)).is_ok_and(|mut file| file.read(&mut [0]).is_ok_and(|n| n > 0));
-    let empty = whole.iter().find(|name| !holds(name));
-    if let Some(name) = empty {
-        let detail = format!("{}/{name} cannot be read, or holds nothing", folder.display());
-        return verdict(NAME, CheckStatus::Fail, detail, "remove that file: it is fetched again when it is needed");
+    if let Some(name) = complete.iter().find(|name| !is_readable(name)) {
+        let detail = format!("{}/{name} is empty or unreadable", folder.display());
+        return fail(NAME, detail, "remove the file: the agent downloads it again when a VM needs it");
     }
-    if other.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, format!("{} whole", whole.len()), "");
+    if incomplete.is_empty() {
+        return pass(NAME, format!("{} complete", complete.len()));
     }
-    let named = other.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
-    let detail = format!("{} whole, {} not: {named}", whole.len(), other.len());
-    unproven(NAME, detail, "wait until they are fetched: `meshd vm list` shows how far they are")
+    let named = incomplete.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let detail = format!("{} complete, {} incomplete: {named}", complete.len(), incomplete.len());
+    unproven(NAME, detail, "wait for the downloads: `meshd vm list` shows their progress")
 }

@@ -1,17 +1,17 @@
-//! Health checks: is this node fit for work? `mesh-agent doctor` prints them, and each connection sends them to the central node. Only a
-//! failed check keeps a node from being online.
+//! Readiness checks. `mesh-agent doctor` prints their results, and the link sends them to the central node. A failed check makes the node
+//! `degraded`.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `clock` | the clock against the overlay and the central node |
-//! | `images` | volumes of VMs against their digests |
+//! | `clock` | the clock, compared with the overlay and the central node |
+//! | `images` | completeness of volumes |
 //! | `kernel` | errors in the kernel log since the boot |
 //! | `nat` | the private network of VMs |
 //! | `network` | connections to the central node and beyond |
 //! | `probe` | probes of the running system, which tests replace |
 //! | `report` | runs all checks with a deadline each |
-//! | `services` | services that started and no longer run |
-//! | `store` | free space of the store of VMs |
+//! | `services` | services that are not started or crashed |
+//! | `store` | free space of the VM store |
 //! | `virtualization` | KVM and the units of the profile |
 //! | `workload_memory` | memory that VMs and tasks use |
 
@@ -28,7 +28,7 @@ mod virtualization;
 mod workload_memory;
 
 pub use self::{
-    clock::Reference,
+    clock::CentralClock,
     probe::{Probe, SystemProbe},
     report::report,
 };
@@ -42,7 +42,7 @@ use meshd_types::{DenyList, Timestamp};
 use std::{fmt, path::Path};
 
 /// Available memory below this is a warning, in KiB.
-const TIGHT_KIB: u64 = 64 * 1024;
+const WARN_KIB: u64 = 64 * 1024;
 
 /// Service of the overlay that loads the KVM module of Intel or AMD.
 const KVM_SERVICE: &str = "kvm-host";
@@ -50,21 +50,16 @@ const KVM_SERVICE: &str = "kvm-host";
 /// Input of the checks.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// File system of the node.
     pub tree: &'a Tree,
     /// Folder of VMs.
     pub vms: &'a Path,
-    /// Configuration of the overlay.
     pub config: &'a AgentConfig,
-    /// Boot data of the overlay.
     pub boot: &'a BootPart,
-    /// Units, just surveyed.
     pub units: &'a [UnitFacts],
-    /// Clock of this node.
+    /// Time of this node.
     pub now: Timestamp,
-    /// Clock of the central node at the same moment, if a link reported it.
+    /// Time of the central node at the same moment, if a link reported it.
     pub central: Option<Timestamp>,
-    /// Probes of the running system.
     pub probe: &'a dyn Probe,
 }
 
@@ -95,32 +90,48 @@ const ALL: [CheckFn; CHECKS.len()] = [
 /// Runs all checks with the severities of the profile.
 pub fn run(context: &Context<'_>) -> Vec<Check> {
     let policy = &context.config.checks;
-    ALL.iter().map(|check| check(context)).map(|check| counted(policy.rule(&check.name), check)).collect()
+    ALL.iter().map(|check| check(context)).map(|check| apply_rule(policy.rule(&check.name), check)).collect()
 }
 
 /// Applies the profile's severity: skip, warn or fail.
-fn counted(rule: CheckRule, check: Check) -> Check {
+fn apply_rule(rule: CheckRule, check: Check) -> Check {
     match (rule, check.status) {
         (CheckRule::Off, CheckStatus::Warn | CheckStatus::Fail) => {
-            let detail = format!("switched off by the profile; it says: {}", check.detail);
-            verdict(&check.name, CheckStatus::Skip, detail, "")
+            let detail = format!("disabled by the profile; result: {}", check.detail);
+            skip(&check.name, detail)
         }
         (CheckRule::Warn, CheckStatus::Fail) => Check { status: CheckStatus::Warn, ..check },
         _ => check,
     }
 }
 
-fn verdict(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
+fn result(name: &str, status: CheckStatus, detail: impl Into<String>, remediation: &str) -> Check {
     Check { name: name.into(), status, detail: detail.into(), remediation: remediation.into(), unproven: false }
 }
 
-/// A check without result is a warning, and nothing is approved on it (DR-12).
+fn pass(name: &str, detail: impl Into<String>) -> Check {
+    result(name, CheckStatus::Pass, detail, "")
+}
+
+fn skip(name: &str, detail: impl Into<String>) -> Check {
+    result(name, CheckStatus::Skip, detail, "")
+}
+
+fn warn(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
+    result(name, CheckStatus::Warn, detail, remediation)
+}
+
+fn fail(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
+    result(name, CheckStatus::Fail, detail, remediation)
+}
+
+/// Returns the warning of a check without result: it cannot approve anything (DR-12).
 fn unproven(name: &str, detail: impl Into<String>, remediation: &str) -> Check {
-    Check { unproven: true, ..verdict(name, CheckStatus::Warn, detail, remediation) }
+    Check { unproven: true, ..warn(name, detail, remediation) }
 }
 
 /// Returns true if an overlay of the profile loads KVM.
-fn runs_machines(config: &AgentConfig) -> bool {
+fn runs_vms(config: &AgentConfig) -> bool {
     config.kvm || config.services.iter().any(|service| service == KVM_SERVICE)
 }
 
@@ -129,45 +140,40 @@ fn identity(context: &Context<'_>) -> Check {
     const NAME: &str = "identity";
     let expected = context.config.node;
     let hardware = facts::hardware(context.tree);
-    let remediation = "compare `mesh-agent id` with `meshd node show`; a second network card explains it";
+    let remediation = "compare `mesh-agent id` with `meshd node show`; an added NIC may be the cause";
     // The site decides which identity fields count; it may distrust UUIDs.
-    let own = hardware.bases().find(|basis| basis.node_id() == expected);
-    let basis = own.or_else(|| hardware.basis(&DenyList::new()));
+    let matching = hardware.bases().find(|basis| basis.node_id() == expected);
+    let basis = matching.or_else(|| hardware.basis(&DenyList::new()));
     match basis {
-        Some(basis) if basis.node_id() == expected => verdict(NAME, CheckStatus::Pass, basis.to_string(), ""),
+        Some(basis) if basis.node_id() == expected => pass(NAME, basis.to_string()),
         Some(basis) => {
-            let detail = format!("the overlay says {expected}, this machine says {} ({basis})", basis.node_id());
-            verdict(NAME, CheckStatus::Warn, detail, remediation)
+            let detail = format!("the overlay is for {expected}, this machine is {} ({basis})", basis.node_id());
+            warn(NAME, detail, remediation)
         }
-        None => verdict(NAME, CheckStatus::Warn, "this machine shows nothing that identifies it", remediation),
+        None => warn(NAME, "this machine has no identifying hardware data", remediation),
     }
 }
 
-/// Checks available memory: a node that runs from memory stops without it.
+/// Checks available memory: the root file system of a node is in memory.
 fn memory(context: &Context<'_>) -> Check {
     const NAME: &str = "memory";
     let memory = system::memory(context.tree);
     if memory.total_kib == 0 {
-        return verdict(NAME, CheckStatus::Warn, "/proc/meminfo is not readable", "is /proc mounted?");
+        return warn(NAME, "/proc/meminfo is not readable", "mount /proc");
     }
     let (available, total) = (memory.available_kib / 1024, memory.total_kib / 1024);
-    // Memory of VMs and tasks is meant for them.
-    let own = workload_memory::memory(context) >> 20;
-    let work = if own > 0 { format!(", {own} MiB more taken by its work") } else { String::new() };
-    let detail = format!("{available} of {total} MiB available{work}");
-    if let Some(least) = context.config.checks.thresholds.memory_mib.filter(|least| available + own < *least) {
-        let detail = format!("{detail}; the profile wants {least}");
-        return verdict(
-            NAME,
-            CheckStatus::Fail,
-            detail,
-            "give it more memory, or lower thresholds.memory_mib of its profile",
-        );
+    let workload = workload_memory::memory(context) >> 20;
+    let used = if workload > 0 { format!(", {workload} MiB used by workloads") } else { String::new() };
+    let detail = format!("{available} of {total} MiB available{used}");
+    if let Some(minimum) = context.config.checks.thresholds.memory_mib.filter(|minimum| available + workload < *minimum)
+    {
+        let detail = format!("{detail}; the profile requires {minimum}");
+        return fail(NAME, detail, "add memory, or lower thresholds.memory_mib of the profile");
     }
-    if memory.available_kib < TIGHT_KIB {
-        return verdict(NAME, CheckStatus::Warn, detail, "look for large files in tmpfs: `du -xsh /*`");
+    if memory.available_kib < WARN_KIB {
+        return warn(NAME, detail, "look for large files in tmpfs: `du -xsh /*`");
     }
-    verdict(NAME, CheckStatus::Pass, detail, "")
+    pass(NAME, detail)
 }
 
 #[cfg(test)]

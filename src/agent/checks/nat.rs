@@ -1,24 +1,24 @@
-//! Tests the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and an answer from beyond the node (DR-11).
+//! Checks the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and a connection to the central node (DR-11).
 
-use super::{Context, unproven, verdict};
+use super::{Context, fail, pass, skip, unproven};
 use crate::nat::{BRIDGE, settings};
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use std::net::SocketAddrV4;
 
-/// Checks every part of the private network.
 pub fn nat(context: &Context<'_>) -> Check {
     const NAME: &str = "nat";
-    const REMEDY: &str = "the agent mends it every 15 s and logs what it cannot; the pool is the variable kvm_nat_pool";
+    const REMEDY: &str =
+        "the agent repairs the network every 15 s: see its log; the variable kvm_nat_pool sets the pool";
     let Some(settings) = settings(context.tree) else {
-        return verdict(NAME, CheckStatus::Skip, "the profile has no private network", "");
+        return skip(NAME, "the profile has no private network");
     };
     let central = SocketAddrV4::new(context.config.central, context.config.port);
     match context.probe.private_network(&settings, central) {
         Some(Ok(gateway)) => {
-            let detail = format!("{BRIDGE} has {gateway}, its DHCP answers, and {central} answers what comes from it");
-            verdict(NAME, CheckStatus::Pass, detail, "")
+            let detail = format!("{BRIDGE} has {gateway}; its DHCP server and {central} answer");
+            pass(NAME, detail)
         }
-        Some(Err(why)) => verdict(NAME, CheckStatus::Fail, format!("{BRIDGE}: {why}"), REMEDY),
-        None => unproven(NAME, format!("{BRIDGE} cannot be tried"), REMEDY),
+        Some(Err(error)) => fail(NAME, format!("{BRIDGE}: {error}"), REMEDY),
+        None => unproven(NAME, format!("cannot test {BRIDGE}"), REMEDY),
     }
 }

@@ -1,40 +1,24 @@
-//! Tests the network by connecting, not only by reading routes.
+//! Checks the network: the default gateway must answer.
 
-use super::{Context, unproven, verdict};
-use meshd_proto::{Check, CheckStatus};
-use std::net::Ipv4Addr;
+use super::{Context, pass, unproven, warn};
+use crate::system::{Route, routes};
+use meshd_proto::Check;
 
-/// A default route: the gateway, and the interface it is behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gateway {
-    address: Ipv4Addr,
-    interface: String,
-}
-
-/// The gateway of the default route answers.
+/// Checks that the gateway of the default route answers.
 pub fn network(context: &Context<'_>) -> Check {
     const NAME: &str = "network";
-    const REMEDY: &str = "look at [dhcp].router of the site, and at that machine";
-    let table = context.tree.read("/proc/net/route").unwrap_or_default();
-    let Some(gateway) = table.lines().skip(1).find_map(gateway) else {
-        return verdict(NAME, CheckStatus::Pass, "no default route: the lease names no router", "");
+    const REMEDY: &str = "check [dhcp].router of the site, and the gateway";
+    let is_gateway = |route: &Route| route.is_default() && !route.gateway.is_unspecified();
+    let Some(Route { gateway, interface, .. }) = routes(context.tree).into_iter().find(is_gateway) else {
+        return pass(NAME, "no default route: the lease names no router");
     };
-    let name = format!("{} ({})", gateway.address, gateway.interface);
-    match context.probe.answers(gateway.address) {
-        Some(true) => verdict(NAME, CheckStatus::Pass, format!("the default gateway {name} answers"), ""),
+    let name = format!("{gateway} ({interface})");
+    match context.probe.neighbour_answers(gateway) {
+        Some(true) => pass(NAME, format!("the default gateway {name} answers")),
         Some(false) => {
-            let detail = format!("the default gateway {name} does not answer; nothing beyond this network is reached");
-            verdict(NAME, CheckStatus::Warn, detail, REMEDY)
+            let detail = format!("the default gateway {name} does not answer; other networks are unreachable");
+            warn(NAME, detail, REMEDY)
         }
-        None => unproven(NAME, format!("the default gateway {name} cannot be tried"), REMEDY),
+        None => unproven(NAME, format!("cannot test the default gateway {name}"), REMEDY),
     }
-}
-
-/// `eth0 00000000 0101A8C0 0003 0 0 0 00000000 ...`: addresses as the four bytes in this machine's order, flags with 2 for a gateway.
-fn gateway(line: &str) -> Option<Gateway> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-    let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok();
-    let (destination, via, flags, mask) = (number(1)?, number(2)?, number(3)?, number(7)?);
-    let is_default = destination == 0 && mask == 0 && flags & 2 != 0 && via != 0;
-    is_default.then(|| Gateway { address: Ipv4Addr::from(via.to_ne_bytes()), interface: fields[0].to_owned() })
 }

@@ -12,17 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Timeout of a neighbour. The kernel sends three ARP requests, a second apart.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// Interval of reads of the neighbour table.
-const LOOK: Duration = Duration::from_millis(50);
+/// Timeout of a neighbour: the kernel sends three ARP requests, a second apart.
+const ARP_TIMEOUT: Duration = Duration::from_secs(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Port `discard`: no service answers, but sending to it makes the kernel resolve the neighbour.
 const DISCARD: u16 = 9;
 
-/// Probes that a check may use.
 pub trait Probe {
     /// Returns whether a neighbour answers; `None` if that cannot be tested.
-    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool>;
+    fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool>;
 
     /// Returns the file system of a folder, or of its nearest existing parent.
     fn space(&self, folder: &Path) -> Option<Space>;
@@ -31,24 +29,30 @@ pub trait Probe {
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>>;
 }
 
-/// Probes of this machine.
+/// Probes of the machine whose root is the tree.
 #[derive(Debug)]
 pub struct SystemProbe<'a>(pub &'a Tree);
 
+impl SystemProbe<'_> {
+    /// Any other root has no network.
+    fn is_running_system(&self) -> bool {
+        self.0.path("/") == Path::new("/")
+    }
+}
+
 impl Probe for SystemProbe<'_> {
-    #[expect(clippy::disallowed_methods, reason = "the kernel tells nobody when its table of neighbours changes")]
-    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
-        if self.0.path("/") != Path::new("/") {
-            // Only the root / has a network.
+    #[expect(clippy::disallowed_methods, reason = "the kernel does not notify of changes of its neighbour table")]
+    fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
+        if !self.is_running_system() {
             return None;
         }
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?.send_to(&[], (neighbour, DISCARD)).ok()?;
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
+        let deadline = Instant::now() + ARP_TIMEOUT;
+        while Instant::now() < deadline {
             if resolved(&self.0.read("/proc/net/arp").unwrap_or_default(), neighbour) {
                 return Some(true);
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
         Some(false)
     }
@@ -58,12 +62,12 @@ impl Probe for SystemProbe<'_> {
     }
 
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
-        (self.0.path("/") == Path::new("/")).then(|| nat::works(self.0, settings, central))
+        self.is_running_system().then(|| nat::check(self.0, settings, central))
     }
 }
 
-/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`: flag 2 means that the address is known. A neighbour that stops answering loses the flag
-/// after a few seconds of requests, so the next run detects it.
+/// `10.77.0.1 0x1 0x2 52:54:00:12:34:56 * eth0`: flag 2 means that the address is resolved. A neighbour that stops answering loses
+/// the flag after a few seconds of requests, so the next run detects the failure.
 fn resolved(table: &str, neighbour: Ipv4Addr) -> bool {
     table.lines().skip(1).any(|line| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -78,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbour_counts_when_its_address_is_known() {
+    fn neighbour_answers_when_its_address_is_resolved() {
         let table = "IP address HW type Flags HW address Mask Device\n\
             10.77.0.1  0x1  0x2  52:54:00:12:34:56  *  eth0\n10.77.0.2  0x1  0x0  00:00:00:00:00:00  *  eth0\n";
         let known = |text: &str| resolved(table, text.parse().expect("an address"));
@@ -86,11 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn room_is_told_of_the_nearest_folder_that_is_there() {
+    fn space_is_that_of_the_nearest_existing_folder() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
         let space = SystemProbe(&tree).space(&dir.path().join("not/yet/there"));
         assert!(space.is_some_and(|space| space.free > 0));
-        assert_eq!(SystemProbe(&tree).answers(Ipv4Addr::LOCALHOST), None, "a made-up root has no network");
+        assert_eq!(SystemProbe(&tree).neighbour_answers(Ipv4Addr::LOCALHOST), None, "a fake root has no network");
     }
 }

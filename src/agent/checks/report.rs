@@ -1,12 +1,12 @@
-//! Runs all checks and stamps the report with boot and time. Each check has a thread and a deadline; a check that exceeds it has failed.
+//! Runs all checks, each in its thread with a deadline. A check that exceeds its deadline has failed.
 
-use super::{ALL, CheckFn, Context, Reference, SystemProbe, counted, verdict};
+use super::{ALL, CentralClock, CheckFn, Context, SystemProbe, apply_rule, fail};
 use crate::{
     facts,
     system::{self, Tree, source},
     vm,
 };
-use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckReport, CheckStatus, UnitFacts};
+use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckReport, UnitFacts};
 use meshd_types::Timestamp;
 use std::{
     path::{Path, PathBuf},
@@ -14,11 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Deadline of the checks. An operator who requests them waits slightly longer.
+/// Deadline of the checks. A request of an operator has a slightly longer timeout.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// Owned input of the checks, for threads that may outlive a run.
-struct Subject {
+struct OwnedContext {
     vms: PathBuf,
     config: AgentConfig,
     boot: BootPart,
@@ -27,17 +27,17 @@ struct Subject {
     central: Option<Timestamp>,
 }
 
-/// Runs all checks. `vms` is the folder of VMs, `clock` the central node's time from a link, `now` this node's clock.
+/// Runs all checks. `vms` is the folder of VMs, `now` the time of this node.
 pub fn report(
     tree: &Tree,
     vms: &Path,
     config: &AgentConfig,
     boot: &BootPart,
-    clock: Option<Reference>,
+    clock: Option<CentralClock>,
     now: Timestamp,
 ) -> CheckReport {
     let mut resources = facts::resources(tree, vms, config);
-    let subject = Subject {
+    let input = OwnedContext {
         vms: vms.to_owned(),
         config: config.clone(),
         boot: boot.clone(),
@@ -45,9 +45,9 @@ pub fn report(
         now,
         central: clock.and_then(|clock| clock.now(tree)),
     };
-    let checks = run_by(tree, subject, &ALL, Instant::now() + DEADLINE);
-    // Report the units that the checks saw.
-    let hosting = source::read(tree, "programs", |tree| vm::hosting(tree, true)).by(Instant::now() + source::DEADLINE);
+    let checks = run(tree, input, &ALL, Instant::now() + DEADLINE);
+    let hosting =
+        source::read(tree, "programs", |tree| vm::hosting(tree, true)).wait_until(Instant::now() + source::DEADLINE);
     if let Ok(hosting) = hosting {
         resources.hosting = Some(Box::new(hosting));
     }
@@ -61,58 +61,58 @@ pub fn report(
 }
 
 /// Runs all checks at once, in the order of [`CHECKS`].
-fn run_by(tree: &Tree, subject: Subject, checks: &[CheckFn], deadline: Instant) -> Vec<Check> {
-    let subject = Arc::new(subject);
+fn run(tree: &Tree, input: OwnedContext, checks: &[CheckFn], deadline: Instant) -> Vec<Check> {
+    let input = Arc::new(input);
     let start = |(name, check): (&'static str, &CheckFn)| {
-        let (subject, check) = (subject.clone(), *check);
+        let (input, check) = (input.clone(), *check);
         let read = source::read(tree, &format!("check {name}"), move |tree| {
-            let Subject { vms, config, boot, units, now, central } = &*subject;
+            let OwnedContext { vms, config, boot, units, now, central } = &*input;
             check(&Context { tree, vms, config, boot, units, now: *now, central: *central, probe: &SystemProbe(tree) })
         });
         (name, read)
     };
     let started: Vec<_> = CHECKS.into_iter().zip(checks).map(start).collect();
     let end = |(name, read): (&str, source::DeadlineRead<Check>)| {
-        let check = read.by(deadline).unwrap_or_else(|late| did_not_end(name, late));
-        counted(subject.config.checks.rule(&check.name), check)
+        let check = read.wait_until(deadline).unwrap_or_else(|error| timed_out(name, error));
+        apply_rule(input.config.checks.rule(&check.name), check)
     };
     started.into_iter().map(end).collect()
 }
 
-/// A check that exceeds its deadline has failed.
-fn did_not_end(name: &str, late: source::Late) -> Check {
-    let why = match late {
-        source::Late::Deadline => format!("it did not end within {} s", DEADLINE.as_secs()),
-        source::Late::Hangs => "earlier runs of it have not ended".to_owned(),
-        source::Late::Broken => "it broke off".to_owned(),
+fn timed_out(name: &str, error: source::ReadError) -> Check {
+    let detail = match error {
+        source::ReadError::Timeout => format!("no result within {} s", DEADLINE.as_secs()),
+        source::ReadError::Hangs => "earlier runs have not ended".to_owned(),
+        source::ReadError::Failed => "the check failed without result".to_owned(),
     };
     let remedy = "look for a device that hangs: `dmesg` on the node";
-    Check { unproven: true, ..verdict(name, CheckStatus::Fail, why, remedy) }
+    Check { unproven: true, ..fail(name, detail, remedy) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::pass, *};
+    use meshd_proto::CheckStatus;
     use std::sync::{Mutex, PoisonError};
 
-    /// A test holds it while its check must hang.
-    static HOLD: Mutex<()> = Mutex::new(());
+    /// A test locks this mutex to make its check hang.
+    static BLOCK: Mutex<()> = Mutex::new(());
 
     fn hangs(_: &Context<'_>) -> Check {
-        drop(HOLD.lock().unwrap_or_else(PoisonError::into_inner));
-        verdict("services", CheckStatus::Pass, "", "")
+        drop(BLOCK.lock().unwrap_or_else(PoisonError::into_inner));
+        pass("services", "")
     }
 
     fn passes(_: &Context<'_>) -> Check {
-        verdict("identity", CheckStatus::Pass, "", "")
+        pass("identity", "")
     }
 
     #[test]
-    fn check_that_does_not_end_fails_and_the_others_are_told() {
+    fn check_that_hangs_fails_and_the_others_report() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
         let (config, boot) = super::super::tests::made_up();
-        let subject = || Subject {
+        let input = || OwnedContext {
             vms: "/nowhere".into(),
             config: config.clone(),
             boot: boot.clone(),
@@ -120,18 +120,18 @@ mod tests {
             now: Timestamp::EPOCH,
             central: None,
         };
-        let held = HOLD.lock().unwrap_or_else(PoisonError::into_inner);
+        let guard = BLOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let checks: [CheckFn; 2] = [hangs, passes];
-        let (sender, told) = std::sync::mpsc::channel();
-        let (own, made) = (tree.clone(), subject());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (own, made) = (tree.clone(), input());
         let now = Instant::now();
-        std::thread::spawn(move || sender.send(run_by(&own, made, &checks, now)));
-        let told = told.recv_timeout(Duration::from_secs(20)).expect("nobody waits for it");
-        drop(held);
-        let found: Vec<_> = told.iter().map(|check| (check.name.as_str(), check.status, check.unproven)).collect();
+        std::thread::spawn(move || sender.send(run(&own, made, &checks, now)));
+        let results = receiver.recv_timeout(Duration::from_secs(20)).expect("results despite the check that hangs");
+        drop(guard);
+        let found: Vec<_> = results.iter().map(|check| (check.name.as_str(), check.status, check.unproven)).collect();
         assert_eq!(found[0], ("services", CheckStatus::Fail, true));
         let deadline = Instant::now() + Duration::from_secs(60);
         let checks: [CheckFn; 2] = [hangs, passes];
-        assert!(run_by(&tree, subject(), &checks, deadline).iter().all(|check| check.status == CheckStatus::Pass));
+        assert!(run(&tree, input(), &checks, deadline).iter().all(|check| check.status == CheckStatus::Pass));
     }
 }

@@ -1,9 +1,9 @@
-//! Checks that started services still run. OpenRC keeps a link for each started service even after its daemon crashed;
+//! Checks that services are started and run. OpenRC lists a service as started even after its daemon crashed;
 //! `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
 
-use super::{Context, verdict};
+use super::{Context, fail, pass, skip};
 use crate::system::Tree;
-use meshd_proto::{Check, CheckStatus};
+use meshd_proto::Check;
 use meshd_types::fail;
 
 const STARTED: &str = "/run/openrc/started";
@@ -11,44 +11,44 @@ const DAEMONS: &str = "/run/openrc/daemons";
 /// State of a zombie process.
 const ZOMBIE: &str = "Z";
 
-/// Every service that the profile wants is started, and its daemons are alive.
+/// Checks that every service of the profile is started, and that its daemons run.
 pub fn services(context: &Context<'_>) -> Check {
     const NAME: &str = "services";
     const REMEDY: &str = "see `rc-status` and the service's log on the node";
-    let (wanted, tree) = (&context.config.services, context.tree);
-    if wanted.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, "the profile asks for none", "");
+    let (required, tree) = (&context.config.services, context.tree);
+    if required.is_empty() {
+        return skip(NAME, "the profile requires no services");
     }
-    let safe = |name: &str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
-    let is_started = |name: &&String| safe(name) && tree.has(&format!("{STARTED}/{name}"));
-    let (started, missing): (Vec<&String>, Vec<&String>) = wanted.iter().partition(is_started);
-    let crashed: Vec<String> = started.into_iter().filter_map(|name| crashed(tree, name)).collect();
+    let is_valid = |name: &str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+    let is_started = |name: &&String| is_valid(name) && tree.has(&format!("{STARTED}/{name}"));
+    let (started, missing): (Vec<&String>, Vec<&String>) = required.iter().partition(is_started);
+    let crashed: Vec<String> = started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
     if missing.is_empty() && crashed.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, format!("{} started", wanted.len()), "");
+        return pass(NAME, format!("{} started", required.len()));
     }
-    let named = |what: &str, names: Vec<&str>| (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")));
-    let missing = named("not started", missing.into_iter().map(String::as_str).collect());
-    let crashed = named("crashed", crashed.iter().map(String::as_str).collect());
+    let list = |label: &str, names: Vec<&str>| (!names.is_empty()).then(|| format!("{label}: {}", names.join(", ")));
+    let missing = list("not started", missing.into_iter().map(String::as_str).collect());
+    let crashed = list("crashed", crashed.iter().map(String::as_str).collect());
     let detail = missing.into_iter().chain(crashed).collect::<Vec<_>>().join("; ");
-    verdict(NAME, CheckStatus::Fail, detail, REMEDY)
+    fail(NAME, detail, REMEDY)
 }
 
 /// Returns the first daemon of a service that does not run.
-fn crashed(tree: &Tree, service: &str) -> Option<String> {
+fn crashed_daemon(tree: &Tree, service: &str) -> Option<String> {
     if !fail::defends("crashed-services") {
         return None;
     }
     let folder = format!("{DAEMONS}/{service}");
     let daemons = tree.list(&folder);
     let dead = daemons.into_iter().filter_map(|number| tree.read(&format!("{folder}/{number}")));
-    dead.filter(|daemon| !lives(tree, daemon)).map(|daemon| format!("{service} ({})", value(&daemon, "exec"))).next()
+    dead.filter(|daemon| !runs(tree, daemon)).map(|daemon| format!("{service} ({})", value(&daemon, "exec"))).next()
 }
 
-/// Returns whether the daemon of such a file runs: by its pidfile, else by the program of any process.
-fn lives(tree: &Tree, daemon: &str) -> bool {
+/// Returns whether a daemon runs: by its pidfile, else by the program of any process.
+fn runs(tree: &Tree, daemon: &str) -> bool {
     match (value(daemon, "pidfile"), value(daemon, "exec")) {
         ("", "") => true,
-        ("", exec) => processes(tree).any(|process| {
+        ("", exec) => tree.processes().any(|process| {
             let line = tree.read(&format!("/proc/{process}/cmdline")).unwrap_or_default();
             line.split('\0').next() == Some(exec)
                 || tree.target(&format!("/proc/{process}/exe")).as_deref() == Some(exec)
@@ -63,11 +63,7 @@ fn is_alive(tree: &Tree, process: u32) -> bool {
     state.is_some_and(|state| !state.trim_start().starts_with(ZOMBIE))
 }
 
-fn processes(tree: &Tree) -> impl Iterator<Item = String> {
-    tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()))
-}
-
-/// A line `key=value` of such a file.
+/// Returns the value of a line `key=value`.
 fn value<'a>(daemon: &'a str, key: &str) -> &'a str {
     daemon.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default()
 }
@@ -80,7 +76,7 @@ mod tests {
     #[test]
     fn started_service_whose_daemon_is_dead_has_crashed() {
         let fake = Fake::new("", &[]);
-        let dead = || crashed(&fake.tree, "sshd");
+        let dead = || crashed_daemon(&fake.tree, "sshd");
         assert_eq!(dead(), None, "it has no daemon");
         fake.file("run/openrc/daemons/sshd/001", "exec=/usr/sbin/sshd\nargv_0=/usr/sbin/sshd\npidfile=/run/sshd.pid\n");
         let crashed = Some("sshd (/usr/sbin/sshd)".to_owned());
@@ -94,11 +90,11 @@ mod tests {
     }
 
     #[test]
-    fn daemon_without_a_pidfile_is_known_by_its_program() {
+    fn daemon_without_pidfile_is_found_by_its_program() {
         let fake = Fake::new("", &[]);
         fake.file("run/openrc/daemons/x/001", "exec=/usr/bin/x\n");
-        assert!(crashed(&fake.tree, "x").is_some());
+        assert!(crashed_daemon(&fake.tree, "x").is_some());
         fake.file("proc/9/cmdline", "/usr/bin/x\0--flag\0");
-        assert_eq!(crashed(&fake.tree, "x"), None);
+        assert_eq!(crashed_daemon(&fake.tree, "x"), None);
     }
 }

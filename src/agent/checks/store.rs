@@ -1,39 +1,39 @@
 //! Checks the free space of the store of VMs.
 
-use super::{Context, runs_machines, unproven, verdict};
+use super::{Context, fail, pass, runs_vms, skip, unproven, warn};
 use crate::vm::Space;
-use meshd_proto::{Check, CheckStatus, StoreKind};
+use meshd_proto::{Check, StoreKind};
 
-/// Bytes of a GB, as disks are sold.
+/// Bytes of a GB, the unit of disk sizes.
 const GB: u64 = 1_000_000_000;
-/// Free GB of a store on a disk below which is a warning.
+/// Fewer free GB on a disk are a warning.
 const WARN_GB: u64 = 50;
-/// Free GB of a store on a disk below which is a failure.
+/// Fewer free GB on a disk are a failure.
 const FAIL_GB: u64 = 20;
 
-/// Checks the free space of the store of virtual machines.
 pub fn store(context: &Context<'_>) -> Check {
     const NAME: &str = "store";
-    const REMEDY: &str = "release virtual machines that are not needed, or mount a larger disk there";
-    if !runs_machines(context.config) {
-        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+    const REMEDY: &str = "release VMs, or mount a larger disk";
+    if !runs_vms(context.config) {
+        return skip(NAME, "the profile runs no virtual machines");
     }
-    let place = context.vms.display();
+    let path = context.vms.display();
     let Some(Space { kind, free, .. }) = context.probe.space(context.vms) else {
-        return unproven(NAME, format!("how much is free in {place} cannot be told"), "is it mounted?");
+        return unproven(NAME, format!("cannot read the free space of {path}"), "mount the file system");
     };
     // A store in memory has a threshold only if the profile sets one.
     let of_disk = |gb: u64| (kind == StoreKind::Disk).then_some(gb);
     let thresholds = &context.config.checks.thresholds;
-    let (warn, fail) = (thresholds.store_warn_gb.or(of_disk(WARN_GB)), thresholds.store_fail_gb.or(of_disk(FAIL_GB)));
+    let (warn_gb, fail_gb) =
+        (thresholds.store_warn_gb.or(of_disk(WARN_GB)), thresholds.store_fail_gb.or(of_disk(FAIL_GB)));
     let kind = if kind == StoreKind::Memory { "memory" } else { "disk" };
-    let detail = format!("{}.{} GB free in {place} ({kind})", free / GB, free % GB / (GB / 10));
-    let below = |least: Option<u64>| least.filter(|gb| free < gb.saturating_mul(GB));
-    if let Some(least) = below(fail) {
-        return verdict(NAME, CheckStatus::Fail, format!("{detail}; at least {least} GB are wanted"), REMEDY);
+    let detail = format!("{}.{} GB free in {path} ({kind})", free / GB, free % GB / (GB / 10));
+    let below = |minimum: Option<u64>| minimum.filter(|gb| free < gb.saturating_mul(GB));
+    if let Some(minimum) = below(fail_gb) {
+        return fail(NAME, format!("{detail}; the minimum is {minimum} GB"), REMEDY);
     }
-    if let Some(least) = below(warn) {
-        return verdict(NAME, CheckStatus::Warn, format!("{detail}; {least} GB would be well"), REMEDY);
+    if let Some(minimum) = below(warn_gb) {
+        return warn(NAME, format!("{detail}; {minimum} GB are recommended"), REMEDY);
     }
-    verdict(NAME, CheckStatus::Pass, detail, "")
+    pass(NAME, detail)
 }

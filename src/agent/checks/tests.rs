@@ -1,16 +1,13 @@
-//! What each check says of made-up machines.
+//! Results of the checks on fake machines.
 
 mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{nat::Settings, vm::Space};
+use crate::{fake::Fake, nat::Settings, vm::Space};
 use meshd_proto::StoreKind;
 use meshd_types::BootSessionId;
-use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddrV4},
-};
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 fn config(services: &[&str]) -> AgentConfig {
     AgentConfig {
@@ -35,16 +32,15 @@ fn boot() -> BootPart {
     BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
 }
 
-/// For tests of other files.
 pub(super) fn made_up() -> (AgentConfig, BootPart) {
     (config(&[]), boot())
 }
 
-/// A machine on which everything answers and there is room.
-struct Sound;
+/// A machine without problems.
+struct HealthyProbe;
 
-impl Probe for Sound {
-    fn answers(&self, _: Ipv4Addr) -> Option<bool> {
+impl Probe for HealthyProbe {
+    fn neighbour_answers(&self, _: Ipv4Addr) -> Option<bool> {
         Some(true)
     }
 
@@ -60,101 +56,102 @@ impl Probe for Sound {
 /// A context in which the node's clock and the central node's are the same.
 fn context<'a>(tree: &'a Tree, config: &'a AgentConfig, boot: &'a BootPart, now: i64) -> Context<'a> {
     let now = Timestamp::from_millis(now);
-    Context { tree, vms: Path::new("/nowhere"), config, boot, units: &[], now, central: Some(now), probe: &Sound }
+    Context {
+        tree,
+        vms: Path::new("/nowhere"),
+        config,
+        boot,
+        units: &[],
+        now,
+        central: Some(now),
+        probe: &HealthyProbe,
+    }
 }
 
-fn verdict_of(name: &str, context: &Context<'_>) -> Check {
+fn check_of(name: &str, context: &Context<'_>) -> Check {
     let check = run(context).into_iter().find(|check| check.name == name).expect("there");
     assert_eq!(check.remediation.is_empty(), matches!(check.status, CheckStatus::Pass | CheckStatus::Skip));
     assert!(!check.unproven || check.status == CheckStatus::Warn, "{check:?}");
     check
 }
 
-fn status(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {
-    let check = verdict_of(name, &context(tree, config, &boot(), now));
+fn run_check(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {
+    let check = check_of(name, &context(tree, config, &boot(), now));
     (check.status, check.detail)
 }
 
 #[test]
-fn a_service_that_openrc_has_not_started_is_a_failure() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    fs::create_dir_all(dir.path().join("run/openrc/started")).expect("made");
+fn service_that_is_not_started_fails() {
+    let fake = Fake::new("", &[]);
     // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone counts.
-    std::os::unix::fs::symlink("/nowhere/sshd", dir.path().join("run/openrc/started/sshd")).expect("linked");
-    assert_eq!(status("services", &tree, &config(&[]), 1).0, CheckStatus::Skip);
-    assert_eq!(status("services", &tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
-    let (verdict, detail) = status("services", &tree, &config(&["sshd", "libvirtd", "../started"]), 1);
-    assert_eq!((verdict, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
+    fake.link("run/openrc/started/sshd", "/nowhere/sshd");
+    assert_eq!(run_check("services", &fake.tree, &config(&[]), 1).0, CheckStatus::Skip);
+    assert_eq!(run_check("services", &fake.tree, &config(&["sshd"]), 1).0, CheckStatus::Pass);
+    let (status, detail) = run_check("services", &fake.tree, &config(&["sshd", "libvirtd", "../started"]), 1);
+    assert_eq!((status, detail.as_str()), (CheckStatus::Fail, "not started: libvirtd, ../started"));
 }
 
 #[test]
-fn another_identity_is_a_warning_and_an_early_clock_a_failure() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    assert_eq!(status("identity", &tree, &config(&[]), 1).0, CheckStatus::Warn);
-    fs::create_dir_all(dir.path().join("sys/class/dmi/id")).expect("made");
+fn different_identity_warns_and_early_clock_fails() {
+    let fake = Fake::new("", &[]);
+    assert_eq!(run_check("identity", &fake.tree, &config(&[]), 1).0, CheckStatus::Warn);
     let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
-    fs::write(dir.path().join("sys/class/dmi/id/product_uuid"), uuid).expect("written");
-    let (verdict, detail) = status("identity", &tree, &config(&[]), 1);
-    assert!(verdict == CheckStatus::Warn && detail.contains(uuid), "{detail}");
+    fake.file("sys/class/dmi/id/product_uuid", uuid);
+    let (status, detail) = run_check("identity", &fake.tree, &config(&[]), 1);
+    assert!(status == CheckStatus::Warn && detail.contains(uuid), "{detail}");
     let ours = AgentConfig {
         node: format!("uuid:{uuid}").parse::<meshd_types::Basis>().expect("basis").node_id(),
         ..config(&[])
     };
-    assert_eq!(status("identity", &tree, &ours, 1).0, CheckStatus::Pass);
-    assert_eq!(status("clock", &tree, &ours, 999).0, CheckStatus::Fail);
-    assert_eq!(status("clock", &tree, &ours, 1000).0, CheckStatus::Pass);
+    assert_eq!(run_check("identity", &fake.tree, &ours, 1).0, CheckStatus::Pass);
+    assert_eq!(run_check("clock", &fake.tree, &ours, 999).0, CheckStatus::Fail);
+    assert_eq!(run_check("clock", &fake.tree, &ours, 1000).0, CheckStatus::Pass);
 }
 
 #[test]
-fn little_memory_is_a_warning() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    fs::create_dir_all(dir.path().join("proc")).expect("made");
+fn little_memory_warns() {
+    let fake = Fake::new("", &[]);
     for (available, expected) in [(65_535, CheckStatus::Warn), (65_536, CheckStatus::Pass)] {
         let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n");
-        fs::write(dir.path().join("proc/meminfo"), text).expect("written");
-        assert_eq!(status("memory", &tree, &config(&[]), 1).0, expected);
+        fake.file("proc/meminfo", &text);
+        assert_eq!(run_check("memory", &fake.tree, &config(&[]), 1).0, expected);
     }
 }
 
 #[test]
-fn a_profile_may_name_every_check_and_no_other() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let (config, tree) = (config(&[]), Tree::new(dir.path()));
-    let names: Vec<String> = run(&context(&tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
+fn checks_have_the_names_that_profiles_use() {
+    let (fake, config) = (Fake::new("", &[]), config(&[]));
+    let names: Vec<String> =
+        run(&context(&fake.tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
     assert_eq!(names, meshd_proto::CHECKS);
 }
 
 #[test]
-fn a_profile_switches_a_check_off_takes_its_failure_as_a_warning_and_says_what_memory_it_wants() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let tree = Tree::new(dir.path());
-    fs::create_dir_all(dir.path().join("proc")).expect("made");
-    fs::write(dir.path().join("proc/meminfo"), "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n").expect("written");
+fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
+    let fake = Fake::new("", &[]);
+    fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
     let mut config = config(&["sshd"]);
-    for (rule, verdict) in
+    for (rule, expected) in
         [(CheckRule::On, CheckStatus::Fail), (CheckRule::Warn, CheckStatus::Warn), (CheckRule::Off, CheckStatus::Skip)]
     {
         config.checks.rules.insert("services".into(), rule);
-        let (status, detail) = status("services", &tree, &config, 1);
-        assert!(status == verdict && detail.contains("sshd"), "{detail}");
+        let (status, detail) = run_check("services", &fake.tree, &config, 1);
+        assert!(status == expected && detail.contains("sshd"), "{detail}");
     }
-    for (least, verdict) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
-        config.checks.thresholds.memory_mib = Some(least);
-        assert_eq!(status("memory", &tree, &config, 1).0, verdict);
+    for (minimum, expected) in [(1024, CheckStatus::Pass), (1025, CheckStatus::Fail)] {
+        config.checks.thresholds.memory_mib = Some(minimum);
+        assert_eq!(run_check("memory", &fake.tree, &config, 1).0, expected);
     }
 }
 
 #[test]
-fn memory_that_its_own_work_takes_is_not_missing() {
-    let fake = crate::fake::Fake::new("", &[]);
+fn memory_of_workloads_counts_as_available() {
+    let fake = Fake::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
     let (boot, mut config) = (boot(), config(&[]));
     config.checks.thresholds.memory_mib = Some(2048);
     let vms = fake.tree.path("/var/lib/machines");
-    let checked = || verdict_of("memory", &Context { vms: &vms, ..context(&fake.tree, &config, &boot, 1000) });
+    let checked = || check_of("memory", &Context { vms: &vms, ..context(&fake.tree, &config, &boot, 1000) });
     assert_eq!(checked().status, CheckStatus::Fail);
     let pidfile = vms.join("11223344-5566-7788-99aa-bbccddeeff00/qemu.pid");
     fake.file("var/lib/machines/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid", "7\n");
@@ -166,6 +163,6 @@ fn memory_that_its_own_work_takes_is_not_missing() {
     let seen = checked();
     assert_eq!(
         (seen.status, seen.detail.as_str()),
-        (CheckStatus::Pass, "512 of 4096 MiB available, 1536 MiB more taken by its work")
+        (CheckStatus::Pass, "512 of 4096 MiB available, 1536 MiB used by workloads")
     );
 }

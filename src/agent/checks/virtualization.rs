@@ -1,10 +1,10 @@
-//! Checks KVM and the units that the profile selects. Skipped if the profile asks for neither.
+//! Checks KVM and the units that the profile selects.
 
 use super::{
     super::{system, vm},
-    Context,
-    kernel::log_line,
-    runs_machines, verdict,
+    Context, fail,
+    kernel::find_line,
+    pass, result, runs_vms, skip,
 };
 use meshd_proto::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
@@ -12,87 +12,94 @@ use std::fs::OpenOptions;
 /// Modules that device assignment needs, by their names in `/sys/module`.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
 /// Kernel arguments that disable an IOMMU.
-const SWITCHED_OFF: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
+const DISABLING_ARGUMENTS: [&str; 3] = ["intel_iommu=off", "amd_iommu=off", "iommu=off"];
 /// ACPI tables that describe an IOMMU: Intel, AMD, ARM.
 const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
-/// Maximum number of units that one detail names.
+/// Maximum number of units in a detail.
 const MAX_NAMED: usize = 8;
 
-const SKIPPED: &str = "the profile gives no devices to virtual machines";
+const SKIPPED: &str = "the profile assigns no devices to virtual machines";
 
-/// Checks that `/dev/kvm` opens: the device node alone proves nothing.
+/// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless.
 pub fn kvm(context: &Context<'_>) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
-    let is_host = runs_machines(config);
+    let is_host = runs_vms(config);
     if !is_host && config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, "the profile runs no virtual machines", "");
+        return skip(NAME, "the profile runs no virtual machines");
     }
-    let fault = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
+    let error = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
         Ok(_) => {
             let remedy = "install a QEMU that is built with seccomp: the bundle `qemu` has one";
             return match vm::check_sandbox(tree) {
-                Ok(()) => verdict(NAME, CheckStatus::Pass, "/dev/kvm opens", ""),
+                Ok(()) => pass(NAME, "/dev/kvm opens"),
                 // VMs never run unconfined.
-                Err(why) => verdict(NAME, CheckStatus::Fail, why, remedy),
+                Err(error) => fail(NAME, error, remedy),
             };
         }
         Err(error) => error,
     };
-    // A profile that only keeps devices ready may leave KVM to another overlay.
+    // Another overlay may load KVM if the profile only selects devices.
     let status = if is_host { CheckStatus::Fail } else { CheckStatus::Warn };
     let cpu = system::cpu(tree);
-    if let Some(line) = log_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
+    if let Some(line) =
+        find_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
     {
-        let remedy = "switch on Intel VT-x or AMD SVM in the firmware's set-up";
-        return verdict(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
+        let remedy = "enable Intel VT-x or AMD SVM in the firmware settings";
+        return result(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
     }
     let arm = tree.read("/proc/cpuinfo").is_some_and(|text| text.contains("CPU implementer"));
     if cpu.virtualization.is_empty() && !arm {
-        let detail = "the processor shows neither vmx nor svm: it is disabled by BIOS, or this processor has none";
-        return verdict(NAME, status, detail, "switch on Intel VT-x or AMD SVM in the firmware's set-up");
+        let detail = "the processor has neither vmx nor svm: disabled by BIOS, or unsupported";
+        return result(NAME, status, detail, "enable Intel VT-x or AMD SVM in the firmware settings");
     }
-    verdict(
+    result(
         NAME,
         status,
-        format!("/dev/kvm cannot be opened: {fault}"),
+        format!("cannot open /dev/kvm: {error}"),
         "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd",
     )
 }
 
-/// Checks that there are IOMMU groups, or reports the reason.
+/// Checks that the IOMMU is active, or reports the cause.
 pub fn iommu(context: &Context<'_>) -> Check {
     const NAME: &str = "iommu";
     let Context { tree, config, .. } = context;
     if config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+        return skip(NAME, SKIPPED);
     }
     let groups = tree.list("/sys/kernel/iommu_groups").len();
     if groups > 0 {
-        return verdict(NAME, CheckStatus::Pass, format!("active, {groups} IOMMU groups"), "");
+        return pass(NAME, format!("active, {groups} IOMMU groups"));
     }
-    let fail = |why: String, remedy: &str| verdict(NAME, CheckStatus::Fail, format!("no IOMMU groups: {why}"), remedy);
+    let no_groups = |cause: String, remedy: &str| fail(NAME, format!("no IOMMU groups: {cause}"), remedy);
     let line = tree.read("/proc/cmdline").unwrap_or_default();
     let has = |arg: &&&str| line.split_ascii_whitespace().any(|word| word == **arg);
-    if let Some(arg) = SWITCHED_OFF.iter().find(has) {
-        return fail(format!("the kernel argument {arg} switches it off"), "remove it from the profile's kernel_args");
+    if let Some(arg) = DISABLING_ARGUMENTS.iter().find(has) {
+        return no_groups(
+            format!("the kernel argument {arg} disables the IOMMU"),
+            "remove the argument from kernel_args of the profile",
+        );
     }
-    // Tables are checked before arguments: without tables no argument helps. Firmware without ACPI has neither.
+    // Without ACPI tables the kernel arguments have no effect, so check tables first.
     let folder = "/sys/firmware/acpi/tables";
     let table = TABLES.iter().find(|table| tree.has(&format!("{folder}/{table}")));
     let needs_argument = table.is_none_or(|table| *table == "DMAR") && system::cpu(tree).vendor == "GenuineIntel";
     if needs_argument && !has(&&"intel_iommu=on") {
-        let remedy = "reboot the node: the boot script of a profile with vfio.devices has it";
-        return fail("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
+        let remedy = "reboot the node: meshd adds the argument for profiles with vfio.devices";
+        return no_groups("the kernel argument intel_iommu=on is missing".to_owned(), remedy);
     }
-    let remedy = "switch on Intel VT-d, AMD IOMMU or the SMMU in the firmware's set-up";
+    let remedy = "enable Intel VT-d, AMD IOMMU or the SMMU in the firmware settings";
     let texts = ["dmar: disabled", "iommu disabled", "iommu: disabled", "amd-vi: disabled", "disabled by bios"];
-    let said = log_line(tree, &texts).map(|line| format!("; the kernel says: {line}")).unwrap_or_default();
+    let kernel_message = find_line(tree, &texts).map(|line| format!("; kernel log: {line}")).unwrap_or_default();
     match table {
-        Some(table) => {
-            fail(format!("the firmware has the table {table}, but the kernel enabled no IOMMU{said}"), remedy)
+        Some(table) => no_groups(
+            format!("the firmware has the table {table}, but the kernel enabled no IOMMU{kernel_message}"),
+            remedy,
+        ),
+        None => {
+            no_groups(format!("disabled by BIOS or unsupported: no table DMAR, IVRS or IORT{kernel_message}"), remedy)
         }
-        None => fail(format!("disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT{said}"), remedy),
     }
 }
 
@@ -101,54 +108,44 @@ pub fn vfio(context: &Context<'_>) -> Check {
     const NAME: &str = "vfio";
     let Context { tree, config, .. } = context;
     if config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+        return skip(NAME, SKIPPED);
     }
     let missing: Vec<&str> = MODULES.into_iter().filter(|module| !tree.has(&format!("/sys/module/{module}"))).collect();
     if missing.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, "modules loaded", "");
+        return pass(NAME, "modules loaded");
     }
     let detail = format!("modules not loaded: {}", missing.join(", "));
-    verdict(
-        NAME,
-        CheckStatus::Fail,
-        detail,
-        "add the overlay `vfio` to the profile; is the image built with drivers/vfio?",
-    )
+    fail(NAME, detail, "add the overlay `vfio` to the profile, and drivers/vfio to the image")
 }
 
-/// Checks that every unit is ready. A node without usable units is not fit for its profile.
+/// Checks that every unit is ready.
 pub fn units(context: &Context<'_>) -> Check {
     const NAME: &str = "units";
     let Context { units, config, .. } = context;
     if config.vfio.is_empty() {
-        return verdict(NAME, CheckStatus::Skip, SKIPPED, "");
+        return skip(NAME, SKIPPED);
     }
     let ready = units_ready(units);
     let usable = |state| matches!(state, UnitState::Ready | UnitState::InUse);
-    let mut bad = units.iter().filter(|unit| !usable(unit.state));
-    let named: Vec<String> = bad
+    let mut unusable = units.iter().filter(|unit| !usable(unit.state));
+    let named: Vec<String> = unusable
         .by_ref()
         .take(MAX_NAMED)
         .map(|unit| format!("{} is {}: {}", unit.name(), unit.state.as_str(), unit.reason))
         .collect();
     if units.is_empty() {
-        let wanted: Vec<String> = config.vfio.iter().map(ToString::to_string).collect();
-        let detail = format!("{ready}; no device of this machine matches {}", wanted.join(", "));
-        return verdict(NAME, CheckStatus::Fail, detail, "compare vfio.devices of the profile with `meshd node show`");
+        let selectors: Vec<String> = config.vfio.iter().map(ToString::to_string).collect();
+        let detail = format!("{ready}; no device of this machine matches {}", selectors.join(", "));
+        return fail(NAME, detail, "compare vfio.devices of the profile with `meshd node show`");
     }
     if named.is_empty() {
-        return verdict(NAME, CheckStatus::Pass, ready, "");
+        return pass(NAME, ready);
     }
-    let rest = bad.count();
+    let rest = unusable.count();
     let more = if rest > 0 { format!("; and {rest} more") } else { String::new() };
     let detail = format!("{ready}; {}{more}", named.join("; "));
     // One failed GPU of eight must not cost the other seven: only ready units are assigned.
-    let some = units.iter().any(|unit| usable(unit.state));
-    let status = if some { CheckStatus::Warn } else { CheckStatus::Fail };
-    verdict(
-        NAME,
-        status,
-        detail,
-        "`mesh-agent vfio bind` on the node tries again and says why not; docs/overlays.md explains each state",
-    )
+    let any_usable = units.iter().any(|unit| usable(unit.state));
+    let status = if any_usable { CheckStatus::Warn } else { CheckStatus::Fail };
+    result(NAME, status, detail, "run `mesh-agent vfio bind` on the node; docs/overlays.md explains each state")
 }

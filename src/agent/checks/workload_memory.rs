@@ -1,19 +1,18 @@
-//! Memory that VMs and tasks use: the memory check does not count it as a shortage.
+//! Memory that VMs and tasks use, which the memory check counts as available.
 
 use super::Context;
 use crate::vm;
 
 /// Bytes that virtual machines, their files in memory, and tasks use.
 pub fn memory(context: &Context<'_>) -> u64 {
-    vm::taken(context.tree, context.vms).saturating_add(tasks(context))
+    vm::used_memory(context.tree, context.vms).saturating_add(tasks(context))
 }
 
 /// Bytes in the control groups of tasks.
 fn tasks(Context { tree, config, .. }: &Context<'_>) -> u64 {
     let group = format!("/meshd-{}/", config.node);
-    let processes = tree.list("/proc").into_iter().filter(|name| name.bytes().all(|c| c.is_ascii_digit()));
     let in_group =
-        |process: &String| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|it| it.contains(&group));
-    let taken = |process: String| vm::resident(tree, process.parse().ok()?);
-    processes.filter(in_group).filter_map(taken).fold(0, u64::saturating_add)
+        |process: &u32| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|text| text.contains(&group));
+    let resident = |process| vm::resident(tree, process);
+    tree.processes().filter(in_group).filter_map(resident).fold(0, u64::saturating_add)
 }

@@ -1,8 +1,8 @@
-//! Whole disks: identities, location, content, and whether a disk may be assigned. Kernel names change with each boot, so a disk is named
-//! by its WWID or serial number. `content` determines what a disk holds.
+//! Whole disks: identity, location, content, and whether a disk may be assigned. Kernel names change with each boot, so WWID or serial
+//! number identify a disk. `content` finds signatures and data.
 //!
-//! The boot disk, disks in use, unreadable disks and disks that the profile marks as data are never assigned. Every other disk is a
-//! candidate; its content is reported. Each disk is read in its own thread with a deadline, so a disk that hangs blocks only itself.
+//! Disks in use, unreadable disks and disks that the profile marks as data are never assigned. Every other disk is a candidate; its content
+//! is reported. Each disk is read in its own thread with a deadline.
 
 mod content;
 
@@ -18,25 +18,25 @@ use std::{
     time::Instant,
 };
 
-/// Sector size of `/sys/block/*/size`, whatever the disk's own.
+/// Unit of `/sys/block/*/size` in bytes, independent of the disk's sector size.
 const SECTOR: u64 = 512;
-/// Name prefixes of block devices that are no disks.
+/// Name prefixes of block devices that are not disks.
 const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "mtdblock"];
 /// Maximum number of reported signatures.
 const MAX_SIGNATURES: usize = 16;
 
 /// Returns true if a disk has the same identity and size as in an earlier survey.
-pub fn is_still(tree: &Tree, seen: &DiskFacts) -> bool {
+pub fn is_unchanged(tree: &Tree, seen: &DiskFacts) -> bool {
     let now = disk(tree, seen.name.clone());
     now.names().eq(seen.names()) && now.bytes == seen.bytes
 }
 
-/// Returns the user of a disk or a part of it: mounts, swap, RAID, processes. `None` if idle.
-pub fn busy(tree: &Tree, name: &str) -> Option<String> {
-    let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, why)| why);
+/// Returns the user of a disk or a partition: mount, swap, RAID, process. `None` if idle.
+pub fn user(tree: &Tree, name: &str) -> Option<String> {
+    let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, user)| user);
     let nodes: BTreeSet<String> = disk_use::nodes(tree, name).collect();
     used.or_else(|| {
-        holders::of(tree, &nodes).into_iter().next().map(|(node, holder)| format!("{node} is open in {holder}"))
+        holders::find(tree, &nodes).into_iter().next().map(|(node, holder)| format!("{node} is open in {holder}"))
     })
 }
 
@@ -44,92 +44,85 @@ pub fn busy(tree: &Tree, name: &str) -> Option<String> {
 /// data.
 pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     let names = tree.list("/sys/block").into_iter().filter(|name| is_disk(name));
-    let (mut disks, mut unknown) = (Vec::new(), BTreeMap::new());
-    for (found, content) in look(tree, names.take(MAX_DEVICES)) {
-        if let Err(why) = content {
-            unknown.insert(found.name.clone(), why);
-        }
-        disks.push(found);
-    }
+    let (mut disks, errors): (Vec<DiskFacts>, Vec<Option<String>>) =
+        read_disks(tree, names.take(MAX_DEVICES)).into_iter().unzip();
     let used: BTreeMap<String, String> = in_use(tree).into_iter().collect();
     let nodes: BTreeSet<String> = disks.iter().flat_map(|disk| disk_use::nodes(tree, &disk.name)).collect();
-    let open = holders::of(tree, &nodes);
-    let twins = twins(&disks);
-    for disk in &mut disks {
+    let open = holders::find(tree, &nodes);
+    let duplicates = duplicates(&disks);
+    for (disk, read_error) in disks.iter_mut().zip(errors) {
         let open = disk_use::nodes(tree, &disk.name).find_map(|node| {
             let holder = open.get(&node)?;
             Some(format!("{node} is open in {holder}"))
         });
-        let unknown = unknown.get(&disk.name).cloned();
-        let seen = DiskUse { data, twins: &twins, used: used.get(&disk.name).cloned(), open, unknown };
-        disk.blocked = judge(disk, seen);
+        let usage = DiskUse { data, duplicates: &duplicates, used: used.get(&disk.name).cloned(), open, read_error };
+        disk.blocked = block_reason(disk, usage);
     }
     disks
 }
 
-/// Reads identity and content of each disk, or why the content is unknown. Waits no longer than one source may take.
-fn look(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Result<(), String>)> {
+/// Reads identity and content of each disk, with the error of an unreadable one.
+fn read_disks(tree: &Tree, names: impl Iterator<Item = String>) -> Vec<(DiskFacts, Option<String>)> {
     let deadline = Instant::now() + source::DEADLINE;
-    let reads: Vec<_> = names
-        .map(|name| {
-            let (own, of) = (name.clone(), name.clone());
-            let facts = source::read(tree, &format!("facts of disk {name}"), move |tree| disk(tree, own));
-            let content = source::read(tree, &format!("content of disk {name}"), move |tree| contents(tree, &of));
-            (name, facts, content)
-        })
-        .collect();
-    let look = |(name, facts, content): (String, source::DeadlineRead<DiskFacts>, source::DeadlineRead<_>)| {
-        let unnamed = DiskFacts { name, ..DiskFacts::default() };
-        let (mut facts, silent) = match facts.by(deadline) {
-            Ok(facts) => (facts, None),
-            Err(late) => (unnamed, Some(late.to_string())),
-        };
-        let content: Result<Vec<String>, String> = content.by(deadline).unwrap_or_else(|late| Err(late.to_string()));
-        let known = content.map(|signatures| facts.signatures = signatures);
-        (facts, silent.map_or(known, Err))
+    let start = |name: String| {
+        let (disk_name, content_name) = (name.clone(), name.clone());
+        let facts = source::read(tree, &format!("facts of disk {name}"), move |tree| disk(tree, disk_name));
+        let content = source::read(tree, &format!("content of disk {name}"), move |tree| contents(tree, &content_name));
+        (name, facts, content)
     };
-    reads.into_iter().map(look).collect()
+    // Start all reads before waiting for the first one.
+    let reads: Vec<_> = names.map(start).collect();
+    let finish = |(name, facts, content): (String, source::DeadlineRead<DiskFacts>, source::DeadlineRead<_>)| {
+        let (mut facts, facts_error) = match facts.wait_until(deadline) {
+            Ok(facts) => (facts, None),
+            Err(error) => (DiskFacts { name, ..DiskFacts::default() }, Some(error.to_string())),
+        };
+        let content: Result<Vec<String>, String> =
+            content.wait_until(deadline).unwrap_or_else(|error| Err(error.to_string()));
+        let content_error = content.map(|signatures| facts.signatures = signatures).err();
+        (facts, facts_error.or(content_error))
+    };
+    reads.into_iter().map(finish).collect()
 }
 
 /// Reads the content of a disk and its partitions.
 fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for node in disk_use::nodes(tree, name) {
-        let of = node.trim_start_matches("/dev/");
-        let held = if of == name { content::of_disk(tree, &node)? } else { content::of_partition(tree, &node) };
-        found.extend(held.into_iter().map(|what| format!("{what} on {of}")));
+        let part = node.trim_start_matches("/dev/");
+        let content = if part == name { content::of_disk(tree, &node)? } else { content::of_partition(tree, &node) };
+        found.extend(content.into_iter().map(|signature| format!("{signature} on {part}")));
     }
     found.truncate(MAX_SIGNATURES);
     Ok(found)
 }
 
-/// Findings about a disk.
 struct DiskUse<'a> {
     data: &'a [String],
     /// Identities that several disks share.
-    twins: &'a BTreeSet<String>,
+    duplicates: &'a BTreeSet<String>,
     used: Option<String>,
     open: Option<String>,
-    /// Why the content is unknown.
-    unknown: Option<String>,
+    read_error: Option<String>,
 }
 
 /// Returns why a disk must not be assigned; `None` for a candidate. Pure.
-fn judge(disk: &DiskFacts, seen: DiskUse<'_>) -> Option<String> {
-    let marked = || disk.names().find(|name| seen.data.iter().any(|marked| marked == name));
-    let twin = || disk.names().find(|name| seen.twins.contains(*name));
-    seen.used
-        .or(seen.open)
+fn block_reason(disk: &DiskFacts, usage: DiskUse<'_>) -> Option<String> {
+    let marked = || disk.names().find(|name| usage.data.iter().any(|marked| marked == name));
+    let duplicate = || disk.names().find(|name| usage.duplicates.contains(*name));
+    usage
+        .used
+        .or(usage.open)
         .or_else(|| marked().map(|name| format!("the profile marks {name} as data")))
-        .or_else(|| twin().map(|name| format!("another disk is called {name}, too")))
-        .or_else(|| disk.identity().is_none().then(|| "it has neither WWN nor serial number".to_owned()))
-        .or_else(|| (disk.bytes == 0).then(|| "it has no medium".to_owned()))
-        .or_else(|| seen.unknown.filter(|_| fail::defends("disk-unreadable")))
+        .or_else(|| duplicate().map(|name| format!("another disk has the same identity {name}")))
+        .or_else(|| disk.identity().is_none().then(|| "no WWN and no serial number".to_owned()))
+        .or_else(|| (disk.bytes == 0).then(|| "no medium".to_owned()))
+        .or_else(|| usage.read_error.filter(|_| fail::defends("disk-unreadable")))
 }
 
-fn twins(disks: &[DiskFacts]) -> BTreeSet<String> {
+fn duplicates(disks: &[DiskFacts]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
-    // A disk with equal WWID and serial number is not its own twin.
+    // A disk may have the same WWID and serial number.
     let names = disks.iter().flat_map(|disk| disk.names().collect::<BTreeSet<&str>>());
     names.filter(|name| !seen.insert(*name)).map(str::to_owned).collect()
 }

@@ -1,4 +1,4 @@
-//! Which disks may be given away, on made-up machines and on real loop devices' kin.
+//! Disks of fake machines, and loop devices of the running kernel.
 
 use super::*;
 use crate::fake::{Fake, Loop};
@@ -27,7 +27,7 @@ fn blocked(fake: &Fake, data: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn a_disk_tells_where_it_hangs_and_what_is_on_it() {
+fn disk_reports_its_location_and_content() {
     let fake = machine();
     let mut image = vec![0; 1 << 21];
     image[..6].copy_from_slice(b"LUKS\xba\xbe");
@@ -42,15 +42,15 @@ fn a_disk_tells_where_it_hangs_and_what_is_on_it() {
     assert_eq!((disk.identity(), disk.serial.as_deref(), disk.bytes), (Some("eui.0025"), Some("SN-1"), 1 << 20));
     assert_eq!((disk.function.as_deref(), disk.numa_node), (Some("0000:03:00.0"), Some(1)));
     assert_eq!(disk.signatures, ["crypto_LUKS on nvme0n1", "swap space on nvme0n1p1"]);
-    assert_eq!(disk.blocked, None, "what is written on it is told, and does not make it anybody's");
+    assert_eq!(disk.blocked, None, "content does not block a disk");
 }
 
 #[test]
-fn whatever_uses_a_disk_or_a_part_of_it_blocks_it() {
+fn use_of_a_disk_or_partition_blocks_the_disk() {
     for (path, text, why) in [
         ("proc/self/mountinfo", "36 35 259:1 / /data rw - ext4 /dev/x rw\n", "disk nvme0n1p1 is mounted on /data"),
         ("proc/self/mountinfo", "36 35 259:0 / /data rw - xfs /dev/x rw\n", "disk nvme0n1 is mounted on /data"),
-        ("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "disk nvme0n1p1 is swapped to"),
+        ("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "disk nvme0n1p1 is used as swap"),
         (
             "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1/nvme0n1p1/holders/md0",
             "",
@@ -69,28 +69,28 @@ fn whatever_uses_a_disk_or_a_part_of_it_blocks_it() {
     assert_eq!(blocked(&fake, &[]).as_deref(), Some("/dev/nvme0n1 is open in qemu-system-x86 (12)"));
     let fake = machine();
     fake.process(12, "mesh-agent", "/dev/nvme0n1");
-    assert_eq!(blocked(&fake, &[]), None, "the agent looks at it for a moment");
+    assert_eq!(blocked(&fake, &[]), None, "the agent itself");
 }
 
 #[test]
-fn what_the_profile_marks_and_what_has_no_name_of_its_own_is_never_a_candidate() {
+fn disk_marked_as_data_or_without_unique_identity_is_blocked() {
     let fake = machine();
     assert_eq!(blocked(&fake, &["SN-1"]).as_deref(), Some("the profile marks SN-1 as data"));
     assert_eq!(blocked(&fake, &["eui.0025"]).as_deref(), Some("the profile marks eui.0025 as data"));
     assert_eq!(blocked(&fake, &["nvme0n1"]), None, "a kernel name marks nothing");
     fake.file("sys/block/sdb/size", "2048");
     fake.file("sys/block/sdb/device/serial", "SN-1");
-    assert_eq!(blocked(&fake, &[]).as_deref(), Some("another disk is called SN-1, too"));
+    assert_eq!(blocked(&fake, &[]).as_deref(), Some("another disk has the same identity SN-1"));
     fake.file("sys/block/sdc/size", "2048");
     fake.file("sys/block/sdd/serial", "SN-4");
     let why: BTreeMap<String, Option<String>> =
         survey(&fake.tree, &[]).into_iter().map(|disk| (disk.name, disk.blocked)).collect();
-    assert_eq!(why["sdc"].as_deref(), Some("it has neither WWN nor serial number"));
-    assert_eq!(why["sdd"].as_deref(), Some("it has no medium"));
+    assert_eq!(why["sdc"].as_deref(), Some("no WWN and no serial number"));
+    assert_eq!(why["sdd"].as_deref(), Some("no medium"));
 }
 
 #[test]
-fn a_disk_that_is_renamed_is_still_the_same_and_paths_and_made_up_devices_are_none() {
+fn renamed_disk_keeps_its_identity_and_virtual_devices_are_ignored() {
     let fake = Fake::new("", &[]);
     for name in ["loop0", "ram0", "zram0", "dm-0", "md0", "sr0", "nvme0c0n1"] {
         fake.file(&format!("sys/block/{name}/size"), "2048");
@@ -116,7 +116,7 @@ fn a_disk_that_is_renamed_is_still_the_same_and_paths_and_made_up_devices_are_no
 }
 
 #[test]
-fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
+fn loop_device_is_in_use_while_mounted_or_open() {
     let tree = Tree::new(std::path::Path::new("/"));
     let real = Loop::new(8 << 20);
     real.ext4();
@@ -125,16 +125,16 @@ fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
     assert_eq!(used(), None);
     assert_eq!(content::of_disk(&tree, &real.device), Ok(vec!["ext4 file system".to_owned()]));
     let open = std::fs::File::open(&real.device).expect("opened");
-    assert!(holders::of(&tree, &nodes)[&real.device].contains(&std::process::id().to_string()));
+    assert!(holders::find(&tree, &nodes)[&real.device].contains(&std::process::id().to_string()));
     drop(open);
-    // A child of another test may have it for the moment before it becomes a program of its own.
+    // A child of another test inherits the descriptor until `exec`.
     let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while holders::of(&tree, &nodes).contains_key(&real.device) {
+    while holders::find(&tree, &nodes).contains_key(&real.device) {
         assert!(std::time::Instant::now() < patience, "still open");
         std::thread::yield_now();
     }
     real.mount();
-    assert_eq!(used(), Some(format!("disk {} is mounted on {}", real.name(), real.place())));
+    assert_eq!(used(), Some(format!("disk {} is mounted on {}", real.name(), real.mount_point())));
     real.umount();
     assert_eq!(used(), None);
     assert!(survey(&tree, &[]).iter().all(|disk| disk.name != real.name()), "a loop device is no disk");
@@ -144,8 +144,8 @@ fn a_real_device_is_in_use_while_it_is_mounted_or_open_and_free_again_after() {
 fn disk_that_cannot_be_read_is_blocked_and_one_with_unknown_data_holds_something() {
     let fake = machine();
     std::fs::remove_file(fake.tree.path("/dev/nvme0n1")).expect("removed");
-    let why = blocked(&fake, &[]).expect("nobody knows what it holds");
-    assert!(why.starts_with("it cannot be read: "), "{why}");
+    let why = blocked(&fake, &[]).expect("unreadable");
+    assert!(why.starts_with("cannot read the disk: "), "{why}");
     let mut image = vec![0; 1 << 21];
     image[(1 << 21) - 1] = 1;
     fake.raw("dev/nvme0n1", &image);
@@ -153,7 +153,7 @@ fn disk_that_cannot_be_read_is_blocked_and_one_with_unknown_data_holds_something
     assert_eq!(disks[0].signatures, ["unrecognised data on nvme0n1"]);
 }
 
-/// Two disks, of which one hangs whoever opens it, as a pipe without a writer does.
+/// Opening a pipe without a writer hangs.
 #[test]
 fn disk_that_hangs_is_blocked_and_the_others_are_judged() {
     let fake = machine();
@@ -166,6 +166,6 @@ fn disk_that_hangs_is_blocked_and_the_others_are_judged() {
     let found = found.recv_timeout(4 * source::DEADLINE).expect("the survey does not wait for it");
     let why = |name: &str| found.iter().find(|disk| disk.name == name).expect("there").blocked.clone();
     assert_eq!(why("nvme0n1"), None);
-    assert_eq!(why("sdb"), Some(source::Late::Deadline.to_string()));
-    assert_eq!(found[1].identity(), Some("naa.1"), "what it calls itself is known all the same");
+    assert_eq!(why("sdb"), Some(source::ReadError::Timeout.to_string()));
+    assert_eq!(found[1].identity(), Some("naa.1"), "the identity is known nevertheless");
 }

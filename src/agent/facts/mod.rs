@@ -1,4 +1,4 @@
-//! Facts about this machine, read from sysfs and procfs below a root, without external programs. What cannot be read is absent.
+//! Facts about this machine, read from sysfs and procfs without external programs. Unreadable facts are absent.
 //!
 //! `slots` suggests the disk and the fabric device of each unit.
 
@@ -10,17 +10,16 @@ use super::{
     version, vm,
 };
 use crate::vfio;
-use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, Resources, Versions};
+use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, Resources, SystemFacts, Versions};
 use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
 
-/// Collects the facts of a hello; `vms` is the folder of virtual machines. A source that exceeds its deadline is
-/// absent.
+/// Collects the facts of a hello; `vms` is the folder of VMs. A source that exceeds its deadline is absent.
 pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
     collect_again(tree, vms, config, boot, &Facts::default())
 }
 
-/// Collects the facts of a hello. A source that exceeds its deadline keeps its value of `last`.
+/// Collects the facts of a hello. A source that exceeds its deadline keeps its value in `last`.
 pub fn collect_again(
     tree: &Tree,
     vms: &Path,
@@ -29,29 +28,27 @@ pub fn collect_again(
     last: &Facts,
 ) -> Facts {
     let deadline = Instant::now() + source::DEADLINE;
-    let base = source::read(tree, "machine", |tree| {
+    let machine = source::read(tree, "machine", |tree| {
         (system::machine::system(tree), system::machine::cpu(tree), system::machine::memory(tree))
     });
     let (pci, nics) =
         (source::read(tree, "pci", system::devices::pci), source::read(tree, "nics", system::devices::nics));
-    let before = Resources {
-        units: last.units.clone(),
-        store: last.store,
-        hosting: last.hosting.clone(),
-        ..Resources::default()
+    let Resources { units, disks, slots, store, hosting } = match config {
+        Some(config) => {
+            let (units, hosting) = (last.units.clone(), last.hosting.clone());
+            resources_again(tree, vms, config, Resources { units, store: last.store, hosting, ..Resources::default() })
+        }
+        None => Resources { disks: disks::survey(tree, &[]), ..Resources::default() },
     };
-    let Resources { units, disks, slots, store, hosting } = config
-        .map(|config| resources_again(tree, vms, config, before))
-        .unwrap_or_else(|| Resources { disks: disks::survey(tree, &[]), ..Resources::default() });
-    let (own, cpu, memory) =
-        value_or(base.by(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
+    let (system, cpu, memory) =
+        value_or(machine.wait_until(deadline), || (last.system.clone(), last.cpu.clone(), last.memory.clone()));
     Facts {
-        system: own,
+        system,
         cpu,
         memory,
-        pci: value_or(pci.by(deadline), || last.pci.clone()),
+        pci: value_or(pci.wait_until(deadline), || last.pci.clone()),
         disks,
-        nics: value_or(nics.by(deadline), || last.nics.clone()),
+        nics: value_or(nics.wait_until(deadline), || last.nics.clone()),
         units,
         slots,
         store,
@@ -72,38 +69,37 @@ pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resour
     resources_again(tree, vms, config, Resources::default())
 }
 
-/// Collects the resources. A source that exceeds its deadline keeps its former value.
-fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, before: Resources) -> Resources {
+/// Collects the resources. A source that exceeds its deadline keeps its value in `last`.
+fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, last: Resources) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
     let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
     let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree)));
     let store = source::read(tree, "store", move |_| vm::store(&folder));
-    // Nothing here may block.
+    // `false`: do not run programs, which may block.
     let hosting = source::read(tree, "hosting", |tree| vm::hosting(tree, false));
     let disks = disks::survey(tree, &config.data_disks);
-    let units = value_or(units.by(deadline), || before.units);
-    let slots = slots::candidates(tree, &units, &disks);
-    let store = value_or(store.by(deadline), || before.store);
-    let hosting = hosting.by(deadline).map(Box::new).ok().or(before.hosting);
+    let units = value_or(units.wait_until(deadline), || last.units);
+    let slots = slots::suggest(tree, &units, &disks);
+    let store = value_or(store.wait_until(deadline), || last.store);
+    let hosting = hosting.wait_until(deadline).map(Box::new).ok().or(last.hosting);
     Resources { units, disks, slots, store, hosting }
 }
 
-/// Returns the value of a source, or its replacement.
-fn value_or<T>(read: Result<T, source::Late>, before: impl FnOnce() -> T) -> T {
-    read.unwrap_or_else(|late| {
-        tracing::warn!(kind = std::any::type_name::<T>(), %late, "a source of facts is left out");
-        before()
+fn value_or<T>(read: Result<T, source::ReadError>, fallback: impl FnOnce() -> T) -> T {
+    read.unwrap_or_else(|error| {
+        tracing::warn!(kind = std::any::type_name::<T>(), %error, "cannot read a source of facts");
+        fallback()
     })
 }
 
-/// The hardware identity from which the node ID is derived, read from sysfs.
+/// Reads the hardware identity from which the node ID is derived.
 pub fn hardware(tree: &Tree) -> Hardware {
-    let own = system::machine::system(tree);
+    let SystemFacts { uuid, manufacturer, product, serial, .. } = system::machine::system(tree);
     Hardware {
-        uuid: own.uuid,
-        manufacturer: own.manufacturer,
-        product: own.product,
-        serial: own.serial,
+        uuid,
+        manufacturer,
+        product,
+        serial,
         macs: system::devices::nics(tree).into_iter().filter_map(|nic| nic.mac).collect(),
     }
 }

@@ -7,37 +7,38 @@ use crate::{
 use meshd_proto::{DiskFacts, SlotFacts, UnitFacts, UnitKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A candidate device: name, location, NUMA node.
-struct Near {
+struct Candidate {
     name: String,
-    way: Vec<String>,
+    /// PCI functions in the path, outermost first.
+    path: Vec<String>,
     numa_node: Option<u32>,
 }
 
 /// Returns a suggestion for each unit. A disk is suggested once; a fabric device may be suggested several times.
-pub fn candidates(tree: &Tree, units: &[UnitFacts], all: &[DiskFacts]) -> Vec<SlotFacts> {
-    let mut idle: Vec<Near> =
-        all.iter().filter(|disk| disk.blocked.is_none()).filter_map(|it| idle(tree, it)).collect();
-    let fabric = fabric(tree);
+pub fn suggest(tree: &Tree, units: &[UnitFacts], disks: &[DiskFacts]) -> Vec<SlotFacts> {
+    let idle = disks.iter().filter(|disk| disk.blocked.is_none());
+    let mut disks: Vec<Candidate> = idle.filter_map(|disk| disk_candidate(tree, disk)).collect();
+    let fabric = fabric_candidates(tree);
     let devices = units.iter().filter(|unit| unit.kind == UnitKind::Device);
     let mut found = Vec::new();
     for unit in devices {
         let Some(first) = unit.members.first().map(|member| member.address.clone()) else { continue };
-        let way = system::way(tree, &format!("/sys/bus/pci/devices/{first}"));
-        let nearest = |of: &[Near]| {
-            let far = |near: &Near| {
-                (near.way.iter().zip(&way).take_while(|(a, b)| a == b).count(), near.numa_node == unit.numa_node)
+        let path = system::pci_path(tree, &format!("/sys/bus/pci/devices/{first}"));
+        let nearest = |candidates: &[Candidate]| {
+            let proximity = |candidate: &Candidate| {
+                let common = candidate.path.iter().zip(&path).take_while(|(a, b)| a == b).count();
+                (common, candidate.numa_node == unit.numa_node)
             };
-            // `max` returns the last of equals, so the search runs backwards to find the first.
-            (0..of.len()).rev().max_by_key(|at| far(&of[*at]))
+            // `max_by_key` returns the last maximum; the reversed order makes that the first candidate.
+            (0..candidates.len()).rev().max_by_key(|index| proximity(&candidates[*index]))
         };
-        let disk = nearest(&idle).map(|at| idle.remove(at));
-        let fabric = nearest(&fabric).map(|at| &fabric[at]);
+        let disk = nearest(&disks).map(|index| disks.remove(index));
+        let fabric = nearest(&fabric).map(|index| &fabric[index]);
         let mut mismatch = Vec::new();
-        for (what, near) in [("disk", disk.as_ref()), ("fabric device", fabric)] {
-            let Some(Near { name, numa_node: Some(theirs), .. }) = near else { continue };
-            if let Some(ours) = unit.numa_node.filter(|ours| ours != theirs) {
-                mismatch.push(format!("{what} {name} is on NUMA node {theirs}, the unit on {ours}"));
+        for (kind, candidate) in [("disk", disk.as_ref()), ("fabric device", fabric)] {
+            let Some(Candidate { name, numa_node: Some(other_node), .. }) = candidate else { continue };
+            if let Some(unit_node) = unit.numa_node.filter(|node| node != other_node) {
+                mismatch.push(format!("{kind} {name} is on NUMA node {other_node}, the unit on {unit_node}"));
             }
         }
         found.push(SlotFacts {
@@ -51,24 +52,28 @@ pub fn candidates(tree: &Tree, units: &[UnitFacts], all: &[DiskFacts]) -> Vec<Sl
     found
 }
 
-fn idle(tree: &Tree, disk: &DiskFacts) -> Option<Near> {
+fn disk_candidate(tree: &Tree, disk: &DiskFacts) -> Option<Candidate> {
     let function = disk.function.as_deref().unwrap_or_default();
-    let way = system::way(tree, &format!("/sys/bus/pci/devices/{function}"));
-    Some(Near { name: disk.identity()?.to_owned(), way, numa_node: disk.numa_node })
+    let path = system::pci_path(tree, &format!("/sys/bus/pci/devices/{function}"));
+    Some(Candidate { name: disk.identity()?.to_owned(), path, numa_node: disk.numa_node })
 }
 
-/// InfiniBand and RoCE functions that the node does not need.
-fn fabric(tree: &Tree) -> Vec<Near> {
+/// Returns the InfiniBand and RoCE functions that the node does not need.
+fn fabric_candidates(tree: &Tree) -> Vec<Candidate> {
     let needed: BTreeMap<String, String> = needed_functions(tree);
     let devices = tree.list("/sys/class/infiniband").into_iter();
     let functions: BTreeSet<String> =
         devices.filter_map(|name| system::function_of(tree, &format!("/sys/class/infiniband/{name}/device"))).collect();
     let free = functions.into_iter().filter(|function| !needed.contains_key(function));
-    let near = |name: String| {
+    let candidate = |name: String| {
         let folder = format!("/sys/bus/pci/devices/{name}");
-        Near { way: system::way(tree, &folder), numa_node: tree.number(&format!("{folder}/numa_node")), name }
+        Candidate {
+            path: system::pci_path(tree, &folder),
+            numa_node: tree.number(&format!("{folder}/numa_node")),
+            name,
+        }
     };
-    free.map(near).collect()
+    free.map(candidate).collect()
 }
 
 #[cfg(test)]
@@ -80,10 +85,10 @@ mod tests {
     /// Functions by their folder below `/sys/devices`, with their NUMA node.
     fn machine(functions: &[(&str, i32)]) -> Fake {
         let fake = Fake::new("", &[]);
-        for (way, numa) in functions {
-            let (_, address) = way.rsplit_once('/').expect("a way");
-            fake.file(&format!("sys/devices/{way}/numa_node"), &format!("{numa}\n"));
-            fake.link(&format!("sys/bus/pci/devices/{address}"), &format!("../../../devices/{way}"));
+        for (path, numa) in functions {
+            let (_, address) = path.rsplit_once('/').expect("a path");
+            fake.file(&format!("sys/devices/{path}/numa_node"), &format!("{numa}\n"));
+            fake.link(&format!("sys/bus/pci/devices/{address}"), &format!("../../../devices/{path}"));
         }
         fake
     }
@@ -104,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_goes_with_what_hangs_nearest_and_another_numa_node_is_told() {
+    fn nearest_devices_are_suggested_and_numa_mismatch_is_reported() {
         let fake = machine(&[
             ("pci0000:00/0000:00:01.0/0000:01:00.0", 0),
             ("pci0000:00/0000:00:01.0/0000:02:00.0", 0),
@@ -119,25 +124,25 @@ mod tests {
             disk("far", "0000:03:00.0", 0, None),
             disk("near", "0000:02:00.0", 0, None),
         ];
-        let found = candidates(&fake.tree, &units, &disks);
+        let found = suggest(&fake.tree, &units, &disks);
         let [first, second] = found.as_slice() else { panic!("{found:?}") };
         assert_eq!((first.unit.as_str(), first.disk.as_deref()), ("0000:01:00.0", Some("near")));
         assert_eq!(first.mismatch, "fabric device 0000:82:00.0 is on NUMA node 1, the unit on 0");
         assert_eq!((second.disk.as_deref(), second.fabric.as_deref()), (Some("far"), Some("0000:82:00.0")));
         assert_eq!(second.mismatch, "disk far is on NUMA node 0, the unit on 1");
-        assert_eq!(first.fabric, second.fabric, "there is one: they exclude each other");
+        assert_eq!(first.fabric, second.fabric, "the only fabric device is suggested twice");
     }
 
     #[test]
-    fn what_the_node_needs_is_no_slots_and_a_unit_alone_is_one() {
+    fn device_that_the_node_needs_is_not_suggested() {
         let fake = machine(&[("pci0000:00/0000:00:01.0/0000:01:00.0", 0), ("pci0000:00/0000:00:01.0/0000:02:00.0", 0)]);
         let device = "../../../devices/pci0000:00/0000:00:01.0/0000:02:00.0";
         fake.link("sys/class/infiniband/mlx5_0/device", device);
-        let found = candidates(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
+        let found = suggest(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
         assert_eq!(found[0].fabric.as_deref(), Some("0000:02:00.0"));
         fake.interface("ib0", "52:54:00:00:00:02", "0000:00:01.0/0000:02:00.0");
         fake.file("proc/cmdline", "BOOTIF=01-52-54-00-00-00-02\n");
-        let found = candidates(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
+        let found = suggest(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
         assert_eq!(
             (found[0].fabric.as_deref(), found[0].disk.as_deref(), found[0].mismatch.as_str()),
             (None, None, "")

@@ -1,23 +1,20 @@
-//! Facts out of made-up trees: what is found, what is left out, and that nothing makes it fail.
+//! Facts of fake trees.
 
 use super::*;
+use crate::fake::Fake;
 use meshd_proto::MAX_DEVICES;
 use proptest::prelude::*;
-use std::{fs, net::IpAddr, os::unix::fs::symlink, path::Path};
+use std::{net::IpAddr, path::Path};
 
-pub(crate) fn write(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    fs::create_dir_all(path.parent().expect("below the root")).expect("made");
-    fs::write(path, text).expect("written");
+fn machine() -> Fake {
+    Fake::new("", &[])
 }
 
-fn link(root: &Path, path: &str, target: &str) {
-    let path = root.join(path);
-    fs::create_dir_all(path.parent().expect("below the root")).expect("made");
-    symlink(target, path).expect("linked");
+fn collected(fake: &Fake) -> Facts {
+    collect(&fake.tree, Path::new("/nowhere"), None, None)
 }
 
-fn dmi(root: &Path) {
+fn dmi(fake: &Fake) {
     for (name, text) in [
         ("product_uuid", "01020304-0506-0708-090A-0B0C0D0E0F10\n"),
         ("sys_vendor", "ACME\n"),
@@ -25,26 +22,25 @@ fn dmi(root: &Path) {
         ("product_serial", "S1\n"),
         ("board_serial", "B1\n"),
     ] {
-        write(root, &format!("sys/class/dmi/id/{name}"), text);
+        fake.file(&format!("sys/class/dmi/id/{name}"), text);
     }
 }
 
 #[test]
-fn a_machine_tells_its_identity_processors_and_memory() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let root = dir.path();
-    dmi(root);
-    write(root, "proc/uptime", "4711.23 9000.1\n");
-    write(root, "proc/sys/kernel/random/boot_id", "abc\n");
-    write(root, "etc/os-release", "ID=alpine\nPRETTY_NAME=\"Alpine Linux v3.23\"\n");
-    write(root, "proc/meminfo", "MemTotal:  1000000 kB\nMemFree: 5 kB\nMemAvailable:   900000 kB\n");
+fn identity_processors_and_memory_are_read() {
+    let fake = machine();
+    dmi(&fake);
+    fake.file("proc/uptime", "4711.23 9000.1\n");
+    fake.file("proc/sys/kernel/random/boot_id", "abc\n");
+    fake.file("etc/os-release", "ID=alpine\nPRETTY_NAME=\"Alpine Linux v3.23\"\n");
+    fake.file("proc/meminfo", "MemTotal:  1000000 kB\nMemFree: 5 kB\nMemAvailable:   900000 kB\n");
     let cpu = |n: u32, core: u32| {
         format!(
             "processor\t: {n}\nvendor_id\t: AuthenticAMD\nmodel name\t: EPYC\nphysical id\t: 0\ncore id\t\t: {core}\nflags\t\t: fpu svm sse\n\n"
         )
     };
-    write(root, "proc/cpuinfo", &[cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)].concat());
-    let facts = collect(&Tree::new(root), Path::new("/nowhere"), None, None);
+    fake.file("proc/cpuinfo", &[cpu(0, 0), cpu(1, 0), cpu(2, 1), cpu(3, 1)].concat());
+    let facts = collected(&fake);
     assert_eq!(facts.system.uuid.map(|uuid| uuid.to_string()).as_deref(), Some("01020304-0506-0708-090a-0b0c0d0e0f10"));
     assert_eq!((facts.system.serial.as_str(), facts.system.uptime_s), ("S1", 4711));
     assert_eq!((facts.cpu.sockets, facts.cpu.cores, facts.cpu.threads), (1, 2, 4));
@@ -56,17 +52,16 @@ fn a_machine_tells_its_identity_processors_and_memory() {
 
 #[test]
 fn pci_functions_follow_their_links() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let root = dir.path();
+    let fake = machine();
     let device = "sys/devices/pci0000:00/0000:01:00.0";
     for (name, text) in [("vendor", "0x10de\n"), ("device", "0x2330\n"), ("class", "0x030200\n"), ("numa_node", "-1\n")]
     {
-        write(root, &format!("{device}/{name}"), text);
+        fake.file(&format!("{device}/{name}"), text);
     }
-    link(root, &format!("{device}/driver"), "../../../bus/pci/drivers/vfio-pci");
-    link(root, &format!("{device}/iommu_group"), "../../../kernel/iommu_groups/17");
-    link(root, "sys/bus/pci/devices/0000:01:00.0", "../../../devices/pci0000:00/0000:01:00.0");
-    let pci = collect(&Tree::new(root), Path::new("/nowhere"), None, None).pci;
+    fake.link(&format!("{device}/driver"), "../../../bus/pci/drivers/vfio-pci");
+    fake.link(&format!("{device}/iommu_group"), "../../../kernel/iommu_groups/17");
+    fake.link("sys/bus/pci/devices/0000:01:00.0", "../../../devices/pci0000:00/0000:01:00.0");
+    let pci = collected(&fake).pci;
     assert_eq!(pci.len(), 1);
     assert_eq!((pci[0].vendor.as_str(), pci[0].device.as_str(), pci[0].class.as_str()), ("10de", "2330", "0302"));
     assert_eq!(pci[0].driver.as_deref(), Some("vfio-pci"));
@@ -74,39 +69,37 @@ fn pci_functions_follow_their_links() {
 }
 
 #[test]
-fn only_whole_disks_count() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let root = dir.path();
+fn only_whole_disks_are_listed() {
+    let fake = machine();
     for name in ["loop0", "ram0", "zram0", "dm-0", "md0", "sr0", "nvme0c1n1", "nvme0n1", "sda", "vda", "mmcblk0"] {
-        write(root, &format!("sys/block/{name}/size"), "2048\n");
+        fake.file(&format!("sys/block/{name}/size"), "2048\n");
     }
-    write(root, "sys/block/nvme0n1/wwid", "eui.0025\n");
-    write(root, "sys/block/nvme0n1/device/serial", "  N1  \n");
-    write(root, "sys/block/sda/queue/rotational", "1\n");
-    let disks = collect(&Tree::new(root), Path::new("/nowhere"), None, None).disks;
+    fake.file("sys/block/nvme0n1/wwid", "eui.0025\n");
+    fake.file("sys/block/nvme0n1/device/serial", "  N1  \n");
+    fake.file("sys/block/sda/queue/rotational", "1\n");
+    let disks = collected(&fake).disks;
     let names: Vec<&str> = disks.iter().map(|disk| disk.name.as_str()).collect();
     assert_eq!(names, ["mmcblk0", "nvme0n1", "sda", "vda"]);
     assert_eq!((disks[1].wwid.as_deref(), disks[1].serial.as_deref()), (Some("eui.0025"), Some("N1")));
     assert_eq!((disks[2].bytes, disks[2].rotational, disks[1].rotational), (1_048_576, true, false));
 }
 
-fn nics(root: &Path) {
+fn nics(fake: &Fake) {
     for (name, mac) in [("eth0", "52:54:00:00:00:02"), ("eth1", "52:54:00:00:00:01"), ("br0", "52:54:00:00:00:00")] {
-        write(root, &format!("sys/class/net/{name}/address"), mac);
+        fake.file(&format!("sys/class/net/{name}/address"), mac);
     }
     for name in ["eth0", "eth1"] {
-        link(root, &format!("sys/class/net/{name}/device"), "../../../0000:00:03.0");
+        fake.link(&format!("sys/class/net/{name}/device"), "../../../0000:00:03.0");
     }
 }
 
 #[test]
-fn only_interfaces_with_a_device_count_and_their_addresses_are_found() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let root = dir.path();
-    nics(root);
-    write(root, "sys/class/net/eth0/carrier", "1\n");
-    write(root, "sys/class/net/eth0/speed", "-1\n");
-    write(root, "sys/class/net/eth1/bonding_slave/perm_hwaddr", "52:54:00:00:00:09");
+fn physical_interfaces_are_listed_with_their_addresses() {
+    let fake = machine();
+    nics(&fake);
+    fake.file("sys/class/net/eth0/carrier", "1\n");
+    fake.file("sys/class/net/eth0/speed", "-1\n");
+    fake.file("sys/class/net/eth1/bonding_slave/perm_hwaddr", "52:54:00:00:00:09");
     let header = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
     let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
     let row = |name: &str, net: [u8; 4], mask: [u8; 4]| format!("{name} {} 0 1 0 0 0 {} 0 0 0\n", le(net), le(mask));
@@ -115,11 +108,11 @@ fn only_interfaces_with_a_device_count_and_their_addresses_are_found() {
         row("eth1", [10, 0, 0, 0], [255, 0, 0, 0]),
         row("eth0", [10, 77, 0, 0], [255, 255, 255, 0]),
     ];
-    write(root, "proc/net/route", &format!("{header}{}", routes.concat()));
+    fake.file("proc/net/route", &format!("{header}{}", routes.concat()));
     let own = "  |-- 10.77.0.5\n   /32 host LOCAL\n  |-- 10.77.0.255\n   /32 link BROADCAST\n  |-- 127.0.0.1\n   /32 host LOCAL\n";
-    write(root, "proc/net/fib_trie", &own.repeat(2));
-    write(root, "proc/net/if_inet6", "fe80000000000000505400fffe000002 02 40 20 80     eth0\n");
-    let nics = collect(&Tree::new(root), Path::new("/nowhere"), None, None).nics;
+    fake.file("proc/net/fib_trie", &own.repeat(2));
+    fake.file("proc/net/if_inet6", "fe80000000000000505400fffe000002 02 40 20 80     eth0\n");
+    let nics = collected(&fake).nics;
     assert_eq!(nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
     let expected: Vec<IpAddr> = ["10.77.0.5", "fe80::5054:ff:fe00:2"].iter().map(|a| a.parse().expect("ip")).collect();
     assert_eq!(nics[0].addresses, expected);
@@ -128,28 +121,28 @@ fn only_interfaces_with_a_device_count_and_their_addresses_are_found() {
 }
 
 #[test]
-fn the_node_id_is_that_of_the_same_hardware_seen_elsewhere() {
-    let dir = tempfile::tempdir().expect("a folder");
-    nics(dir.path());
-    let weak = hardware(&Tree::new(dir.path())).basis(&Default::default()).expect("a MAC");
+fn node_id_is_derived_from_mac_and_uuid() {
+    let fake = machine();
+    nics(&fake);
+    let weak = hardware(&fake.tree).basis(&Default::default()).expect("a MAC");
     assert_eq!(weak.to_string(), "mac:52:54:00:00:00:01");
-    dmi(dir.path());
-    let basis = hardware(&Tree::new(dir.path())).basis(&Default::default()).expect("a UUID");
+    dmi(&fake);
+    let basis = hardware(&fake.tree).basis(&Default::default()).expect("a UUID");
     assert_eq!(basis.to_string(), "uuid:01020304-0506-0708-090a-0b0c0d0e0f10");
 }
 
 #[test]
-fn a_tree_of_thousands_is_bounded_and_an_empty_one_gives_empty_facts() {
-    let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(collect(&Tree::new(dir.path()), Path::new("/nowhere"), None, None).pci, Vec::new());
+fn facts_of_large_tree_are_bounded_and_of_empty_tree_empty() {
+    let fake = machine();
+    assert_eq!(collected(&fake).pci, Vec::new());
     for n in 0..MAX_DEVICES + 5 {
-        fs::create_dir_all(dir.path().join(format!("sys/bus/pci/devices/{n:05}"))).expect("made");
+        fake.folder(&format!("sys/bus/pci/devices/{n:05}"));
     }
-    assert_eq!(collect(&Tree::new(dir.path()), Path::new("/nowhere"), None, None).pci.len(), MAX_DEVICES);
+    assert_eq!(collected(&fake).pci.len(), MAX_DEVICES);
 }
 
 #[test]
-fn this_very_machine_can_be_read() {
+fn facts_of_this_machine_are_complete() {
     let facts = collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None);
     assert!(facts.cpu.threads > 0 && facts.memory.total_kib > 0);
     assert!(serde_json::to_string(&facts).expect("plain").len() < meshd_proto::MAX_MESSAGE);
@@ -158,18 +151,16 @@ fn this_very_machine_can_be_read() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn junk_in_every_file_never_panics(junk: Vec<u8>, text in "\\PC{0,80}") {
-        let dir = tempfile::tempdir().expect("a folder");
-        let root = dir.path();
-        nics(root);
+    fn arbitrary_file_contents_never_panic(junk: Vec<u8>, text in "\\PC{0,80}") {
+        let fake = machine();
+        nics(&fake);
         for path in ["proc/cpuinfo", "proc/meminfo", "proc/uptime", "proc/net/route", "proc/net/fib_trie",
             "proc/net/if_inet6", "etc/os-release", "sys/class/dmi/id/product_uuid", "sys/block/sda/size",
             "sys/class/net/eth0/speed", "sys/bus/pci/devices/x/vendor"] {
-            write(root, path, &text);
-            let full = root.join(path);
-            collect(&Tree::new(root), Path::new("/nowhere"), None, None);
-            fs::write(full, &junk).expect("written");
+            fake.file(path, &text);
+            collected(&fake);
+            fake.raw(path, &junk);
         }
-        collect(&Tree::new(root), Path::new("/nowhere"), None, None);
+        collected(&fake);
     }
 }

@@ -15,16 +15,14 @@ use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::W
 /// The central node answers small requests at once, but it may be restarting.
 const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(15), response: Duration::from_secs(30) };
 
-/// Address of the central node, and the TLS configuration with the certificate of this node.
+/// The central node, and the TLS configuration with the certificate of this node.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Address of the central node.
     pub config: AgentConfig,
-    /// Certificate of this node, and the authorities that it trusts.
     pub tls: Arc<ClientConfig>,
 }
 
-/// Why a call failed.
+/// An error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The central node rejects the certificate or token.
@@ -33,22 +31,22 @@ pub enum CallError {
     /// The certificate of the central node is not trusted.
     #[error("stale_ca: {0}")]
     StaleCa(String),
-    /// No usable answer: unreachable, busy, broken connection.
+    /// No usable response: unreachable, busy, broken connection.
     #[error("{0}")]
-    Lost(String),
+    Failed(String),
 }
 
 impl From<ClientError> for CallError {
     fn from(error: ClientError) -> Self {
         match error.tls_error() {
             Some(rustls::Error::InvalidCertificate(_)) => CallError::StaleCa(format!(
-                "{error}; it is another central node, or its authority was replaced while this node was away: boot this node \
-                 again, or give its agent a new token"
+                "{error}; another central node answered, or its certificate authority was replaced: reboot this node, or install \
+                 a new ticket"
             )),
             Some(rustls::Error::AlertReceived(alert)) if rejects_certificate(*alert) => {
                 CallError::Refused(format!("our certificate ({alert:?})"))
             }
-            _ => CallError::Lost(error.to_string()),
+            _ => CallError::Failed(error.to_string()),
         }
     }
 }
@@ -69,54 +67,50 @@ fn rejects_certificate(alert: AlertDescription) -> bool {
     )
 }
 
-fn client(config: &AgentConfig, tls: Arc<ClientConfig>) -> Result<Client, CallError> {
-    let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Lost(error.to_string()))?;
-    let (host, port) = (config.central.to_string(), config.port);
-    Ok(Client { endpoint: meshd_client::Endpoint::Tls { host, port, name, config: tls }, timeouts: TIMEOUTS })
+fn client(endpoint: &Endpoint) -> Result<Client, CallError> {
+    let name = ServerName::try_from(meshd_proto::SERVER_NAME).map_err(|error| CallError::Failed(error.to_string()))?;
+    let (host, port) = (endpoint.config.central.to_string(), endpoint.config.port);
+    let endpoint = meshd_client::Endpoint::Tls { host, port, name, config: endpoint.tls.clone() };
+    Ok(Client { endpoint, timeouts: TIMEOUTS })
 }
 
-/// Sends a request and reads the answer. 401 is a rejection; any other error may be retried.
+/// Posts a request and parses the response. 401 is a rejection; any other error may be retried.
 pub async fn post<Q: Serialize, A: DeserializeOwned>(
-    config: &AgentConfig,
-    tls: Arc<ClientConfig>,
+    endpoint: &Endpoint,
     path: &str,
     request: &Q,
 ) -> Result<A, CallError> {
-    let broken = |error: &dyn std::fmt::Display| CallError::Lost(format!("the answer is no answer: {error}"));
-    let body = serde_json::to_vec(request).map_err(|error| broken(&error))?;
+    let invalid = |error: &dyn std::fmt::Display| CallError::Failed(format!("invalid request or response: {error}"));
+    let body = serde_json::to_vec(request).map_err(|error| invalid(&error))?;
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
         .header(header::HOST, meshd_proto::SERVER_NAME)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))
-        .map_err(|error| broken(&error))?;
-    let response = client(config, tls)?.send(request).await?;
+        .map_err(|error| invalid(&error))?;
+    let response = client(endpoint)?.send(request).await?;
     let status = response.status();
     let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
-    let body = body.map_err(|_| CallError::Lost("no answer in time".into()))??;
+    let body = body.map_err(|_| CallError::Failed("no response: timeout".into()))??;
     match status {
-        StatusCode::OK => serde_json::from_slice(&body).map_err(|error| broken(&error)),
-        StatusCode::UNAUTHORIZED => Err(CallError::Refused(message(&body, status))),
-        other => Err(CallError::Lost(message(&body, other))),
+        StatusCode::OK => serde_json::from_slice(&body).map_err(|error| invalid(&error)),
+        StatusCode::UNAUTHORIZED => Err(CallError::Refused(error_text(&body, status))),
+        other => Err(CallError::Failed(error_text(&body, other))),
     }
 }
 
-/// The answer to a request for a piece of a file.
+/// The response to a request for a byte range of a file.
 pub enum Piece {
     /// The requested byte range and the total file size.
-    Body {
-        body: Body,
-        /// Total file size.
-        of: u64,
-    },
+    Body { body: Body, total: u64 },
     /// The file ends before the range.
-    Beyond,
-    /// The node may not have the file, with the cause.
-    None(String),
+    PastEnd,
+    /// The file does not exist or the node has no access, with the cause.
+    Unavailable(String),
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub struct Body(ResponseBody);
 
 impl Body {
@@ -124,7 +118,7 @@ impl Body {
     pub async fn next(&mut self) -> Result<Option<Bytes>, CallError> {
         loop {
             let frame = timeout(TIMEOUTS.response, self.0.frame()).await;
-            let Some(frame) = frame.map_err(|_| CallError::Lost("nothing comes any more".into()))? else {
+            let Some(frame) = frame.map_err(|_| CallError::Failed("no data: timeout".into()))? else {
                 return Ok(None);
             };
             // Skip trailers.
@@ -136,33 +130,28 @@ impl Body {
 }
 
 /// Requests a half-open byte range of a file. 401 is a rejection.
-pub async fn piece(
-    config: &AgentConfig,
-    tls: Arc<ClientConfig>,
-    path: &str,
-    range: (u64, u64),
-) -> Result<Piece, CallError> {
+pub async fn piece(endpoint: &Endpoint, path: &str, range: (u64, u64)) -> Result<Piece, CallError> {
     let request = Request::builder()
         .uri(path)
         .header(header::HOST, meshd_proto::SERVER_NAME)
         .header(header::RANGE, format!("bytes={}-{}", range.0, range.1.saturating_sub(1)))
         .body(Full::<Bytes>::default())
-        .map_err(|error| CallError::Lost(error.to_string()))?;
-    let response = client(config, tls)?.send(request).await?;
+        .map_err(|error| CallError::Failed(error.to_string()))?;
+    let response = client(endpoint)?.send(request).await?;
     let status = response.status();
     let header = response.headers().get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok());
     match (status, content_range(header.unwrap_or_default())) {
-        (StatusCode::PARTIAL_CONTENT, Some((first, of))) if first == range.0 => {
-            Ok(Piece::Body { body: Body(response.into_body()), of })
+        (StatusCode::PARTIAL_CONTENT, Some((first, total))) if first == range.0 => {
+            Ok(Piece::Body { body: Body(response.into_body()), total })
         }
-        (StatusCode::RANGE_NOT_SATISFIABLE, _) => Ok(Piece::Beyond),
+        (StatusCode::RANGE_NOT_SATISFIABLE, _) => Ok(Piece::PastEnd),
         (status, _) => {
             let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
-            let reason = message(&body.ok().and_then(Result::ok).unwrap_or_default(), status);
+            let reason = error_text(&body.ok().and_then(Result::ok).unwrap_or_default(), status);
             match status {
                 StatusCode::UNAUTHORIZED => Err(CallError::Refused(reason)),
-                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::None(reason)),
-                _ => Err(CallError::Lost(reason)),
+                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::Unavailable(reason)),
+                _ => Err(CallError::Failed(reason)),
             }
         }
     }
@@ -170,53 +159,52 @@ pub async fn piece(
 
 /// Parses `bytes 0-99/1000`: first byte and total size.
 fn content_range(text: &str) -> Option<(u64, u64)> {
-    let (range, of) = text.strip_prefix("bytes ")?.split_once('/')?;
-    Some((range.split_once('-')?.0.parse().ok()?, of.parse().ok()?))
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    Some((range.split_once('-')?.0.parse().ok()?, total.parse().ok()?))
 }
 
 /// Opens a WebSocket. 401 is a rejection.
-pub async fn open(config: &AgentConfig, tls: Arc<ClientConfig>, path: &str) -> Result<Socket, CallError> {
+pub async fn open(endpoint: &Endpoint, path: &str) -> Result<Socket, CallError> {
     let request = format!("wss://{}{path}", meshd_proto::SERVER_NAME);
-    let request = request.into_client_request().map_err(|error| CallError::Lost(error.to_string()))?;
+    let request = request.into_client_request().map_err(|error| CallError::Failed(error.to_string()))?;
     let limits = WebSocketConfig::default()
         .read_buffer_size(16 * 1024)
         .max_message_size(Some(meshd_proto::MAX_MESSAGE))
         .max_frame_size(Some(meshd_proto::MAX_MESSAGE));
-    client(config, tls)?.web_socket(request, limits).await.map_err(|error| match error {
+    client(endpoint)?.web_socket(request, limits).await.map_err(|error| match error {
         ClientError::Rejected { status: StatusCode::UNAUTHORIZED, body } => {
-            CallError::Refused(message(&body, StatusCode::UNAUTHORIZED))
+            CallError::Refused(error_text(&body, StatusCode::UNAUTHORIZED))
         }
-        ClientError::Rejected { status, body } => CallError::Lost(message(&body, status)),
+        ClientError::Rejected { status, body } => CallError::Failed(error_text(&body, status)),
         other => other.into(),
     })
 }
 
-fn message(body: &[u8], status: StatusCode) -> String {
+fn error_text(body: &[u8], status: StatusCode) -> String {
     let body = serde_json::from_slice::<ErrorBody>(body);
     body.map_or_else(|_| status.to_string(), |body| format!("{}: {}", body.code, body.message))
 }
 
 /// A parsed message of the link.
 #[derive(Debug, PartialEq)]
-pub enum LinkRead {
-    /// A known message.
+pub enum ParsedMessage {
     Message(FromCentral),
-    /// An order of an unknown action, which must be answered.
+    /// An order of an unknown action. The agent must refuse it.
     UnknownAction(ActionId),
     /// An unknown or invalid message.
-    Unreadable,
+    Invalid,
 }
 
 /// Parses a message of the link.
-pub fn read(text: &str) -> LinkRead {
+pub fn parse(text: &str) -> ParsedMessage {
     if let Ok(message) = serde_json::from_str(text) {
-        return LinkRead::Message(message);
+        return ParsedMessage::Message(message);
     }
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
     let id = value.get("task").and_then(serde_json::Value::as_u64);
     match (value.get("kind").and_then(serde_json::Value::as_str), id) {
-        (Some("task"), Some(id)) => LinkRead::UnknownAction(ActionId(id)),
-        _ => LinkRead::Unreadable,
+        (Some("task"), Some(id)) => ParsedMessage::UnknownAction(ActionId(id)),
+        _ => ParsedMessage::Invalid,
     }
 }
 
@@ -226,16 +214,19 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn action_of_a_later_version_is_told_from_nonsense() {
+    fn action_of_a_later_version_is_an_unknown_action() {
         let later = r#"{"kind":"task","task":7,"node":"00000001","expires_at":"2026-01-31T12:00:00Z",
             "action":{"action":"make_coffee"}}"#;
-        assert_eq!(read(later), LinkRead::UnknownAction(ActionId(7)));
-        assert!(matches!(read(&later.replace("make_coffee", "reboot")), LinkRead::Message(FromCentral::Action(_))));
-        assert_eq!(read(r#"{"kind":"later"}"#), LinkRead::Unreadable);
+        assert_eq!(parse(later), ParsedMessage::UnknownAction(ActionId(7)));
+        assert!(matches!(
+            parse(&later.replace("make_coffee", "reboot")),
+            ParsedMessage::Message(FromCentral::Action(_))
+        ));
+        assert_eq!(parse(r#"{"kind":"later"}"#), ParsedMessage::Invalid);
     }
 
     #[test]
-    fn a_range_is_read_as_servers_write_it() {
+    fn content_range_of_a_server_is_parsed() {
         assert_eq!(content_range("bytes 5-9/1000"), Some((5, 1000)));
         for text in ["", "bytes */1000", "bytes 5-9/*", "5-9/10", "bytes -9/10"] {
             assert_eq!(content_range(text), None, "{text}");
@@ -244,8 +235,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn junk_never_panics(text in "\\PC{0,200}|\\{\"kind\":\"task\",\"task\":.{0,20}\\}") {
-            let _ = (read(&text), content_range(&text));
+        fn arbitrary_text_never_panics(text in "\\PC{0,200}|\\{\"kind\":\"task\",\"task\":.{0,20}\\}") {
+            let _ = (parse(&text), content_range(&text));
         }
     }
 }

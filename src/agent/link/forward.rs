@@ -1,4 +1,4 @@
-//! Forwards a byte stream to the central node, one acknowledged piece at a time. Without acknowledgement the source waits; nothing is dropped.
+//! Forwards a byte stream to the central node, one acknowledged piece at a time. Backpressure: the source waits for the acknowledgement.
 
 use meshd_proto::task::{MAX_PIECE, Piece};
 use std::{collections::BTreeMap, time::Duration};
@@ -8,42 +8,41 @@ use tokio::{
     time::timeout,
 };
 
-/// A piece without acknowledgement is sent again after this time.
+/// A piece without acknowledgement is repeated after this time.
 const REPEAT_AFTER: Duration = Duration::from_secs(10);
 
-/// Acknowledged offset of each stream, and a counter of welcomes: each welcome repeats unacknowledged pieces.
+/// Acknowledged offset of each stream. Each welcome repeats unacknowledged pieces.
 #[derive(Clone, Debug)]
 pub struct AckedOffsets<S> {
-    upto: BTreeMap<S, u64>,
+    offsets: BTreeMap<S, u64>,
     welcomes: u64,
 }
 
 impl<S> Default for AckedOffsets<S> {
     fn default() -> Self {
-        AckedOffsets { upto: BTreeMap::new(), welcomes: 0 }
+        AckedOffsets { offsets: BTreeMap::new(), welcomes: 0 }
     }
 }
 
 impl<S: Ord> AckedOffsets<S> {
-    /// The central node stored a stream up to an offset.
+    /// Records that the central node stored a stream up to an offset.
     pub fn acknowledge(&mut self, stream: S, upto: u64) {
-        let known = self.upto.entry(stream).or_default();
-        *known = upto.max(*known);
+        let acknowledged = self.offsets.entry(stream).or_default();
+        *acknowledged = upto.max(*acknowledged);
     }
 
-    /// The central node welcomed a new link.
+    /// Records the welcome of a new link.
     pub fn welcome(&mut self) {
         self.welcomes += 1;
     }
 
-    fn has(&self, stream: &S, upto: u64) -> bool {
-        self.upto.get(stream).is_some_and(|acked| *acked >= upto)
+    fn includes(&self, stream: &S, upto: u64) -> bool {
+        self.offsets.get(stream).is_some_and(|acked| *acked >= upto)
     }
 }
 
-/// Forwards until the end of `from`. Returns when everything is acknowledged, or nobody receives.
-///
-/// `message` makes the message of a piece from its offset in the stream, in bytes.
+/// Forwards until the end of `from`. Returns when every piece is acknowledged, or the receiver is closed. `message` builds the message of a
+/// piece from its byte offset.
 pub async fn forward<S: Copy + Ord, M>(
     stream: S,
     mut from: impl AsyncRead + Unpin,
@@ -51,26 +50,27 @@ pub async fn forward<S: Copy + Ord, M>(
     mut acked: watch::Receiver<AckedOffsets<S>>,
     message: impl Fn(u64, Piece) -> M,
 ) {
-    let mut at = 0;
+    let mut offset = 0;
     let mut buffer = vec![0; MAX_PIECE];
-    // An error ends the stream like its end.
+    // A read error ends the stream.
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let bytes = buffer.get(..length).unwrap_or_default().to_vec();
-        let end = at + bytes.len() as u64;
+        let end = offset + bytes.len() as u64;
         let piece = Piece::of(bytes);
         loop {
             let welcomes = acked.borrow_and_update().welcomes;
-            if messages.send(message(at, piece.clone())).await.is_err() {
+            if messages.send(message(offset, piece.clone())).await.is_err() {
                 return;
             }
-            let changed = acked.wait_for(|acked| acked.has(&stream, end) || acked.welcomes != welcomes);
-            match timeout(REPEAT_AFTER, changed).await.map(|changed| changed.map(|acked| acked.has(&stream, end))) {
+            let changed = acked.wait_for(|acked| acked.includes(&stream, end) || acked.welcomes != welcomes);
+            match timeout(REPEAT_AFTER, changed).await.map(|changed| changed.map(|acked| acked.includes(&stream, end)))
+            {
                 Ok(Ok(true)) => break,
                 Ok(Err(_)) => return,
-                // The central node could not store it, or has just reconnected.
+                // Repeat: timeout, or a new link.
                 Ok(Ok(false)) | Err(_) => {}
             }
         }
-        at = end;
+        offset = end;
     }
 }

@@ -1,9 +1,9 @@
-//! The private key of this node, which never leaves it, and its certificate. Both are in tmpfs: they survive a restart of the agent, not of
-//! the machine.
+//! Private key and certificate of this node. Both are in tmpfs: they survive a restart of the agent, not of the machine. The key never
+//! leaves the node.
 
 use crate::{
     files::{self, FileError},
-    link_state::Life,
+    link_state::Validity,
 };
 use meshd_proto::EnrolResponse;
 use meshd_types::{Digest, NodeId, Timestamp};
@@ -16,28 +16,24 @@ use rustls::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, DirBuilder},
-    os::unix::fs::DirBuilderExt as _,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-/// File of learned roots in the state folder.
+/// File of received roots in the state folder.
 const ROOTS: &str = "roots.json";
 
-/// An error of keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The CA certificate of the overlay.
-    #[error("{} holds no certificate authority; reboot the node to get a fresh overlay", .0.display())]
+    #[error("{} contains no CA certificate; reboot the node to get a new overlay", .0.display())]
     Authority(PathBuf),
-    /// The cryptographic library.
-    #[error("cannot make the node's key or request")]
+    #[error("cannot create the key or certificate request of the node")]
     Key(#[from] rcgen::Error),
-    /// TLS rejects the configuration.
-    #[error("TLS does not take the node's key and certificate")]
+    #[error("invalid key or certificate of the node")]
     Tls(#[from] rustls::Error),
 }
 
@@ -49,47 +45,45 @@ struct StoredCertificate {
     expires_at: Timestamp,
 }
 
-/// Stored roots that were learned over the link. They replace the given roots beside which they were learned; a newer overlay or ticket
-/// takes precedence.
+/// Roots that the central node sent over the link. They replace the roots of the overlay or ticket that `configured` identifies; a newer
+/// overlay or ticket takes precedence.
 #[derive(Serialize, Deserialize)]
-struct Learned {
-    beside: Digest,
+struct ReceivedRoots {
+    #[serde(rename = "beside")]
+    configured: Digest,
     roots_pem: String,
 }
 
-/// Key, certificate and trusted roots.
 pub struct Keys {
     folder: PathBuf,
     node: NodeId,
     key: KeyPair,
-    /// Roots of the overlay or ticket.
-    given: Digest,
+    /// Digest of the roots of the overlay or ticket.
+    configured_roots: Digest,
     roots_pem: String,
     roots: Arc<RootCertStore>,
     certificate: Option<Vec<CertificateDer<'static>>>,
 }
 
 impl Keys {
-    /// Opens the state folder, or makes it with a new key. Returns the validity of a usable certificate; ignores a damaged one or one of
-    /// another node.
-    ///
-    /// `given` are the roots of the overlay or ticket; without them the roots in `ca_file` count.
+    /// Opens the state folder, or creates it with a new key. Returns the validity of a usable certificate; ignores an invalid one or one of
+    /// another node. `configured` are the roots of the overlay or ticket; the default are the roots in `ca_file`.
     pub fn open(
         folder: &Path,
-        given: Option<&str>,
+        configured: Option<&str>,
         ca_file: &Path,
         node: NodeId,
-    ) -> Result<(Self, Option<Life>), KeyError> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|source| FileError::Write { path: folder.to_owned(), source })?;
-        let given = given.map_or_else(|| files::read(ca_file), |given| Ok(given.to_owned()))?;
-        let given_roots = roots(&given).ok_or_else(|| KeyError::Authority(ca_file.to_owned()))?;
-        let beside = Digest::of(given.as_bytes());
-        let (roots_pem, roots) = learned(&folder.join(ROOTS), beside).unwrap_or((given, given_roots));
+    ) -> Result<(Self, Option<Validity>), KeyError> {
+        files::create_private_folder(folder)?;
+        let pem = configured.map_or_else(|| files::read(ca_file), |pem| Ok(pem.to_owned()))?;
+        let default_roots = parse_roots(&pem).ok_or_else(|| KeyError::Authority(ca_file.to_owned()))?;
+        let configured_roots = Digest::of(pem.as_bytes());
+        let received = received_roots(&folder.join(ROOTS), configured_roots);
+        let (roots_pem, roots) = received.unwrap_or((pem, default_roots));
         let key_path = folder.join("node.key");
-        let old = files::read(&key_path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
-        let is_new = old.is_none();
-        let key = match old {
+        let stored_key = files::read(&key_path).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+        let is_new = stored_key.is_none();
+        let key = match stored_key {
             Some(key) => key,
             None => {
                 let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -101,49 +95,49 @@ impl Keys {
             folder: folder.to_owned(),
             node,
             key,
-            given: beside,
+            configured_roots,
             roots_pem,
             roots: Arc::new(roots),
             certificate: None,
         };
-        let kept = files::read(&keys.certificate_path()).ok().filter(|_| !is_new);
-        let kept = kept
+        let stored = files::read(&keys.certificate_path()).ok().filter(|_| !is_new);
+        let stored = stored
             .and_then(|text| serde_json::from_str::<StoredCertificate>(&text).ok())
-            .filter(|kept| kept.node == node);
-        let life = kept.and_then(|kept| {
-            keys.certificate = Some(chain(&kept.certificate_pem)?);
+            .filter(|stored| stored.node == node);
+        let validity = stored.and_then(|stored| {
+            keys.certificate = Some(parse_chain(&stored.certificate_pem)?);
             // Otherwise only the central node would detect a certificate of another key.
             keys.tls().ok()?;
-            Some(Life { renew_at: kept.renew_at, expires_at: kept.expires_at })
+            Some(Validity { renew_at: stored.renew_at, expires_at: stored.expires_at })
         });
-        if life.is_none() {
+        if validity.is_none() {
             keys.certificate = None;
         }
-        Ok((keys, life))
+        Ok((keys, validity))
     }
 
-    /// Makes a certificate request. The central node decides the contents of the certificate.
+    /// Creates a certificate request. The central node decides the contents of the certificate.
     pub fn request(&self) -> Result<String, KeyError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         Ok(params.serialize_request(&self.key)?.pem()?)
     }
 
-    /// Stores a certificate. It is used even if it cannot be stored.
-    pub fn keep(&mut self, response: &EnrolResponse, life: Life) -> Result<(), KeyError> {
-        let Some(chain) = chain(&response.certificate_pem) else {
+    /// Uses a certificate and stores it. A certificate that cannot be stored is used nevertheless.
+    pub fn store(&mut self, response: &EnrolResponse, validity: Validity) -> Result<(), KeyError> {
+        let Some(chain) = parse_chain(&response.certificate_pem) else {
             let detail = "the central node sent no certificate".to_owned();
             return Err(FileError::Content { path: self.certificate_path(), detail }.into());
         };
         self.certificate = Some(chain);
-        let kept = StoredCertificate {
+        let stored = StoredCertificate {
             node: self.node,
             certificate_pem: response.certificate_pem.clone(),
-            renew_at: life.renew_at,
-            expires_at: life.expires_at,
+            renew_at: validity.renew_at,
+            expires_at: validity.expires_at,
         };
-        let text = serde_json::to_string(&kept).unwrap_or_default();
-        Ok(files::replace_soon(&self.certificate_path(), &text)?)
+        let text = serde_json::to_string(&stored).unwrap_or_default();
+        Ok(files::replace_unsynced(&self.certificate_path(), &text)?)
     }
 
     /// Replaces the trusted roots.
@@ -152,16 +146,15 @@ impl Keys {
             return Ok(());
         }
         let path = self.folder.join(ROOTS);
-        self.roots = Arc::new(roots(roots_pem).ok_or_else(|| KeyError::Authority(path.clone()))?);
+        self.roots = Arc::new(parse_roots(roots_pem).ok_or_else(|| KeyError::Authority(path.clone()))?);
         self.roots_pem = roots_pem.to_owned();
-        let learned = Learned { beside: self.given, roots_pem: roots_pem.to_owned() };
-        Ok(files::replace_soon(&path, &serde_json::to_string(&learned).unwrap_or_default())?)
+        let received = ReceivedRoots { configured: self.configured_roots, roots_pem: roots_pem.to_owned() };
+        Ok(files::replace_unsynced(&path, &serde_json::to_string(&received).unwrap_or_default())?)
     }
 
-    /// Deletes the certificate.
     pub fn drop_certificate(&mut self) {
         self.certificate = None;
-        // If the file remains, the central node rejects it again after a restart.
+        // A file that remains is harmless: the central node rejects the certificate again.
         let _ = fs::remove_file(self.certificate_path());
     }
 
@@ -186,23 +179,23 @@ impl Keys {
     }
 }
 
-/// Parses roots; `None` if there is none.
-fn roots(pem: &str) -> Option<RootCertStore> {
+/// Returns `None` if the text contains no valid certificate.
+fn parse_roots(pem: &str) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in chain(pem)? {
+    for certificate in parse_chain(pem)? {
         roots.add(certificate).ok()?;
     }
     Some(roots)
 }
 
-fn learned(path: &Path, beside: Digest) -> Option<(String, RootCertStore)> {
-    let learned: Learned = serde_json::from_str(&files::read(path).ok()?).ok()?;
-    let roots = roots(&learned.roots_pem).filter(|_| learned.beside == beside)?;
-    Some((learned.roots_pem, roots))
+fn received_roots(path: &Path, configured: Digest) -> Option<(String, RootCertStore)> {
+    let received: ReceivedRoots = serde_json::from_str(&files::read(path).ok()?).ok()?;
+    let roots = parse_roots(&received.roots_pem).filter(|_| received.configured == configured)?;
+    Some((received.roots_pem, roots))
 }
 
-/// Parses certificates; `None` if there is none.
-fn chain(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
+/// Returns `None` if the text contains no valid certificate.
+fn parse_chain(pem: &str) -> Option<Vec<CertificateDer<'static>>> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     chain.ok().filter(|chain| !chain.is_empty())
 }

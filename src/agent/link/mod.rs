@@ -1,9 +1,9 @@
 //! The connection to the central node.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `boot_log` | the log of this boot: kernel messages and the system log |
-//! | `call` | TLS, one POST, or a WebSocket; the agent only dials out |
+//! | `boot_log` | the log of this boot: kernel messages and system log |
+//! | `call` | POST and WebSocket over TLS; the agent only dials out |
 //! | `forward` | forwards output and logs, one acknowledged piece at a time |
 //! | `keys` | the node's private key and its certificate |
 

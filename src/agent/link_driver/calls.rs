@@ -1,9 +1,9 @@
 //! Runs one call to the central node at a time and returns its result as an event.
 
-use super::{Done, Driver, FACTS_PATIENCE, Kind, SEND_TIMEOUT, side_effects::source};
+use super::{Completion, ConnectionKind, Driver, FACTS_TIMEOUT, SEND_TIMEOUT, side_effects::source};
 use crate::{
     facts, files,
-    link::call::{self, CallError},
+    link::call::{self, CallError, Endpoint},
     link::keys::KeyError,
     link_state::Event,
 };
@@ -29,17 +29,16 @@ impl Driver {
     }
 
     /// Stores the token of this boot, so that a restarted agent finds it.
-    pub(super) fn keep_token(&mut self, token: Secret<String>) {
+    pub(super) fn store_token(&mut self, token: Secret<String>) {
         self.boot.token = Some(token);
-        if let Err(error) = files::keep_boot(&self.options.boot_file, &self.boot) {
-            tracing::error!(%error, cause = source(&error), "a restart of the agent will not know the new token");
+        if let Err(error) = files::store_boot(&self.options.boot_file, &self.boot) {
+            tracing::error!(%error, cause = source(&error), "cannot store the new token; a restarted agent cannot enrol");
         }
     }
 
-    /// Removes the token that was used.
     pub(super) fn forget_token(&mut self) {
         if let Err(error) = files::forget_token(&self.options.boot_file, &self.boot) {
-            tracing::error!(%error, cause = source(&error), "the used token stays in its file");
+            tracing::error!(%error, cause = source(&error), "cannot remove the used token from its file");
         }
         self.boot.token = None;
     }
@@ -49,67 +48,68 @@ impl Driver {
         self.certify(meshd_proto::RENEW_PATH, request);
     }
 
+    pub(super) fn endpoint(&self) -> Result<Endpoint, KeyError> {
+        Ok(Endpoint { config: self.config.clone(), tls: self.keys.tls()? })
+    }
+
     fn certify<Q: Serialize + Send + Sync + 'static>(&mut self, path: &'static str, request: Result<Q, KeyError>) {
-        let config = self.config.clone();
-        let prepared = request.and_then(|request| Ok((request, self.keys.tls()?)));
+        let prepared = request.and_then(|request| Ok((request, self.endpoint()?)));
         self.call(async move {
-            let (request, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
-            let response: EnrolResponse = call::post(&config, tls, path, &request).await?;
-            Ok(Done::Event(Event::Certified(response)))
+            let (request, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
+            let response: EnrolResponse = call::post(&endpoint, path, &request).await?;
+            Ok(Completion::Event(Event::Certified(response)))
         });
     }
 
     pub(super) fn open_link(&mut self) {
-        let (config, tls) = (self.config.clone(), self.keys.tls());
+        let endpoint = self.endpoint();
         self.call(async move {
-            let tls = tls.map_err(|error| CallError::Refused(error.to_string()))?;
-            Ok(Done::Open(Box::new(call::open(&config, tls, meshd_proto::LINK_PATH).await?), Kind::Link))
+            let endpoint = endpoint.map_err(|error| CallError::Refused(error.to_string()))?;
+            let socket = call::open(&endpoint, meshd_proto::LINK_PATH).await?;
+            Ok(Completion::Open(Box::new(socket), ConnectionKind::Link))
         });
     }
 
     pub(super) fn open_pending(&mut self, reason: String) {
-        tracing::warn!(reason, "asking the operator for approval: meshd node approve {}", self.config.node);
-        let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.keys.tls()?)));
+        tracing::warn!(reason, "waiting for approval; run: meshd node approve {}", self.config.node);
+        let prepared = self.keys.request().and_then(|csr_pem| Ok((csr_pem, self.endpoint()?)));
         let (config, boot, tree) = (self.config.clone(), self.boot.clone(), self.tree.clone());
         let vms = self.options.vm_dir.clone();
         self.call(async move {
-            let (csr_pem, tls) = prepared.map_err(|error| CallError::Lost(error.to_string()))?;
-            let (own, part) = (config.clone(), boot.clone());
-            let facts =
-                spawn_blocking(move || facts::collect(&tree, &vms, Some(&own), Some(&part))).await.unwrap_or_default();
+            let (csr_pem, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
             let (version, node, session) = (meshd_proto::VERSION, config.node, boot.session);
+            let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot));
+            let facts = spawn_blocking(collect).await.unwrap_or_default();
             let hello = PendingHello { version, node, session, csr_pem, facts };
-            let text = serde_json::to_string(&hello).map_err(|error| CallError::Lost(error.to_string()))?;
-            let mut socket = call::open(&config, tls, meshd_proto::PENDING_PATH).await?;
+            let text = serde_json::to_string(&hello).map_err(|error| CallError::Failed(error.to_string()))?;
+            let mut socket = call::open(&endpoint, meshd_proto::PENDING_PATH).await?;
             let sent = timeout(SEND_TIMEOUT, socket.send(Message::Text(text.into()))).await;
             match sent {
-                Ok(Ok(())) => Ok(Done::Open(Box::new(socket), Kind::Pending)),
-                Ok(Err(error)) => Err(CallError::Lost(error.to_string())),
-                Err(_) => Err(CallError::Lost("the hello did not leave in time".into())),
+                Ok(Ok(())) => Ok(Completion::Open(Box::new(socket), ConnectionKind::Pending)),
+                Ok(Err(error)) => Err(CallError::Failed(error.to_string())),
+                Err(_) => Err(CallError::Failed("cannot send the hello: timeout".into())),
             }
         });
     }
 
-    /// Collects the facts for a hello in the background. The hello is sent when they are complete, or after [`FACTS_PATIENCE`] with the
-    /// facts of the last hello.
-    pub(super) fn greet(&mut self) {
+    /// Collects the facts for a hello in the background. After [`FACTS_TIMEOUT`] the hello repeats the facts of the last one.
+    pub(super) fn collect_facts(&mut self) {
         let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
         let (vms, last) = (self.options.vm_dir.clone(), self.facts.clone());
-        let known = last.clone();
-        let collect = move || facts::collect_again(&tree, &vms, Some(&config), Some(&boot), &known);
-        // Cancelled with its connection.
+        let fallback = last.clone();
+        let collect = move || facts::collect_again(&tree, &vms, Some(&config), Some(&boot), &fallback);
+        // Closing the connection cancels this task.
         self.call = JoinSet::new();
         self.call.spawn(async move {
-            let facts = match timeout(FACTS_PATIENCE, spawn_blocking(collect)).await {
+            let facts = match timeout(FACTS_TIMEOUT, spawn_blocking(collect)).await {
                 Ok(Ok(facts)) => facts,
                 _ => last,
             };
-            Done::Facts(Box::new(facts))
+            Completion::Facts(Box::new(facts))
         });
     }
 
-    /// The hello message of a link.
-    pub(super) async fn hello(&mut self, facts: Facts) {
+    pub(super) async fn send_hello(&mut self, facts: Facts) {
         self.facts = facts.clone();
         let (node, session) = (self.config.node, self.boot.session);
         let hello = Hello { version: meshd_proto::VERSION, node, session, facts };
@@ -117,15 +117,15 @@ impl Driver {
         self.set_endpoint();
     }
 
-    fn call(&mut self, call: impl Future<Output = Result<Done, CallError>> + Send + 'static) {
+    fn call(&mut self, call: impl Future<Output = Result<Completion, CallError>> + Send + 'static) {
         self.socket = None;
         self.call = JoinSet::new();
         self.call.spawn(async {
             call.await.unwrap_or_else(|error| {
-                Done::Event(match error {
+                Completion::Event(match error {
                     CallError::Refused(_) => Event::Refused(error.to_string()),
                     CallError::StaleCa(_) => Event::StaleCa(error.to_string()),
-                    CallError::Lost(_) => Event::Lost(error.to_string()),
+                    CallError::Failed(_) => Event::ConnectionLost(error.to_string()),
                 })
             })
         });

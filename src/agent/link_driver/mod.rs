@@ -1,29 +1,29 @@
-//! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One task, one connection; slow work runs beside
-//! it and returns as an event.
+//! Passes events to the link state machine ([`super::link_state`]) and executes its actions. One task, one connection; slow work runs in
+//! the background and returns an event.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `background_thread` | a second thread for VMs and tasks |
+//! | `background_runtime` | threads for VMs |
 //! | `calls` | one call to the central node at a time |
-//! | `options` | paths of the agent, and why it cannot start |
+//! | `options` | paths of the agent, start errors |
 //! | `side_effects` | clock, randomness, log, files, reboot |
 
-mod background_thread;
+mod background_runtime;
 mod calls;
 mod side_effects;
 mod options;
 
 use self::{
-    background_thread::BackgroundThread,
-    options::places,
-    side_effects::{Outcomes, log, random, run_program, source, wall, with_ticket},
+    background_runtime::BackgroundRuntime,
+    options::host_config,
+    side_effects::{Outcomes, import_ticket, log, random, run_program, source, wall},
 };
 use super::{
     checks, facts, files,
     link::boot_log::BootLog,
-    link::call::{self, Endpoint, LinkRead, Socket},
+    link::call::{self, ParsedMessage, Socket},
     link::keys::{KeyError, Keys},
-    link_state::{Action, Event, Life, Machine, Now},
+    link_state::{Action, Event, LinkStateMachine, Now, Validity},
     nat,
     system::Tree,
     task::Tasks,
@@ -40,23 +40,20 @@ use tokio::{
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 use tokio_util::sync::CancellationToken;
 
-/// Timeout of sending a message.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a hello waits for its facts. The deadline of each source is shorter.
-const FACTS_PATIENCE: Duration = Duration::from_secs(8);
+/// Time that a hello waits for its facts. The deadline of each source is shorter.
+const FACTS_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A result of work in the background.
-enum Done {
-    /// An event for the machine.
+enum Completion {
     Event(Event),
-    /// A connection, and which kind.
-    Open(Box<Socket>, Kind),
+    Open(Box<Socket>, ConnectionKind),
     /// The content of the hello of the present link.
     Facts(Box<Facts>),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum ConnectionKind {
     Link,
     Pending,
 }
@@ -68,19 +65,19 @@ struct Driver {
     boot: BootPart,
     keys: Keys,
     started: Instant,
-    socket: Option<(Box<Socket>, Kind)>,
+    socket: Option<(Box<Socket>, ConnectionKind)>,
     /// The facts of the last hello.
     facts: Facts,
     /// The call in progress; [`Action::Close`] cancels it.
-    call: JoinSet<Done>,
+    call: JoinSet<Completion>,
     /// Checks and the reboot; never cancelled.
-    work: JoinSet<Done>,
+    work: JoinSet<Completion>,
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: VmManager,
-    _nat: nat::NatService,
-    /// The central node's clock at its last report.
-    clock: Option<checks::Reference>,
+    _nat: JoinSet<()>,
+    /// The central node's clock at the last welcome.
+    central_clock: Option<checks::CentralClock>,
     tasks: Tasks,
     boot_log: BootLog,
 }
@@ -88,24 +85,24 @@ struct Driver {
 /// Runs the agent until `shutdown`.
 ///
 /// # Errors
-/// Only at the start: files of the overlay are missing or damaged. Later errors are logged and retried.
+/// Only at the start: a file of the overlay is missing or invalid. Later errors are logged and retried.
 pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), RunError> {
     side_effects::raise_limits();
-    let options = with_ticket(options)?;
+    let options = import_ticket(options)?;
     let config = files::config(&options.config)?;
     let boot = files::boot(&options.boot_file, &config)?;
     let tree = Tree::new(&options.root);
     let ca_file = tree.path(&config.ca_file);
-    let (keys, life) = Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
-    let mut machine = Machine::new(config.node, boot.token.is_some(), life);
+    let (keys, validity) = Keys::open(&options.state_dir, boot.roots_pem.as_deref(), &ca_file, config.node)?;
+    let mut machine = LinkStateMachine::new(config.node, boot.token.is_some(), validity);
     let outcomes = Outcomes::open(&options.state_dir);
-    machine.remember(outcomes.all());
+    machine.restore(outcomes.all());
     let tasks = Tasks::open(&options.jobs_dir, &options.state_dir.join("cgroup"), config.node);
     side_effects::log_start(&config, &boot);
-    let places = places(&options, &tree, &config, &boot);
-    let background_thread = BackgroundThread::new()?;
-    let vms = background_thread.within(|| VmManager::open(places));
-    let nat = nat::NatService::start(&tree, vms.cards(), vms.given());
+    let vm_host = host_config(&options, &tree, &config, &boot);
+    let background = BackgroundRuntime::new()?;
+    let vms = background.enter(|| VmManager::open(vm_host));
+    let nat = nat::start(&tree, vms.nics(), vms.nic_addresses());
     let mut driver = Driver {
         options,
         tree,
@@ -121,7 +118,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         outcomes,
         vms,
         _nat: nat,
-        clock: None,
+        central_clock: None,
         tasks,
         boot_log: BootLog::new(),
     };
@@ -133,9 +130,9 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         let Some(event) = event else { continue };
         log(&event);
         driver.set_clock(&event);
-        driver.start_log(&event);
+        driver.start_boot_log(&event);
         let before = machine.state();
-        let actions = machine.on(driver.now(), random(), event);
+        let actions = machine.handle(driver.now(), random(), event);
         if machine.state() != before {
             tracing::info!(from = before, to = machine.state(), "state");
         }
@@ -146,7 +143,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     driver.close_connection().await;
     driver.tasks.end().await;
     driver.boot_log.end().await;
-    drop(background_thread);
+    drop(background);
     Ok(())
 }
 
@@ -155,60 +152,60 @@ impl Driver {
         Now { timer: self.started.elapsed(), wall: wall() }
     }
 
-    /// Waits for the next event; `None` if a result is no event. Cancel-safe.
+    /// Waits for the next event; `None` if a completion causes no event. Cancel-safe.
     async fn next(&mut self, deadline: Option<Duration>) -> Option<Event> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
         let due = deadline.map(|at| self.started + at);
-        let done = tokio::select! {
+        let completion = tokio::select! {
             () = async { match due { Some(due) => sleep_until(due).await, None => pending().await } } => {
                 return Some(Event::Timer);
             }
-            message = receive(&mut self.socket) => return self.read(message),
-            news = self.vms.news() => return Some(Event::Vm(news)),
-            Some(done) = self.call.join_next() => done,
-            Some(done) = self.work.join_next() => done,
+            message = receive(&mut self.socket) => return self.parse(message),
+            update = self.vms.next_update() => return Some(Event::Vm(update)),
+            Some(completion) = self.call.join_next() => completion,
+            Some(completion) = self.work.join_next() => completion,
             piece = self.boot_log.next() => return Some(Event::Log(piece)),
-            news = self.tasks.next() => return Some(Event::Task(news)),
+            update = self.tasks.next() => return Some(Event::Task(update)),
         };
-        match done {
-            Ok(Done::Event(event)) => Some(event),
-            Ok(Done::Facts(facts)) => {
-                self.hello(*facts).await;
+        match completion {
+            Ok(Completion::Event(event)) => Some(event),
+            Ok(Completion::Facts(facts)) => {
+                self.send_hello(*facts).await;
                 None
             }
-            Ok(Done::Open(socket, kind)) => {
+            Ok(Completion::Open(socket, kind)) => {
                 self.socket = Some((socket, kind));
-                (kind == Kind::Link).then_some(Event::Connected)
+                (kind == ConnectionKind::Link).then_some(Event::Connected)
             }
-            Err(error) => Some(Event::Lost(format!("a task of the agent failed: {error}"))),
+            Err(error) => Some(Event::ConnectionLost(format!("a task of the agent failed: {error}"))),
         }
     }
 
-    fn read(&mut self, message: Result<Message, String>) -> Option<Event> {
+    fn parse(&mut self, message: Result<Message, String>) -> Option<Event> {
         let kind = self.socket.as_ref().map(|(_, kind)| *kind);
         let text = match message {
             Ok(Message::Text(text)) => text,
             Ok(Message::Close(frame)) => {
                 self.socket = None;
                 let reason = frame.map(|frame| frame.reason.to_string()).unwrap_or_default();
-                return Some(Event::Lost(format!("the central node closed the connection: {reason}")));
+                return Some(Event::ConnectionLost(format!("the central node closed the connection: {reason}")));
             }
-            Ok(_) => return Some(Event::Alive),
+            Ok(_) => return Some(Event::KeepAlive),
             Err(reason) => {
                 self.socket = None;
-                return Some(Event::Lost(reason));
+                return Some(Event::ConnectionLost(reason));
             }
         };
-        if kind == Some(Kind::Pending) {
+        if kind == Some(ConnectionKind::Pending) {
             let reply = serde_json::from_str::<PendingReply>(&text).ok();
             return reply.map(Event::Pending);
         }
-        Some(match call::read(&text) {
-            LinkRead::Message(message) => Event::Heard(message),
-            LinkRead::UnknownAction(id) => Event::UnknownAction(id),
-            LinkRead::Unreadable => Event::Alive,
+        Some(match call::parse(&text) {
+            ParsedMessage::Message(message) => Event::Message(message),
+            ParsedMessage::UnknownAction(id) => Event::UnknownAction(id),
+            ParsedMessage::Invalid => Event::KeepAlive,
         })
     }
 
@@ -221,37 +218,36 @@ impl Driver {
             Action::Vm(order) => self.vms.order(order),
             Action::Console(order) => self.vms.console(order),
             Action::ReportVms => {
-                let all = FromAgent::Vm(self.vms.all());
-                self.send_message(&all).await;
+                let update = FromAgent::Vm(self.vms.full_report());
+                self.send_message(&update).await;
             }
             Action::Task(order) => self.tasks.order(order),
             Action::LogStored(stored) => self.boot_log.stored(stored),
-            Action::OutputStored(kept) => self.tasks.output_stored(kept),
+            Action::OutputStored(stored) => self.tasks.output_stored(stored),
             Action::ReportTasks => self.tasks.welcome(),
             Action::Close => {
                 self.call = JoinSet::new();
                 self.close_connection().await;
             }
             Action::ForgetToken => self.forget_token(),
-            Action::Keep(response) => {
-                let life = Life::of(&response, wall());
-                let kept = self.keys.keep(&response, life);
-                self.kept(kept, "the certificate is not kept");
+            Action::StoreCertificate(response) => {
+                let stored = self.keys.store(&response, Validity::of(&response, wall()));
+                self.update_endpoint(stored, "cannot store the certificate");
             }
-            Action::Trust(roots_pem) => {
-                let kept = self.keys.trust(&roots_pem);
-                self.kept(kept, "the new roots are not kept");
+            Action::TrustRoots(roots_pem) => {
+                let stored = self.keys.trust(&roots_pem);
+                self.update_endpoint(stored, "cannot store the new roots");
             }
-            Action::KeepToken(token) => self.keep_token(token),
+            Action::StoreToken(token) => self.store_token(token),
             Action::DropCertificate => self.keys.drop_certificate(),
-            Action::Hello => self.greet(),
+            Action::Hello => self.collect_facts(),
             Action::Heartbeat => {
                 let workloads = self.vms.workloads().saturating_add(self.tasks.count());
                 let heartbeat = Heartbeat { workloads, ..facts::heartbeat(&self.tree) };
                 self.send_message(&FromAgent::Heartbeat(heartbeat)).await;
                 self.send(Message::Ping(Bytes::new())).await;
             }
-            Action::Say(message) => {
+            Action::Send(message) => {
                 self.outcomes.store(&message);
                 self.send_message(&message).await;
                 if let FromAgent::Checks(report) = &message {
@@ -259,91 +255,91 @@ impl Driver {
                     tracing::info!(failures, warnings, "check report sent");
                 }
             }
-            Action::AskRenewal => match self.keys.request() {
+            Action::RequestRenewal => match self.keys.request() {
                 Ok(csr_pem) => self.send_message(&FromAgent::Renew { csr_pem }).await,
-                Err(error) => tracing::error!(%error, "no renewal"),
+                Err(error) => tracing::error!(%error, "cannot renew the certificate"),
             },
-            Action::Check => self.check(),
+            Action::RunChecks => self.run_checks(),
             Action::Reboot => self.reboot(),
         }
     }
 
-    /// Gives changed keys to everything that calls the central node.
-    fn kept(&self, kept: Result<(), KeyError>, otherwise: &str) {
-        if let Err(error) = kept {
-            tracing::error!(%error, cause = source(&error), "{otherwise}");
+    /// Logs a storage error. Changed keys are used even if they are not stored.
+    fn update_endpoint(&self, stored: Result<(), KeyError>, failure: &str) {
+        if let Err(error) = stored {
+            tracing::error!(%error, cause = source(&error), "{failure}");
         }
         self.set_endpoint();
     }
 
-    /// Gives the identity to the parts that call the central node themselves.
+    /// Passes the keys to the VM manager, which opens its own connections to the central node.
     fn set_endpoint(&self) {
-        match self.keys.tls() {
-            Ok(tls) => self.vms.set_endpoint(Endpoint { config: self.config.clone(), tls }),
-            Err(error) => tracing::error!(%error, "volumes cannot be fetched"),
+        match self.endpoint() {
+            Ok(endpoint) => self.vms.set_endpoint(endpoint),
+            Err(error) => tracing::error!(%error, "cannot fetch volumes"),
         }
     }
 
-    fn check(&mut self) {
-        let (tree, config, boot, clock) = (self.tree.clone(), self.config.clone(), self.boot.clone(), self.clock);
+    fn run_checks(&mut self) {
+        let (tree, config, boot, clock) =
+            (self.tree.clone(), self.config.clone(), self.boot.clone(), self.central_clock);
         let vms = self.options.vm_dir.clone();
         self.work.spawn_blocking(move || {
-            Done::Event(Event::Checked(checks::report(&tree, &vms, &config, &boot, clock, wall())))
+            Completion::Event(Event::ChecksDone(checks::report(&tree, &vms, &config, &boot, clock, wall())))
         });
     }
 
-    /// Sends the node's log to a central node that stores it.
-    fn start_log(&mut self, event: &Event) {
-        if matches!(event, Event::Heard(FromCentral::Welcome(welcome)) if welcome.logs) {
+    /// Starts to send the node's log if the central node stores logs.
+    fn start_boot_log(&mut self, event: &Event) {
+        if matches!(event, Event::Message(FromCentral::Welcome(welcome)) if welcome.logs) {
             self.boot_log.welcome(&self.tree);
         }
     }
 
-    /// Stores the time that the central node sends at the start of each link.
+    /// Stores the central node's time, which each welcome contains.
     fn set_clock(&mut self, event: &Event) {
-        let Event::Heard(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else {
+        let Event::Message(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else {
             return;
         };
-        let clock = checks::Reference::new(&self.tree, *central);
-        self.clock = Some(clock);
-        if let Err(error) = clock.keep(&self.options.state_dir) {
-            tracing::warn!(%error, cause = source(&error), "the doctor will not know the central node's time");
+        let clock = checks::CentralClock::new(&self.tree, *central);
+        self.central_clock = Some(clock);
+        if let Err(error) = clock.store(&self.options.state_dir) {
+            tracing::warn!(%error, cause = source(&error), "cannot store the central node's time for `mesh-agent doctor`");
         }
     }
 
     fn reboot(&mut self) {
-        tracing::warn!("the central node asks for a reboot");
+        tracing::warn!("rebooting: ordered by the central node");
         let arguments = self.options.reboot.clone();
         self.work.spawn(async move {
-            // The program only asks init to stop everything, including this agent, which then reports nothing more.
-            let failed = match run_program(&arguments).await {
+            // On success init stops this agent, so no event follows.
+            let failure = match run_program(&arguments).await {
                 Ok(status) if status.success() => pending().await,
-                Ok(status) => format!("{arguments:?} ended with {status}"),
-                Err(error) => format!("{arguments:?} cannot be run: {error}"),
+                Ok(status) => format!("{arguments:?} exited with {status}"),
+                Err(error) => format!("cannot run {arguments:?}: {error}"),
             };
-            Done::Event(Event::RebootFailed(failed))
+            Completion::Event(Event::RebootFailed(failure))
         });
     }
 
     async fn send_message(&mut self, message: &FromAgent) {
         match serde_json::to_string(message) {
             Ok(text) => self.send(Message::Text(text.into())).await,
-            Err(error) => tracing::error!(%error, "a message cannot be written"),
+            Err(error) => tracing::error!(%error, "cannot serialize a message"),
         }
     }
 
     async fn send(&mut self, message: Message) {
         let Some((socket, _)) = &mut self.socket else { return };
-        let failed = match timeout(SEND_TIMEOUT, socket.send(message)).await {
+        let failure = match timeout(SEND_TIMEOUT, socket.send(message)).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("cannot send: {error}"),
-            Err(_) => "cannot send in time".to_owned(),
+            Err(_) => "cannot send: timeout".to_owned(),
         };
         self.socket = None;
-        self.events.push_back(Event::Lost(failed));
+        self.events.push_back(Event::ConnectionLost(failure));
     }
 
-    /// Closes the connection, if the other end still reads.
     async fn close_connection(&mut self) {
         if let Some((mut socket, _)) = self.socket.take() {
             let _ = timeout(Duration::from_secs(1), (*socket).close(None)).await;
@@ -351,7 +347,7 @@ impl Driver {
     }
 }
 
-async fn receive(socket: &mut Option<(Box<Socket>, Kind)>) -> Result<Message, String> {
+async fn receive(socket: &mut Option<(Box<Socket>, ConnectionKind)>) -> Result<Message, String> {
     match socket {
         None => pending().await,
         Some((socket, _)) => match socket.next().await {

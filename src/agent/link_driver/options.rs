@@ -1,4 +1,4 @@
-//! Paths of the agent, and why it cannot start.
+//! Paths of the agent, and errors of its start.
 
 use super::side_effects::wall;
 use crate::{
@@ -18,12 +18,12 @@ pub struct Options {
     pub config: PathBuf,
     /// Part of this boot, normally [`meshd_proto::BOOT_FILE`].
     pub boot_file: PathBuf,
-    /// A ticket for a machine that is not netbooted. Its content is copied into the state folder and replaces `config` and
-    /// `boot_file`; the ticket is not needed afterwards.
+    /// A ticket for a machine that does not netboot. The agent moves its content into the state folder, in place of `config` and
+    /// `boot_file`.
     pub token_file: Option<PathBuf>,
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
-    /// Folders of tasks; tmpfs, and every user may pass it.
+    /// Folders of tasks; tmpfs that every user may traverse.
     pub jobs_dir: PathBuf,
     /// Root of the file system that facts, checks and the CA certificate are read from.
     pub root: PathBuf,
@@ -33,10 +33,9 @@ pub struct Options {
     pub vm_dir: PathBuf,
 }
 
-/// Why the agent cannot run.
+/// An error of the start.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A file of the overlay.
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -45,11 +44,11 @@ pub enum RunError {
     Threads(#[from] std::io::Error),
 }
 
-/// Paths of virtual machines, and the node's resources for them.
-pub(super) fn places(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
+/// Returns the configuration of the VM manager.
+pub(super) fn host_config(options: &Options, tree: &Tree, config: &AgentConfig, boot: &BootPart) -> HostConfig {
     let checks = {
         let (tree, config, boot, state_dir) = (tree.clone(), config.clone(), boot.clone(), options.state_dir.clone());
-        let (vms, clock) = (options.vm_dir.clone(), move || checks::Reference::kept(&state_dir));
+        let (vms, clock) = (options.vm_dir.clone(), move || checks::CentralClock::load(&state_dir));
         CheckRunner::new(move || checks::report(&tree, &vms, &config, &boot, clock(), wall()).checks)
     };
     HostConfig {

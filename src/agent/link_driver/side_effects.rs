@@ -4,7 +4,7 @@ use super::Options;
 use crate::{
     files::{self, FileError},
     link_state::Event,
-    link_state::actions::MAX_REMEMBERED,
+    link_state::actions::MAX_OUTCOMES,
 };
 use meshd_proto::{ActionId, ActionOutcome, AgentConfig, BootPart, CheckStatus, FromAgent, FromCentral, PendingReply};
 use meshd_types::Timestamp;
@@ -17,35 +17,33 @@ use std::{
 };
 use tokio::process::Command;
 
-/// Spreads the pauses of many agents.
+/// Returns a random number that spreads the retries of many agents.
 pub fn random() -> u32 {
     let mut bytes = [0; 4];
-    // Without randomness only the pauses of a rack coincide.
+    // Without randomness the agents of a rack only retry at the same time.
     let _ = getrandom::fill(&mut bytes);
     u32::from_ne_bytes(bytes)
 }
 
-/// This node's wall clock.
 pub fn wall() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// The kernel kills the agent last when memory runs out, because only the agent can report the cause.
+/// OOM score: the kernel kills the agent last when memory runs out, because only the agent can report the cause.
 const OOM_SCORE: &str = "-900";
 
-/// Lets the kernel kill the agent last, and raises its limit of open files: each VM takes four.
+/// Sets the OOM score, and raises the limit of open files: each VM takes four.
 pub fn raise_limits() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
-        tracing::debug!(%error, "the kernel may kill the agent before other processes");
+        tracing::debug!(%error, "cannot set the OOM score");
     }
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        tracing::warn!(%error, "the limit of open files was not raised");
+        tracing::warn!(%error, "cannot raise the limit of open files");
     }
 }
 
-/// Logs what starts.
 pub fn log_start(config: &AgentConfig, boot: &BootPart) {
     let (node, session, profile) = (config.node, boot.session, &config.profile);
     tracing::info!(%node, %session, profile, version = crate::version(), "mesh-agent started");
@@ -54,19 +52,19 @@ pub fn log_start(config: &AgentConfig, boot: &BootPart) {
 /// Logs an event without secrets.
 pub fn log(event: &Event) {
     match event {
-        Event::Refused(reason) => tracing::warn!(reason, "refused"),
+        Event::Refused(reason) => tracing::warn!(reason, "the central node refused a request"),
         Event::StaleCa(reason) => tracing::error!("{reason}"),
-        Event::Lost(reason) => tracing::warn!(reason, "no connection"),
-        Event::Heard(FromCentral::Goodbye { reason, .. }) => {
+        Event::ConnectionLost(reason) => tracing::warn!(reason, "connection failed"),
+        Event::Message(FromCentral::Goodbye { reason, .. }) => {
             tracing::warn!(reason, "the central node closes the link")
         }
-        Event::Heard(FromCentral::Action(order)) => {
+        Event::Message(FromCentral::Action(order)) => {
             tracing::info!(id = order.id.0, action = ?order.action, "action ordered")
         }
         Event::Pending(PendingReply::Waiting { reason }) => tracing::info!(reason, "waiting for approval"),
         Event::Pending(PendingReply::Rejected { reason }) => tracing::warn!(reason, "rejected"),
-        Event::RebootFailed(reason) => tracing::error!(reason, "the machine was not restarted"),
-        Event::Checked(report) => {
+        Event::RebootFailed(reason) => tracing::error!(reason, "cannot reboot"),
+        Event::ChecksDone(report) => {
             for check in report.checks.iter().filter(|check| check.status == CheckStatus::Fail) {
                 tracing::warn!(check = check.name, detail = check.detail, "check fails");
             }
@@ -75,21 +73,21 @@ pub fn log(event: &Event) {
     }
 }
 
-/// A machine with a ticket has its files in the state folder.
-pub fn with_ticket(options: Options) -> Result<Options, FileError> {
+/// Moves a ticket into the state folder, and returns the options with its paths.
+pub fn import_ticket(options: Options) -> Result<Options, FileError> {
     let Some(ticket) = options.token_file.clone() else { return Ok(options) };
     let (config, boot_file) = (options.state_dir.join("agent.json"), options.state_dir.join("boot.json"));
     // The agent starts without a ticket if it used one before.
     if ticket.exists() || !config.exists() {
-        files::take_ticket(&ticket, &config, &boot_file)?;
+        files::import_ticket(&ticket, &config, &boot_file)?;
     }
     Ok(Options { config, boot_file, ..options })
 }
 
-/// Outcomes of the actions of this boot, stored so that a restarted agent repeats none.
+/// Outcomes of the actions of this boot, stored so that a restarted agent repeats no action.
 pub struct Outcomes {
     path: PathBuf,
-    ended: BTreeMap<ActionId, ActionOutcome>,
+    outcomes: BTreeMap<ActionId, ActionOutcome>,
 }
 
 impl Outcomes {
@@ -97,27 +95,26 @@ impl Outcomes {
     pub fn open(state_dir: &Path) -> Self {
         let path = state_dir.join("tasks.json");
         let text = files::read(&path).unwrap_or_default();
-        let ended: Vec<(ActionId, ActionOutcome)> = serde_json::from_str(&text).unwrap_or_default();
-        Outcomes { path, ended: ended.into_iter().collect() }
+        let outcomes: Vec<(ActionId, ActionOutcome)> = serde_json::from_str(&text).unwrap_or_default();
+        Outcomes { path, outcomes: outcomes.into_iter().collect() }
     }
 
-    /// Returns all outcomes.
     pub fn all(&self) -> impl Iterator<Item = (ActionId, ActionOutcome)> {
-        self.ended.iter().map(|(id, outcome)| (*id, outcome.clone()))
+        self.outcomes.iter().map(|(id, outcome)| (*id, outcome.clone()))
     }
 
-    /// Stores an outcome before it is reported, and before an action that ends this machine begins.
+    /// Stores an outcome before it is reported, and before a reboot begins.
     pub fn store(&mut self, message: &FromAgent) {
         let FromAgent::ActionDone { id, outcome } = message else { return };
-        if self.ended.insert(*id, outcome.clone()).as_ref() == Some(outcome) {
+        if self.outcomes.insert(*id, outcome.clone()).as_ref() == Some(outcome) {
             return;
         }
-        while self.ended.len() > MAX_REMEMBERED {
-            self.ended.pop_first();
+        while self.outcomes.len() > MAX_OUTCOMES {
+            self.outcomes.pop_first();
         }
-        let text = serde_json::to_string(&self.ended.iter().collect::<Vec<_>>()).unwrap_or_default();
-        if let Err(error) = files::replace_soon(&self.path, &text) {
-            tracing::error!(%error, cause = source(&error), "the outcome of an action was not stored");
+        let text = serde_json::to_string(&self.outcomes.iter().collect::<Vec<_>>()).unwrap_or_default();
+        if let Err(error) = files::replace_unsynced(&self.path, &text) {
+            tracing::error!(%error, cause = source(&error), "cannot store the outcome of an action");
         }
     }
 }

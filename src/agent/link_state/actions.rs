@@ -1,16 +1,16 @@
-//! Executes each ordered action (a reboot) at most once, and repeats its outcome until it is acknowledged. Pure.
+//! Executes each ordered action (a reboot) at most once, and repeats its outcome until the central node acknowledges it. Pure.
 
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromAgent, NodeAction};
 use meshd_types::{NodeId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Maximum number of outcomes that are remembered; acknowledged ones are forgotten first, oldest first.
-pub const MAX_REMEMBERED: usize = 256;
+/// Maximum number of stored outcomes. Acknowledged ones are dropped first, oldest first.
+pub const MAX_OUTCOMES: usize = 256;
 /// Timeout for the acknowledgement before a reboot.
-pub const REBOOT_PATIENCE: Duration = Duration::from_secs(5);
+pub const REBOOT_ACK_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
-struct Ended {
+struct CompletedAction {
     outcome: ActionOutcome,
     acknowledged: bool,
 }
@@ -19,56 +19,55 @@ struct Ended {
 #[derive(Debug)]
 pub struct Actions {
     node: NodeId,
-    ended: BTreeMap<ActionId, Ended>,
+    completed: BTreeMap<ActionId, CompletedAction>,
     reboot: Option<(ActionId, Duration)>,
 }
 
 impl Actions {
-    /// Starts empty.
     pub fn new(node: NodeId) -> Self {
-        Actions { node, ended: BTreeMap::new(), reboot: None }
+        Actions { node, completed: BTreeMap::new(), reboot: None }
     }
 
     /// Restores outcomes of an earlier run. Their acknowledgements are unknown, so they are repeated.
-    pub fn remember(&mut self, ended: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
-        let ended = ended.into_iter().take(MAX_REMEMBERED);
-        self.ended.extend(ended.map(|(id, outcome)| (id, Ended { outcome, acknowledged: false })));
+    pub fn restore(&mut self, outcomes: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
+        let outcomes = outcomes.into_iter().take(MAX_OUTCOMES);
+        self.completed.extend(outcomes.map(|(id, outcome)| (id, CompletedAction { outcome, acknowledged: false })));
     }
 
-    /// Accepts an order and returns the message about it. `wall` is the central node's clock, `now` the timer.
+    /// Accepts an order and returns its outcome. A repeated order only repeats the outcome. `wall` is the central node's clock, `now` the
+    /// timer.
     pub fn accept(&mut self, order: &ActionOrder, wall: Timestamp, now: Duration) -> FromAgent {
-        if let Some(known) = self.ended.get_mut(&order.id) {
-            // A repeated order: repeat only its outcome.
-            known.acknowledged = false;
-            return done(order.id, &known.outcome);
+        if let Some(completed) = self.completed.get_mut(&order.id) {
+            completed.acknowledged = false;
+            return done(order.id, &completed.outcome);
         }
         let outcome = if order.node != self.node {
             refused(format!("the action is for {}, this is {}", order.node, self.node))
         } else if wall > order.expires_at {
             refused(format!("the action expired at {}", order.expires_at))
         } else if self.reboot.is_some() {
-            refused("the machine is going down".into())
+            refused("the machine is shutting down".into())
         } else {
             match order.action {
-                NodeAction::Reboot => self.reboot = Some((order.id, now + REBOOT_PATIENCE)),
+                NodeAction::Reboot => self.reboot = Some((order.id, now + REBOOT_ACK_TIMEOUT)),
             }
             ActionOutcome::Done
         };
-        self.end(order.id, outcome)
+        self.complete(order.id, outcome)
     }
 
     /// Rejects an unknown action.
     pub fn unknown(&mut self, id: ActionId) -> FromAgent {
-        if let Some(known) = self.ended.get(&id) {
-            return done(id, &known.outcome);
+        if let Some(completed) = self.completed.get(&id) {
+            return done(id, &completed.outcome);
         }
-        self.end(id, refused("this agent does not know the action".into()))
+        self.complete(id, refused("unknown action; update the agent".into()))
     }
 
-    /// The central node stored an outcome.
+    /// Records that the central node stored an outcome.
     pub fn acknowledge(&mut self, id: ActionId, now: Duration) {
-        if let Some(known) = self.ended.get_mut(&id) {
-            known.acknowledged = true;
+        if let Some(completed) = self.completed.get_mut(&id) {
+            completed.acknowledged = true;
         }
         if let Some((reboot, deadline)) = &mut self.reboot
             && *reboot == id
@@ -92,25 +91,25 @@ impl Actions {
         due
     }
 
-    /// The reboot failed.
+    /// Records a failed reboot.
     pub fn reboot_failed(&mut self, reason: String) -> Option<FromAgent> {
         let (id, _) = self.reboot.take()?;
-        Some(self.end(id, ActionOutcome::Failed { reason }))
+        Some(self.complete(id, ActionOutcome::Failed { reason }))
     }
 
     /// Returns the outcomes without acknowledgement.
     pub fn unacknowledged(&self) -> Vec<FromAgent> {
-        let open = self.ended.iter().filter(|(_, ended)| !ended.acknowledged);
-        open.map(|(id, ended)| done(*id, &ended.outcome)).collect()
+        let open = self.completed.iter().filter(|(_, completed)| !completed.acknowledged);
+        open.map(|(id, completed)| done(*id, &completed.outcome)).collect()
     }
 
-    fn end(&mut self, id: ActionId, outcome: ActionOutcome) -> FromAgent {
+    fn complete(&mut self, id: ActionId, outcome: ActionOutcome) -> FromAgent {
         let message = done(id, &outcome);
-        self.ended.insert(id, Ended { outcome, acknowledged: false });
-        while self.ended.len() > MAX_REMEMBERED {
-            let acknowledged = self.ended.iter().find(|(_, ended)| ended.acknowledged).map(|(id, _)| *id);
-            let Some(oldest) = acknowledged.or_else(|| self.ended.keys().next().copied()) else { break };
-            self.ended.remove(&oldest);
+        self.completed.insert(id, CompletedAction { outcome, acknowledged: false });
+        while self.completed.len() > MAX_OUTCOMES {
+            let acknowledged = self.completed.iter().find(|(_, completed)| completed.acknowledged).map(|(id, _)| *id);
+            let Some(oldest) = acknowledged.or_else(|| self.completed.keys().next().copied()) else { break };
+            self.completed.remove(&oldest);
         }
         message
     }

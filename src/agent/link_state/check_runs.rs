@@ -1,38 +1,34 @@
-//! Runs of the checks: one at a time; a request is answered by a run that began after the request.
+//! Runs of the checks: one at a time. A run answers only requests that arrived before its start.
 
 use super::Action;
 
 #[derive(Debug, Default)]
 pub(super) struct CheckRuns {
-    /// A run is in progress.
-    running: bool,
-    /// The request that it answers.
-    answers: Option<u64>,
-    /// Another run follows.
-    again: bool,
-    /// The newest request during the run. Numbers ascend; a later answer also answers earlier requests.
-    asked: Option<u64>,
+    is_running: bool,
+    /// The request that the current run answers.
+    request: Option<u64>,
+    /// Start another run after the current one.
+    rerun: bool,
+    /// The newest request during the current run. Numbers ascend; a later answer also answers earlier requests.
+    next_request: Option<u64>,
 }
 
 impl CheckRuns {
-    /// Requests a run that begins now or after the present one.
-    pub(super) fn want(&mut self, asked: Option<u64>) -> Option<Action> {
-        if self.running {
-            self.again = true;
-            self.asked = asked.or(self.asked);
+    /// Requests a run that begins now or after the current one.
+    pub(super) fn request(&mut self, request: Option<u64>) -> Option<Action> {
+        if self.is_running {
+            self.rerun = true;
+            self.next_request = request.or(self.next_request);
             return None;
         }
-        self.running = true;
-        self.answers = asked;
-        Some(Action::Check)
+        self.is_running = true;
+        self.request = request;
+        Some(Action::RunChecks)
     }
 
-    /// Ends a run. Returns the request that it answers, and whether the next run begins.
-    pub(super) fn done(&mut self) -> (Option<u64>, Option<Action>) {
-        self.running = false;
-        let answered = self.answers.take();
-        let again = std::mem::take(&mut self.again);
-        let asked = self.asked.take();
-        (answered, if again { self.want(asked) } else { None })
+    /// Ends a run. Returns the request that the run answers, and whether the next run begins.
+    pub(super) fn finish(&mut self) -> (Option<u64>, Option<Action>) {
+        let CheckRuns { request, rerun, next_request, .. } = std::mem::take(self);
+        (request, if rerun { self.request(next_request) } else { None })
     }
 }

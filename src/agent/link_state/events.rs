@@ -18,51 +18,48 @@ pub struct Now {
     pub wall: Timestamp,
 }
 
-/// When a certificate is renewed and when it expires, by this node's wall clock.
+/// Renewal and expiry of a certificate, by this node's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
-    /// Half of its lifetime.
+pub struct Validity {
+    /// Half of the lifetime.
     pub renew_at: Timestamp,
-    /// End of its lifetime.
     pub expires_at: Timestamp,
 }
 
-impl Life {
-    /// Returns the times of a certificate that was just received.
+impl Validity {
+    /// Returns the validity of a certificate that was just received.
     pub fn of(response: &EnrolResponse, wall: Timestamp) -> Self {
         let span = |seconds| wall.after(Duration::from_secs(seconds));
-        Life { renew_at: span(response.life_s / 2), expires_at: span(response.life_s) }
+        Validity { renew_at: span(response.life_s / 2), expires_at: span(response.life_s) }
     }
 }
 
 /// An event of the link state machine.
 #[derive(Debug)]
 pub enum Event {
-    /// The agent has started, or the time of [`super::Machine::deadline`] has come.
+    /// The agent has started, or [`super::LinkStateMachine::deadline`] is reached.
     Timer,
-    /// Enrolment or renewal brought a certificate.
+    /// Enrolment or renewal returned a certificate.
     Certified(EnrolResponse),
     /// The central node refused the last call.
     Refused(String),
     /// The last call reached a central node with another certificate authority.
     StaleCa(String),
-    /// The last call got no usable answer, or the connection broke.
-    Lost(String),
+    /// The last call got no usable response, or the connection broke.
+    ConnectionLost(String),
     /// The link is open; no message was sent.
     Connected,
     /// A message on the link.
-    Heard(FromCentral),
+    Message(FromCentral),
     /// An ordered action that this agent does not know.
     UnknownAction(ActionId),
     /// A ping or pong on the link.
-    Alive,
+    KeepAlive,
     /// A message on the pending connection.
     Pending(PendingReply),
-    /// The checks ended.
-    Checked(CheckReport),
-    /// The reboot did not happen.
+    ChecksDone(CheckReport),
     RebootFailed(String),
-    /// Reports of virtual machines.
+    /// Virtual machines changed.
     Vm(VmUpdate),
     /// A piece of the node's log.
     Log(LogPiece),
@@ -73,37 +70,33 @@ pub enum Event {
 /// An action of the driver; actions are executed in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// POST the token; answered by `Certified`, `Refused` or `Lost`.
+    /// POST the token. Result: `Certified`, `Refused` or `ConnectionLost`.
     Enrol,
-    /// Remove the token from the file, for good.
+    /// Remove the token from its file.
     ForgetToken,
-    /// POST a renewal with the present certificate; answered as `Enrol`.
+    /// POST a renewal with the present certificate. Result as for `Enrol`.
     Renew,
-    /// Open a pending connection; answered by `Pending`, `Refused` or `Lost`.
+    /// Open a pending connection. Result: `Pending`, `Refused` or `ConnectionLost`.
     OpenPending {
         /// Why the agent has neither token nor certificate.
         reason: String,
     },
-    /// Open the link; answered by `Connected`, `Refused` or `Lost`.
+    /// Open the link. Result: `Connected`, `Refused` or `ConnectionLost`.
     OpenLink,
     /// Close the connection, and cancel the call in progress.
     Close,
-    /// Store this certificate.
-    Keep(EnrolResponse),
+    StoreCertificate(EnrolResponse),
     /// Trust these roots, and no others.
-    Trust(String),
+    TrustRoots(String),
     /// Store this token in the file of this boot, for [`Action::Enrol`].
-    KeepToken(Secret<String>),
-    /// Delete the certificate.
+    StoreToken(Secret<String>),
     DropCertificate,
     /// Send a hello with the present facts.
     Hello,
     /// Send a heartbeat and a ping.
     Heartbeat,
-    /// Run the checks.
-    Check,
-    /// Send this message.
-    Say(FromAgent),
+    RunChecks,
+    Send(FromAgent),
     /// Apply the desired state of a virtual machine.
     Vm(VmOrder),
     /// Connect a virtual machine's console to the central node.
@@ -118,8 +111,7 @@ pub enum Action {
     LogStored(LogStored),
     /// Report the state of all tasks, and output that is not acknowledged.
     ReportTasks,
-    /// Ask for a new certificate over the link.
-    AskRenewal,
-    /// Restart the machine.
+    /// Request a new certificate over the link.
+    RequestRenewal,
     Reboot,
 }

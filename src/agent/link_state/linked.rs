@@ -1,11 +1,11 @@
-//! The link state while connected: which heartbeat, report or renewal is due next.
+//! The link state while connected: next heartbeat, check run and renewal.
 
-use super::{Action, Life, Now, check_runs::CheckRuns};
+use super::{Action, Now, Validity, check_runs::CheckRuns};
 use meshd_proto::{CheckStatus, Resources};
 use meshd_types::Timestamp;
 use std::time::Duration;
 
-/// Timeout of a renewal over the link, after which it is requested again.
+/// A renewal over the link is requested again after this time.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 type LastReport = (Vec<(String, CheckStatus)>, Option<Resources>);
@@ -20,7 +20,7 @@ pub(super) struct Linked {
     pub(super) reported: Option<Box<LastReport>>,
     /// When the report is repeated without a change.
     pub(super) repeat_at: Duration,
-    pub(super) ask_renewal_at: Duration,
+    pub(super) renewal_due_at: Duration,
     /// The central node's clock, and the monotonic clock at that moment.
     pub(super) central: Option<(Timestamp, Duration)>,
 }
@@ -30,23 +30,23 @@ impl Linked {
         &mut self,
         now: Now,
         heartbeat: Duration,
-        certificate: Option<Life>,
+        certificate: Option<Validity>,
         runs: &mut CheckRuns,
     ) -> Vec<Action> {
         let mut actions = Vec::new();
         if self.next_heartbeat <= now.timer {
             self.next_heartbeat = now.timer + heartbeat;
             actions.push(Action::Heartbeat);
-            let due = certificate.is_some_and(|life| now.wall >= life.renew_at);
-            if due && self.ask_renewal_at <= now.timer {
-                self.ask_renewal_at = now.timer + RENEWAL_TIMEOUT;
-                actions.push(Action::AskRenewal);
+            let due = certificate.is_some_and(|validity| now.wall >= validity.renew_at);
+            if due && self.renewal_due_at <= now.timer {
+                self.renewal_due_at = now.timer + RENEWAL_TIMEOUT;
+                actions.push(Action::RequestRenewal);
             }
         }
         if self.next_check.is_some_and(|at| at <= now.timer) {
             // The result schedules the next run.
             self.next_check = None;
-            actions.extend(runs.want(None));
+            actions.extend(runs.request(None));
         }
         actions
     }

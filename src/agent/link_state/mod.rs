@@ -6,7 +6,7 @@
 //!          ┌─────────────────────┼──────────────────────────────┐
 //!          ▼                     │ valid       expired          ▼
 //!      Enrolling                 │   │       ┌─▶ Renewing     Pending ◀─────────┐
-//!       │    │ refused: forget   │   │       │    │   │ refused: drop it │       │
+//!       │    │ refused: forget   │   │       │    │   │ refused: delete  │       │
 //!       │    └──the token, choose again      │    │   └─────────▶ choose again   │
 //!       │ certificate            ▼   ▼       │    │ certificate      │ approved  │
 //!       └──────────────────▶ Connecting ◀────┼────┴──────────────────┘           │
@@ -17,15 +17,15 @@
 //!                                ▼           ▼
 //!                              Linked ──▶ Waiting ──▶ choose again
 //! ```
-//! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection with a stated reason.
-//! Every failure waits about 5 s, then 10, 20 and 30 (AG-4), until the next welcome. A token is forgotten after any answer of the central node
-//! (EN-11). Workloads and tasks continue in every state.
+//! "Choose" is EN-10: the token of this boot, else a valid certificate, else a pending connection with a reason.
+//! After a failure the agent waits about 5 s, then 10, 20 and 30 (AG-4), until the next welcome. Any response to an enrolment uses up the
+//! token (EN-11). VMs and tasks continue in every state.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `linked` | the state while connected: next heartbeat, report or renewal |
+//! | `linked` | the state while connected: next heartbeat, check run and renewal |
 //! | `check_runs` | runs of the checks, one at a time |
-//! | `actions` | ordered actions, each executed at most once |
+//! | `actions` | actions that the central node orders, each executed at most once |
 //! | `events` | events and actions |
 
 mod linked;
@@ -33,7 +33,7 @@ mod check_runs;
 pub mod actions;
 mod events;
 
-pub use events::{Action, Event, Life, Now};
+pub use events::{Action, Event, Now, Validity};
 
 use self::{
     check_runs::CheckRuns,
@@ -46,26 +46,27 @@ use meshd_proto::{
 use meshd_types::NodeId;
 use std::time::Duration;
 
-/// First pause before another try.
+/// First pause before a retry.
 pub const RETRY: Duration = Duration::from_secs(5);
-/// Longest pause before another try, without jitter.
+/// Longest pause before a retry, without jitter.
 pub const RETRY_CAP: Duration = Duration::from_secs(30);
 /// Silence after which a pending connection is closed; the central node pings several times within it.
 const PENDING_SILENCE: Duration = Duration::from_secs(180);
-/// Pause after a rejection: only an operator can change it.
+/// Pause after a rejection: only an operator can revoke a rejection.
 pub const REJECTED_RETRY: Duration = Duration::from_secs(60);
-/// Shortest pause, even if the central node asks for none.
+/// Shortest pause, even if the central node requests none.
 pub const MIN_RETRY: Duration = Duration::from_secs(1);
-/// Timeout of the welcome.
-const GREETING: Duration = Duration::from_secs(15);
-/// Interval of checks while one fails, and while all pass.
-const CHECK_AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(15);
+/// Interval of check runs while a check fails.
+const FAILING_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of check runs while all checks pass.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Unchanged check results are repeated after this time: the central node ignores old results.
 const REPEAT_AFTER: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Debug)]
 enum State {
-    Fresh,
+    Starting,
     Enrolling,
     Renewing,
     /// Waits for an operator. Only pings of the central node show that the connection is alive.
@@ -85,44 +86,43 @@ enum State {
 
 /// The state machine of the agent's link.
 #[derive(Debug)]
-pub struct Machine {
+pub struct LinkStateMachine {
     state: State,
-    token: bool,
-    certificate: Option<Life>,
-    /// The link refused the certificate: it needs renewal, also before half of its lifetime.
-    stale: bool,
-    why_pending: &'static str,
+    has_token: bool,
+    certificate: Option<Validity>,
+    /// The central node refused the certificate: renew it even before half of its lifetime.
+    needs_renewal: bool,
+    pending_reason: &'static str,
     attempts: u32,
     heartbeat: Duration,
-    ordered: Actions,
-    runs: CheckRuns,
+    actions: Actions,
+    check_runs: CheckRuns,
 }
 
-impl Machine {
-    /// Returns the machine of an agent that has just started.
-    pub fn new(node: NodeId, token: bool, certificate: Option<Life>) -> Self {
-        Machine {
-            state: State::Fresh,
-            token,
+impl LinkStateMachine {
+    pub fn new(node: NodeId, has_token: bool, certificate: Option<Validity>) -> Self {
+        LinkStateMachine {
+            state: State::Starting,
+            has_token,
             certificate,
-            stale: false,
-            why_pending: "the overlay carries no token: the node is not approved yet",
+            needs_renewal: false,
+            pending_reason: "the overlay carries no token: the node is not approved yet",
             attempts: 0,
             heartbeat: Duration::from_secs(30),
-            ordered: Actions::new(node),
-            runs: CheckRuns::default(),
+            actions: Actions::new(node),
+            check_runs: CheckRuns::default(),
         }
     }
 
-    /// Adds the outcomes of actions from an earlier run.
-    pub fn remember(&mut self, ended: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
-        self.ordered.remember(ended);
+    /// Restores the outcomes of actions from an earlier run of the agent.
+    pub fn restore(&mut self, outcomes: impl IntoIterator<Item = (ActionId, ActionOutcome)>) {
+        self.actions.restore(outcomes);
     }
 
     /// Returns when [`Event::Timer`] is due next, by the monotonic clock.
     pub fn deadline(&self) -> Option<Duration> {
-        let own = match &self.state {
-            State::Fresh => Some(Duration::ZERO),
+        let state_deadline = match &self.state {
+            State::Starting => Some(Duration::ZERO),
             State::Greeting { until } | State::Waiting { until } | State::Pending { silent_at: until } => Some(*until),
             State::Linked(link) => {
                 let times = [Some(link.next_heartbeat), Some(link.silent_at), link.next_check];
@@ -130,13 +130,13 @@ impl Machine {
             }
             _ => None,
         };
-        own.into_iter().chain(self.ordered.reboot_at()).min().filter(|at| *at < Duration::MAX)
+        state_deadline.into_iter().chain(self.actions.reboot_at()).min().filter(|at| *at < Duration::MAX)
     }
 
     /// Returns the name of the state for the log.
     pub fn state(&self) -> &'static str {
         match self.state {
-            State::Fresh => "starting",
+            State::Starting => "starting",
             State::Enrolling => "enrolling",
             State::Renewing => "renewing",
             State::Pending { .. } => "pending",
@@ -149,95 +149,91 @@ impl Machine {
     }
 
     /// Processes one event. `random` spreads the pauses of many agents.
-    pub fn on(&mut self, now: Now, random: u32, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, now: Now, random: u32, event: Event) -> Vec<Action> {
         let mut actions = match event {
             Event::Timer => self.timer(now, random),
             Event::Certified(response) => self.certified(now, random, response),
             Event::Refused(_) => self.refused(now, random),
-            Event::Lost(_) => self.wait(now, random, None),
-            Event::StaleCa(_) => self.wait(now, random, Some(REJECTED_RETRY)),
+            Event::ConnectionLost(_) => self.retry_later(now, random, None),
+            Event::StaleCa(_) => self.retry_later(now, random, Some(REJECTED_RETRY)),
             Event::Connected => self.connected(now),
-            Event::Heard(message) => self.receive(now, random, message),
+            Event::Message(message) => self.receive(now, random, message),
             Event::UnknownAction(id) => {
-                self.alive(now);
-                vec![Action::Say(self.ordered.unknown(id))]
+                self.extend_silence(now);
+                vec![Action::Send(self.actions.unknown(id))]
             }
-            Event::Alive => {
-                self.alive(now);
+            Event::KeepAlive => {
+                self.extend_silence(now);
                 Vec::new()
             }
             Event::Pending(reply) => self.pending(now, random, reply),
-            Event::Checked(report) => self.checked(now, report),
-            Event::Vm(news) => vec![Action::Say(FromAgent::Vm(news))],
-            Event::Log(piece) => vec![Action::Say(FromAgent::Log(piece))],
-            Event::Task(news) => vec![Action::Say(FromAgent::Task(news))],
-            Event::RebootFailed(reason) => self.ordered.reboot_failed(reason).into_iter().map(Action::Say).collect(),
+            Event::ChecksDone(report) => self.checked(now, report),
+            Event::Vm(update) => vec![Action::Send(FromAgent::Vm(update))],
+            Event::Log(piece) => vec![Action::Send(FromAgent::Log(piece))],
+            Event::Task(update) => vec![Action::Send(FromAgent::Task(update))],
+            Event::RebootFailed(reason) => self.actions.reboot_failed(reason).into_iter().map(Action::Send).collect(),
         };
-        if self.ordered.reboots_now(now.timer) {
+        if self.actions.reboots_now(now.timer) {
             actions.push(Action::Reboot);
         }
-        // Reports without a link are not lost: they are repeated after the next welcome.
+        // The next welcome repeats reports that have no link.
         if !matches!(self.state, State::Linked(_)) {
-            actions.retain(|action| !matches!(action, Action::Say(_)));
+            actions.retain(|action| !matches!(action, Action::Send(_)));
         }
         actions
     }
 
-    fn choose(&mut self, now: Now) -> Vec<Action> {
-        let expired = self.certificate.is_some_and(|life| now.wall >= life.expires_at);
-        let (state, action) = if self.token {
-            (State::Enrolling, Action::Enrol)
-        } else if self.certificate.is_none() {
-            (
+    fn choose_connection(&mut self, now: Now) -> Action {
+        let (state, action) = match self.certificate {
+            _ if self.has_token => (State::Enrolling, Action::Enrol),
+            None => (
                 State::Pending { silent_at: now.timer + PENDING_SILENCE },
-                Action::OpenPending { reason: self.why_pending.to_owned() },
-            )
-        } else if expired || self.stale {
-            (State::Renewing, Action::Renew)
-        } else {
-            (State::Connecting, Action::OpenLink)
+                Action::OpenPending { reason: self.pending_reason.to_owned() },
+            ),
+            Some(validity) if self.needs_renewal || now.wall >= validity.expires_at => (State::Renewing, Action::Renew),
+            Some(_) => (State::Connecting, Action::OpenLink),
         };
         self.state = state;
-        vec![action]
+        action
     }
 
     fn timer(&mut self, now: Now, random: u32) -> Vec<Action> {
         match &mut self.state {
-            State::Fresh => self.choose(now),
-            State::Waiting { until } if *until <= now.timer => self.choose(now),
-            State::Greeting { until } if *until <= now.timer => self.wait(now, random, None),
-            State::Pending { silent_at } if *silent_at <= now.timer => self.wait(now, random, None),
-            State::Linked(link) if link.silent_at <= now.timer => self.wait(now, random, None),
-            State::Linked(link) => link.timer(now, self.heartbeat, self.certificate, &mut self.runs),
+            State::Starting => vec![self.choose_connection(now)],
+            State::Waiting { until } if *until <= now.timer => vec![self.choose_connection(now)],
+            State::Greeting { until } if *until <= now.timer => self.retry_later(now, random, None),
+            State::Pending { silent_at } if *silent_at <= now.timer => self.retry_later(now, random, None),
+            State::Linked(link) if link.silent_at <= now.timer => self.retry_later(now, random, None),
+            State::Linked(link) => link.timer(now, self.heartbeat, self.certificate, &mut self.check_runs),
             _ => Vec::new(),
         }
     }
 
-    /// Closes the connection and retries: after `at_least`, or after a pause that grows with each failure.
-    fn wait(&mut self, now: Now, random: u32, at_least: Option<Duration>) -> Vec<Action> {
+    /// Closes the connection and retries after `at_least`, or with exponential backoff.
+    fn retry_later(&mut self, now: Now, random: u32, at_least: Option<Duration>) -> Vec<Action> {
         if matches!(self.state, State::Ended) {
             return Vec::new();
         }
-        let growing = RETRY.saturating_mul(1 << self.attempts.min(8)).min(RETRY_CAP);
-        let pause = at_least.map_or(growing, |pause| pause.max(MIN_RETRY));
+        let backoff = RETRY.saturating_mul(1 << self.attempts.min(8)).min(RETRY_CAP);
+        let pause = at_least.map_or(backoff, |pause| pause.max(MIN_RETRY));
         self.attempts = self.attempts.saturating_add(1);
         // Between 3/4 and 5/4 of the pause: the agents of a rack do not reconnect all at once.
-        let spread = pause / 2 * (random % 1024) / 1024;
-        self.state = State::Waiting { until: now.timer + pause * 3 / 4 + spread };
+        let jitter = pause / 2 * (random % 1024) / 1024;
+        self.state = State::Waiting { until: now.timer + pause * 3 / 4 + jitter };
         vec![Action::Close]
     }
 
     fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Action> {
-        let (was_enrolling, was_stale) = (matches!(self.state, State::Enrolling), self.stale);
-        self.certificate = Some(Life::of(&response, now.wall));
-        let over = response.life_s == 0;
-        self.stale = false;
-        let mut actions = vec![Action::Keep(response)];
+        let (was_enrolling, needed_renewal) = (matches!(self.state, State::Enrolling), self.needs_renewal);
+        self.certificate = Some(Validity::of(&response, now.wall));
+        let is_expired = response.life_s == 0;
+        self.needs_renewal = false;
+        let mut actions = vec![Action::StoreCertificate(response)];
         match self.state {
             State::Enrolling | State::Pending { .. } => actions.extend(self.forget_token()),
             // A central node that renews and then refuses again must not cause a loop without pauses.
-            State::Renewing if over || was_stale && self.attempts > 1 => {
-                actions.extend(self.wait(now, random, None));
+            State::Renewing if is_expired || needed_renewal && self.attempts > 1 => {
+                actions.extend(self.retry_later(now, random, None));
                 return actions;
             }
             State::Renewing => {}
@@ -246,35 +242,33 @@ impl Machine {
         if !was_enrolling {
             actions.push(Action::Close);
         }
-        actions.extend(self.choose(now));
+        actions.push(self.choose_connection(now));
         actions
     }
 
     fn forget_token(&mut self) -> Option<Action> {
-        std::mem::take(&mut self.token).then_some(Action::ForgetToken)
+        std::mem::take(&mut self.has_token).then_some(Action::ForgetToken)
     }
 
     fn refused(&mut self, now: Now, random: u32) -> Vec<Action> {
         match self.state {
             State::Enrolling => {
                 let mut actions: Vec<Action> = self.forget_token().into_iter().collect();
-                self.why_pending = "the token of this boot was refused";
-                actions.extend(self.choose(now));
+                self.pending_reason = "the token of this boot was refused";
+                actions.push(self.choose_connection(now));
                 actions
             }
             State::Renewing => {
                 self.certificate = None;
-                self.stale = false;
-                self.why_pending = "the certificate was refused and not renewed";
-                let mut actions = vec![Action::DropCertificate];
-                actions.extend(self.choose(now));
-                actions
+                self.needs_renewal = false;
+                self.pending_reason = "the certificate was refused and not renewed";
+                vec![Action::DropCertificate, self.choose_connection(now)]
             }
             State::Connecting => {
-                self.stale = true;
-                self.wait(now, random, None)
+                self.needs_renewal = true;
+                self.retry_later(now, random, None)
             }
-            _ => self.wait(now, random, None),
+            _ => self.retry_later(now, random, None),
         }
     }
 
@@ -282,7 +276,7 @@ impl Machine {
         if !matches!(self.state, State::Connecting) {
             return Vec::new();
         }
-        self.state = State::Greeting { until: now.timer + GREETING };
+        self.state = State::Greeting { until: now.timer + WELCOME_TIMEOUT };
         vec![Action::Hello]
     }
 
@@ -290,19 +284,19 @@ impl Machine {
         if !matches!(self.state, State::Pending { .. }) {
             return Vec::new();
         }
-        self.alive(now);
+        self.extend_silence(now);
         match reply {
             PendingReply::Waiting { .. } => {
                 self.attempts = 0;
                 Vec::new()
             }
             PendingReply::Approved(response) => self.certified(now, random, response),
-            PendingReply::Rejected { .. } => self.wait(now, random, Some(REJECTED_RETRY)),
+            PendingReply::Rejected { .. } => self.retry_later(now, random, Some(REJECTED_RETRY)),
         }
     }
 
     fn receive(&mut self, now: Now, random: u32, message: FromCentral) -> Vec<Action> {
-        self.alive(now);
+        self.extend_silence(now);
         match (&mut self.state, message) {
             (State::Greeting { .. }, FromCentral::Welcome(welcome)) => self.welcome(now, random, &welcome),
             (State::Greeting { .. } | State::Linked(_), FromCentral::Goodbye { retry_after_s, .. }) => {
@@ -310,46 +304,48 @@ impl Machine {
                     self.state = State::Ended;
                     return vec![Action::Close];
                 };
-                self.wait(now, random, Some(Duration::from_secs(seconds.into())))
+                self.retry_later(now, random, Some(Duration::from_secs(seconds.into())))
             }
             (State::Linked(link), FromCentral::Action(order)) => {
                 let wall = link.central.map_or(now.wall, |(wall, timer)| wall.after(now.timer.saturating_sub(timer)));
-                vec![Action::Say(self.ordered.accept(&order, wall, now.timer))]
+                vec![Action::Send(self.actions.accept(&order, wall, now.timer))]
             }
             (State::Linked(_), FromCentral::Acknowledged { id }) => {
-                self.ordered.acknowledge(id, now.timer);
+                self.actions.acknowledge(id, now.timer);
                 Vec::new()
             }
             (State::Linked(link), FromCentral::Certificate(response)) => {
-                link.ask_renewal_at = now.timer;
+                link.renewal_due_at = now.timer;
                 let mut actions = self.certified(now, random, response);
-                actions.push(Action::Say(FromAgent::Renewed));
+                actions.push(Action::Send(FromAgent::Renewed));
                 actions
             }
-            (State::Linked(_), FromCentral::Check { asked }) => self.runs.want(Some(asked)).into_iter().collect(),
+            (State::Linked(_), FromCentral::Check { asked }) => {
+                self.check_runs.request(Some(asked)).into_iter().collect()
+            }
             (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
             (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
             (State::Linked(_), FromCentral::Task(order)) => vec![Action::Task(order)],
             (State::Linked(_), FromCentral::LogStored(stored)) => vec![Action::LogStored(stored)],
-            (State::Linked(_), FromCentral::OutputStored(kept)) => vec![Action::OutputStored(kept)],
+            (State::Linked(_), FromCentral::OutputStored(stored)) => vec![Action::OutputStored(stored)],
             (State::Linked(_), FromCentral::Roots { roots_pem, renew }) => {
-                if let Some(life) = self.certificate.as_mut().filter(|_| renew) {
-                    // Requested with a heartbeat, so that the requests of a rack are spread.
-                    life.renew_at = life.renew_at.min(now.wall);
+                if let Some(validity) = self.certificate.as_mut().filter(|_| renew) {
+                    // The next heartbeat requests the renewal, so that the requests of a rack are spread.
+                    validity.renew_at = validity.renew_at.min(now.wall);
                 }
-                vec![Action::Trust(roots_pem)]
+                vec![Action::TrustRoots(roots_pem)]
             }
             (State::Linked(_), FromCentral::EnrolAgain { roots_pem, token }) => {
-                (self.token, self.certificate, self.stale) = (true, None, false);
-                vec![Action::Trust(roots_pem), Action::KeepToken(token), Action::DropCertificate]
+                (self.has_token, self.certificate, self.needs_renewal) = (true, None, false);
+                vec![Action::TrustRoots(roots_pem), Action::StoreToken(token), Action::DropCertificate]
             }
             _ => Vec::new(),
         }
     }
 
     fn welcome(&mut self, now: Now, random: u32, welcome: &Welcome) -> Vec<Action> {
-        if !meshd_proto::speaks(welcome.version) {
-            return self.wait(now, random, Some(REJECTED_RETRY));
+        if !meshd_proto::is_supported_version(welcome.version) {
+            return self.retry_later(now, random, Some(REJECTED_RETRY));
         }
         self.attempts = 0;
         self.heartbeat = Duration::from_secs(welcome.heartbeat_s.clamp(1, 3600).into());
@@ -359,34 +355,34 @@ impl Machine {
             next_check: None,
             reported: None,
             repeat_at: now.timer,
-            ask_renewal_at: now.timer,
+            renewal_due_at: now.timer,
             central: welcome.now.map(|wall| (wall, now.timer)),
         });
-        let mut actions: Vec<Action> = self.runs.want(None).into_iter().collect();
+        let mut actions: Vec<Action> = self.check_runs.request(None).into_iter().collect();
         actions.extend([Action::ReportVms, Action::ReportTasks]);
-        actions.extend(self.ordered.unacknowledged().into_iter().map(Action::Say));
+        actions.extend(self.actions.unacknowledged().into_iter().map(Action::Send));
         actions
     }
 
     fn checked(&mut self, now: Now, mut report: CheckReport) -> Vec<Action> {
-        let (asked, again) = self.runs.done();
-        let mut actions: Vec<Action> = again.into_iter().collect();
+        let (request, next_run) = self.check_runs.finish();
+        let mut actions: Vec<Action> = next_run.into_iter().collect();
         let State::Linked(link) = &mut self.state else { return actions };
-        let verdicts: Vec<_> = report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
-        let failing = verdicts.iter().any(|(_, status)| *status == CheckStatus::Fail);
-        link.next_check = Some(now.timer + if failing { CHECK_AGAIN.0 } else { CHECK_AGAIN.1 });
-        let reported = (verdicts, report.resources.clone());
-        if asked.is_none() && link.reported.as_deref() == Some(&reported) && now.timer < link.repeat_at {
+        let statuses: Vec<_> = report.checks.iter().map(|check| (check.name.clone(), check.status)).collect();
+        let failing = statuses.iter().any(|(_, status)| *status == CheckStatus::Fail);
+        link.next_check = Some(now.timer + if failing { FAILING_CHECK_INTERVAL } else { CHECK_INTERVAL });
+        let reported = (statuses, report.resources.clone());
+        if request.is_none() && link.reported.as_deref() == Some(&reported) && now.timer < link.repeat_at {
             return actions;
         }
         link.reported = Some(Box::new(reported));
         link.repeat_at = now.timer + REPEAT_AFTER;
-        report.asked = asked;
-        actions.push(Action::Say(FromAgent::Checks(Box::new(report))));
+        report.asked = request;
+        actions.push(Action::Send(FromAgent::Checks(Box::new(report))));
         actions
     }
 
-    fn alive(&mut self, now: Now) {
+    fn extend_silence(&mut self, now: Now) {
         match &mut self.state {
             State::Linked(link) => link.silent_at = now.timer + silence(self.heartbeat),
             State::Pending { silent_at } => *silent_at = now.timer + PENDING_SILENCE,

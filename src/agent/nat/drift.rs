@@ -1,7 +1,7 @@
 //! Compares the private network with its desired state.
 
-use super::{BRIDGE, Subnet, masquerade, subnet::routes};
-use crate::system::{self, Tree};
+use super::{BRIDGE, Subnet, masquerade};
+use crate::system::{self, Route, Tree};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,7 +10,6 @@ const FILE: &str = "/etc/meshd/nat.json";
 /// Prefix length of a subnet of the pool: 253 VMs.
 const BITS: u8 = 24;
 
-/// Settings of the overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Settings {
     enabled: bool,
@@ -18,34 +17,14 @@ pub struct Settings {
     pool: String,
 }
 
-/// A deviation from the desired state.
+/// A part of the desired state that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// There is no bridge.
     Bridge,
-    /// The bridge has no address.
     Address,
-    /// The bridge is down.
-    Up,
-    /// Forwarding is disabled.
+    LinkUp,
     Forwarding,
-    /// The masquerade rule is missing.
     Masquerade,
-}
-
-/// The observed state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ObservedNetwork {
-    /// The bridge exists.
-    pub bridge: bool,
-    /// It has its address.
-    pub address: bool,
-    /// It is up.
-    pub up: bool,
-    /// Forwarding is enabled.
-    pub forwarding: bool,
-    /// The masquerade rule exists.
-    pub masquerade: bool,
 }
 
 /// Reads the settings; `None` if there is no private network.
@@ -55,14 +34,24 @@ pub fn settings(tree: &Tree) -> Option<Settings> {
 }
 
 /// Chooses the subnet: the current one unless a route overlaps it, else the first free one.
-pub fn choose(tree: &Tree, settings: &Settings) -> Option<Subnet> {
+pub fn choose_subnet(tree: &Tree, settings: &Settings) -> Option<Subnet> {
     let pool: Subnet = settings.pool.parse().ok()?;
-    let others = routes(&tree.read("/proc/net/route").unwrap_or_default(), BRIDGE);
-    let own = own(tree).map(|address| Subnet::of(address, BITS)).filter(|subnet| pool.overlaps(*subnet));
-    own.filter(|subnet| subnet.carve(BITS, &others).is_some()).or_else(|| pool.carve(BITS, &others))
+    let others: Vec<Subnet> = other_routes(tree).map(|route| destination(&route)).collect();
+    let current = bridge_address(tree).map(|address| Subnet::of(address, BITS));
+    let current = current.filter(|subnet| pool.overlaps(*subnet));
+    current.filter(|subnet| subnet.first_free(BITS, &others).is_some()).or_else(|| pool.first_free(BITS, &others))
 }
 
-fn own(tree: &Tree) -> Option<Ipv4Addr> {
+/// Returns the routes of the node, without those of the bridge.
+pub fn other_routes(tree: &Tree) -> impl Iterator<Item = Route> {
+    system::routes(tree).into_iter().filter(|route| route.interface != BRIDGE)
+}
+
+pub fn destination(route: &Route) -> Subnet {
+    Subnet::of(route.destination, u8::try_from(route.mask.to_bits().count_ones()).unwrap_or(32))
+}
+
+fn bridge_address(tree: &Tree) -> Option<Ipv4Addr> {
     let addresses = system::by_interface(tree).remove(BRIDGE)?;
     addresses.into_iter().find_map(|address| match address {
         IpAddr::V4(address) => Some(address),
@@ -70,41 +59,32 @@ fn own(tree: &Tree) -> Option<Ipv4Addr> {
     })
 }
 
-impl ObservedNetwork {
-    /// Reads the state.
-    pub fn look(tree: &Tree, subnet: Subnet) -> Self {
-        let folder = format!("/sys/class/net/{BRIDGE}");
-        let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
-        let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
-        ObservedNetwork {
-            bridge: tree.has(&format!("{folder}/bridge")),
-            address: own(tree) == Some(subnet.gateway()),
-            up: flags & 1 != 0,
-            forwarding: tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8),
-            masquerade: masquerade::is_there(subnet.net(), subnet.bits(), BRIDGE).unwrap_or(false),
-        }
-    }
+/// Returns the missing parts in the order of repair: every other part needs the bridge.
+pub fn missing(tree: &Tree, subnet: Subnet) -> Vec<Missing> {
+    let folder = format!("/sys/class/net/{BRIDGE}");
+    let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
+    let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
+    let parts = [
+        (Missing::Bridge, tree.has(&format!("{folder}/bridge"))),
+        (Missing::Address, bridge_address(tree) == Some(subnet.gateway())),
+        (Missing::LinkUp, flags & 1 != 0),
+        (Missing::Forwarding, tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8)),
+        (Missing::Masquerade, masquerade::is_current(subnet.network(), subnet.bits(), BRIDGE).unwrap_or(false)),
+    ];
+    parts.into_iter().filter(|(_, is_present)| !is_present).map(|(part, _)| part).collect()
+}
 
-    /// Returns the deviations in the order of repair.
-    pub fn missing(self) -> Vec<Missing> {
-        let all = [
-            (self.bridge, Missing::Bridge),
-            (self.address, Missing::Address),
-            (self.up, Missing::Up),
-            (self.forwarding, Missing::Forwarding),
-            (self.masquerade, Missing::Masquerade),
-        ];
-        all.into_iter().filter(|(there, _)| !there).map(|(_, missing)| missing).collect()
-    }
+/// Describes missing parts.
+pub fn list(missing: &[Missing]) -> String {
+    missing.iter().map(|missing| missing.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 impl Missing {
-    /// Returns a description.
     pub fn as_str(self) -> &'static str {
         match self {
             Missing::Bridge => "the bridge",
-            Missing::Address => "its address",
-            Missing::Up => "the bridge is down",
+            Missing::Address => "the address of the bridge",
+            Missing::LinkUp => "the bridge in state up",
             Missing::Forwarding => "forwarding",
             Missing::Masquerade => "the masquerade rule",
         }
@@ -128,35 +108,45 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_private_network_where_the_overlay_says_so() {
+    fn settings_are_absent_unless_the_overlay_enables_the_network() {
         assert_eq!(settings(&Fake::new("", &[]).tree), None);
         assert_eq!(settings(&settings_of(false).tree), None);
         assert!(settings(&settings_of(true).tree).is_some());
     }
 
     #[test]
-    fn the_subnet_stays_until_another_route_overlaps_it() {
+    fn subnet_stays_until_another_route_overlaps() {
         let fake = settings_of(true);
         let settings = settings(&fake.tree).expect("enabled");
-        let chosen = || choose(&fake.tree, &settings).map(|subnet| subnet.to_string());
+        let chosen = || choose_subnet(&fake.tree, &settings).map(|subnet| subnet.to_string());
         assert_eq!(chosen().as_deref(), Some("172.30.0.0/24"));
         fake.file("proc/net/route", &route("eth0", [172, 30, 0, 0]));
         assert_eq!(chosen().as_deref(), Some("172.30.1.0/24"));
         fake.file("proc/net/route", &route(BRIDGE, [172, 30, 5, 0]));
         fake.file("proc/net/fib_trie", "  |-- 172.30.5.1\n   /32 host LOCAL\n");
-        assert_eq!(chosen().as_deref(), Some("172.30.5.0/24"), "what the bridge has is kept");
+        assert_eq!(chosen().as_deref(), Some("172.30.5.0/24"), "the current subnet stays");
         let both = route(BRIDGE, [172, 30, 5, 0]) + route("eth1", [172, 30, 5, 0]).trim_start_matches("Iface\n");
         fake.file("proc/net/route", &both);
         assert_eq!(chosen().as_deref(), Some("172.30.0.0/24"));
     }
 
     #[test]
-    fn only_what_is_missing_is_mended() {
-        let all = ObservedNetwork { bridge: true, address: true, up: true, forwarding: true, masquerade: true };
-        assert!(all.missing().is_empty());
-        assert_eq!(ObservedNetwork { masquerade: false, ..all }.missing(), [Missing::Masquerade]);
-        let none = ObservedNetwork { bridge: false, address: false, up: false, forwarding: false, masquerade: false };
-        assert_eq!(none.missing().first(), Some(&Missing::Bridge), "nothing goes without it");
-        assert_eq!(none.missing().len(), 5);
+    fn missing_parts_are_listed_in_order_of_repair() {
+        let fake = settings_of(true);
+        // The masquerade rule is in the kernel, so the fake machine never has it.
+        let missing = || missing(&fake.tree, "172.30.5.0/24".parse().expect("a subnet"));
+        let parts = [
+            ("sys/class/net/mesh-nat0/bridge", ""),
+            ("proc/net/fib_trie", "  |-- 172.30.5.1\n   /32 host LOCAL\n"),
+            ("sys/class/net/mesh-nat0/flags", "0x1003\n"),
+            ("proc/sys/net/ipv4/ip_forward", "1\n"),
+        ];
+        fake.file("proc/net/route", &route(BRIDGE, [172, 30, 5, 0]));
+        let all = [Missing::Bridge, Missing::Address, Missing::LinkUp, Missing::Forwarding, Missing::Masquerade];
+        for (present, (path, text)) in parts.into_iter().enumerate() {
+            assert_eq!(missing(), all[present..]);
+            fake.file(path, text);
+        }
+        assert_eq!(missing(), [Missing::Masquerade]);
     }
 }

@@ -1,14 +1,11 @@
 //! Guests in network namespaces, their ports on bridges of a node that is one too: what they reach on a real kernel.
 
 use super::*;
-use crate::fake::Fake;
-use std::{
-    process::{Child, Command},
-    time::{Duration, Instant},
-};
+use crate::fake::{Fake, NetworkNamespace, in_namespace, run};
+use std::process::Command;
 
 #[test]
-fn networks_of_the_node_the_central_node_and_itself_are_closed() {
+fn networks_and_addresses_of_node_and_central_node_are_blocked() {
     let fake = Fake::new("", &[]);
     let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
     let row = |name: &str, net: [u8; 4], via: [u8; 4], mask: [u8; 4]| {
@@ -25,97 +22,66 @@ fn networks_of_the_node_the_central_node_and_itself_are_closed() {
     fake.file("proc/net/route", &table.collect::<String>());
     fake.file("etc/meshd/agent.json", r#"{"central": "10.66.0.1"}"#);
     fake.file("etc/resolv.conf", "nameserver 10.77.0.2\n");
-    let around = firewall_context(&fake.tree, (1, 2));
-    assert_eq!((around.dns, around.hosts), (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)]));
-    let closed: Vec<String> = around.closed.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
-    assert_eq!(closed, ["10.8.0.0/24", "10.66.0.1/32", "10.77.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"]);
+    let context = firewall_context(&fake.tree, (1, 2));
+    assert_eq!(
+        (context.dns, context.blocked_hosts),
+        (vec![Ipv4Addr::new(10, 77, 0, 2)], vec![Ipv4Addr::new(10, 66, 0, 1)])
+    );
+    let blocked: Vec<String> = context.blocked_networks.iter().map(|(net, bits)| format!("{net}/{bits}")).collect();
+    assert_eq!(
+        blocked,
+        ["10.8.0.0/24", "10.66.0.1/32", "10.77.0.0/24", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"]
+    );
 }
 
-/// Set for the copy of this program that runs inside of the node's namespace.
-const INSIDE: &str = "MESHD_GUESTS_INSIDE";
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Another machine of the boot LAN.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-/// Somebody beyond the boot LAN.
+/// A host behind the boot LAN.
 const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SITE_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x10]);
 const USER: u32 = 0x7140_0005;
 
-/// Runs the test in a namespace that goes with it; true for the copy that runs there.
 fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let own = std::env::current_exe().expect("this program");
-    let name = format!("nat::guest_firewall::tests::{test}");
-    let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--"]).arg(own).args([&name, "--exact", "--nocapture", "--test-threads=1"]);
-    let ran = command.env(INSIDE, "1").output().expect("unshare runs");
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
-    false
+    in_namespace(&format!("nat::guest_firewall::tests::{test}"))
 }
 
-fn run(program: &str, args: &[&str]) {
-    let ran = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
-    assert!(ran.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
-}
-
-/// Somebody with a network of their own, who has one card; gone with this value.
-struct Host(Child);
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// A host in a network namespace with one NIC.
+struct Host(NetworkNamespace);
 
 impl Host {
-    /// `port` is the node's end of the card.
+    /// `port` is the node's end of the veth pair.
     fn new(port: &str, bridge: &str, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) -> Self {
-        let own = |pid: u32| std::fs::read_link(format!("/proc/{pid}/ns/net"));
-        let mut child = Command::new("unshare").args(["--net", "sleep", "900"]).spawn().expect("unshare runs");
-        let (pid, here) = (child.id(), own(std::process::id()).expect("known"));
-        let patience = Instant::now() + Duration::from_secs(60);
-        while own(pid).is_ok_and(|there| there == here) {
-            assert!(child.try_wait().expect("known").is_none() && Instant::now() < patience, "no other network");
-            std::thread::yield_now();
-        }
-        let host = Host(child);
+        let namespace = NetworkNamespace::new();
         let peer = format!("{port}x");
-        run("ip", &["link", "add", port, "type", "veth", "peer", "name", &peer, "netns", &pid.to_string()]);
+        run("ip", &["link", "add", port, "type", "veth", "peer", "name", &peer, "netns", &namespace.pid()]);
         run("ip", &["link", "set", port, "master", bridge, "up"]);
-        host.ip(&["link", "set", &peer, "name", "eth"]);
-        host.ip(&["link", "set", "lo", "up"]);
-        host.becomes(mac, address, gateway);
+        namespace.ip(&["link", "set", &peer, "name", "eth"]);
+        namespace.ip(&["link", "set", "lo", "up"]);
+        let host = Host(namespace);
+        host.set_addresses(mac, address, gateway);
         host
     }
 
-    fn ip(&self, args: &[&str]) {
-        let pid = self.0.id().to_string();
-        run("nsenter", &[&["-t", &pid, "-n", "ip"], args].concat());
-    }
-
-    fn becomes(&self, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) {
-        self.ip(&["addr", "flush", "dev", "eth"]);
-        self.ip(&["link", "set", "eth", "address", &mac.to_string()]);
-        self.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth"]);
-        self.ip(&["link", "set", "eth", "up"]);
-        self.ip(&["route", "replace", "default", "via", &gateway.to_string()]);
+    fn set_addresses(&self, mac: MacAddr, address: Ipv4Addr, gateway: Ipv4Addr) {
+        self.0.ip(&["addr", "flush", "dev", "eth"]);
+        self.0.ip(&["link", "set", "eth", "address", &mac.to_string()]);
+        self.0.ip(&["addr", "add", &format!("{address}/24"), "dev", "eth"]);
+        self.0.ip(&["link", "set", "eth", "up"]);
+        self.0.ip(&["route", "replace", "default", "via", &gateway.to_string()]);
     }
 
     fn reaches(&self, address: Ipv4Addr) -> bool {
-        answers(&["nsenter", "-t", &self.0.id().to_string(), "-n"], address)
+        answers(&["nsenter", "-t", &self.0.pid(), "-n"], address)
     }
 }
 
-/// True if a connection from there is answered: by a refusal, for nobody listens.
-fn answers(how: &[&str], address: Ipv4Addr) -> bool {
+/// Returns true if a connection is refused: nothing listens on the port.
+fn answers(prefix: &[&str], address: Ipv4Addr) -> bool {
     let call = format!("exec 3<>/dev/tcp/{address}/9");
-    let all = [how, &["timeout", "2", "bash", "-c", &call]].concat();
+    let all = [prefix, &["timeout", "2", "bash", "-c", &call]].concat();
     let ran = Command::new(all[0]).args(&all[1..]).env("LC_ALL", "C").output().expect("it runs");
     ran.status.success() || String::from_utf8_lossy(&ran.stderr).contains("refused")
 }
@@ -142,16 +108,14 @@ struct Rack {
 
 impl Rack {
     fn new() -> Self {
-        run("mount", &["-t", "sysfs", "none", "/sys"]);
-        run("ip", &["link", "set", "lo", "up"]);
         for (bridge, mac, address) in [(BRIDGE, BRIDGE_MAC, GATEWAY), ("br0", SITE_MAC, NODE)] {
             run("ip", &["link", "add", bridge, "type", "bridge"]);
             run("ip", &["link", "set", bridge, "address", &mac.to_string(), "up"]);
             run("ip", &["addr", "add", &format!("{address}/24"), "dev", bridge]);
         }
         let central = Host::new("lan0", "br0", MacAddr([2, 0, 0, 0, 0, 1]), CENTRAL, NODE);
-        central.ip(&["addr", "add", &format!("{STRANGER}/24"), "dev", "eth"]);
-        central.ip(&["addr", "add", &format!("{INTERNET}/32"), "dev", "lo"]);
+        central.0.ip(&["addr", "add", &format!("{STRANGER}/24"), "dev", "eth"]);
+        central.0.ip(&["addr", "add", &format!("{INTERNET}/32"), "dev", "lo"]);
         run("ip", &["route", "add", "default", "via", &CENTRAL.to_string()]);
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("written");
         let guest = |bridge: &str, last: u8, address, gateway| {
@@ -177,17 +141,17 @@ impl Rack {
     }
 
     fn isolate(&self) {
-        let around = FirewallContext {
+        let context = FirewallContext {
             gateway: Some(GATEWAY),
             dns: Vec::new(),
-            closed: vec![(site(0), 24)],
-            hosts: vec![CENTRAL, NODE, GATEWAY],
+            blocked_networks: vec![(site(0), 24)],
+            blocked_hosts: vec![CENTRAL, NODE, GATEWAY],
             bridges: vec![SITE_MAC],
             users: (0x7140_0000, 0xffff_0000),
         };
-        isolate(&self.ports, &around).expect("the kernel does it");
-        assert!(is_there(&self.ports, &around).expect("told"));
-        assert!(!is_there(&self.ports[1..], &around).expect("told"), "another node's");
+        isolate(&self.ports, &context).expect("the kernel does it");
+        assert!(is_current(&self.ports, &context).expect("readable"));
+        assert!(!is_current(&self.ports[1..], &context).expect("readable"), "other ports");
     }
 }
 
@@ -229,23 +193,23 @@ fn guests_show_their_own_addresses_only_and_reach_peers_only() {
     assert!(rack.site[0].reaches(STRANGER), "it is on the site's network");
     assert!(!rack.site[0].reaches(CENTRAL) && !rack.site[0].reaches(NODE));
     assert!(!rack.private[0].reaches(private(10)) && !rack.site[0].reaches(site(52)));
-    // One that says so alone has no peer.
+    // Both guests must allow peers.
     rack.ports[0].peers = true;
     rack.isolate();
     assert!(!rack.private[0].reaches(private(10)));
     rack.ports.iter_mut().for_each(|port| port.peers = true);
     rack.isolate();
     assert!(rack.private[0].reaches(private(10)) && rack.site[0].reaches(site(52)));
-    // Another address, another MAC address, somebody else's of both.
+    // Another address, another MAC address, both of another guest.
     for (mac, address) in [(mac(9), private(77)), (mac(77), private(9)), (mac(10), private(10))] {
-        rack.private[0].becomes(mac, address, GATEWAY);
+        rack.private[0].set_addresses(mac, address, GATEWAY);
         assert!(!rack.private[0].reaches(INTERNET), "{mac} {address}");
     }
     for (mac, address) in [(mac(51), site(77)), (mac(77), site(51)), (mac(51), CENTRAL)] {
-        rack.site[0].becomes(mac, address, CENTRAL);
+        rack.site[0].set_addresses(mac, address, CENTRAL);
         assert!(!rack.site[0].reaches(STRANGER), "{mac} {address}");
     }
-    rack.private[0].becomes(mac(9), private(9), GATEWAY);
+    rack.private[0].set_addresses(mac(9), private(9), GATEWAY);
     assert!(rack.private[0].reaches(INTERNET));
 }
 
@@ -256,10 +220,10 @@ fn programs_of_machines_have_no_network() {
     }
     let rack = Rack::new();
     let user = USER.to_string();
-    let as_machine = ["setpriv", "--reuid", &user, "--clear-groups"];
+    let as_vm_user = ["setpriv", "--reuid", &user, "--clear-groups"];
     let all = [Ipv4Addr::LOCALHOST, CENTRAL, NODE];
-    assert!(all.iter().all(|address| answers(&as_machine, *address)), "nothing is filtered yet");
+    assert!(all.iter().all(|address| answers(&as_vm_user, *address)), "nothing is filtered yet");
     rack.isolate();
-    assert!(!all.iter().any(|address| answers(&as_machine, *address)));
+    assert!(!all.iter().any(|address| answers(&as_vm_user, *address)));
     assert!(all.iter().all(|address| answers(&["env"], *address)), "the node itself has");
 }

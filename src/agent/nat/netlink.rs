@@ -8,37 +8,37 @@ use rustix::net::{
 };
 use std::{io, time::Duration};
 
-/// Timeout of an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 // linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h
 const REQUEST: u16 = 1;
-const WANTS_ACK: u16 = 4;
+const ACK: u16 = 4;
 const DUMP: u16 = 0x300;
 pub const CREATE: u16 = 0x400;
-pub const APPEND: u16 = 0x800;
+const APPEND: u16 = 0x800;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const SUBSYSTEM: u16 = 10;
-pub const NEW_TABLE: u16 = SUBSYSTEM << 8;
-pub const DELETE_TABLE: u16 = NEW_TABLE | 2;
+const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const DELETE_TABLE: u16 = NEW_TABLE | 2;
 pub const NEW_CHAIN: u16 = NEW_TABLE | 3;
-pub const NEW_RULE: u16 = NEW_TABLE | 6;
+const NEW_RULE: u16 = NEW_TABLE | 6;
 const GET_RULE: u16 = NEW_TABLE | 7;
 /// Table families.
 pub const IPV4: u8 = 2;
 pub const INET: u8 = 1;
 pub const NETDEV: u8 = 5;
+/// Metadata key of the outgoing interface (`NFT_META_OIFNAME`).
+pub const OUTPUT_NAME: u32 = 7;
 const NESTED: u16 = 0x8000;
 
-/// Encodes a string.
+/// Encodes a string with its terminating zero.
 pub fn text(text: &str) -> Vec<u8> {
     [text.as_bytes(), &[0]].concat()
 }
 
-/// Encodes an attribute.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(value.len() + 4).expect("attributes are short");
     let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
@@ -46,7 +46,6 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a nested attribute.
 pub fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
     attribute(kind | NESTED, value)
 }
@@ -70,13 +69,13 @@ fn messages(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     found
 }
 
-/// Finds the first attribute of a kind.
-fn attributes(bytes: &[u8], wanted: u16) -> Option<Vec<u8>> {
+/// Returns the first attribute of a kind.
+fn find_attribute(bytes: &[u8], kind: u16) -> Option<Vec<u8>> {
     let mut rest = bytes;
     while let Some(head) = rest.first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
         let value = rest.get(4..length)?;
-        if u16::from_ne_bytes([head[2], head[3]]) & !NESTED == wanted {
+        if u16::from_ne_bytes([head[2], head[3]]) & !NESTED == kind {
             return Some(value.to_vec());
         }
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -91,28 +90,49 @@ fn errno(body: &[u8]) -> Option<rustix::io::Errno> {
 }
 
 /// A message of a batch: family, kind, flags, attributes.
-pub type Order = (u8, u16, u16, Vec<u8>);
+pub type BatchMessage = (u8, u16, u16, Vec<u8>);
+
+/// Returns the messages that replace a table by an empty one. Creating the table first makes its deletion succeed.
+pub fn replace_table(family: u8, table: &str) -> [BatchMessage; 3] {
+    let name = attribute(1, &text(table));
+    [
+        (family, NEW_TABLE, CREATE, name.clone()),
+        (family, DELETE_TABLE, 0, name.clone()),
+        (family, NEW_TABLE, CREATE, name),
+    ]
+}
+
+/// Returns the message that appends a rule with a fingerprint in its user data.
+pub fn append_rule(family: u8, table: &str, chain: &str, expressions: &[u8], fingerprint: &[u8]) -> BatchMessage {
+    let parts =
+        [attribute(1, &text(table)), attribute(2, &text(chain)), nested(4, expressions), attribute(7, fingerprint)];
+    (family, NEW_RULE, CREATE | APPEND, parts.concat())
+}
+
+/// Pads an interface name to the kernel's 16 bytes.
+pub fn interface(name: &str) -> [u8; 16] {
+    let mut padded = [0; 16];
+    padded.iter_mut().zip(name.bytes()).for_each(|(slot, byte)| *slot = byte);
+    padded
+}
 
 /// Sends a batch, which the kernel applies atomically.
-///
-/// # Errors
-/// Error of the kernel.
-pub fn commit(orders: &[Order]) -> io::Result<()> {
+pub fn commit(batch: &[BatchMessage]) -> io::Result<()> {
     let mut bytes = message(BATCH_BEGIN, REQUEST, 0, 0, SUBSYSTEM, &[]);
     let mut sequence = 0;
-    for (family, kind, flags, body) in orders {
+    for (family, kind, flags, body) in batch {
         sequence += 1;
-        bytes.extend(message(*kind, REQUEST | WANTS_ACK | flags, sequence, *family, 0, body));
+        bytes.extend(message(*kind, REQUEST | ACK | flags, sequence, *family, 0, body));
     }
     bytes.extend(message(BATCH_END, REQUEST, sequence + 1, 0, SUBSYSTEM, &[]));
     let socket = NetlinkSocket::open()?;
     socket.send(&bytes)?;
-    let mut left = orders.len();
-    while left > 0 {
+    let mut missing_acks = batch.len();
+    while missing_acks > 0 {
         for (kind, body) in messages(&socket.receive()?) {
             match (kind, errno(&body)) {
                 (ERROR, Some(error)) => return Err(error.into()),
-                (ERROR, None) => left = left.saturating_sub(1),
+                (ERROR, None) => missing_acks = missing_acks.saturating_sub(1),
                 _ => {}
             }
         }
@@ -121,14 +141,11 @@ pub fn commit(orders: &[Order]) -> io::Result<()> {
 }
 
 /// Reads the fingerprints of the rules of a table or chain; empty if there is no such table.
-///
-/// # Errors
-/// Error of the kernel.
-pub fn marks(family: u8, table: &str, chain: Option<&str>) -> io::Result<Vec<Vec<u8>>> {
+pub fn fingerprints(family: u8, table: &str, chain: Option<&str>) -> io::Result<Vec<Vec<u8>>> {
     let socket = NetlinkSocket::open()?;
-    let mut asked = attribute(1, &text(table));
-    asked.extend(chain.map(|chain| attribute(2, &text(chain))).unwrap_or_default());
-    socket.send(&message(GET_RULE, REQUEST | DUMP, 1, family, 0, &asked))?;
+    let mut filter = attribute(1, &text(table));
+    filter.extend(chain.map(|chain| attribute(2, &text(chain))).unwrap_or_default());
+    socket.send(&message(GET_RULE, REQUEST | DUMP, 1, family, 0, &filter))?;
     let mut found = Vec::new();
     loop {
         for (kind, body) in messages(&socket.receive()?) {
@@ -136,15 +153,15 @@ pub fn marks(family: u8, table: &str, chain: Option<&str>) -> io::Result<Vec<Vec
                 DONE => return Ok(found),
                 ERROR if errno(&body) == Some(rustix::io::Errno::NOENT) => return Ok(Vec::new()),
                 ERROR => return Err(errno(&body).map_or(io::ErrorKind::InvalidData.into(), Into::into)),
-                NEW_RULE => found.push(attributes(body.get(4..).unwrap_or_default(), 7).unwrap_or_default()),
+                NEW_RULE => found.push(find_attribute(body.get(4..).unwrap_or_default(), 7).unwrap_or_default()),
                 _ => {}
             }
         }
     }
 }
 
-/// Expressions of a rule. Evaluation stops at the first that does not match.
-pub mod step {
+/// Expressions of a rule. Evaluation stops at the first mismatch.
+pub mod expr {
     use super::{attribute, nested, text};
 
     /// Base of an offset in a packet.
@@ -204,35 +221,47 @@ pub mod step {
         [load(base, offset, value), masked(mask), compare(true, value)].concat()
     }
 
+    fn load_meta(key: u32) -> Vec<u8> {
+        expression("meta", &[number(1, 1), number(2, key)].concat())
+    }
+
     /// Matches if the metadata (`NFT_META_*`) is equal.
     pub fn meta(key: u32, value: &[u8]) -> Vec<u8> {
-        [expression("meta", &[number(1, 1), number(2, key)].concat()), compare(true, value)].concat()
+        [load_meta(key), compare(true, value)].concat()
+    }
+
+    /// Matches if the metadata differs.
+    pub fn not_meta(key: u32, value: &[u8]) -> Vec<u8> {
+        [load_meta(key), compare(false, value)].concat()
     }
 
     /// Matches if the metadata is equal under a mask.
     pub fn meta_in(key: u32, value: &[u8], mask: &[u8]) -> Vec<u8> {
-        [expression("meta", &[number(1, 1), number(2, key)].concat()), masked(mask), compare(true, value)].concat()
+        [load_meta(key), masked(mask), compare(true, value)].concat()
     }
 
     /// Matches established and related connections, or all others.
-    pub fn known_connection(is: bool) -> Vec<u8> {
+    pub fn known_connection(is_known: bool) -> Vec<u8> {
         const ESTABLISHED_OR_RELATED: u32 = 6;
         let state = expression("ct", &[number(1, 1), number(2, 0)].concat());
-        [state, masked(&ESTABLISHED_OR_RELATED.to_ne_bytes()), compare(!is, &[0; 4])].concat()
+        [state, masked(&ESTABLISHED_OR_RELATED.to_ne_bytes()), compare(!is_known, &[0; 4])].concat()
     }
 
     fn verdict(code: u32) -> Vec<u8> {
         expression("immediate", &[number(1, 0), nested(2, &nested(2, &number(1, code)))].concat())
     }
 
-    /// Accepts the packet.
     pub fn accept() -> Vec<u8> {
         verdict(1)
     }
 
-    /// Drops the packet.
     pub fn drop() -> Vec<u8> {
         verdict(0)
+    }
+
+    /// Replaces the source address by the one of the outgoing interface.
+    pub fn masquerade() -> Vec<u8> {
+        expression("masq", &[])
     }
 }
 
@@ -242,7 +271,7 @@ impl NetlinkSocket {
     fn open() -> io::Result<Self> {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
         bind(&socket, &SocketAddrNetlink::new(0, 0))?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(REPLY_TIMEOUT))?;
         Ok(NetlinkSocket(socket))
     }
 

@@ -1,6 +1,6 @@
 //! Tests the private network as a guest would use it.
 
-use super::{PROBE, Subnet, dhcp, supervisor::PORT};
+use super::{PROBE_MAC, Subnet, dhcp};
 use rustix::{
     io::Errno,
     net::{
@@ -14,41 +14,35 @@ use std::{
     time::Duration,
 };
 
-/// Timeout of an answer.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// DHCP client port.
-const CLIENT: u16 = 68;
+const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Sends a DHCP request to the bridge as [`PROBE`]; the node receives its own broadcast.
+/// Sends a DHCP request to the bridge as [`PROBE_MAC`]; the node receives its own broadcast.
 ///
 /// # Errors
 /// The socket cannot be bound: another DHCP client uses the port.
 pub fn dhcp_answers(subnet: Subnet) -> io::Result<bool> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, CLIENT))?;
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, dhcp::CLIENT_PORT))?;
     socket.set_broadcast(true)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    let everybody = Ipv4Addr::from_bits(subnet.net().to_bits() | !subnet.mask().to_bits());
-    socket.send_to(&dhcp::discover(PROBE), (everybody, PORT))?;
+    socket.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    let broadcast = Ipv4Addr::from_bits(subnet.network().to_bits() | !subnet.mask().to_bits());
+    socket.send_to(&dhcp::discover(PROBE_MAC), (broadcast, dhcp::SERVER_PORT))?;
     let mut packet = [0; dhcp::MAX_PACKET];
     loop {
         match socket.recv_from(&mut packet) {
-            Ok((length, _)) if dhcp::is_offer(&packet[..length], PROBE) => return Ok(true),
+            Ok((length, _)) if dhcp::is_offer(&packet[..length], PROBE_MAC) => return Ok(true),
             Ok(_) => {}
             Err(_) => return Ok(false),
         }
     }
 }
 
-/// Connects from the node's private address. An answer, even a refusal, proves that the address was translated, because nobody has a route
-/// to it.
-///
-/// # Errors
-/// No answer, or the test is not possible.
-pub fn leaves(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<()> {
+/// Connects from the node's private address. A response, even a refusal, proves address translation: no other machine has a route to that
+/// address.
+pub fn connects(from: Ipv4Addr, to: SocketAddrV4) -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrV4::new(from, 0))?;
     // The kernel's TCP connect timeout.
-    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(REPLY_TIMEOUT))?;
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::CONNREFUSED) => Ok(()),
         Err(Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),

@@ -5,27 +5,24 @@ use std::{fmt, net::Ipv4Addr, str::FromStr};
 /// An IPv4 subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
-    /// Network address.
-    net: u32,
+    network: u32,
     /// Prefix length.
     bits: u8,
 }
 
 impl Subnet {
-    /// Returns the subnet of an address.
+    /// Returns the subnet that contains an address.
     pub fn of(address: Ipv4Addr, bits: u8) -> Self {
         let bits = bits.min(32);
-        Subnet { net: address.to_bits() & mask(bits), bits }
+        Subnet { network: address.to_bits() & mask(bits), bits }
     }
 
-    /// Returns the netmask.
     pub fn mask(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(mask(self.bits))
     }
 
-    /// Returns the network address.
-    pub fn net(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.net)
+    pub fn network(self) -> Ipv4Addr {
+        Ipv4Addr::from_bits(self.network)
     }
 
     /// Returns the prefix length.
@@ -35,41 +32,46 @@ impl Subnet {
 
     /// Returns the address of the node: the first host.
     pub fn gateway(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.net | 1)
+        Ipv4Addr::from_bits(self.network | 1)
     }
 
     /// Returns the first and last address for VMs.
-    pub fn machines(self) -> (Ipv4Addr, Ipv4Addr) {
-        (Ipv4Addr::from_bits(self.net | 2), Ipv4Addr::from_bits((self.net | !mask(self.bits)).saturating_sub(1)))
+    pub fn vm_range(self) -> (Ipv4Addr, Ipv4Addr) {
+        (
+            Ipv4Addr::from_bits(self.network | 2),
+            Ipv4Addr::from_bits((self.network | !mask(self.bits)).saturating_sub(1)),
+        )
     }
 
     /// Returns true for an address that a VM may have: not the network, node or broadcast address.
-    pub fn is_free(self, address: Ipv4Addr) -> bool {
+    pub fn is_assignable(self, address: Ipv4Addr) -> bool {
         let bits = address.to_bits();
-        self.holds(address) && bits != self.net && bits != self.net | 1 && bits != self.net | !mask(self.bits)
+        self.contains(address)
+            && bits != self.network
+            && bits != self.network | 1
+            && bits != self.network | !mask(self.bits)
     }
 
-    /// Returns true if the address is in the subnet.
-    pub fn holds(self, address: Ipv4Addr) -> bool {
-        address.to_bits() & mask(self.bits) == self.net
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        address.to_bits() & mask(self.bits) == self.network
     }
 
-    /// Returns true if the subnets overlap.
     pub fn overlaps(self, other: Subnet) -> bool {
         let bits = mask(self.bits.min(other.bits));
-        self.net & bits == other.net & bits
+        self.network & bits == other.network & bits
     }
 
     /// Returns the first subnet of this pool that no route overlaps.
-    pub fn carve(self, bits: u8, routes: &[Subnet]) -> Option<Subnet> {
+    pub fn first_free(self, bits: u8, routes: &[Subnet]) -> Option<Subnet> {
         if bits < self.bits || bits > 30 {
             return None;
         }
         let count = 1_u64 << (bits - self.bits);
-        let each = (0..count).map(|n| Subnet { net: self.net | u32::try_from(n << (32 - bits)).unwrap_or(0), bits });
+        let mut subnets =
+            (0..count).map(|n| Subnet { network: self.network | u32::try_from(n << (32 - bits)).unwrap_or(0), bits });
         // The default route does not count.
         let taken = |subnet: Subnet| routes.iter().any(|route| route.bits > 0 && route.overlaps(subnet));
-        each.into_iter().find(|subnet| !taken(*subnet))
+        subnets.find(|subnet| !taken(*subnet))
     }
 }
 
@@ -77,21 +79,9 @@ fn mask(bits: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0)
 }
 
-/// Parses `/proc/net/route` without the routes of one interface.
-pub fn routes(table: &str, except: &str) -> Vec<Subnet> {
-    let route = |line: &str| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let number =
-            |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(|n| u32::from_be_bytes(n.to_ne_bytes()));
-        let bits = u8::try_from(number(7)?.count_ones()).ok()?;
-        (fields.first() != Some(&except)).then_some(Subnet::of(Ipv4Addr::from_bits(number(1)?), bits))
-    };
-    table.lines().skip(1).filter_map(route).collect()
-}
-
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.net(), self.bits)
+        write!(f, "{}/{}", self.network(), self.bits)
     }
 }
 
@@ -103,7 +93,7 @@ impl FromStr for Subnet {
         let (address, bits) = (address.parse().map_err(|_| ())?, bits.parse().map_err(|_| ())?);
         let subnet = Subnet::of(address, bits);
         // An address with host bits is invalid.
-        (bits <= 32 && subnet.net() == address).then_some(subnet).ok_or(())
+        (bits <= 32 && subnet.network() == address).then_some(subnet).ok_or(())
     }
 }
 
@@ -116,35 +106,26 @@ mod tests {
     }
 
     #[test]
-    fn the_first_subnet_that_no_route_overlaps_is_taken() {
+    fn first_free_returns_the_first_subnet_without_overlapping_route() {
         let pool = net("172.30.0.0/16");
-        assert_eq!(pool.carve(24, &[net("0.0.0.0/0")]), Some(net("172.30.0.0/24")));
-        assert_eq!(pool.carve(24, &[net("172.30.0.128/25"), net("172.30.1.7/32")]), Some(net("172.30.2.0/24")));
-        assert_eq!(pool.carve(24, &[net("172.16.0.0/12")]), None);
-        assert_eq!(pool.carve(8, &[]), None);
-        assert_eq!(net("10.0.0.0/24").carve(24, &[]), Some(net("10.0.0.0/24")));
+        assert_eq!(pool.first_free(24, &[net("0.0.0.0/0")]), Some(net("172.30.0.0/24")));
+        assert_eq!(pool.first_free(24, &[net("172.30.0.128/25"), net("172.30.1.7/32")]), Some(net("172.30.2.0/24")));
+        assert_eq!(pool.first_free(24, &[net("172.16.0.0/12")]), None);
+        assert_eq!(pool.first_free(8, &[]), None);
+        assert_eq!(net("10.0.0.0/24").first_free(24, &[]), Some(net("10.0.0.0/24")));
     }
 
     #[test]
-    fn addresses_of_the_node_and_of_all_are_not_free() {
+    fn network_node_and_broadcast_addresses_are_not_assignable() {
         let subnet = net("172.30.2.0/24");
-        let free = |last: u8| subnet.is_free(Ipv4Addr::new(172, 30, 2, last));
+        let free = |last: u8| subnet.is_assignable(Ipv4Addr::new(172, 30, 2, last));
         assert_eq!([free(0), free(1), free(2), free(254), free(255)], [false, false, true, true, false]);
-        assert!(!subnet.is_free(Ipv4Addr::new(172, 30, 3, 2)));
+        assert!(!subnet.is_assignable(Ipv4Addr::new(172, 30, 3, 2)));
         assert_eq!((subnet.gateway(), subnet.mask()), (Ipv4Addr::new(172, 30, 2, 1), Ipv4Addr::new(255, 255, 255, 0)));
     }
 
     #[test]
-    fn routes_are_read_without_those_of_the_bridge_itself() {
-        let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
-        let row =
-            |name: &str, net: [u8; 4], mask: [u8; 4]| format!("{name} {} 0 1 0 0 0 {} 0 0 0\n", le(net), le(mask));
-        let table = format!(
-            "Iface\n{}{}junk\n",
-            row("eth0", [10, 77, 0, 0], [255, 255, 255, 0]),
-            row("br", [172, 30, 0, 0], [255, 255, 255, 0])
-        );
-        assert_eq!(routes(&table, "br"), [net("10.77.0.0/24")]);
+    fn invalid_subnet_is_refused() {
         for text in ["10.0.0.1/24", "10.0.0.0", "10.0.0.0/33", "x/8"] {
             assert!(text.parse::<Subnet>().is_err(), "{text}");
         }

@@ -1,7 +1,7 @@
-//! Addresses of network interfaces from procfs. For IPv4 the kernel lists local addresses without interface; the narrowest connected route
-//! names it.
+//! Addresses of network interfaces from procfs. The kernel lists local IPv4 addresses without interface: the narrowest connected route names
+//! the interface.
 
-use super::Tree;
+use super::{Tree, routes};
 use meshd_proto::MAX_DEVICES;
 use std::{
     collections::BTreeMap,
@@ -11,23 +11,15 @@ use std::{
 /// Maximum number of addresses of one machine.
 const MAX_ADDRESSES: usize = MAX_DEVICES;
 
-struct Route<'a> {
-    interface: &'a str,
-    destination: u32,
-    mask: u32,
-}
-
-/// All addresses by interface name.
+/// Returns all addresses by interface name.
 pub fn by_interface(tree: &Tree) -> BTreeMap<String, Vec<IpAddr>> {
-    let routes = tree.read("/proc/net/route").unwrap_or_default();
-    let routes: Vec<Route<'_>> = routes.lines().skip(1).filter_map(route).collect();
-    let own = tree.read("/proc/net/fib_trie").unwrap_or_default();
+    let routes = routes(tree);
     let v6 = tree.read("/proc/net/if_inet6").unwrap_or_default();
-    let v4 = local_v4(&own).into_iter().filter_map(|address| {
-        let bits = address.to_bits();
-        let connected = routes.iter().filter(|route| route.mask != 0 && bits & route.mask == route.destination);
+    let v4 = local_addresses(tree).into_iter().filter_map(|address| {
+        let connected =
+            routes.iter().filter(|route| !route.mask.is_unspecified() && address & route.mask == route.destination);
         let route = connected.max_by_key(|route| route.mask)?;
-        Some((route.interface.to_owned(), IpAddr::V4(address)))
+        Some((route.interface.clone(), IpAddr::V4(address)))
     });
     let mut found: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for (interface, address) in v4.chain(v6.lines().filter_map(v6_line)).take(MAX_ADDRESSES) {
@@ -36,20 +28,12 @@ pub fn by_interface(tree: &Tree) -> BTreeMap<String, Vec<IpAddr>> {
     found
 }
 
-/// IPv4 addresses of this machine, without loopback addresses.
+/// Returns the IPv4 addresses of this machine, without loopback addresses.
 pub fn local_addresses(tree: &Tree) -> Vec<Ipv4Addr> {
     local_v4(&tree.read("/proc/net/fib_trie").unwrap_or_default())
 }
 
-/// `eth0 00004D0A 00000000 0001 0 0 0 00FFFFFF ...`: the kernel prints the four bytes of
-/// an address as one number of its own byte order.
-fn route(line: &str) -> Option<Route<'_>> {
-    let fields: Vec<&str> = line.split_ascii_whitespace().take(8).collect();
-    let number = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok().map(|n| u32::from_be_bytes(n.to_ne_bytes()));
-    Some(Route { interface: fields.first()?, destination: number(1)?, mask: number(7)? })
-}
-
-/// `|-- 10.77.0.100` followed by `/32 host LOCAL`; each stands in two tables.
+/// `|-- 10.77.0.100` followed by `/32 host LOCAL`. Two tables list each address.
 fn local_v4(table: &str) -> Vec<Ipv4Addr> {
     let mut found = Vec::new();
     let mut last = None;

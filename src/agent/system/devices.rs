@@ -3,12 +3,12 @@
 use super::{Tree, addresses};
 use meshd_proto::{MAX_DEVICES, NicFacts, PciFacts, SriovFacts};
 
-/// PCI functions, sorted by address.
+/// Returns the PCI functions, sorted by address.
 pub fn pci(tree: &Tree) -> Vec<PciFacts> {
     functions(tree).take(MAX_DEVICES).collect()
 }
 
-/// All PCI functions, without the limit of a report: VFIO binding needs each one.
+/// Returns all PCI functions without the limit of a report: VFIO needs every function.
 pub fn all_pci(tree: &Tree) -> Vec<PciFacts> {
     functions(tree).collect()
 }
@@ -25,7 +25,7 @@ fn pci_function(tree: &Tree, address: String) -> PciFacts {
         class: tree.hex(&file("class"), 4).unwrap_or_default(),
         driver: tree.link(&file("driver")),
         iommu_group: tree.link(&file("iommu_group")).and_then(|group| group.parse().ok()),
-        // -1 where the firmware says nothing.
+        // -1 if the firmware does not report the node.
         numa_node: tree.number(&file("numa_node")),
         sriov: tree
             .number(&file("sriov_totalvfs"))
@@ -34,22 +34,22 @@ fn pci_function(tree: &Tree, address: String) -> PciFacts {
     }
 }
 
-/// Network interfaces with a device behind them, sorted by name.
+/// Returns the physical network interfaces, sorted by name.
 pub fn nics(tree: &Tree) -> Vec<NicFacts> {
-    let owned = addresses::by_interface(tree);
+    let addresses = addresses::by_interface(tree);
     let names = tree.list("/sys/class/net").into_iter();
     let physical = names.filter(|name| tree.has(&format!("/sys/class/net/{name}/device")));
     let nic = |name: String| {
         let file = |path: &str| format!("/sys/class/net/{name}/{path}");
-        // A bond gives its interfaces one address; this file has their permanent ones.
+        // The interfaces of a bond share one address; this file has the permanent one.
         let mac = tree.read(&file("bonding_slave/perm_hwaddr")).or_else(|| tree.read(&file("address")));
         NicFacts {
             mac: mac.and_then(|mac| mac.parse().ok()),
             carrier: tree.number(&file("carrier")) == Some(1u8),
-            // -1 where unknown; 0 on some drivers without a link.
+            // -1 if unknown; some drivers report 0 without a link.
             speed_mbps: tree.number(&file("speed")).filter(|speed| *speed != 0),
             driver: tree.link(&file("device/driver")),
-            addresses: owned.get(&name).cloned().unwrap_or_default(),
+            addresses: addresses.get(&name).cloned().unwrap_or_default(),
             name,
         }
     };

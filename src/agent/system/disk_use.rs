@@ -3,29 +3,29 @@
 use super::Tree;
 use std::collections::BTreeMap;
 
-/// Disks that are mounted, used as swap, or part of RAID, LVM or a mapping, each with the reason.
+/// Returns the disks that are mounted, used as swap, or part of RAID, LVM or a mapping, each with the use.
 pub fn in_use(tree: &Tree) -> Vec<(String, String)> {
     let used = used_nodes(tree);
-    let mut found = Vec::new();
-    for disk in tree.list("/sys/block") {
-        let reason = parts(tree, &disk).into_iter().find_map(|(name, folder)| {
+    let disk_use = |disk: String| {
+        let part_use = |(name, folder): (String, String)| {
             let number = tree.read(&format!("{folder}/dev")).unwrap_or_default();
-            let direct = used.get(&number).or_else(|| used.get(&format!("/dev/{name}")));
+            let direct = used.get(&number).or_else(|| used.get(&format!("/dev/{name}"))).cloned();
             let holder = || tree.list(&format!("{folder}/holders")).into_iter().next();
-            let held = || holder().map(|holder| format!("is part of {holder}"));
-            direct.cloned().or_else(held).map(|why| format!("disk {name} {why}"))
-        });
-        found.extend(reason.map(|reason| (disk, reason)));
-    }
-    found
+            let user = direct.or_else(|| holder().map(|holder| format!("is part of {holder}")))?;
+            Some(format!("disk {name} {user}"))
+        };
+        let user = parts(tree, &disk).into_iter().find_map(part_use)?;
+        Some((disk, user))
+    };
+    tree.list("/sys/block").into_iter().filter_map(disk_use).collect()
 }
 
-/// Device nodes of a disk and of its partitions.
+/// Returns the device nodes of a disk and its partitions.
 pub fn nodes(tree: &Tree, disk: &str) -> impl Iterator<Item = String> + use<> {
     parts(tree, disk).into_iter().map(|(name, _)| format!("/dev/{name}"))
 }
 
-/// A disk and its partitions, each with its folder of sysfs.
+/// Returns a disk and its partitions, each with its sysfs folder.
 fn parts(tree: &Tree, disk: &str) -> Vec<(String, String)> {
     let folder = format!("/sys/block/{disk}");
     let parts = tree.list(&folder).into_iter().filter(|name| tree.has(&format!("{folder}/{name}/partition")));
@@ -33,26 +33,28 @@ fn parts(tree: &Tree, disk: &str) -> Vec<(String, String)> {
     [(disk.to_owned(), folder)].into_iter().chain(parts).collect()
 }
 
-/// Block devices that are mounted, used as swap, or behind a loop device, by number and by name: some file systems have
+/// Returns the block devices that are mounted, used as swap, or behind a loop device, by number and by name: some file systems have
 /// another device number.
 fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
     let mut used = BTreeMap::new();
     let mounts = tree.read("/proc/self/mountinfo").unwrap_or_default();
     for line in mounts.lines() {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (Some(number), Some(place)) = (fields.get(2), fields.get(4)) else { continue };
-        let why = format!("is mounted on {place}");
-        used.insert((*number).to_owned(), why.clone());
-        let after = fields.iter().position(|field| *field == "-");
-        if let Some(source) = after.and_then(|at| fields.get(at + 2)).filter(|source| source.starts_with("/dev/")) {
-            used.insert((*source).to_owned(), why);
+        let (Some(number), Some(mount_point)) = (fields.get(2), fields.get(4)) else { continue };
+        let user = format!("is mounted on {mount_point}");
+        used.insert((*number).to_owned(), user.clone());
+        let separator = fields.iter().position(|field| *field == "-");
+        if let Some(source) =
+            separator.and_then(|index| fields.get(index + 2)).filter(|source| source.starts_with("/dev/"))
+        {
+            used.insert((*source).to_owned(), user);
         }
     }
     let swaps = tree.read("/proc/swaps").unwrap_or_default();
     for node in swaps.lines().skip(1).filter_map(|line| line.split_ascii_whitespace().next()) {
-        used.insert(node.to_owned(), "is swapped to".to_owned());
+        used.insert(node.to_owned(), "is used as swap".to_owned());
     }
-    // The kernel uses it, so no process shows it.
+    // The kernel uses the backing file, so no process has it open.
     for name in tree.list("/sys/block").into_iter().filter(|name| name.starts_with("loop")) {
         if let Some(file) = tree.text(&format!("/sys/block/{name}/loop/backing_file")) {
             used.entry(file).or_insert_with(|| format!("is behind {name}"));

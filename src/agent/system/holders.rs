@@ -1,24 +1,24 @@
-//! Processes that have device nodes open, from the links in /proc, like lsof.
+//! Processes that have device nodes open, from the links in /proc, as lsof reads them.
 
 use super::Tree;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Arguments of blkid as the agent runs it: a process that has them only looks at a disk.
-pub const PROBE: [&str; 3] = ["-p", "-o", "export"];
-/// How deep the devices below a PCI function lie: a disk behind a USB hub takes ten folders.
+/// Arguments with which the agent runs blkid. A process with these arguments only probes a disk.
+pub const BLKID_ARGUMENTS: [&str; 3] = ["-p", "-o", "export"];
+/// Maximum depth of the folders below a PCI function: a disk behind a USB hub is ten folders deep.
 const MAX_DEPTH: u32 = 12;
-/// Maximum number of folders that are read below one function.
+/// Maximum number of folders below one function.
 const MAX_FOLDERS: u32 = 4096;
-/// This program: it opens disks and units only briefly.
+/// Name of the agent, which opens disks and units only briefly.
 const AGENT: &str = "mesh-agent";
 /// Maximum number of reported holders of one device node.
 const MAX_NAMED: usize = 3;
 
-/// Device nodes of one function: `/dev/dri/card0`, `/dev/nvme0n1`, `/dev/infiniband/uverbs0`.
+/// Returns the device nodes of one function: `/dev/dri/card0`, `/dev/nvme0n1`, `/dev/infiniband/uverbs0`.
 pub fn nodes(tree: &Tree, function: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let mut left = MAX_FOLDERS;
-    walk(tree, &format!("/sys/bus/pci/devices/{function}"), MAX_DEPTH, &mut left, &mut found);
+    let mut remaining = MAX_FOLDERS;
+    walk(tree, &format!("/sys/bus/pci/devices/{function}"), MAX_DEPTH, &mut remaining, &mut found);
     // NVIDIA's driver makes device nodes that sysfs does not list.
     let information = tree.read(&format!("/proc/driver/nvidia/gpus/{function}/information")).unwrap_or_default();
     let minor = information.lines().find_map(|line| line.strip_prefix("Device Minor:"));
@@ -26,23 +26,25 @@ pub fn nodes(tree: &Tree, function: &str) -> BTreeSet<String> {
     found
 }
 
-fn walk(tree: &Tree, folder: &str, depth: u32, left: &mut u32, found: &mut BTreeSet<String>) {
-    if depth == 0 || *left == 0 {
+fn walk(tree: &Tree, folder: &str, depth: u32, remaining: &mut u32, found: &mut BTreeSet<String>) {
+    if depth == 0 || *remaining == 0 {
         return;
     }
-    *left -= 1;
+    *remaining -= 1;
     let uevent = tree.read(&format!("{folder}/uevent")).unwrap_or_default();
     found.extend(uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}")));
     for name in tree.folders(folder) {
-        walk(tree, &format!("{folder}/{name}"), depth - 1, left, found);
+        walk(tree, &format!("{folder}/{name}"), depth - 1, remaining, found);
     }
 }
 
-/// Processes that have these device nodes open, such as `qemu-system-x86 (4711)`, by device node.
-pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
+/// Returns the processes that have these device nodes open, such as `qemu-system-x86 (4711)`, by device node.
+pub fn find(tree: &Tree, nodes: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-    let processes = tree.list("/proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
-    for process in if wanted.is_empty() { Vec::new() } else { processes.collect() } {
+    if nodes.is_empty() {
+        return BTreeMap::new();
+    }
+    for process in tree.processes() {
         if tree.text(&format!("/proc/{process}/comm")).as_deref() == Some(AGENT) {
             continue;
         }
@@ -52,7 +54,7 @@ pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
         }
         for descriptor in tree.list(&format!("/proc/{process}/fd")) {
             let target = tree.target(&format!("/proc/{process}/fd/{descriptor}"));
-            if let Some(node) = target.filter(|target| wanted.contains(target)) {
+            if let Some(node) = target.filter(|target| nodes.contains(target)) {
                 found.entry(node).or_default().insert(process);
             }
         }
@@ -66,9 +68,9 @@ pub fn of(tree: &Tree, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
     found.into_iter().map(|(node, processes)| (node, names(processes))).collect()
 }
 
-/// True for the command line by which the agent probes a disk. Pure.
+/// Returns true for the command line of the agent's blkid. Pure.
 fn is_probe(cmdline: &str) -> bool {
-    cmdline.contains(&PROBE.map(|argument| format!("\0{argument}")).concat())
+    cmdline.contains(&BLKID_ARGUMENTS.map(|argument| format!("\0{argument}")).concat())
 }
 
 #[cfg(test)]
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_that_only_looks_holds_nothing() {
+    fn blkid_of_the_agent_is_no_holder() {
         assert!(is_probe("/opt/lib/ld.so\0--argv0\0blkid\0-p\0-o\0export\0/dev/sda\0"));
         assert!(!is_probe("qemu-system-x86_64\0-o\0/dev/sda\0") && !is_probe(""));
     }

@@ -4,7 +4,7 @@ use super::Tree;
 use meshd_proto::{CpuFacts, MemoryFacts, SystemFacts};
 use std::collections::BTreeSet;
 
-/// SMBIOS identity, as the kernel shows it.
+/// Reads the SMBIOS identity.
 pub fn system(tree: &Tree) -> SystemFacts {
     let dmi = |name: &str| tree.read(&format!("/sys/class/dmi/id/{name}")).unwrap_or_default();
     SystemFacts {
@@ -18,18 +18,18 @@ pub fn system(tree: &Tree) -> SystemFacts {
     }
 }
 
-/// A random name of this run of the kernel.
+/// Returns the random ID of this boot of the kernel.
 pub fn kernel_boot_id(tree: &Tree) -> String {
     tree.read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// Seconds since the kernel started.
+/// Returns the seconds since the kernel started.
 pub fn uptime(tree: &Tree) -> u64 {
     let text = tree.read("/proc/uptime").unwrap_or_default();
     text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// Processors, from `/proc/cpuinfo`.
+/// Parses `/proc/cpuinfo`.
 pub fn cpu(tree: &Tree) -> CpuFacts {
     let text = tree.read("/proc/cpuinfo").unwrap_or_default();
     let mut facts = CpuFacts::default();
@@ -54,8 +54,8 @@ pub fn cpu(tree: &Tree) -> CpuFacts {
             _ => {}
         }
     }
-    // Some virtual machines and architectures report no topology: then each thread is a core of one socket.
-    let count = |n: usize, otherwise: u32| if n == 0 { otherwise } else { u32::try_from(n).unwrap_or(u32::MAX) };
+    // Some virtual machines and architectures report no topology. Each thread counts as a core of one socket.
+    let count = |n: usize, default: u32| if n == 0 { default } else { u32::try_from(n).unwrap_or(u32::MAX) };
     facts.sockets = count(sockets.len(), facts.threads.min(1));
     facts.cores = count(cores.len(), facts.threads);
     facts
@@ -66,19 +66,19 @@ fn virtualization(flags: &str) -> String {
     flags.find(|flag| matches!(*flag, "vmx" | "svm")).unwrap_or_default().to_owned()
 }
 
-/// Memory, from `/proc/meminfo`.
+/// Reads total and available memory.
 pub fn memory(tree: &Tree) -> MemoryFacts {
     MemoryFacts { total_kib: memory_field(tree, "MemTotal"), available_kib: memory_field(tree, "MemAvailable") }
 }
 
-/// One line of `/proc/meminfo`, in KiB; 0 where it is not there.
+/// Returns a field of `/proc/meminfo` in KiB; 0 if missing.
 pub fn memory_field(tree: &Tree, name: &str) -> u64 {
     let text = tree.read("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or(0)
 }
 
-/// `PRETTY_NAME` of `/etc/os-release`.
+/// Returns `PRETTY_NAME` of `/etc/os-release`.
 pub fn os(tree: &Tree) -> String {
     let text = tree.read("/etc/os-release").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));

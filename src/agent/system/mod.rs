@@ -1,17 +1,18 @@
 //! The node as its kernel shows it: sysfs and procfs below a root, each slow read with a deadline. No external program.
 //!
-//! | module | what it reads |
+//! | module | content |
 //! | --- | --- |
 //! | [`tree`] | a file system below a root: total, with limits |
 //! | [`source`] | reads with a deadline, one thread each |
-//! | [`machine`], [`devices`], [`addresses`] | processors, memory, PCI functions, NICs, addresses |
-//! | [`pci`], [`holders`], [`disk_use`] | which function a device belongs to; who holds it; who uses a disk |
+//! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, addresses, routes |
+//! | [`pci`], [`holders`], [`disk_use`] | the PCI function of a device; processes that have it open; users of a disk |
 
 pub mod addresses;
 pub mod devices;
 pub mod disk_use;
 pub mod holders;
 pub mod machine;
+mod routes;
 mod pci;
 pub mod source;
 mod tree;
@@ -19,5 +20,6 @@ mod tree;
 pub use addresses::{by_interface, local_addresses};
 pub use devices::{all_pci, nics};
 pub use machine::{cpu, kernel_boot_id, memory, memory_field};
-pub use pci::{function_of, functions_of_disk, way};
+pub use pci::{function_of, functions_of_disk, pci_path};
+pub use routes::{Route, routes};
 pub use tree::Tree;

@@ -2,7 +2,7 @@
 
 use super::Tree;
 
-/// The function that a device of sysfs belongs to: the last PCI address on its real path; those before it are bridges.
+/// Returns the function of a sysfs device: the last PCI address in its real path. The ones before are bridges.
 pub fn function_of(tree: &Tree, path: &str) -> Option<String> {
     let real = tree.real(path)?;
     real.rsplit('/').find(|part| is_address(part)).map(str::to_owned)
@@ -16,13 +16,13 @@ fn is_address(part: &str) -> bool {
         if (4..=8).contains(&domain.len()) && hex(domain, domain.len()) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
 }
 
-/// The PCI functions that a device of sysfs hangs below, the outermost first.
-pub fn way(tree: &Tree, path: &str) -> Vec<String> {
+/// Returns the PCI functions in the real path of a sysfs device, outermost first.
+pub fn pci_path(tree: &Tree, path: &str) -> Vec<String> {
     let real = tree.real(path).unwrap_or_default();
     real.split('/').filter(|part| part.contains(':')).map(str::to_owned).collect()
 }
 
-/// One, or several where an NVMe disk has more than one path: the disk itself is no device of a controller then.
+/// Returns the functions of a disk: several for an NVMe disk with multipath, whose sysfs path contains no controller.
 pub fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
     let path = format!("/sys/block/{disk}");
     if let Some(function) = function_of(tree, &path) {

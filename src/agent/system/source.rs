@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Deadline of a source.
+/// Timeout of a source.
 pub const DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum concurrent reads of one source; further reads are refused until one returns.
 const MAX_READS: usize = 4;
@@ -18,77 +18,74 @@ const MAX_READS: usize = 4;
 /// Reads that have not returned, by the root of the tree and the name of the source.
 static READS: Mutex<BTreeMap<(PathBuf, String), usize>> = Mutex::new(BTreeMap::new());
 
-/// Why a source has no value.
+/// The error of a source without value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Late {
-    /// It did not return by its deadline.
+pub enum ReadError {
     #[error("no answer within {} s", DEADLINE.as_secs())]
-    Deadline,
-    /// Earlier reads of it have not returned.
+    Timeout,
     #[error("no answer: {MAX_READS} earlier reads have not returned")]
     Hangs,
-    /// The reading thread ended without a result, or could not be started.
-    #[error("it could not be read")]
-    Broken,
+    /// The thread ended without a result, or could not be started.
+    #[error("cannot read the source")]
+    Failed,
 }
 
-/// A read that was started.
+/// A read in progress.
 #[derive(Debug)]
-pub struct DeadlineRead<T>(Result<mpsc::Receiver<T>, Late>);
+pub struct DeadlineRead<T>(Result<mpsc::Receiver<T>, ReadError>);
 
 impl<T> DeadlineRead<T> {
-    /// Waits until the deadline.
-    ///
-    /// # Errors
-    /// [`Late`]: the read continues in its thread, and its result is dropped.
-    pub fn by(self, deadline: Instant) -> Result<T, Late> {
+    /// Waits until the deadline. After an error the read continues in its thread, and its result is dropped.
+    pub fn wait_until(self, deadline: Instant) -> Result<T, ReadError> {
         let receiver = self.0?;
-        let heard = if fail::defends("facts-deadline") {
+        let result = if fail::defends("facts-deadline") {
             receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         } else {
             receiver.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected)
         };
-        heard.map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => Late::Deadline,
-            mpsc::RecvTimeoutError::Disconnected => Late::Broken,
+        result.map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => ReadError::Timeout,
+            mpsc::RecvTimeoutError::Disconnected => ReadError::Failed,
         })
     }
 }
 
-/// Starts to read a source of this tree.
+/// Starts to read a source in its own thread.
 pub fn read<T: Send + 'static>(
     tree: &Tree,
     name: &str,
     read: impl FnOnce(&Tree) -> T + Send + 'static,
 ) -> DeadlineRead<T> {
-    let Some(slot) = Slot::take((tree.path("/"), name.to_owned())) else { return DeadlineRead(Err(Late::Hangs)) };
+    let Some(permit) = ReadPermit::acquire((tree.path("/"), name.to_owned())) else {
+        return DeadlineRead(Err(ReadError::Hangs));
+    };
     let (sender, receiver) = mpsc::sync_channel(1);
     let tree = tree.clone();
     let started = thread::Builder::new().name("mesh-agent".to_owned()).spawn(move || {
-        let found = read(&tree);
-        drop(slot);
-        // Nobody waits for it any more.
-        let _ = sender.send(found);
+        let value = read(&tree);
+        drop(permit);
+        // After the deadline there is no receiver.
+        let _ = sender.send(value);
     });
-    DeadlineRead(started.map(|_| receiver).map_err(|_| Late::Broken))
+    DeadlineRead(started.map(|_| receiver).map_err(|_| ReadError::Failed))
 }
 
-/// One read of a source, counted until this is dropped.
-struct Slot((PathBuf, String));
+/// A permit for one read of a source.
+struct ReadPermit((PathBuf, String));
 
-impl Slot {
-    fn take(key: (PathBuf, String)) -> Option<Self> {
+impl ReadPermit {
+    fn acquire(key: (PathBuf, String)) -> Option<Self> {
         let mut all = reads();
         let count = all.entry(key.clone()).or_default();
         if *count >= MAX_READS {
             return None;
         }
         *count += 1;
-        Some(Slot(key))
+        Some(ReadPermit(key))
     }
 }
 
-impl Drop for Slot {
+impl Drop for ReadPermit {
     fn drop(&mut self) {
         let mut all = reads();
         match all.get_mut(&self.0) {
@@ -107,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_that_hangs_is_refused_after_a_few_reads_until_one_returns() {
+    fn source_that_hangs_is_refused_until_a_read_returns() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
         let (release, hold) = mpsc::channel::<()>();
@@ -115,13 +112,13 @@ mod tests {
         for _ in 0..MAX_READS {
             let hold = hold.clone();
             let hangs = read(&tree, "disk", move |_| hold.lock().map(|hold| hold.recv().is_ok()).unwrap_or(false));
-            assert_eq!(hangs.by(Instant::now()), Err(Late::Deadline));
+            assert_eq!(hangs.wait_until(Instant::now()), Err(ReadError::Timeout));
         }
-        assert_eq!(read(&tree, "disk", |_| 1).by(Instant::now() + DEADLINE), Err(Late::Hangs));
-        assert_eq!(read(&tree, "other", |_| 1).by(Instant::now() + DEADLINE), Ok(1));
+        assert_eq!(read(&tree, "disk", |_| 1).wait_until(Instant::now() + DEADLINE), Err(ReadError::Hangs));
+        assert_eq!(read(&tree, "other", |_| 1).wait_until(Instant::now() + DEADLINE), Ok(1));
         drop(release);
         let deadline = Instant::now() + Duration::from_secs(60);
-        while read(&tree, "disk", |_| 1).by(Instant::now() + DEADLINE) != Ok(1) {
+        while read(&tree, "disk", |_| 1).wait_until(Instant::now() + DEADLINE) != Ok(1) {
             assert!(Instant::now() < deadline, "the reads have returned");
             thread::yield_now();
         }

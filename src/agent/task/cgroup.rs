@@ -1,7 +1,7 @@
-//! The control group (version 2) of a task: holds all its processes and ends them together.
+//! The control group (version 2) of a task: contains all its processes and ends them together.
 //!
-//! Any process can leave its process group, session and parent, but only root can leave a control group. Without one the agent cannot
-//! guarantee that a task has ended, so it runs none.
+//! Any process can leave its process group, session and parent, but only root can leave a control group. Without control groups the agent
+//! cannot guarantee the end of a task, so it refuses tasks.
 
 use crate::system::{self, Tree};
 use meshd_types::{NodeId, TaskId, fail};
@@ -13,13 +13,14 @@ use std::{
 };
 
 /// Interval of checks whether a killed group is empty.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time after which a killed process that does not end is logged: it hangs in the kernel.
-const IMMORTAL: Duration = Duration::from_secs(30);
+const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Memory that no task gets: this fraction of the node's memory, and at least this many bytes.
-const MEMORY_RESERVE: u64 = 10;
-const LEAST_RESERVE: u64 = 256 << 20;
+/// Memory reserved for the system: one tenth of the node's memory.
+const RESERVE_DIVISOR: u64 = 10;
+/// Minimum of reserved memory, in bytes.
+const MIN_RESERVE: u64 = 256 << 20;
 /// Maximum number of processes and threads of a task.
 const MAX_PROCESSES: u32 = 32_768;
 
@@ -30,59 +31,53 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds the hierarchy, or mounts it at `place`. Each node's agent has its own parent group.
-    ///
-    /// # Errors
-    /// There is no hierarchy.
-    pub fn open(node: NodeId, place: &Path) -> Result<Self, String> {
-        let root = match mounted() {
+    /// Finds the hierarchy, or mounts it at `mount_point`. Each node has its own parent group.
+    pub fn open(node: NodeId, mount_point: &Path) -> Result<Self, String> {
+        let root = match find_hierarchy() {
             Some(root) => root,
-            None => mount(place).map_err(|error| format!("cannot mount the control groups: {error}"))?,
+            None => mount(mount_point).map_err(|error| format!("cannot mount the control groups: {error}"))?,
         };
         Ok(Cgroups { base: root.join(format!("meshd-{node}")) })
     }
 
-    /// Makes the group of a task, empty.
-    ///
-    /// # Errors
-    /// The group cannot be made or killed.
-    pub fn make(&self, task: TaskId) -> Result<Cgroup, String> {
+    /// Creates the group of a task with its limits.
+    pub fn create(&self, task: TaskId) -> Result<Cgroup, String> {
         let group = self.of(task);
-        fs::create_dir_all(&self.base).map_err(|error| format!("cannot make {}: {error}", self.base.display()))?;
-        fs::create_dir_all(&group.path).map_err(|error| format!("cannot make {}: {error}", group.path.display()))?;
+        fs::create_dir_all(&group.path).map_err(|error| format!("cannot create {}: {error}", group.path.display()))?;
         if !group.path.join("cgroup.kill").exists() {
             remove(&group.path);
-            return Err("the kernel cannot kill a control group (it takes Linux 5.14)".to_owned());
+            return Err("the kernel has no cgroup.kill; use Linux 5.14 or later".to_owned());
         }
-        if let Err(why) = self.limit(&group, memory_bytes()) {
+        let memory = system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024);
+        if let Err(error) = self.limit(&group, memory) {
             remove(&group.path);
-            return Err(why);
+            return Err(error);
         }
         Ok(group)
     }
 
-    /// Limits a task, so that the agent and its link always have resources. A missing controller sets no limit.
+    /// Limits a task, so that the agent keeps enough memory and processes. A missing controller sets no limit.
     fn limit(&self, group: &Cgroup, memory: u64) -> Result<(), String> {
         let root = self.base.parent().unwrap_or(&self.base);
-        let offered = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-        let reserve = (memory / MEMORY_RESERVE).max(LEAST_RESERVE).min(memory / 2);
+        let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+        let reserve = (memory / RESERVE_DIVISOR).max(MIN_RESERVE).min(memory / 2);
         let limits = [
             ("memory", "memory.max", (memory - reserve).to_string()),
             ("memory", "memory.oom.group", "1".to_owned()),
             ("pids", "pids.max", MAX_PROCESSES.to_string()),
         ];
         for (controller, file, value) in limits {
-            if !offered.split_ascii_whitespace().any(|name| name == controller) {
-                tracing::warn!(controller, "this kernel bounds no tasks by this");
+            if !controllers.split_ascii_whitespace().any(|name| name == controller) {
+                tracing::warn!(controller, "the kernel lacks a controller: tasks have no such limit");
                 continue;
             }
             if !fail::defends("task-limits") {
                 continue;
             }
-            for above in [root, &self.base] {
-                put(&above.join("cgroup.subtree_control"), &format!("+{controller}"))?;
+            for parent in [root, &self.base] {
+                write(&parent.join("cgroup.subtree_control"), &format!("+{controller}"))?;
             }
-            put(&group.path.join(file), &value)?;
+            write(&group.path.join(file), &value)?;
         }
         Ok(())
     }
@@ -99,13 +94,8 @@ impl Cgroups {
     }
 }
 
-fn put(file: &Path, value: &str) -> Result<(), String> {
+fn write(file: &Path, value: &str) -> Result<(), String> {
     fs::write(file, value).map_err(|error| format!("cannot write {value} to {}: {error}", file.display()))
-}
-
-/// Memory of the machine in bytes.
-fn memory_bytes() -> u64 {
-    system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024)
 }
 
 /// The group of one task.
@@ -115,13 +105,13 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Returns the file by which a process enters the group.
+    /// Returns the file to which a process writes to enter the group.
     pub fn procs(&self) -> PathBuf {
         self.path.join("cgroup.procs")
     }
 
-    /// Kills all processes of the group and its children, waits until it is empty, and removes it. Kills again at each check: the kernel
-    /// kills processes that fork meanwhile, but not those that enter meanwhile.
+    /// Kills all processes of the group and its children, waits until the group is empty, and removes it. Kills again at each check, because
+    /// processes may enter the group between the kill and the removal.
     pub async fn end(&self) {
         let mut waited = Duration::ZERO;
         loop {
@@ -129,13 +119,13 @@ impl Cgroup {
             if !self.is_populated() && remove(&self.path) {
                 break;
             }
-            tokio::time::sleep(LOOK).await;
-            waited += LOOK;
-            if waited == IMMORTAL {
-                tracing::error!(group = %self.path.display(), "a killed process of a task does not end; the node needs a reboot");
+            tokio::time::sleep(POLL_INTERVAL).await;
+            waited += POLL_INTERVAL;
+            if waited == HANG_TIMEOUT {
+                tracing::error!(group = %self.path.display(), "a killed process of a task does not end; reboot the node");
             }
         }
-        // The parent is removed with its last task.
+        // Succeeds after the last task.
         let _ = self.path.parent().map(fs::remove_dir);
     }
 
@@ -145,7 +135,7 @@ impl Cgroup {
             && error.kind() != io::ErrorKind::NotFound
             && is_first
         {
-            tracing::error!(%error, group = %self.path.display(), "a task cannot be killed");
+            tracing::error!(%error, group = %self.path.display(), "cannot kill a task");
         }
     }
 
@@ -165,15 +155,14 @@ fn remove(path: &Path) -> bool {
     match fs::remove_dir(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty) => false,
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(%error, group = %path.display(), "the empty group of a task stays");
+            tracing::warn!(%error, group = %path.display(), "cannot remove the empty group of a task");
             true
         }
         _ => true,
     }
 }
 
-/// Mount point of the hierarchy.
-fn mounted() -> Option<PathBuf> {
+fn find_hierarchy() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").ok()?;
     let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let found =
@@ -181,12 +170,12 @@ fn mounted() -> Option<PathBuf> {
     found.and_then(|fields| fields.get(1).map(PathBuf::from))
 }
 
-fn mount(place: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(place)?;
+fn mount(mount_point: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(mount_point)?;
     let flags =
         rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV | rustix::mount::MountFlags::NOEXEC;
-    rustix::mount::mount("cgroup2", place, "cgroup2", flags, None::<&std::ffi::CStr>)?;
-    Ok(place.to_owned())
+    rustix::mount::mount("cgroup2", mount_point, "cgroup2", flags, None::<&std::ffi::CStr>)?;
+    Ok(mount_point.to_owned())
 }
 
 #[cfg(test)]

@@ -1,26 +1,26 @@
-//! How a group ends, with a folder in place of the kernel's, so that the test says who enters when.
+//! The end of a group, simulated by a folder, so that the test controls when processes enter.
 
 use super::*;
 use std::future::Future;
 use tokio::{task::yield_now, time::timeout};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Lets `end` go on until a file of the group says so.
-async fn until(end: &mut (impl Future<Output = ()> + Unpin), is: impl Fn() -> bool) {
-    let looks = async {
-        while !is() {
+/// Polls `end` until a condition is true.
+async fn until(end: &mut (impl Future<Output = ()> + Unpin), condition: impl Fn() -> bool) {
+    let polls = async {
+        while !condition() {
             yield_now().await;
         }
     };
     tokio::select! {
-        () = end => panic!("it is over while something is left"),
-        looked = timeout(PATIENCE, looks) => looked.expect("in time"),
+        () = end => panic!("the group ended with processes in it"),
+        done = timeout(TIMEOUT, polls) => done.expect("in time"),
     }
 }
 
 #[tokio::test]
-async fn who_enters_a_group_after_it_was_killed_is_killed_too() {
+async fn process_that_enters_a_killed_group_is_killed() {
     let dir = tempfile::tempdir().expect("a folder");
     let group = Cgroup { path: dir.path().join("base/job") };
     let (kill, events, late) = (group.path.join("cgroup.kill"), group.path.join("cgroup.events"), group.path.join("x"));
@@ -30,10 +30,10 @@ async fn who_enters_a_group_after_it_was_killed_is_killed_too() {
     let killed = || fs::read_to_string(&kill).is_ok_and(|text| text == "1");
     let mut end = Box::pin(group.end());
     until(&mut end, killed).await;
-    // That was for those who were in it. Another one enters before the last of them has gone.
+    // A process enters before the killed ones have ended.
     fs::write(&kill, "").expect("written");
     until(&mut end, killed).await;
-    // All have gone, and one more enters between the look and the removal.
+    // All have ended, and a process enters between check and removal.
     fs::write(&late, "").expect("written");
     fs::write(&kill, "").expect("written");
     fs::write(&events, "populated 0\nfrozen 0\n").expect("written");
@@ -43,11 +43,11 @@ async fn who_enters_a_group_after_it_was_killed_is_killed_too() {
     for file in [&kill, &events, &late] {
         fs::remove_file(file).expect("removed");
     }
-    timeout(PATIENCE, end).await.expect("nothing is left");
+    timeout(TIMEOUT, end).await.expect("the group is empty");
     assert!(!dir.path().join("base").exists());
 }
 
-/// A hierarchy that is a folder, whose kernel offers these controllers.
+/// A folder as hierarchy, with these controllers.
 fn hierarchy(controllers: &str) -> (tempfile::TempDir, Cgroups, Cgroup) {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("cgroup.controllers"), controllers).expect("written");
@@ -62,19 +62,19 @@ fn task_gets_no_more_memory_and_processes_than_leave_room_for_the_agent() {
     let (dir, groups, group) = hierarchy("cpuset cpu memory pids\n");
     groups.limit(&group, 64 << 30).expect("offered");
     let read = |file: &str| fs::read_to_string(group.path.join(file)).unwrap_or_default();
-    let most: u64 = read("memory.max").parse().expect("a number");
-    assert!(most < 58 << 30 && most > 57 << 30, "{most}");
+    let limit: u64 = read("memory.max").parse().expect("a number");
+    assert!(limit < 58 << 30 && limit > 57 << 30, "{limit}");
     assert_eq!((read("memory.oom.group").as_str(), read("pids.max").as_str()), ("1", "32768"));
     let enabled = fs::read_to_string(dir.path().join("meshd-1/cgroup.subtree_control")).expect("written");
     assert_eq!(enabled, "+pids");
 }
 
 #[test]
-fn task_is_refused_where_its_limits_cannot_be_set() {
+fn task_is_refused_if_its_limits_cannot_be_set() {
     let (dir, groups, group) = hierarchy("memory\n");
     fs::create_dir(dir.path().join("meshd-1/cgroup.subtree_control")).expect("a folder in its place");
     assert!(groups.limit(&group, 1 << 30).is_err());
     let (_dir, groups, group) = hierarchy("cpu\n");
-    groups.limit(&group, 1 << 30).expect("this kernel has them elsewhere");
+    groups.limit(&group, 1 << 30).expect("controllers that the kernel lacks are skipped");
     assert!(!group.path.join("memory.max").exists());
 }

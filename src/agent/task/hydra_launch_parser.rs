@@ -14,59 +14,50 @@ use std::collections::BTreeMap;
 pub const END: &str = "HYDRA_LAUNCH_END";
 const LINE: &str = "HYDRA_LAUNCH:";
 
-/// The output is no list of launch commands.
+/// An error of invalid launch commands.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HydraError {
-    /// Unexpected line.
-    #[error("mpiexec printed `{0}` in place of a launch command")]
+    #[error("mpiexec printed `{0}` instead of a launch command")]
     Line(String),
-    /// A line lacks a required option.
     #[error("a launch command of mpiexec has no {0}")]
     Missing(&'static str),
     /// The commands differ, or are out of order.
     #[error("the launch commands of mpiexec differ; use the MPICH of the bundle `mpi`")]
     Different,
-    /// The number of commands is not the number of nodes.
-    #[error("mpiexec has {found} launch commands for {wanted} nodes")]
-    Count {
-        /// Number of commands.
-        found: usize,
-        /// Number of nodes.
-        wanted: usize,
-    },
+    #[error("mpiexec has {found} launch commands for {nodes} nodes")]
+    Count { found: usize, nodes: usize },
     /// Unknown options.
     #[error(transparent)]
     Launch(#[from] HydraLaunchError),
 }
 
 /// Parses the lines before [`END`] for a task of this many nodes.
-pub fn launch(text: &str, nodes: usize) -> Result<HydraLaunch, HydraError> {
-    let mut all: Option<HydraLaunch> = None;
+pub fn parse(text: &str, nodes: usize) -> Result<HydraLaunch, HydraError> {
+    let mut common: Option<HydraLaunch> = None;
     let mut found = 0;
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let own = proxy(line, found)?;
-        if all.as_ref().is_some_and(|all| *all != own) {
+        let launch = parse_line(line, found)?;
+        if common.as_ref().is_some_and(|common| *common != launch) {
             return Err(HydraError::Different);
         }
-        all = Some(own);
+        common = Some(launch);
         found += 1;
     }
-    match all {
+    match common {
         Some(launch) if found == nodes => Ok(launch),
-        _ => Err(HydraError::Count { found, wanted: nodes }),
+        _ => Err(HydraError::Count { found, nodes }),
     }
 }
 
-/// Parses one line.
-fn proxy(line: &str, number: usize) -> Result<HydraLaunch, HydraError> {
-    let odd = || HydraError::Line(line.chars().take(120).collect());
-    let mut words = line.strip_prefix(LINE).ok_or_else(odd)?.split_whitespace();
+fn parse_line(line: &str, number: usize) -> Result<HydraLaunch, HydraError> {
+    let invalid = || HydraError::Line(line.chars().take(120).collect());
+    let mut words = line.strip_prefix(LINE).ok_or_else(invalid)?.split_whitespace();
     // The path of the proxy depends on the node.
-    words.next().ok_or_else(odd)?;
+    words.next().ok_or_else(invalid)?;
     let mut options = BTreeMap::new();
     while let Some(word) = words.next() {
-        let name = word.strip_prefix("--").filter(|name| !name.is_empty()).ok_or_else(odd)?;
-        options.insert(name.to_owned(), words.next().ok_or_else(odd)?.to_owned());
+        let name = word.strip_prefix("--").filter(|name| !name.is_empty()).ok_or_else(invalid)?;
+        options.insert(name.to_owned(), words.next().ok_or_else(invalid)?.to_owned());
     }
     let control = options.remove("control-port").ok_or(HydraError::Missing("control port"))?;
     let port = control.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
@@ -90,8 +81,8 @@ HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user 
 ";
 
     #[test]
-    fn what_hydra_says_is_taken_apart_into_options() {
-        let launch = launch(SEEN, 2).expect("as it was seen");
+    fn launch_commands_become_options() {
+        let launch = parse(SEEN, 2).expect("valid output");
         assert_eq!(launch.port(), 36249);
         let args: Vec<String> = launch.args().collect();
         assert_eq!(args[..4], ["--demux", "poll", "--gpus-per-proc", "-2"]);
@@ -99,23 +90,23 @@ HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user 
     }
 
     #[test]
-    fn anything_else_is_refused() {
-        assert_eq!(launch(SEEN, 3), Err(HydraError::Count { found: 2, wanted: 3 }));
-        assert_eq!(launch("", 1), Err(HydraError::Count { found: 0, wanted: 1 }));
-        let one = |line: &str| launch(line, 1).expect_err("refused");
-        assert!(matches!(one("mpiexec: unrecognized option"), HydraError::Line(_)));
-        assert!(matches!(one("HYDRA_LAUNCH: p --control-port a:1 --proxy-id"), HydraError::Line(_)));
-        assert_eq!(one("HYDRA_LAUNCH: p --proxy-id 0"), HydraError::Missing("control port"));
-        assert_eq!(one("HYDRA_LAUNCH: p --control-port a:1 --proxy-id 1"), HydraError::Different);
+    fn invalid_launch_commands_are_refused() {
+        assert_eq!(parse(SEEN, 3), Err(HydraError::Count { found: 2, nodes: 3 }));
+        assert_eq!(parse("", 1), Err(HydraError::Count { found: 0, nodes: 1 }));
+        let error = |line: &str| parse(line, 1).expect_err("refused");
+        assert!(matches!(error("mpiexec: unrecognized option"), HydraError::Line(_)));
+        assert!(matches!(error("HYDRA_LAUNCH: p --control-port a:1 --proxy-id"), HydraError::Line(_)));
+        assert_eq!(error("HYDRA_LAUNCH: p --proxy-id 0"), HydraError::Missing("control port"));
+        assert_eq!(error("HYDRA_LAUNCH: p --control-port a:1 --proxy-id 1"), HydraError::Different);
         let shell = "HYDRA_LAUNCH: /bin/sh --control-port a:1 --launcher-exec /bin/sh --proxy-id 0";
-        assert!(matches!(one(shell), HydraError::Launch(_)), "the program is not taken, nor what is not known");
-        assert_eq!(launch(&SEEN.replacen("user", "lsf", 1), 2), Err(HydraError::Different));
+        assert!(matches!(error(shell), HydraError::Launch(_)), "unknown options are refused");
+        assert_eq!(parse(&SEEN.replacen("user", "lsf", 1), 2), Err(HydraError::Different));
     }
 
     proptest! {
         #[test]
-        fn no_text_breaks_the_reader(text in "(HYDRA_LAUNCH: |p|--[a-z]{0,3}|[ -:\n]|control-port|proxy-id|\\PC){0,40}", nodes in 0usize..3) {
-            let _ = launch(&text, nodes);
+        fn arbitrary_text_never_panics(text in "(HYDRA_LAUNCH: |p|--[a-z]{0,3}|[ -:\n]|control-port|proxy-id|\\PC){0,40}", nodes in 0usize..3) {
+            let _ = parse(&text, nodes);
         }
     }
 }

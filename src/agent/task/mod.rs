@@ -1,24 +1,25 @@
 //! Tasks on this node: programs on bare metal, each with all its processes in one control group.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `rank_runner` | runs one task: prepare, start, wait, kill, clean up |
+//! | `task_runner` | runs one task: prepare, start, wait, kill, clean up |
 //! | `task_enter` | the process that becomes the program: control group, limits, user |
 //! | `scratch_storage` | the file system of a task, bounded, in memory |
 //! | `mounts` | the mounts of a task: /dev/shm, /tmp, read-only control groups |
 //! | `hydra_launch_parser` | parses the launch commands of `mpiexec`; pure |
 //! | `cgroup` | the control group, which ends all processes together |
 //!
-//! An agent that ends kills its tasks, and an agent that starts kills the remains of an earlier one. The central node records them as failed.
+//! An agent kills its tasks when it stops, and the remains of an earlier agent when it starts. The central node records these tasks as
+//! failed.
 
 mod cgroup;
 pub mod task_enter;
 mod hydra_launch_parser;
 mod scratch_storage;
 mod mounts;
-mod rank_runner;
+mod task_runner;
 
-use self::{cgroup::Cgroups, rank_runner::TaskRunner};
+use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
 use crate::link::forward::AckedOffsets;
 use meshd_proto::task::{
     MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
@@ -26,7 +27,7 @@ use meshd_proto::task::{
 };
 use meshd_types::{NodeId, TaskId};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -39,13 +40,12 @@ use tokio::{
 
 /// Length of the queue to the driver.
 const QUEUE_LENGTH: usize = 16;
-/// Released tasks that are remembered, so that a late order does not start them again.
+/// Maximum number of stored IDs of released tasks. They prevent a late order from starting a task again.
 const MAX_RELEASED: usize = 256;
 
 /// Timeout for the end of all tasks when the agent stops.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A message of a task's runner.
 #[derive(Debug)]
 pub(crate) enum TaskEvent {
     State(TaskId, TaskNodeState),
@@ -57,7 +57,7 @@ pub(crate) enum TaskEvent {
 pub struct Tasks {
     folder: PathBuf,
     cgroups: Result<Cgroups, String>,
-    tasks: BTreeMap<TaskId, RunningTask>,
+    tasks: BTreeMap<TaskId, TaskRecord>,
     released: VecDeque<TaskId>,
     runners: JoinSet<()>,
     events: mpsc::Sender<TaskEvent>,
@@ -65,53 +65,51 @@ pub struct Tasks {
     reports: VecDeque<TaskUpdate>,
 }
 
-struct RunningTask {
+struct TaskRecord {
     state: TaskNodeState,
     acked: watch::Sender<AckedOffsets<Stream>>,
-    gone: watch::Sender<bool>,
-    /// A runner works on it.
-    alive: bool,
+    release: watch::Sender<bool>,
+    has_runner: bool,
 }
 
 impl Tasks {
-    /// Opens the folder of tasks and kills what an earlier agent left. `cgroups` is the mount point of the control groups if the system has
+    /// Opens the folder of tasks and kills tasks of an earlier agent. `cgroups` is the mount point of the control groups if the system has
     /// none.
     pub fn open(folder: &Path, cgroups: &Path, node: NodeId) -> Self {
         let (events, inbox) = mpsc::channel(QUEUE_LENGTH);
         let cgroups = Cgroups::open(node, cgroups);
-        let (folder, runners) = (folder.to_owned(), JoinSet::new());
         let (tasks, released, reports) = Default::default();
+        let (folder, runners) = (folder.to_owned(), JoinSet::new());
         let mut tasks = Tasks { folder, cgroups, tasks, released, runners, events, inbox, reports };
-        tasks.clean();
+        tasks.end_orphans();
         tasks
     }
 
-    /// Remains of an earlier agent.
-    fn clean(&mut self) {
+    /// Ends the tasks of an earlier agent.
+    fn end_orphans(&mut self) {
         let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut left: Vec<TaskId> = folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+        let mut orphans: BTreeSet<TaskId> =
+            folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         if let Ok(cgroups) = &self.cgroups {
-            left.extend(cgroups.tasks());
+            orphans.extend(cgroups.tasks());
         }
-        left.sort_unstable();
-        left.dedup();
-        for task in left {
-            tracing::warn!(%task, "a task of an earlier agent is killed");
-            let (gone, gone_receiver) = watch::channel(false);
-            let (group, folder) = (self.cgroups.clone().ok(), self.folder.join(task.to_string()));
-            // In its own task: processes that hang in the kernel must not block the link.
-            self.runners.spawn(end_remains(task, group, folder, gone_receiver, self.events.clone()));
-            let detail = "the agent was started anew while the task ran; what was left of it is killed".to_owned();
+        for task in orphans {
+            tracing::warn!(%task, "killing a task of an earlier agent");
+            let (release, release_receiver) = watch::channel(false);
+            let (group, storage) = (self.cgroups.clone().ok(), storage(&self.folder, task));
+            // In the background: processes that hang in the kernel must not block the link.
+            self.runners.spawn(end_orphan(task, group, storage, release_receiver, self.events.clone()));
+            let detail = "the agent restarted while the task ran; the remaining processes were killed".to_owned();
             let state = TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail };
-            self.tasks.insert(task, RunningTask { gone, alive: true, ..RunningTask::ended(state) });
+            self.tasks.insert(task, TaskRecord { release, has_runner: true, ..TaskRecord::ended(state) });
         }
     }
 
-    /// Processes the desired state of a task.
+    /// Applies the desired state of a task.
     pub fn order(&mut self, TaskOrder { task, want }: TaskOrder) {
         match want {
             TaskDesiredState::Gone => match self.tasks.get(&task) {
-                Some(entry) if entry.alive => drop(entry.gone.send_replace(true)),
+                Some(record) if record.has_runner => drop(record.release.send_replace(true)),
                 _ => self.release(task),
             },
             TaskDesiredState::Run(_) if self.tasks.contains_key(&task) => {}
@@ -121,47 +119,46 @@ impl Tasks {
             }
             TaskDesiredState::Run(run) => {
                 let (acked, acked_receiver) = watch::channel(AckedOffsets::default());
-                let (gone, gone_receiver) = watch::channel(false);
-                let group = self.cgroups.as_ref().map_err(Clone::clone);
-                let group = group.and_then(|groups| groups.make(task));
-                let entry = match group {
+                let (release, release_receiver) = watch::channel(false);
+                let cgroup = self.cgroups.as_ref().map_err(Clone::clone).and_then(|groups| groups.create(task));
+                let record = match cgroup {
                     Ok(cgroup) => {
-                        let (folder, events) = (self.folder.join(task.to_string()), self.events.clone());
-                        let work = TaskRunner {
+                        let (storage, events) = (storage(&self.folder, task), self.events.clone());
+                        let runner = TaskRunner {
                             task,
                             run: *run,
                             cgroup,
-                            folder,
+                            storage,
                             events,
                             acked: acked_receiver,
-                            gone: gone_receiver,
+                            release: release_receiver,
                         };
-                        self.runners.spawn(work.run());
-                        RunningTask { state: TaskNodeState::Starting, acked, gone, alive: true }
+                        self.runners.spawn(runner.run());
+                        TaskRecord { state: TaskNodeState::Starting, acked, release, has_runner: true }
                     }
-                    Err(detail) => RunningTask::ended(TaskNodeState::Failed { kind: TaskFault::CgroupMissing, detail }),
+                    Err(detail) => TaskRecord::ended(TaskNodeState::Failed { kind: TaskFault::CgroupMissing, detail }),
                 };
-                self.tasks.insert(task, entry);
+                self.tasks.insert(task, record);
                 self.reports.push_back(self.all());
             }
         }
     }
 
-    /// The central node acknowledged a piece of output.
+    /// Records that the central node stored a piece of output.
     pub fn output_stored(&mut self, OutputStored { task, stream, upto }: OutputStored) {
-        let Some(entry) = self.tasks.get(&task) else { return };
-        entry.acked.send_modify(|acked| acked.acknowledge(stream, upto));
+        let Some(record) = self.tasks.get(&task) else { return };
+        record.acked.send_modify(|acked| acked.acknowledge(stream, upto));
     }
 
-    /// The central node welcomed a new link: repeat all reports.
+    /// Repeats all reports after the welcome of a new link.
     pub fn welcome(&mut self) {
         self.reports.push_back(self.all());
-        for entry in self.tasks.values() {
-            entry.acked.send_modify(AckedOffsets::welcome);
+        for record in self.tasks.values() {
+            record.acked.send_modify(AckedOffsets::welcome);
         }
     }
 
-    /// Returns the number of tasks that run or whose end is not acknowledged.
+    /// Returns the number of tasks that are not released.
     pub fn count(&self) -> u32 {
         u32::try_from(self.tasks.len()).unwrap_or(u32::MAX)
     }
@@ -169,11 +166,11 @@ impl Tasks {
     /// Waits for the next message. Cancel-safe.
     pub async fn next(&mut self) -> TaskUpdate {
         loop {
-            if let Some(reports) = self.reports.pop_front() {
-                return reports;
+            if let Some(report) = self.reports.pop_front() {
+                return report;
             }
             tokio::select! {
-                // The channel never closes, because this value holds a sender.
+                // The channel never closes, because `self.events` is a sender.
                 Some(event) = self.inbox.recv() => self.handle(event),
                 Some(ended) = self.runners.join_next() => {
                     if let Err(error) = ended {
@@ -189,12 +186,12 @@ impl Tasks {
             TaskEvent::Output(output) => self.reports.push_back(TaskUpdate::Output(output)),
             TaskEvent::Released(task) => self.release(task),
             TaskEvent::State(task, mut state) => {
-                let Some(entry) = self.tasks.get_mut(&task) else { return };
+                let Some(record) = self.tasks.get_mut(&task) else { return };
                 if let TaskNodeState::Failed { detail, .. } = &mut state {
                     *detail = detail.chars().take(MAX_DETAIL).collect();
                 }
                 tracing::info!(%task, ?state, "task");
-                entry.state = state;
+                record.state = state;
                 self.reports.push_back(self.all());
             }
         }
@@ -212,7 +209,7 @@ impl Tasks {
     }
 
     fn all(&self) -> TaskUpdate {
-        let report = |(task, entry): (&TaskId, &RunningTask)| TaskReport { task: *task, state: entry.state.clone() };
+        let report = |(task, record): (&TaskId, &TaskRecord)| TaskReport { task: *task, state: record.state.clone() };
         TaskUpdate::All { tasks: self.tasks.iter().take(MAX_TASKS).map(report).collect() }
     }
 
@@ -224,37 +221,40 @@ impl Tasks {
             let all = async {
                 for task in tasks.keys() {
                     cgroups.of(*task).end().await;
-                    mounts::end(&rank_runner::shm(&folder.join(task.to_string()))).await;
+                    mounts::end(&storage(&folder, *task).shm()).await;
                 }
             };
-            // A later agent cleans up the rest.
+            // After a timeout the next agent ends the rest.
             let _ = timeout(END_TIMEOUT, all).await;
         }
         runners.shutdown().await;
     }
 }
 
-/// Ends what an earlier agent left of a task.
-async fn end_remains(
+fn storage(folder: &Path, task: TaskId) -> Storage {
+    Storage::new(folder.join(task.to_string()))
+}
+
+async fn end_orphan(
     task: TaskId,
     groups: Option<Cgroups>,
-    folder: PathBuf,
-    mut gone: watch::Receiver<bool>,
+    storage: Storage,
+    mut release: watch::Receiver<bool>,
     events: mpsc::Sender<TaskEvent>,
 ) {
     if let Some(groups) = groups {
         groups.of(task).end().await;
     }
-    mounts::end(&rank_runner::shm(&folder)).await;
-    rank_runner::remove_files(folder).await;
-    if gone.wait_for(|gone| *gone).await.is_ok() {
+    mounts::end(&storage.shm()).await;
+    task_runner::remove_storage(storage).await;
+    if release.wait_for(|release| *release).await.is_ok() {
         let _ = events.send(TaskEvent::Released(task)).await;
     }
 }
 
-impl RunningTask {
+impl TaskRecord {
     fn ended(state: TaskNodeState) -> Self {
-        RunningTask { state, acked: watch::Sender::default(), gone: watch::Sender::new(false), alive: false }
+        TaskRecord { state, acked: watch::Sender::default(), release: watch::Sender::new(false), has_runner: false }
     }
 }
 

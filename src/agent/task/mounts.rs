@@ -1,6 +1,6 @@
-//! Mounts of a task. Shared memory is a folder of the task and is removed with it. Control groups are read-only, so that no process
-//! leaves its group by accident, such as a service that root starts. A process of root can still leave it; the agent finds such a
-//! process by its mounts and kills it with the task.
+//! Mounts of a task. Shared memory is a folder of the task and is removed with the task. Control groups are read-only, so that no process
+//! leaves its group by accident, such as a service that root starts. A process of root can leave its group nevertheless; the agent finds
+//! such a process by its mounts and kills it.
 
 use super::scratch_storage;
 use rustix::{
@@ -12,100 +12,97 @@ use rustix::{
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
 /// Mount point of POSIX shared memory (shm_open(3)).
-const SHARED: &str = "/dev/shm";
+const SHARED_MEMORY: &str = "/dev/shm";
 /// Interval of checks for killed processes.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of checks after which a process that does not end is logged.
-const IMMORTAL: u32 = 1500;
+const HANG_POLLS: u32 = 1500;
 
-/// Gives this single-threaded process its own mounts and System V IPC. `shm` is the folder of the task.
-///
-/// # Errors
-/// The step that failed.
-#[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
+/// Moves this single-threaded process to new mount and IPC namespaces. `shm` is the folder of the task.
+#[expect(deprecated, reason = "the successor is unsafe for processes that share file descriptors")]
 pub fn enter(shm: &Path) -> Result<(), String> {
-    let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
+    let failed = |step: &'static str| move |error: rustix::io::Errno| format!("{step}: {error}");
     rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWIPC)
         .map_err(failed("cannot create a mount namespace"))?;
-    // Later mounts of the node appear here, but not vice versa.
+    // Later mounts of the node appear in the namespace, but not vice versa.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
         .map_err(failed("cannot stop mount propagation to the node"))?;
     let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
-    if Path::new(SHARED).is_dir() {
-        mount_bind(shm, SHARED).map_err(failed("cannot mount private shared memory"))?;
-        mount_remount(SHARED, flags, "").map_err(failed("cannot restrict shared memory"))?;
+    if Path::new(SHARED_MEMORY).is_dir() {
+        mount_bind(shm, SHARED_MEMORY).map_err(failed("cannot mount private shared memory"))?;
+        mount_remount(SHARED_MEMORY, flags, "").map_err(failed("cannot restrict shared memory"))?;
     }
-    for (place, own) in [("/tmp", scratch_storage::tmp(shm)), ("/var/tmp", scratch_storage::var_tmp(shm))] {
-        // A task with files below this folder would not see them; no node has that.
-        if !Path::new(place).is_dir() || shm.starts_with(place) {
+    for (target, folder) in [("/tmp", scratch_storage::tmp(shm)), ("/var/tmp", scratch_storage::var_tmp(shm))] {
+        // Only in tests the folder of the task is below /tmp.
+        if !Path::new(target).is_dir() || shm.starts_with(target) {
             continue;
         }
-        mount_bind(&own, place).map_err(failed("cannot mount a private temporary folder"))?;
-        mount_remount(place, flags, "").map_err(failed("cannot restrict the temporary folder"))?;
+        mount_bind(&folder, target).map_err(failed("cannot mount a private temporary folder"))?;
+        mount_remount(target, flags, "").map_err(failed("cannot restrict the temporary folder"))?;
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let groups = mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, place, "cgroup2", ..] => Some((*place).to_owned()),
+        [_, target, "cgroup2", ..] => Some((*target).to_owned()),
         _ => None,
     });
-    for place in groups {
-        mount_remount(&*place, flags | MountFlags::NOEXEC | MountFlags::RDONLY, "")
-            .map_err(failed("cannot close the control groups"))?;
+    for target in groups {
+        mount_remount(&*target, flags | MountFlags::NOEXEC | MountFlags::RDONLY, "")
+            .map_err(failed("cannot make the control groups read-only"))?;
     }
     Ok(())
 }
 
 /// Kills every process with the mounts of a task. `shm` is the folder of the task.
 pub async fn end(shm: &Path) {
-    let mut looks = 0;
-    // In tests, two agents on one machine may run parts of the same task.
+    let mut polls = 0;
+    // The device distinguishes agents that run the same task on one machine, as tests do.
     let device = fs::metadata(shm).ok().map(|folder| format!("{}:{}", major(folder.dev()), minor(folder.dev())));
     let device = device.as_deref();
     loop {
-        let found = inside(shm, device);
+        let found = processes_with_mount(shm, device);
         if found.is_empty() {
             return;
         }
-        if looks == 0 {
-            tracing::warn!(processes = ?found, "processes of a task had left its control group; they are killed");
+        if polls == 0 {
+            tracing::warn!(processes = ?found, "killing processes of a task that left its control group");
         }
         for pid in found.into_iter().filter_map(Pid::from_raw) {
             // Check again with the pidfd open: the ID may have been reused.
-            if let Ok(held) = pidfd_open(pid, PidfdFlags::empty())
-                && is_inside(pid.as_raw_nonzero().get(), shm, device)
+            if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+                && has_mount(pid.as_raw_nonzero().get(), shm, device)
             {
                 // It may have ended.
-                let _ = pidfd_send_signal(held, Signal::KILL);
+                let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
         }
-        tokio::time::sleep(LOOK).await;
-        looks += 1;
-        if looks == IMMORTAL {
-            tracing::error!("a killed process of a task does not end; the node needs a reboot");
+        tokio::time::sleep(POLL_INTERVAL).await;
+        polls += 1;
+        if polls == HANG_POLLS {
+            tracing::error!("a killed process of a task does not end; reboot the node");
         }
     }
 }
 
-fn inside(shm: &Path, device: Option<&str>) -> Vec<i32> {
+fn processes_with_mount(shm: &Path, device: Option<&str>) -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| is_inside(*pid, shm, device)).collect()
+    pids.filter(|pid| has_mount(*pid, shm, device)).collect()
 }
 
 /// A zombie has no mounts.
-fn is_inside(pid: i32, shm: &Path, device: Option<&str>) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| has(&mounts, shm, device))
+fn has_mount(pid: i32, shm: &Path, device: Option<&str>) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/mountinfo")).is_ok_and(|mounts| contains_mount(&mounts, shm, device))
 }
 
-/// Returns whether these mounts have the folder of the task as shared memory. They show its path within its file system, which is a suffix
-/// of its full path; `device` is the number of that file system, if the folder still exists.
-fn has(mounts: &str, shm: &Path, device: Option<&str>) -> bool {
+/// Returns whether these mounts contain the folder of the task as shared memory. `mountinfo` shows the path within the file system, a suffix
+/// of the full path. `device` is the number of the file system, if the folder exists.
+fn contains_mount(mounts: &str, shm: &Path, device: Option<&str>) -> bool {
     // Task ID and folder name.
-    const LEAST: usize = 2;
+    const MIN_COMPONENTS: usize = 2;
     mounts.lines().any(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, _, number, root, SHARED, ..] if device.is_none_or(|device| device == *number) => {
+        [_, _, number, root, SHARED_MEMORY, ..] if device.is_none_or(|device| device == *number) => {
             let root = Path::new(root.trim_start_matches('/'));
-            root.components().count() >= LEAST && shm.ends_with(root)
+            root.components().count() >= MIN_COMPONENTS && shm.ends_with(root)
         }
         _ => false,
     })
@@ -116,23 +113,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_of_a_task_is_known_by_its_mounts() {
-        let line =
-            |root: &str, place: &str| format!("9 1 0:1 / / rw - tmpfs t rw\n36 9 0:2 {root} {place} rw - tmpfs t rw\n");
+    fn process_of_a_task_is_found_by_its_mounts() {
+        let line = |root: &str, target: &str| {
+            format!("9 1 0:1 / / rw - tmpfs t rw\n36 9 0:2 {root} {target} rw - tmpfs t rw\n")
+        };
         let shm = Path::new("/var/lib/jobs/0a0b0c0d/shm");
-        for (root, place, is) in [
-            ("/var/lib/jobs/0a0b0c0d/shm", SHARED, true),
-            ("/jobs/0a0b0c0d/shm", SHARED, true),
-            ("/var/lib/jobs/0a0b0c0e/shm", SHARED, false),
-            ("/other/jobs/0a0b0c0d/shm", SHARED, false),
+        for (root, target, is_found) in [
+            ("/var/lib/jobs/0a0b0c0d/shm", SHARED_MEMORY, true),
+            ("/jobs/0a0b0c0d/shm", SHARED_MEMORY, true),
+            ("/var/lib/jobs/0a0b0c0e/shm", SHARED_MEMORY, false),
+            ("/other/jobs/0a0b0c0d/shm", SHARED_MEMORY, false),
             ("/jobs/0a0b0c0d/shm", "/mnt", false),
-            ("/shm", SHARED, false),
-            ("/", SHARED, false),
+            ("/shm", SHARED_MEMORY, false),
+            ("/", SHARED_MEMORY, false),
         ] {
-            assert_eq!(has(&line(root, place), shm, None), is, "{root} {place}");
-            assert_eq!(has(&line(root, place), shm, Some("0:2")), is, "{root} {place}");
-            assert!(!has(&line(root, place), shm, Some("0:3")), "another file system");
+            assert_eq!(contains_mount(&line(root, target), shm, None), is_found, "{root} {target}");
+            assert_eq!(contains_mount(&line(root, target), shm, Some("0:2")), is_found, "{root} {target}");
+            assert!(!contains_mount(&line(root, target), shm, Some("0:3")), "another file system");
         }
-        assert!(!has("junk", shm, None));
+        assert!(!contains_mount("junk", shm, None));
     }
 }

@@ -1,9 +1,8 @@
-//! Storage of a task: a bounded file system in memory that is removed with the task. The agent's keys are on another file system, and
-//! nothing remains for the next task.
+//! Storage of a task: a bounded file system in memory that is removed with the task. A full one does not affect the agent's files.
 //!
 //! ```text
 //! FOLDER            tmpfs; the agent's
-//!   TASK            a folder inside it, so that its mounts name the task
+//!   TASK            sub-folder with the task ID, so that mounts name the task
 //!     work          working folder, HOME, TMPDIR
 //!     shm           /dev/shm
 //!     tmp, var-tmp  /tmp, /var/tmp
@@ -38,30 +37,24 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Returns the folders below the folder of a task.
-    pub fn new(folder: &Path) -> Self {
-        Storage { folder: folder.to_owned() }
+    pub fn new(folder: PathBuf) -> Self {
+        Storage { folder }
     }
 
-    fn inside(&self) -> PathBuf {
+    fn task_folder(&self) -> PathBuf {
         self.folder.join(self.folder.file_name().unwrap_or_default())
     }
 
-    /// Working folder.
     pub fn work(&self) -> PathBuf {
-        self.inside().join("work")
+        self.task_folder().join("work")
     }
 
-    /// Shared memory.
     pub fn shm(&self) -> PathBuf {
-        self.inside().join("shm")
+        self.task_folder().join("shm")
     }
 
-    /// Makes the file system and its folders for a user.
-    ///
-    /// # Errors
-    /// Something cannot be made; the task must not run.
-    pub fn make(&self, uid: u32) -> io::Result<()> {
+    /// Creates the file system and its folders for a user.
+    pub fn create(&self, uid: u32) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
         if fail::defends("task-storage") {
             let bytes = system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
@@ -75,7 +68,7 @@ impl Storage {
                 Some(options.as_c_str()),
             )?;
         }
-        DirBuilder::new().mode(0o755).create(self.inside())?;
+        DirBuilder::new().mode(0o755).create(self.task_folder())?;
         for folder in [self.work(), self.shm(), tmp(&self.shm()), var_tmp(&self.shm())] {
             DirBuilder::new().mode(0o700).create(&folder)?;
             rustix::fs::chown(&folder, Some(Uid::from_raw(uid)), Some(Gid::from_raw(uid)))?;
@@ -84,9 +77,6 @@ impl Storage {
     }
 
     /// Removes everything. Blocks: without its own file system a task may have millions of files.
-    ///
-    /// # Errors
-    /// Something remains.
     pub fn remove(&self) -> io::Result<()> {
         for _ in 0..MAX_MOUNTS {
             match unmount(&self.folder, UnmountFlags::DETACH) {
@@ -121,11 +111,11 @@ mod tests {
     #[test]
     fn task_writes_to_a_bounded_file_system_of_its_own_that_goes_with_it() {
         let dir = tempfile::tempdir().expect("a folder");
-        let storage = Storage::new(&dir.path().join("0a"));
-        storage.make(65_534).expect("made");
+        let storage = Storage::new(dir.path().join("0a"));
+        storage.create(65_534).expect("made");
         let device = |path: &Path| fs::metadata(path).expect("there").dev();
-        assert_ne!(device(&storage.work()), device(dir.path()), "it shares no file system with its surroundings");
-        let space = rustix::fs::statvfs(storage.work()).expect("told");
+        assert_ne!(device(&storage.work()), device(dir.path()), "a separate file system");
+        let space = rustix::fs::statvfs(storage.work()).expect("readable");
         let memory = system::memory(&Tree::new(Path::new("/"))).total_kib * 1024;
         // tmpfs rounds its size up to whole pages.
         assert!(space.f_blocks <= (memory / SHARE).div_ceil(space.f_frsize));

@@ -25,7 +25,6 @@ const PROCESSES: u64 = 16_384;
 /// OOM score: the kernel kills tasks before the agent.
 const OOM_SCORE: &str = "500";
 
-/// User, group and folders of a program.
 #[derive(Clone, Debug)]
 pub struct TaskExec {
     /// `cgroup.procs` of the task's group.
@@ -39,15 +38,15 @@ pub struct TaskExec {
 }
 
 /// Returns the command that runs `argv`. The caller sets the environment.
-pub fn command(place: &TaskExec, argv: &[String]) -> Command {
-    // An upgrade may have replaced the file of the agent; this process still runs the old one.
+pub fn command(exec: &TaskExec, argv: &[String]) -> Command {
+    // An upgrade may have replaced the file of the agent. This path is the running program.
     let mut command = Command::new("/proc/self/exe");
-    command.arg(VERB).arg("--procs").arg(&place.procs).arg("--uid").arg(place.uid.to_string());
+    command.arg(VERB).arg("--procs").arg(&exec.procs).arg("--uid").arg(exec.uid.to_string());
     command
         .arg("--dir")
-        .arg(&place.dir)
+        .arg(&exec.dir)
         .arg("--shm")
-        .arg(&place.shm)
+        .arg(&exec.shm)
         .arg("--")
         .args(argv)
         .env_clear()
@@ -56,7 +55,7 @@ pub fn command(place: &TaskExec, argv: &[String]) -> Command {
 }
 
 /// Sets a limit. In a container that may not raise limits, sets the highest permitted value.
-fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
+fn set_limit(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
     let set = |limit| setrlimit(resource, Rlimit { current: limit, maximum: limit });
     match set(limit) {
         Err(rustix::io::Errno::PERM) => set(getrlimit(resource).maximum),
@@ -64,16 +63,13 @@ fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
     }
 }
 
-/// Replaces this process by the program.
-///
-/// # Errors
-/// The step that failed. On success this function does not return.
-pub fn enter(place: &TaskExec, program: &str, args: &[String]) -> Result<Infallible, String> {
-    let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    // "0" stands for the writing process.
-    fs::write(&place.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
-    mounts::enter(&place.shm)?;
-    fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
+/// Replaces this process by the program. Returns only an error.
+pub fn enter(exec: &TaskExec, program: &str, args: &[String]) -> Result<Infallible, String> {
+    let failed = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
+    // "0" means the writing process.
+    fs::write(&exec.procs, "0").map_err(failed("cannot enter the control group of the task"))?;
+    mounts::enter(&exec.shm)?;
+    fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot set the OOM score"))?;
     let limits = [
         (Resource::Core, Some(0)),
         (Resource::Nofile, Some(OPEN_FILES)),
@@ -83,19 +79,19 @@ pub fn enter(place: &TaskExec, program: &str, args: &[String]) -> Result<Infalli
         (Resource::Stack, None),
     ];
     for (resource, limit) in limits {
-        bound(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
+        set_limit(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
     }
-    if place.uid != 0 {
+    if exec.uid != 0 {
         // Setuid programs such as su get no additional rights.
-        set_no_new_privs(true).map_err(|error| format!("cannot give up new rights: {error}"))?;
+        set_no_new_privs(true).map_err(|error| format!("cannot set no_new_privs: {error}"))?;
     }
     let mut command = Command::new(program);
     // Changing the user ID drops supplementary groups.
-    command.args(args).uid(place.uid).gid(place.uid).current_dir(&place.dir);
+    command.args(args).uid(exec.uid).gid(exec.uid).current_dir(&exec.dir);
     let error = command.exec();
     let path = env::var("PATH").unwrap_or_default();
-    let folder = |folder: &str| Path::new(folder).join(program).exists();
-    let known = program.contains('/') || path.split(':').any(folder);
-    let hint = if known { "" } else { "; it is not in PATH" };
+    let is_in = |folder: &str| Path::new(folder).join(program).exists();
+    let is_found = program.contains('/') || path.split(':').any(is_in);
+    let hint = if is_found { "" } else { "; the program is not in PATH" };
     Err(format!("cannot run {program}: {error}{hint}"))
 }

@@ -1,15 +1,15 @@
-//! What an agent does with the leavings of tasks.
+//! Removal of the remains of tasks.
 
 use super::*;
 use futures_util::FutureExt as _;
 use std::sync::mpsc::sync_channel;
 use tokio::runtime::Builder;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The one thread for slow things is taken, so whatever is removed meanwhile is removed by the agent's own.
+/// The only blocking thread is busy, so any removal in the meantime would run on the thread of the agent.
 #[test]
-fn the_agent_does_not_stand_still_while_the_files_of_a_task_are_removed() {
+fn removal_of_task_files_does_not_block_the_agent() {
     let dir = tempfile::tempdir().expect("a folder");
     let task = TaskId([7; 4]);
     let left = dir.path().join(task.to_string());
@@ -24,10 +24,10 @@ fn the_agent_does_not_stand_still_while_the_files_of_a_task_are_removed() {
             assert_eq!(tasks.next().now_or_never(), None);
             tokio::task::yield_now().await;
         }
-        assert!(left.exists(), "the agent removed it itself");
+        assert!(left.exists(), "the thread of the agent removed the files");
         free.send(()).expect("it waits");
-        busy.await.expect("it ended").expect("it was told");
-        let released = timeout(PATIENCE, tasks.next()).await.expect("in time");
+        busy.await.expect("it ended").expect("released");
+        let released = timeout(TIMEOUT, tasks.next()).await.expect("in time");
         assert_eq!(released, TaskUpdate::Released { task });
         assert!(!left.exists());
     });

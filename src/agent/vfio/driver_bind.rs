@@ -1,4 +1,4 @@
-//! Binds units to vfio-pci by `driver_override`, which names a PCI function and not an ID that another card may share.
+//! Binds units to vfio-pci by `driver_override`, which applies to one PCI function. A device ID would also match other devices.
 
 use super::{KernelOps, RECORD, group_probe::FOLDER, survey, unit_state::DRIVER};
 use crate::system::Tree;
@@ -8,65 +8,61 @@ use std::{fmt, fs, io};
 
 /// The result of `vfio bind` for one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bound {
+pub struct BindResult {
     /// The unit afterwards.
     pub unit: UnitFacts,
-    /// Number of functions bound now.
-    pub fresh: usize,
+    /// Number of functions that this run bound.
+    pub newly_bound: usize,
     /// Errors of the kernel.
-    pub faults: Vec<String>,
+    pub errors: Vec<String>,
 }
 
-impl fmt::Display for Bound {
+impl fmt::Display for BindResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.unit.name(), self.unit.state.as_str())?;
-        if self.fresh > 0 {
-            write!(f, ", {} function(s) bound now", self.fresh)?;
+        if self.newly_bound > 0 {
+            write!(f, ", {} function(s) bound now", self.newly_bound)?;
         }
-        for reason in
-            self.faults.iter().map(String::as_str).chain([self.unit.reason.as_str()]).filter(|r| !r.is_empty())
-        {
-            write!(f, "; {reason}")?;
-        }
-        Ok(())
+        let reasons = self.errors.iter().chain([&self.unit.reason]).filter(|reason| !reason.is_empty());
+        reasons.into_iter().try_for_each(|reason| write!(f, "; {reason}"))
     }
 }
 
-/// Binds the functions of every unit that is not in use to vfio-pci. Leaves other units unchanged. Idempotent.
+/// Binds the functions of every unbound unit to vfio-pci. Idempotent.
 ///
 /// # Errors
 /// The record cannot be written. Other errors are in the results.
-pub fn bind(tree: &Tree, selectors: &[VfioSelector], system: &dyn KernelOps) -> io::Result<Vec<Bound>> {
-    let before = survey(tree, selectors, system);
+pub fn bind(tree: &Tree, selectors: &[VfioSelector], kernel: &dyn KernelOps) -> io::Result<Vec<BindResult>> {
+    let before = survey(tree, selectors, kernel);
     record(tree, &before)?;
-    let mut done = Vec::new();
+    let mut results = Vec::new();
     for unit in before {
-        let (mut fresh, mut faults) = (0, Vec::new());
+        let (mut newly_bound, mut errors) = (0, Vec::new());
         if unit.state == UnitState::Unbound && unit.group.is_some() {
             for member in unit.members.iter().filter(|member| member.driver.as_deref() != Some(DRIVER)) {
-                match give(tree, member, system) {
-                    Ok(()) => fresh += 1,
-                    Err(fault) => faults.push(fault),
+                match bind_function(tree, member, kernel) {
+                    Ok(()) => newly_bound += 1,
+                    Err(error) => errors.push(error),
                 }
             }
         }
-        done.push(Bound { unit, fresh, faults });
+        results.push(BindResult { unit, newly_bound, errors });
     }
-    let after = survey(tree, selectors, system);
-    for bound in &mut done {
-        let same = |unit: &&UnitFacts| unit.group == bound.unit.group && unit.selected == bound.unit.selected;
-        if let Some(now) = after.iter().find(same) {
-            bound.unit.clone_from(now);
+    let after = survey(tree, selectors, kernel);
+    for result in &mut results {
+        let is_same = |unit: &&UnitFacts| unit.group == result.unit.group && unit.selected == result.unit.selected;
+        if let Some(unit) = after.iter().find(is_same) {
+            result.unit.clone_from(unit);
         }
     }
-    Ok(done)
+    Ok(results)
 }
 
-fn give(tree: &Tree, member: &PciFacts, system: &dyn KernelOps) -> Result<(), String> {
+fn bind_function(tree: &Tree, member: &PciFacts, kernel: &dyn KernelOps) -> Result<(), String> {
     let address = &member.address;
     let folder = format!("/sys/bus/pci/devices/{address}");
     let write = |path: &str, text: &str| {
-        system.write(path, text).map_err(|error| format!("cannot write {text} to {path}: {error}"))
+        kernel.write(path, text).map_err(|error| format!("cannot write {text} to {path}: {error}"))
     };
     // Set the override first, so that no other driver binds the function.
     write(&format!("{folder}/driver_override"), DRIVER)?;
@@ -76,17 +72,17 @@ fn give(tree: &Tree, member: &PciFacts, system: &dyn KernelOps) -> Result<(), St
     write("/sys/bus/pci/drivers_probe", address)?;
     match tree.link(&format!("{folder}/driver")) {
         Some(driver) if driver == DRIVER => Ok(()),
-        _ => Err(format!("{DRIVER} does not take {address}; is the module vfio-pci loaded?")),
+        _ => Err(format!("cannot bind {address} to {DRIVER}; load the module vfio-pci")),
     }
 }
 
-/// Records the units until the next boot, so that functions that vanish are noticed.
+/// Records the units until the next boot, to detect functions that vanish.
 fn record(tree: &Tree, units: &[UnitFacts]) -> io::Result<()> {
-    let kept: Vec<&UnitFacts> = units.iter().filter(|unit| !unit.members.is_empty()).collect();
-    if kept.iter().any(|unit| unit.state == UnitState::Missing) && tree.has(RECORD) {
+    let units: Vec<&UnitFacts> = units.iter().filter(|unit| !unit.members.is_empty()).collect();
+    if units.iter().any(|unit| unit.state == UnitState::Missing) && tree.has(RECORD) {
         return Ok(());
     }
-    let text = serde_json::to_string(&kept).map_err(io::Error::other)?;
+    let text = serde_json::to_string(&units).map_err(io::Error::other)?;
     fs::create_dir_all(tree.path(FOLDER))?;
     fs::write(tree.path(RECORD), text)
 }

@@ -18,37 +18,29 @@ use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 /// Folder of record and locks.
 pub const FOLDER: &str = "/run/mesh-vfio";
 /// Name of a PCI function that is in no group.
-const NOBODY: &str = "nobody";
-/// Time to wait for a probe of another process.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Interval of attempts.
-const LOOK: Duration = Duration::from_millis(20);
+const NO_FUNCTION: &str = "nobody";
+/// Timeout of a lock that another process holds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why a container does not accept a group.
+/// The error of a group that a container does not accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeError {
     /// Another process has it open.
     Busy,
-    /// A VM is being started with it.
-    Given,
+    /// A VM is starting with it.
+    Starting,
     /// A function of it is bound to another driver.
     NotViable,
-    /// Any other error.
     Failed(String),
 }
 
 /// Operations on the kernel that tests replace.
 pub trait KernelOps {
     /// Opens a group, adds it to a container, sets the IOMMU, and closes all.
-    ///
-    /// # Errors
-    /// Why the kernel refused.
-    fn take(&self, group: u32) -> Result<(), ProbeError>;
+    fn probe(&self, group: u32) -> Result<(), ProbeError>;
 
     /// Writes a sysfs file.
-    ///
-    /// # Errors
-    /// Error of the kernel.
     fn write(&self, path: &str, text: &str) -> io::Result<()>;
 }
 
@@ -57,14 +49,14 @@ pub trait KernelOps {
 pub struct LinuxKernel<'a>(pub &'a Tree);
 
 impl KernelOps for LinuxKernel<'_> {
-    fn take(&self, group: u32) -> Result<(), ProbeError> {
+    fn probe(&self, group: u32) -> Result<(), ProbeError> {
         if self.0.path("/") != Path::new("/") {
-            return Err(ProbeError::Failed("drivers can only be bound below the root /".to_owned()));
+            return Err(ProbeError::Failed("cannot probe below another root than /".to_owned()));
         }
         let failed = |error: io::Error| ProbeError::Failed(format!("{FOLDER}: {error}"));
         // Agent and `mesh-agent doctor` may probe at the same time.
-        let _held = lock(Path::new(FOLDER), group).map_err(failed)?.ok_or(ProbeError::Given)?;
-        take(group).map_err(failed)?
+        let _lock = lock(Path::new(FOLDER), group).map_err(failed)?.ok_or(ProbeError::Starting)?;
+        probe(group).map_err(failed)?
     }
 
     fn write(&self, path: &str, text: &str) -> io::Result<()> {
@@ -72,11 +64,8 @@ impl KernelOps for LinuxKernel<'_> {
     }
 }
 
-/// Locks groups against probes, which would make them busy for a VM that starts. Blocks for a few seconds.
-///
-/// # Errors
-/// A group cannot be locked.
-pub fn hold(groups: &[u32]) -> io::Result<Vec<File>> {
+/// Locks groups against probes, which would make them busy for a starting VM. Blocks for a few seconds.
+pub fn lock_groups(groups: &[u32]) -> io::Result<Vec<File>> {
     groups.iter().map(|group| lock(Path::new(FOLDER), *group)?.ok_or(io::ErrorKind::WouldBlock.into())).collect()
 }
 
@@ -85,23 +74,23 @@ pub fn hold(groups: &[u32]) -> io::Result<Vec<File>> {
 fn lock(folder: &Path, group: u32) -> io::Result<Option<File>> {
     fs::create_dir_all(folder)?;
     let lock = File::create(folder.join(format!("lock-{group}")))?;
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Some(lock)),
-            Err(Errno::WOULDBLOCK) if Instant::now() < until => sleep(LOOK),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => sleep(RETRY_INTERVAL),
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Requests a function that is in no group. When the kernel reports that, the group is open, viable and in the container, and no device was
-/// opened. Opening a device would reset it, which some GPUs do not survive.
-fn take(group: u32) -> io::Result<Result<(), ProbeError>> {
-    let nobody = Path::new(FOLDER).join(format!("{NOBODY}-{group}"));
-    let link = nobody.join("iommu_group");
-    fs::create_dir_all(&nobody)?;
+/// Probes a group by opening a function that is not in it. The kernel refuses only after it accepted the group. Opening an existing device
+/// would reset it, which some GPUs do not survive.
+fn probe(group: u32) -> io::Result<Result<(), ProbeError>> {
+    let function = Path::new(FOLDER).join(format!("{NO_FUNCTION}-{group}"));
+    let link = function.join("iommu_group");
+    fs::create_dir_all(&function)?;
     match fs::remove_file(&link) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -111,12 +100,12 @@ fn take(group: u32) -> io::Result<Result<(), ProbeError>> {
         Ok(container) => Arc::new(container),
         Err(error) => return Ok(Err(ProbeError::Failed(error.to_string()))),
     };
-    Ok(match VfioDevice::new(&nobody, container, false) {
+    Ok(match VfioDevice::new(&function, container, false) {
         Ok(_) | Err(VfioError::GroupGetDeviceFD(_)) => Ok(()),
         Err(VfioError::OpenGroup(error, _)) if error.kind() == io::ErrorKind::ResourceBusy => Err(ProbeError::Busy),
         Err(VfioError::GroupViable) => Err(ProbeError::NotViable),
         Err(error @ VfioError::ContainerSetIOMMU(_)) => Err(ProbeError::Failed(format!(
-            "{error}; without interrupt remapping (VT-d or AMD-Vi in the firmware's set-up) the kernel calls it unsafe"
+            "{error}; enable interrupt remapping (VT-d or AMD-Vi) in the firmware settings"
         ))),
         Err(error) => Err(ProbeError::Failed(error.to_string())),
     })
@@ -127,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_is_being_given_is_not_looked_at_and_another_is() {
+    fn locked_group_is_not_locked_again_until_released() {
         let dir = tempfile::tempdir().expect("a folder");
-        let given = lock(dir.path(), 7).expect("a file").expect("free");
+        let first = lock(dir.path(), 7).expect("a file").expect("free");
         assert!(lock(dir.path(), 7).expect("a file").is_none());
         assert!(lock(dir.path(), 8).expect("a file").is_some());
-        drop(given);
+        drop(first);
         assert!(lock(dir.path(), 7).expect("a file").is_some());
     }
 }

@@ -1,6 +1,6 @@
-//! PCI functions that the node itself needs and must not lose.
+//! PCI functions that the node needs and that are never assigned.
 
-use crate::system::{Tree, by_interface, disk_use, function_of, functions_of_disk, nics};
+use crate::system::{Route, Tree, by_interface, disk_use, function_of, functions_of_disk, nics, routes};
 use meshd_types::MacAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,33 +11,35 @@ use std::{
 const MAX_STACK: u32 = 8;
 
 /// Returns the functions that the node needs, with the reason.
-pub fn needs(tree: &Tree) -> BTreeMap<String, String> {
+pub fn needed_functions(tree: &Tree) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    let mut add = |function: Option<String>, why: String| {
+    let mut add = |function: Option<String>, reason: String| {
         if let Some(function) = function {
-            found.entry(function).or_insert(why);
+            found.entry(function).or_insert(reason);
         }
     };
-    for (interface, why) in interfaces(tree) {
-        add(function_of(tree, &format!("/sys/class/net/{interface}/device")), why);
+    for (interface, reason) in interfaces(tree) {
+        add(function_of(tree, &format!("/sys/class/net/{interface}/device")), reason);
     }
-    for (disk, why) in disk_use::in_use(tree) {
+    for (disk, reason) in disk_use::in_use(tree) {
         for function in functions_of_disk(tree, &disk) {
-            add(Some(function), why.clone());
+            add(Some(function), reason.clone());
         }
     }
     let consoles = tree.read("/proc/consoles").unwrap_or_default();
-    for tty in consoles.lines().filter_map(|line| line.split_ascii_whitespace().next()).filter(|name| plain(name)) {
+    for tty in
+        consoles.lines().filter_map(|line| line.split_ascii_whitespace().next()).filter(|name| is_file_name(name))
+    {
         add(function_of(tree, &format!("/sys/class/tty/{tty}/device")), format!("is the console {tty}"));
     }
     found
 }
 
-fn plain(name: &str) -> bool {
+fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.contains('/') && !name.starts_with('.')
 }
 
-/// Returns the interfaces that are needed, down to physical ones, with the reason. The boot NIC comes first.
+/// Returns the needed interfaces and those below them, with the reason. The boot NIC comes first.
 fn interfaces(tree: &Tree) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if let Some(mac) = boot_mac(tree) {
@@ -49,33 +51,33 @@ fn interfaces(tree: &Tree) -> Vec<(String, String)> {
         top.push((interface.clone(), format!("carries the default route ({interface})")));
     }
     for (interface, addresses) in by_interface(tree) {
-        if let Some(address) = addresses.iter().find(|address| is_given(address)) {
+        if let Some(address) = addresses.iter().find(|address| is_assigned(address)) {
             top.push((interface.clone(), format!("has the address {address} ({interface})")));
         }
     }
-    for (interface, why) in top {
+    for (interface, reason) in top {
         let mut names = BTreeSet::new();
-        below(tree, &interface, MAX_STACK, &mut names);
-        found.extend(names.into_iter().map(|name| (name, why.clone())));
+        add_stack(tree, &interface, MAX_STACK, &mut names);
+        found.extend(names.into_iter().map(|name| (name, reason.clone())));
     }
     found
 }
 
-/// Returns true for an assigned address: every interface has a link-local one.
-fn is_given(address: &IpAddr) -> bool {
+/// Returns false for link-local addresses, which every interface has.
+fn is_assigned(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_link_local(),
         IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_loopback(),
     }
 }
 
-fn below(tree: &Tree, interface: &str, depth: u32, found: &mut BTreeSet<String>) {
+fn add_stack(tree: &Tree, interface: &str, depth: u32, found: &mut BTreeSet<String>) {
     if depth == 0 || !found.insert(interface.to_owned()) {
         return;
     }
     for entry in tree.list(&format!("/sys/class/net/{interface}")) {
         if let Some(lower) = entry.strip_prefix("lower_") {
-            below(tree, lower, depth - 1, found);
+            add_stack(tree, lower, depth - 1, found);
         }
     }
 }
@@ -88,11 +90,7 @@ fn boot_mac(tree: &Tree) -> Option<MacAddr> {
 }
 
 fn default_routes(tree: &Tree) -> BTreeSet<String> {
-    let v4 = tree.read("/proc/net/route").unwrap_or_default();
-    let v4 = v4.lines().skip(1).filter_map(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-        (fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")).then(|| fields[0].to_owned())
-    });
+    let v4 = routes(tree).into_iter().filter(Route::is_default).map(|route| route.interface);
     let v6 = tree.read("/proc/net/ipv6_route").unwrap_or_default();
     let v6 = v6.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -100,5 +98,5 @@ fn default_routes(tree: &Tree) -> BTreeSet<String> {
         let default = prefix == "00" && net.bytes().all(|c| c == b'0');
         fields.next_back().filter(|interface| default && *interface != "lo").map(str::to_owned)
     });
-    v4.chain(v6).filter(|name| plain(name)).collect()
+    v4.chain(v6).filter(|name| is_file_name(name)).collect()
 }

@@ -4,13 +4,13 @@ use meshd_proto::{MAX_MEMBERS, PciFacts, UnitFacts, UnitKind, UnitState};
 use meshd_types::{PciName, VfioSelector};
 use std::collections::BTreeMap;
 
-/// Bridge classes: host, ISA, PCI, semi-transparent PCI. Their drivers do no DMA for others, so the kernel lets them stay in a group. An
-/// NVSwitch has class 0680 and is a device.
+/// Bridge classes: host, ISA, PCI, semi-transparent PCI. Their drivers do no DMA for others, so the kernel permits them in an assigned
+/// group. An NVSwitch has class 0680 and is a device.
 const BRIDGES: [&str; 4] = ["0600", "0601", "0604", "0609"];
 /// Vendor and class of an NVSwitch.
 const SWITCH: (&str, &str) = ("10de", "0680");
 
-/// Groups functions. Without an IOMMU the card is the group: it is counted but cannot be assigned.
+/// Without an IOMMU the functions of a slot form a unit, which is reported but cannot be assigned.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum GroupKey<'a> {
     Group(u32),
@@ -19,13 +19,13 @@ enum GroupKey<'a> {
 
 /// Returns the units of the selected functions. `functions` are sorted by address.
 pub fn units(functions: &[PciFacts], selectors: &[VfioSelector]) -> Vec<UnitFacts> {
-    let mut together: BTreeMap<GroupKey<'_>, Vec<&PciFacts>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey<'_>, Vec<&PciFacts>> = BTreeMap::new();
     for function in functions.iter().filter(|function| !BRIDGES.contains(&function.class.as_str())) {
         let slot = function.address.split('.').next().unwrap_or_default();
         let key = function.iommu_group.map_or(GroupKey::Slot(slot), GroupKey::Group);
-        together.entry(key).or_default().push(function);
+        groups.entry(key).or_default().push(function);
     }
-    together.into_values().filter_map(|members| unit(&members, selectors)).collect()
+    groups.into_values().filter_map(|members| unit(&members, selectors)).collect()
 }
 
 /// Returns `None` if no function is selected.
@@ -36,9 +36,9 @@ fn unit(members: &[&PciFacts], selectors: &[VfioSelector]) -> Option<UnitFacts> 
     };
     let selected: Vec<&PciFacts> = members.iter().filter(is_selected).copied().collect();
     let first = selected.first()?;
-    // Functions that are not listed are not checked, so the node may need one.
+    // Unlisted functions are not checked: the node may need one of them.
     let too_large = members.len() > MAX_MEMBERS;
-    let reason = || format!("its IOMMU group has {} functions, more than {MAX_MEMBERS}", members.len());
+    let reason = || format!("the IOMMU group has {} functions; the maximum is {MAX_MEMBERS}", members.len());
     let switches = selected.iter().all(|function| (function.vendor.as_str(), function.class.as_str()) == SWITCH);
     Some(UnitFacts {
         group: first.iommu_group,

@@ -1,14 +1,14 @@
-//! Passthrough of PCI devices: units are whole IOMMU groups that the profile selects, each with its state. Read from sysfs and procfs.
+//! Passthrough of PCI devices. A unit is a whole IOMMU group that the profile selects.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `iommu_group` | PCI functions and selectors ─▶ units: IOMMU groups without their bridges |
-//! | `host_dependency` | functions that the node itself needs: boot NIC, routes, disks, consoles |
+//! | `iommu_group` | groups selected PCI functions into units: IOMMU groups without their bridges |
+//! | `host_dependency` | functions that the node needs: boot NIC, routes, disks, consoles |
 //! | `unit_state` | the state of each unit, with the cause |
-//! | `group_probe` | whether a VFIO container accepts a group (/dev/vfio/N) |
+//! | `group_probe` | tests whether a VFIO container accepts a group (/dev/vfio/N) |
 //! | `driver_bind` | binds units to vfio-pci |
 //!
-//! A unit is ready only if the kernel lets a VFIO container have its group. Name and driver prove nothing.
+//! A unit is ready only if a VFIO container accepts its group. The bound driver alone proves nothing.
 
 mod driver_bind;
 mod group_probe;
@@ -16,29 +16,29 @@ mod host_dependency;
 mod iommu_group;
 mod unit_state;
 
-pub use driver_bind::{Bound, bind};
+pub use driver_bind::{BindResult, bind};
 pub use group_probe::{KernelOps, LinuxKernel, ProbeError};
-pub(super) use {group_probe::hold, host_dependency::needs as needed_functions};
+pub(super) use {group_probe::lock_groups, host_dependency::needed_functions};
 
 use crate::system::{Tree, all_pci};
 use meshd_proto::{MAX_UNITS, PciFacts, UnitFacts, UnitState};
 use meshd_types::VfioSelector;
 use std::collections::BTreeSet;
 
-/// Units that `vfio bind` found in this boot; a function that is missing now has fallen off the bus.
+/// Units that `vfio bind` found in this boot, to detect functions that vanish from the bus.
 const RECORD: &str = "/run/mesh-vfio/units.json";
 
 /// Returns every unit with its state, by IOMMU group. Empty if the profile selects nothing.
-pub fn survey(tree: &Tree, selectors: &[VfioSelector], system: &dyn KernelOps) -> Vec<UnitFacts> {
+pub fn survey(tree: &Tree, selectors: &[VfioSelector], kernel: &dyn KernelOps) -> Vec<UnitFacts> {
     if selectors.is_empty() {
         return Vec::new();
     }
     let functions = all_pci(tree);
     let mut units = iommu_group::units(&functions, selectors);
-    lost(&mut units, &functions, &recorded(tree));
-    named(&mut units, &functions, selectors);
+    add_lost(&mut units, &functions, &recorded(tree));
+    add_missing(&mut units, &functions, selectors);
     units.truncate(MAX_UNITS);
-    unit_state::all(tree, &mut units, system);
+    unit_state::determine(tree, &mut units, kernel);
     units
 }
 
@@ -47,21 +47,20 @@ fn recorded(tree: &Tree) -> Vec<UnitFacts> {
 }
 
 /// Adds units that vanished in this boot.
-fn lost(units: &mut Vec<UnitFacts>, functions: &[PciFacts], recorded: &[UnitFacts]) {
-    let there: BTreeSet<&str> = functions.iter().map(|function| function.address.as_str()).collect();
+fn add_lost(units: &mut Vec<UnitFacts>, functions: &[PciFacts], recorded: &[UnitFacts]) {
+    let present: BTreeSet<&str> = functions.iter().map(|function| function.address.as_str()).collect();
     for old in recorded {
-        let gone = |member: &&PciFacts| !there.contains(member.address.as_str());
-        let gone: Vec<&str> = old.members.iter().filter(gone).map(|member| member.address.as_str()).collect();
-        if gone.is_empty() {
+        let addresses = old.members.iter().map(|member| member.address.as_str());
+        let lost: Vec<&str> = addresses.filter(|address| !present.contains(address)).collect();
+        if lost.is_empty() {
             continue;
         }
-        let reason =
-            format!("{} has vanished from the bus since the start; cold power cycle the machine", gone.join(" "));
-        let same = |unit: &&mut UnitFacts| {
+        let reason = format!("{} vanished from the bus after the boot; cold power cycle the machine", lost.join(" "));
+        let is_same = |unit: &&mut UnitFacts| {
             unit.group == old.group
                 && unit.members.iter().any(|member| old.members.iter().any(|m| m.address == member.address))
         };
-        match units.iter_mut().find(same) {
+        match units.iter_mut().find(is_same) {
             Some(unit) => (unit.state, unit.reason) = (UnitState::Missing, reason),
             None => units.push(UnitFacts { state: UnitState::Missing, reason, ..old.clone() }),
         }
@@ -69,13 +68,13 @@ fn lost(units: &mut Vec<UnitFacts>, functions: &[PciFacts], recorded: &[UnitFact
 }
 
 /// Adds functions that the profile names by address and that do not exist.
-fn named(units: &mut Vec<UnitFacts>, functions: &[PciFacts], selectors: &[VfioSelector]) {
+fn add_missing(units: &mut Vec<UnitFacts>, functions: &[PciFacts], selectors: &[VfioSelector]) {
     for selector in selectors {
         let VfioSelector::Address(address) = selector else { continue };
         let known = functions.iter().any(|function| function.address == *address)
             || units.iter().any(|unit| unit.members.iter().any(|member| member.address == *address));
         if !known {
-            let reason = format!("the profile names {address}, and there is no such function");
+            let reason = format!("the profile selects {address}, which does not exist");
             let selected = vec![address.clone()];
             units.push(UnitFacts { state: UnitState::Missing, reason, selected, ..UnitFacts::default() });
         }

@@ -1,5 +1,4 @@
-//! Determines the state of each unit. The first that applies: missing, wedged, shared with host, held by a process, conflict, unbound,
-//! ready.
+//! Determines the state of each unit, by the first match of: missing, wedged, shared with host, in use or busy, conflict, unbound, ready.
 
 use super::{
     group_probe::{KernelOps, ProbeError},
@@ -15,8 +14,8 @@ pub const DRIVER: &str = "vfio-pci";
 const HEADER: u64 = 64;
 
 /// Determines the states of units that have none yet.
-pub fn all(tree: &Tree, units: &mut [UnitFacts], system: &dyn KernelOps) {
-    let needs = host_dependency::needs(tree);
+pub fn determine(tree: &Tree, units: &mut [UnitFacts], kernel: &dyn KernelOps) {
+    let needed = host_dependency::needed_functions(tree);
     let mut nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for unit in units.iter() {
         for member in &unit.members {
@@ -24,96 +23,96 @@ pub fn all(tree: &Tree, units: &mut [UnitFacts], system: &dyn KernelOps) {
         }
     }
     let groups = units.iter().filter_map(|unit| unit.group).map(|group| format!("/dev/vfio/{group}"));
-    let wanted: BTreeSet<String> = nodes.values().flatten().cloned().chain(groups).collect();
-    let judge = StateRules { tree, needs, nodes, held: holders::of(tree, &wanted), system };
+    let all_nodes: BTreeSet<String> = nodes.values().flatten().cloned().chain(groups).collect();
+    let rules = StateRules { tree, needed, nodes, holders: holders::find(tree, &all_nodes), kernel };
     for unit in units.iter_mut().filter(|unit| unit.reason.is_empty()) {
-        (unit.state, unit.reason) = judge.unit(unit).unwrap_or((UnitState::Ready, String::new()));
+        (unit.state, unit.reason) = rules.unit(unit).unwrap_or((UnitState::Ready, String::new()));
     }
 }
 
-type Verdict = Option<(UnitState, String)>;
+type StateReason = Option<(UnitState, String)>;
 
 struct StateRules<'a> {
     tree: &'a Tree,
     /// Functions that the node needs.
-    needs: BTreeMap<String, String>,
+    needed: BTreeMap<String, String>,
     /// Device nodes by function.
     nodes: BTreeMap<String, BTreeSet<String>>,
     /// Holders by device node.
-    held: BTreeMap<String, String>,
-    system: &'a dyn KernelOps,
+    holders: BTreeMap<String, String>,
+    kernel: &'a dyn KernelOps,
 }
 
 impl StateRules<'_> {
     /// Returns `None` for a ready unit.
-    fn unit(&self, unit: &UnitFacts) -> Verdict {
-        let first = |judge: &dyn Fn(&PciFacts) -> Verdict| unit.members.iter().find_map(judge);
+    fn unit(&self, unit: &UnitFacts) -> StateReason {
+        let first = |rule: &dyn Fn(&PciFacts) -> StateReason| unit.members.iter().find_map(rule);
         let all_bound = unit.members.iter().all(|member| member.driver.as_deref() == Some(DRIVER));
         first(&|member| self.wedged(member))
             .or_else(|| first(&|member| self.shared(member)))
-            .or_else(|| self.held(unit, all_bound))
+            .or_else(|| self.in_use(unit, all_bound))
             .or_else(|| first(&|member| self.claimed(member)))
             .or_else(|| without_group(unit))
             .or_else(|| first(&unbound))
-            .or_else(|| self.refused(unit.group?))
+            .or_else(|| self.not_accepted(unit.group?))
     }
 
-    fn wedged(&self, member: &PciFacts) -> Verdict {
+    fn wedged(&self, member: &PciFacts) -> StateReason {
         let header = self.tree.bytes(&format!("/sys/bus/pci/devices/{}/config", member.address), HEADER)?;
         let gone = !header.is_empty() && header.iter().all(|byte| *byte == 0xff);
-        let reason = || format!("{} answers nothing but ones; cold power cycle the machine", member.address);
+        let reason = || format!("{} returns only ones; cold power cycle the machine", member.address);
         gone.then(|| (UnitState::Wedged, reason()))
     }
 
-    fn shared(&self, member: &PciFacts) -> Verdict {
-        let why = self.needs.get(&member.address)?;
-        Some((UnitState::SharedWithHost, format!("{} {why}", member.address)))
+    fn shared(&self, member: &PciFacts) -> StateReason {
+        let reason = self.needed.get(&member.address)?;
+        Some((UnitState::SharedWithHost, format!("{} {reason}", member.address)))
     }
 
-    fn held(&self, unit: &UnitFacts, all_bound: bool) -> Verdict {
-        if let Some(holder) = unit.group.and_then(|group| self.held.get(&format!("/dev/vfio/{group}"))) {
+    fn in_use(&self, unit: &UnitFacts, all_bound: bool) -> StateReason {
+        if let Some(holder) = unit.group.and_then(|group| self.holders.get(&format!("/dev/vfio/{group}"))) {
             let state = if all_bound { UnitState::InUse } else { UnitState::Busy };
-            return Some((state, format!("held by {holder}")));
+            return Some((state, format!("open in {holder}")));
         }
         let nodes = unit.members.iter().filter_map(|member| self.nodes.get(&member.address)).flatten();
-        let (node, holder) = nodes.into_iter().find_map(|node| Some((node, self.held.get(node)?)))?;
+        let (node, holder) = nodes.into_iter().find_map(|node| Some((node, self.holders.get(node)?)))?;
         // QEMU with iommufd opens /dev/vfio/devices/vfioN.
         let state = if all_bound && node.starts_with("/dev/vfio/") { UnitState::InUse } else { UnitState::Busy };
-        Some((state, format!("{node} is held by {holder}")))
+        Some((state, format!("{node} is open in {holder}")))
     }
 
-    fn claimed(&self, member: &PciFacts) -> Verdict {
+    fn claimed(&self, member: &PciFacts) -> StateReason {
         let address = &member.address;
         let claim = self.tree.text(&format!("/sys/bus/pci/devices/{address}/driver_override"));
         if let Some(claim) = claim.filter(|claim| claim != "(null)" && claim != DRIVER) {
-            return Some((UnitState::Conflict, format!("driver_override of {address} claims it for {claim}")));
+            return Some((UnitState::Conflict, format!("driver_override of {address} selects {claim}")));
         }
         let functions = member.sriov.map_or(0, |sriov| sriov.enabled);
-        let reason = || format!("{address} has {functions} virtual functions switched on, which would go with it");
+        let reason = || format!("{address} has {functions} virtual functions enabled; disable them first");
         (functions > 0).then(|| (UnitState::Conflict, reason()))
     }
 
-    fn refused(&self, group: u32) -> Verdict {
-        let state = |refusal| match refusal {
-            ProbeError::Busy => (UnitState::InUse, format!("/dev/vfio/{group} is open somewhere else")),
-            ProbeError::Given => (UnitState::InUse, "it is being given to a virtual machine".to_owned()),
+    fn not_accepted(&self, group: u32) -> StateReason {
+        let state = |error| match error {
+            ProbeError::Busy => (UnitState::InUse, format!("/dev/vfio/{group} is open in another process")),
+            ProbeError::Starting => (UnitState::InUse, "a virtual machine is starting with the unit".to_owned()),
             ProbeError::NotViable => {
-                (UnitState::Conflict, "another driver than vfio-pci holds a function of the group".to_owned())
+                (UnitState::Conflict, "a function of the group is bound to another driver than vfio-pci".to_owned())
             }
             ProbeError::Failed(reason) => {
-                (UnitState::Unbound, format!("bound, and the kernel does not give it: {reason}"))
+                (UnitState::Unbound, format!("bound, but VFIO does not accept the group: {reason}"))
             }
         };
-        self.system.take(group).err().map(state)
+        self.kernel.probe(group).err().map(state)
     }
 }
 
-fn without_group(unit: &UnitFacts) -> Verdict {
-    let reason = || "it is in no IOMMU group: the IOMMU is off".to_owned();
+fn without_group(unit: &UnitFacts) -> StateReason {
+    let reason = || "no IOMMU group: the IOMMU is off".to_owned();
     unit.group.is_none().then(|| (UnitState::Unbound, reason()))
 }
 
-fn unbound(member: &PciFacts) -> Verdict {
+fn unbound(member: &PciFacts) -> StateReason {
     let reason = match member.driver.as_deref() {
         Some(DRIVER) => return None,
         Some(driver) => format!("{} is bound to {driver}", member.address),

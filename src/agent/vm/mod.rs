@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`manager`] | desired state of the central node ─▶ orders to supervisors ─▶ reports |
+//! | [`manager`] | desired state ─▶ commands to supervisors ─▶ reports |
 //! | `process` | one VM: state machine, supervisor, QEMU's process and control socket |
 //! | `spec` | specification and resources ─▶ plan ─▶ QEMU's arguments; pure |
 //! | `disks` | images, disk writes and wipes, cloud-init seed |
@@ -10,7 +10,9 @@
 //! | `console` | serial console: log, input, connection to the central node |
 //! | `host` | resources of this node: programs, firmware, CPUs, memory, disk space |
 //! | [`confine`] | unprivileged user, control group and device rights of each VM |
-//! | `reservations` | resources of the node that are promised to VMs |
+//! | `failure` | failures and refusals in reports; pure |
+//! | `reservations` | resources of the node that are reserved for VMs |
+//! | `sync` | helpers for mutexes and watch channels |
 //! | `vm_paths` | files of one VM |
 //! | `helper_program` | runs a helper program to its end |
 //!
@@ -19,21 +21,23 @@
 pub mod confine;
 mod console;
 mod disks;
+mod failure;
 mod host;
 pub mod manager;
 mod net;
 mod process;
 mod reservations;
 mod spec;
+mod sync;
 mod helper_program;
 mod vm_paths;
 
 pub use console::console_log::{
-    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter, KEPT as CONSOLE_KEPT,
+    Console, ConsoleEvent, ConsoleReader, ConsoleSubscription, ConsoleWriter, SCROLLBACK as CONSOLE_SCROLLBACK,
 };
 pub(super) use host::{
     capacity::{Space, space, store},
-    memory::{resident, taken},
+    memory::{resident, used_memory},
     seccomp_support::check_installed as check_sandbox,
 };
 pub use host::{

@@ -8,7 +8,7 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 
-use super::confine::users::USERS;
+use super::{confine::users::USERS, failure::truncate};
 use meshd_proto::vm::MAX_FAILURE_LINES;
 use meshd_types::SystemUuid;
 
@@ -21,25 +21,23 @@ const MAX_LOG: u64 = 1 << 20;
 /// Maximum bytes of a reported log line.
 const MAX_LOG_LINE: usize = 400;
 
-/// The paths of one VM.
 #[derive(Clone, Debug)]
 pub struct VmPaths {
     folder: PathBuf,
 }
 
 impl VmPaths {
-    /// Returns the paths of a VM below the folder of all VMs.
-    pub fn new(all: &Path, uuid: SystemUuid) -> Self {
-        VmPaths { folder: all.join(uuid.to_string()) }
+    /// `machines` is the folder of all VMs.
+    pub fn new(machines: &Path, uuid: SystemUuid) -> Self {
+        VmPaths { folder: machines.join(uuid.to_string()) }
     }
 
-    /// Returns the folder of the VM.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Specification and stored state.
-    pub fn kept(&self) -> PathBuf {
+    pub fn record(&self) -> PathBuf {
         self.folder.join("vm.json")
     }
 
@@ -53,7 +51,7 @@ impl VmPaths {
         self.folder.join("qmp.sock")
     }
 
-    /// The serial port as QEMU's chardev `pipe` names it: [`VmPaths::serial_in`] and [`VmPaths::serial_out`] without their endings.
+    /// Path for QEMU's chardev `pipe`, which appends `.in` and `.out` ([`VmPaths::serial_in`], [`VmPaths::serial_out`]).
     pub fn serial(&self) -> PathBuf {
         self.folder.join("serial")
     }
@@ -101,7 +99,7 @@ impl VmPaths {
     /// Returns the existing layers.
     pub fn layers(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let is_layer = |path: &PathBuf| path.extension().is_some_and(|end| end == "qcow2");
+        let is_layer = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "qcow2");
         entries.map(|entry| entry.path()).filter(is_layer).collect()
     }
 
@@ -110,12 +108,12 @@ impl VmPaths {
         self.folder.join("tpm")
     }
 
-    /// Option with the control socket, by which the TPM process is found.
+    /// Option of swtpm with its control socket. The agent finds the process by this option.
     pub fn tpm_control(&self) -> String {
         format!("type=unixio,path={}", self.tpm_socket().display())
     }
 
-    /// Control socket of the TPM, made by the VM's user.
+    /// Control socket of the TPM. The VM's user makes it, so it is in the folder of that user.
     pub fn tpm_socket(&self) -> PathBuf {
         self.tpm_state().join("sock")
     }
@@ -131,14 +129,11 @@ impl VmPaths {
         text.trim().parse().ok().filter(|user| USERS.contains(user))
     }
 
-    /// Makes the folder. Others may pass through it, but only root may list or change it: the VM's user has single files in it.
-    ///
-    /// # Errors
-    /// The folder cannot be made, or the paths of its sockets are too long.
+    /// Makes the folder. The VM's user owns files in it, so others may traverse it, but only root may list or change it.
     pub fn make(&self) -> io::Result<()> {
         let longest = self.qmp().as_os_str().len();
         if longest > MAX_SOCKET_PATH {
-            let message = format!("a socket below {} would have {longest} bytes of path", self.folder.display());
+            let message = format!("socket path below {} is too long: {longest} bytes", self.folder.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         DirBuilder::new().recursive(true).mode(0o711).create(&self.folder)?;
@@ -149,28 +144,19 @@ impl VmPaths {
     }
 
     /// Removes the folder. Succeeds if it does not exist.
-    ///
-    /// # Errors
-    /// Something cannot be removed.
-    pub async fn remove(&self) -> io::Result<()> {
+    pub async fn remove(&self) -> Result<(), String> {
         let folder = self.folder.clone();
         // Removing large files takes long, and the agent has one thread.
-        let removed = spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other)?;
-        match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        let removed = spawn_blocking(move || fs::remove_dir_all(folder)).await.map_err(io::Error::other);
+        match removed.and_then(|result| result) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(format!("cannot remove {}: {error}", self.folder.display()))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Like [`VmPaths::remove`], with the path in the error.
-    ///
-    /// # Errors
-    /// Something cannot be removed.
-    pub async fn release(&self) -> Result<(), String> {
-        self.remove().await.map_err(|error| format!("{} cannot be removed: {error}", self.folder.display()))
-    }
-
-    /// Trims the log to its end: a guest can make QEMU repeat a message forever. QEMU appends, so it continues behind the rest.
+    /// Trims the log to its last bytes: a guest can make QEMU repeat a message forever. QEMU has the file open in append mode.
     pub fn trim_log(&self) {
         let trim = || -> io::Result<()> {
             if fs::metadata(self.log())?.len() <= MAX_LOG {
@@ -184,7 +170,7 @@ impl VmPaths {
         if let Err(error) = trim()
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::debug!(%error, "QEMU's log was not trimmed");
+            tracing::debug!(%error, "cannot trim the log of QEMU");
         }
     }
 
@@ -198,18 +184,22 @@ impl VmPaths {
     }
 
     /// Returns the last lines of the log without control characters.
-    pub fn last_words(&self) -> Vec<String> {
+    pub fn last_log_lines(&self) -> Vec<String> {
         let text = String::from_utf8_lossy(&self.log_tail().unwrap_or_default()).into_owned();
         let clean = |line: &str| {
-            let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            let mut end = line.len().min(MAX_LOG_LINE);
-            while !line.is_char_boundary(end) {
-                end -= 1;
-            }
-            line[..end].trim_end().to_owned()
+            let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            truncate(line, MAX_LOG_LINE).trim_end().to_owned()
         };
         let lines: Vec<String> = text.lines().map(clean).filter(|line| !line.is_empty()).collect();
         lines[lines.len().saturating_sub(MAX_FAILURE_LINES)..].to_vec()
+    }
+}
+
+/// Removes a file. Succeeds if it does not exist.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -225,28 +215,30 @@ pub fn all(folder: &Path) -> Vec<SystemUuid> {
 mod tests {
     use super::*;
 
-    fn uuid() -> SystemUuid {
-        "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
+    const UUID: SystemUuid = SystemUuid([0x11; 16]);
+
+    fn paths() -> (tempfile::TempDir, VmPaths) {
+        let dir = tempfile::tempdir().expect("a folder");
+        let files = VmPaths::new(dir.path(), UUID);
+        (dir, files)
     }
 
     #[tokio::test]
-    async fn a_folder_is_made_found_and_removed_twice() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let files = VmPaths::new(dir.path(), uuid());
+    async fn folder_is_made_and_removed_idempotently() {
+        let (dir, files) = paths();
         files.make().expect("made");
-        files.make().expect("it may be there");
+        files.make().expect("it may exist");
         fs::write(dir.path().join("other"), "").expect("written");
-        assert_eq!(all(dir.path()), [uuid()]);
+        assert_eq!(all(dir.path()), [UUID]);
         files.remove().await.expect("removed");
         files.remove().await.expect("nothing to remove");
         assert_eq!(all(dir.path()), []);
-        assert!(VmPaths::new(&dir.path().join("x".repeat(100)), uuid()).make().is_err(), "too long for a socket");
+        assert!(VmPaths::new(&dir.path().join("x".repeat(100)), UUID).make().is_err(), "too long for a socket");
     }
 
     #[test]
-    fn a_log_that_grows_without_end_keeps_its_newest_words() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let files = VmPaths::new(dir.path(), uuid());
+    fn trimmed_log_keeps_its_last_lines() {
+        let (_dir, files) = paths();
         files.trim_log();
         files.make().expect("made");
         let mut qemu = OpenOptions::new().create(true).append(true).open(files.log()).expect("opened");
@@ -257,20 +249,19 @@ mod tests {
         assert_eq!(length(), LOG_TAIL);
         qemu.write_all(b"the last\n").expect("written");
         files.trim_log();
-        assert_eq!((length(), files.last_words().pop().as_deref()), (LOG_TAIL + 9, Some("the last")));
+        assert_eq!((length(), files.last_log_lines().pop().as_deref()), (LOG_TAIL + 9, Some("the last")));
     }
 
     #[test]
-    fn the_last_words_are_few_short_and_clean() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let files = VmPaths::new(dir.path(), uuid());
-        assert_eq!(files.last_words(), Vec::<String>::new());
+    fn last_log_lines_are_bounded_and_have_no_control_characters() {
+        let (_dir, files) = paths();
+        assert_eq!(files.last_log_lines(), Vec::<String>::new());
         files.make().expect("made");
         let lines: Vec<String> = (0..2000).map(|n| format!("line {n}\x1b[31m  ")).collect();
         fs::write(files.log(), format!("{}\n\n{}\n", lines.join("\n"), "é".repeat(1000))).expect("written");
-        let words = files.last_words();
-        assert_eq!(words.len(), MAX_FAILURE_LINES);
-        assert_eq!(words[MAX_FAILURE_LINES - 2], "line 1999 [31m");
-        assert!(words[MAX_FAILURE_LINES - 1].len() <= MAX_LOG_LINE);
+        let lines = files.last_log_lines();
+        assert_eq!(lines.len(), MAX_FAILURE_LINES);
+        assert_eq!(lines[MAX_FAILURE_LINES - 2], "line 1999 [31m");
+        assert!(lines[MAX_FAILURE_LINES - 1].len() <= MAX_LOG_LINE);
     }
 }

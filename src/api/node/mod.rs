@@ -205,6 +205,13 @@ impl BootView {
     }
 }
 
+/// The part that a list shows.
+impl From<NodeDetail> for NodeView {
+    fn from(detail: NodeDetail) -> Self {
+        detail.node
+    }
+}
+
 impl NodeDetail {
     /// Everything of a node.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {

@@ -32,4 +32,16 @@ routes! {
         Post::new("/v1/bulk/nodes/vars", Verb::Vars, "Set and remove variables of several nodes");
     LABEL_NODES: BulkPost =
         Post::new("/v1/bulk/nodes/label", Verb::Label, "Set and remove labels of several nodes");
+    PIN_NODES: BulkPost = Post::new(
+        "/v1/bulk/nodes/pin",
+        Verb::Pin,
+        "Pin several nodes to their running generations, or unpin them",
+    );
+    SET_NODES_BOOT_ONCE: BulkPost = Post::new(
+        "/v1/bulk/nodes/boot-once",
+        Verb::BootOnce,
+        "Set boot options of several nodes for the next boot only",
+    );
+    RUN_NODES_CHECKS: BulkPost =
+        Post::new("/v1/bulk/nodes/doctor", Verb::Doctor, "Run the readiness checks of several nodes now");
 }

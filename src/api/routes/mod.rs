@@ -8,7 +8,7 @@
 //! | `openapi` | generates the OpenAPI document from all routes |
 //! | `route` | the types of routes, and their paths |
 //! | `shape` | the types of request and response bodies |
-//! | `site` | the site: status, profiles, images, DHCP, events, audit log, backup |
+//! | `site` | the site: status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
 //! | `work` | virtual machines, slots, volumes and tasks |
 //!
 //! The server binds a handler to each constant; a client builds paths from them. The name of a constant in lower case is the

@@ -5,19 +5,26 @@ use super::{
     route::routes,
 };
 use crate::{
-    AuditView, CallerView, EventView, Finding, ImageView, LeaseView, MakeBackup, OverlayView, ProfileView, ReloadView,
-    RevisionDiffView, RevisionView, Rollback, SegmentView, StatusView,
+    AuditView, CallerView, EventView, Finding, ImageView, LeaseView, MakeBackup, OperationsView, OverlayDetail,
+    OverlaySourceView, OverlayView, ProfileView, ReloadView, RevisionDiffView, RevisionView, Rollback, SegmentView,
+    SettingView, StatusView,
 };
 use meshd_model::fleet::Verb;
 
 routes! {
     GET_CALLER: Get<Object<CallerView>> = Get::new("/v1/whoami", "Show name and role of the caller");
     GET_STATUS: Get<Object<StatusView>> = Get::new("/v1/status", "Show the status of the central node");
+    LIST_OPERATIONS: Get<Object<OperationsView>> = Get::new(
+        "/v1/operations",
+        "List unfinished operations: boots, reboots, drains, VMs, volumes, slots and tasks",
+    );
     LIST_FINDINGS: Get<Array<Finding>> = Get::new("/v1/doctor", "List problems that keep machines from booting");
     GET_OPENAPI_DOCUMENT: Get<UntypedJson> = Get::new("/v1/openapi.json", "This document");
     GET_METRICS: Get<PlainText> = Get::new("/metrics", "Metrics for Prometheus");
 
     LIST_PROFILES: Get<Array<ProfileView>> = Get::new("/v1/profiles", "List profiles with inherited values");
+    LIST_PROFILE_SETTINGS: Get<Array<SettingView>, 1> =
+        Get::new("/v1/profiles/{name}/settings", "List the values of a profile with the profile that set each");
     LIST_PROFILE_REVISIONS: Get<Array<RevisionView>, 1> =
         Get::new("/v1/profiles/{name}/history", "List the revisions of a profile");
     COMPARE_PROFILE_REVISIONS: Get<Object<RevisionDiffView>, 1> =
@@ -31,6 +38,13 @@ routes! {
         Post::new("/v1/reload", Verb::Reload, "Reload site, overlays and images; all or nothing");
     LIST_IMAGES: Get<Array<ImageView>> = Get::new("/v1/images", "List images and their versions");
     LIST_OVERLAYS: Get<Array<OverlayView>> = Get::new("/v1/overlays", "List overlays");
+    GET_OVERLAY: Get<Object<OverlayDetail>, 1> =
+        Get::new("/v1/overlays/{name}", "Show an overlay and the variables that it declares");
+    LIST_OVERLAY_FILES: Get<Array<OverlaySourceView>, 1> = Get::new(
+        "/v1/overlays/{name}/files",
+        "List the files of an overlay, or show one with its text, without secrets",
+    )
+    .query(&["path"]);
 
     LIST_SEGMENTS: Get<Array<SegmentView>> =
         Get::new("/v1/segments", "List segments with their pools and the other DHCP servers that were heard there");

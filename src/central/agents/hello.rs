@@ -6,7 +6,7 @@ use crate::{
     links::compare_units,
 };
 use meshd_model::fleet::{
-    Actor, ConditionChanges, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, judge_drift,
+    Actor, ConditionChanges, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, update_drift,
 };
 use meshd_proto::{Facts, Hello, VERSION};
 use meshd_store::Tx;
@@ -54,7 +54,7 @@ pub(crate) fn arrive(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, n
         change = node.change(PhaseChange::LinkUp).ok().flatten();
         // An older release recorded only the newest generation.
         let known = node.booted.is_none_or(|booted| history.booted(booted, now) || node.generation == Some(booted));
-        told = judge_drift(node, known, now);
+        told = update_drift(node, known, now);
     });
     if let Some(detail) = other_parts {
         tx.event(raised(ConditionKind::HardwareChanged, detail));

@@ -6,7 +6,10 @@
 
 use crate::{
     boot::{BootService, script::internal},
-    enrolment::{revoke::retire, site_rules::approve_by_site},
+    enrolment::{
+        revoke::retire,
+        site_rules::{approve_by_site, name_by_site, pending_name},
+    },
     environment::{
         alarms::report,
         records::{clear, phase_event},
@@ -103,7 +106,7 @@ impl BootService {
             if node.fingerprint.board_serial.is_empty() {
                 node.fingerprint.board_serial.clone_from(&old.fingerprint.board_serial);
             }
-            node.continue_as(old);
+            node.take_over_identity(old);
             let detail = format!("{} is {new} now: {}", old.id, sighting.basis);
             retire(tx, old.id, Actor::Central, now);
             tx.put_node(node);
@@ -136,7 +139,7 @@ impl BootService {
     /// Keeps the second machine as a rival of the first, which stays what it is. `shared`: it is certain that these are two.
     async fn collide(&self, id: NodeId, sighting: &ObservedMachine, asked: BootRequest, detail: &str, shared: bool) {
         let (now, mac) = (self.env.now(), sighting.mac);
-        let news = self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_challenge_news(mac, now)));
+        let news = self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_rival_update_due(mac, now)));
         if !news || !self.env.allows(&format!("collision of {mac}")) {
             return;
         }
@@ -155,7 +158,7 @@ impl BootService {
             let told = tx.edit_node(id, |node| {
                 let weak = weak.as_ref().filter(|weak| node.raise(ConditionKind::WeakIdentity, *weak, now)).cloned();
                 // Both, so that nothing is said of a rival that is known already.
-                let told = node.raise(ConditionKind::IdCollision, detail, now) | node.challenged(rival);
+                let told = node.raise(ConditionKind::IdCollision, detail, now) | node.record_rival(rival);
                 (told, weak)
             });
             let event = |kind, detail: String| {
@@ -178,7 +181,8 @@ impl BootService {
 pub(crate) fn teaches(node: &Node, sighting: &ObservedMachine, live: &SiteSnapshot) -> bool {
     let comes_in = node.phase == Phase::Discovered && live.lets_in(node).is_some();
     let is_back = node.phase == Phase::Removed;
-    comes_in || is_back || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
+    let is_named = pending_name(node, live).is_some();
+    comes_in || is_back || is_named || node.mac != sighting.mac || !node.fingerprint.macs.contains(&sighting.mac)
 }
 
 fn before<'m>(model: &'m Model, sighting: &ObservedMachine) -> Option<&'m Node> {
@@ -292,9 +296,10 @@ impl Identification<'_> {
         node.mac = mac;
         node.fingerprint.macs.insert(mac);
         node.address = Some(self.asked.from.into());
+        name_by_site(tx, &mut node, self.live, now);
         approve_by_site(tx, &mut node, self.live, self.order, now);
         // It was taken for another machine while it was not certain that the old card is gone.
-        let resolved = node.no_rival(mac) && node.rivals.is_empty();
+        let resolved = node.remove_rival(mac) && node.rivals.is_empty();
         tx.put_node(node.clone());
         if let Some(owner) = owner {
             moved_card(tx, owner, id, mac, now);
@@ -321,7 +326,7 @@ impl Identification<'_> {
         // It has an ID of its own now: no longer a rival of the node whose UUID it shows.
         for other in sighting.other_bases.iter().map(Basis::node_id) {
             let was_rival = tx.node(other).is_some_and(|node| node.rivals.iter().any(|rival| rival.mac == mac));
-            if was_rival && tx.edit_node(other, |node| node.no_rival(mac) && node.rivals.is_empty()) == Some(true) {
+            if was_rival && tx.edit_node(other, |node| node.remove_rival(mac) && node.rivals.is_empty()) == Some(true) {
                 clear(tx, other, ConditionKind::IdCollision, Actor::Node, now);
             }
         }

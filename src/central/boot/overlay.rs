@@ -9,7 +9,7 @@ use bytes::Bytes;
 use meshd_config::Delivery;
 use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
 use meshd_model::{
-    boot::What,
+    boot::BootContents,
     fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage},
 };
 use meshd_proto::BootPart;
@@ -195,7 +195,7 @@ impl BootService {
                 });
                 let mut history = tx.history(grant.node);
                 let given = DeliveredGeneration { generation, ..given(promise, now) };
-                history.give(given, &runs.into_iter().flatten().collect::<Vec<_>>());
+                history.record_delivery(given, &runs.into_iter().flatten().collect::<Vec<_>>());
                 tx.put_history(grant.node, history);
                 let detail = format!("profile {} generation {}", promise.what.profile, generation.0.short());
                 let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
@@ -261,7 +261,7 @@ impl BootService {
 }
 
 fn given(promise: &Rendered, now: Timestamp) -> DeliveredGeneration {
-    let What { profile, image, .. } = &*promise.what;
+    let BootContents { profile, image, .. } = &*promise.what;
     let (profile, image) = (profile.clone(), image.clone());
     let (generation, version) = (promise.generation, promise.version);
     let layers = promise.layers.clone();

@@ -7,7 +7,7 @@ use crate::{
     workloads::rebooted,
 };
 use meshd_model::{
-    boot::{self, Ask, Endpoint, QueryError, Refusal, ScriptRequest},
+    boot::{self, Endpoint, PlanRequest, QueryError, Refusal, ScriptRequest},
     fleet::{
         Actor, BootSession, ConditionKind, Event, EventKind, Node, ObservedMachine, PhaseChange, Stage, Transition,
     },
@@ -82,7 +82,7 @@ impl BootService {
         self.enter_queue(session.mac, &node)?;
         let grant = Grant { session: session.id, node: id, address: from };
         let capability = self.enrolment.capabilities.lock().grant(self.env.now(), self.env.random(), grant);
-        let ask = Ask {
+        let ask = PlanRequest {
             site: &live.site,
             what: &rendered.what,
             node: &node,

@@ -11,7 +11,7 @@ use crate::{
 use meshd_model::fleet::{
     Actor, AuditContext, Certificate, ConditionKind, Event, EventKind, Node, PhaseChange, Stage, Verb,
 };
-use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, speaks};
+use meshd_proto::{EnrolRequest, EnrolResponse, OLDEST, RenewRequest, VERSION, is_supported_version};
 use meshd_store::{StoreError, Tx};
 use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
@@ -58,11 +58,11 @@ impl From<TrustError> for PlaneError {
 
 /// The version of a first message must be one that is spoken here.
 pub(crate) fn check_version(version: u16) -> Result<(), PlaneError> {
-    if speaks(version) {
+    if is_supported_version(version) {
         return Ok(());
     }
     Err(PlaneError::BadRequest(format!(
-        "this central node speaks versions {OLDEST} to {VERSION}, not {version}; boot the node again"
+        "this central node supports protocol versions {OLDEST} to {VERSION}, not {version}; boot the node again"
     )))
 }
 
@@ -92,7 +92,7 @@ impl Enrolment {
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
         fail::point("enrol-issued");
-        let by = self.env.node_order(Verb::Enrol);
+        let (by, live) = (self.env.node_order(Verb::Enrol), self.env.live());
         let redeemed = self.env.store.commit(|tx| {
             // Found by a hash that nobody can steer, and then compared in constant time.
             let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
@@ -102,7 +102,7 @@ impl Enrolment {
             redeemed.map_err(|refused| TokenRejection::Token(refused, Box::new(token.clone())))?;
             token.used = token.used.map(|used| Use { from: used.from.or(Some(from)), ..used });
             if let Some(basis) = token.basis.clone().filter(|_| earlier.is_none()) {
-                tokens::let_in(tx, &token, &basis, now);
+                tokens::let_in(tx, &token, &basis, &live, now);
             }
             let node = tx.node(request.node).ok_or(TokenRejection::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {

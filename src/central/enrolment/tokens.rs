@@ -3,7 +3,10 @@
 //! A ticket contains the data that an overlay would give to the agent. Its boot session exists for this one use, so that the rules for boot
 //! tokens hold for it too. Creating a ticket approves the node, which is recorded when the token is used.
 
-use crate::{enrolment::Enrolment, environment::records::phase_event};
+use crate::{
+    enrolment::{Enrolment, site_rules::name_by_site},
+    environment::{records::phase_event, site_snapshot::SiteSnapshot},
+};
 use meshd_model::fleet::{Actor, AuditContext, Event, EventKind, Fingerprint, Node, Phase, PhaseChange};
 use meshd_proto::{AgentConfig, BootPart, Ticket};
 use meshd_store::{StoreError, Tx};
@@ -139,12 +142,13 @@ impl Enrolment {
 }
 
 /// Approves the machine of an operator's token, in the boot session of the token.
-pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, now: Timestamp) {
+pub(crate) fn let_in(tx: &mut Tx<'_>, token: &TokenRecord, basis: &Basis, live: &SiteSnapshot, now: Timestamp) {
     let id = token.node;
     let mut node = tx.node(id).cloned().unwrap_or_else(|| {
         tx.event(Event::new(now, Actor::Node, EventKind::Discovered, format!("{basis}, by a token")).of_node(id));
         stranger(basis, now)
     });
+    name_by_site(tx, &mut node, live, now);
     for change in [PhaseChange::Rediscover, PhaseChange::Approve] {
         let changed = node.change(change).ok().flatten();
         phase_event(tx, id, token.session, changed, Actor::Operator, now);

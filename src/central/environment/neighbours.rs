@@ -30,7 +30,7 @@ impl Environment {
     /// address by ARP has another.
     fn check_router(&self, from: Ipv4Addr) -> Result<(), String> {
         let site = self.site();
-        let is_on = |segment: &&Segment| segment.pool.as_ref().is_some_and(|pool| pool.is_on_network(from));
+        let is_on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(from));
         let macs = site.segments.iter().find(is_on).map(|segment| segment.relay_macs.as_slice()).unwrap_or_default();
         if macs.is_empty() || !fail::defends("router-neighbour") {
             return Ok(());

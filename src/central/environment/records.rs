@@ -1,7 +1,7 @@
 //! Records that many services write inside a transaction: a boot stage, a change of phase, a cleared condition.
 
-use meshd_model::fleet::{Actor, Cause, ConditionKind, Event, EventKind, Phase, Stage};
-use meshd_store::Tx;
+use meshd_model::fleet::{Actor, Cause, ConditionKind, Event, EventKind, Node, Phase, Stage};
+use meshd_store::{Model, Tx};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
 /// Marks a stage in its session, with an event when it is new there. True if it is.
@@ -38,4 +38,11 @@ pub(crate) fn clear(tx: &mut Tx<'_>, node: NodeId, kind: ConditionKind, cause: i
         let boot = tx.node(node).and_then(|node| node.boot);
         tx.event(Event::new(now, cause, EventKind::Cleared { condition: kind }, "").of_node(node).in_session(boot));
     }
+}
+
+/// Returns another node than `id` that has this name, or has it as its ID.
+pub(crate) fn name_holder(model: &Model, id: NodeId, name: &str) -> Option<NodeId> {
+    let by_id = || name.parse().ok().filter(|holder| *holder != id && model.node(*holder).is_some());
+    let has_name = |node: &&Node| node.id != id && node.name == name && node.phase != Phase::Removed;
+    model.nodes().find(has_name).map(|node| node.id).or_else(by_id)
 }

@@ -7,7 +7,7 @@ use meshd_image::{
     catalog::{Catalog, Image, Overlay, Overlays},
     overlay::AgentBinary,
 };
-use meshd_model::fleet::{Generation, Node, admitting};
+use meshd_model::fleet::{Generation, Node, matching_rule};
 use meshd_types::{BundleName, Digest, MacAddr, NodeId, OverlayName, ProfileName, VarName};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -170,6 +170,18 @@ impl SiteSnapshot {
         by_id.or_else(by_card).copied()
     }
 
+    /// Returns the name that the site gives a machine, by an ID of its node or by one of its NICs.
+    pub(crate) fn node_name<'m>(
+        &self,
+        known_as: impl IntoIterator<Item = NodeId>,
+        macs: impl IntoIterator<Item = &'m MacAddr>,
+    ) -> Option<&str> {
+        let names = &self.site.node_names;
+        let by_nic = || macs.into_iter().find_map(|mac| names.get(&Owner::Mac(*mac)));
+        let by_id = known_as.into_iter().find_map(|id| names.get(&Owner::Node(id)));
+        by_id.or_else(by_nic).map(String::as_str)
+    }
+
     /// An address that is reserved for one card or one machine.
     pub(crate) fn reserved_for(&self, owner: Owner) -> Option<Ipv4Addr> {
         self.reserved.get(&owner).copied()
@@ -195,7 +207,7 @@ impl SiteSnapshot {
     /// Whether the site lets a machine in by itself: `Some(None)` by its policy, `Some(rule)` by a rule.
     pub(crate) fn lets_in(&self, node: &Node) -> Option<Option<&EnrollRule>> {
         let enroll = &self.site.enroll;
-        if let Some(rule) = admitting(&enroll.rules, node, self.segment_of(node).as_deref()) {
+        if let Some(rule) = matching_rule(&enroll.rules, node, self.segment_of(node).as_deref()) {
             return Some(Some(rule));
         }
         (enroll.policy == EnrollPolicy::Auto).then_some(None)
@@ -208,7 +220,7 @@ impl SiteSnapshot {
             return Some(only.name());
         }
         let Some(IpAddr::V4(address)) = node.address else { return None };
-        let on = |segment: &&Segment| segment.pool.as_ref().is_some_and(|pool| pool.is_on_network(address));
+        let on = |segment: &&Segment| segment.subnet.as_ref().is_some_and(|subnet| subnet.is_on_network(address));
         segments.iter().find(on).map(Segment::name)
     }
 

@@ -16,8 +16,8 @@ use meshd_image::{
     overlay::{self, ImageFacts, PublicOverlay},
 };
 use meshd_model::{
-    boot::What,
-    fleet::{Generation, KEPT_FORMAT, KeptFile, KeptGeneration, KeptKind, Node},
+    boot::BootContents,
+    fleet::{ARCHIVE_FORMAT, ArchivedFile, ArchivedGeneration, ArchivedKind, Generation, Node},
 };
 use meshd_store::{ArchiveError, Model};
 use meshd_types::Digest;
@@ -46,10 +46,10 @@ pub(crate) struct PendingArchive {
 }
 
 /// A generation as it is kept.
-pub(crate) fn kept(rendered: &Rendered) -> KeptGeneration {
+pub(crate) fn kept(rendered: &Rendered) -> ArchivedGeneration {
     let Rendered { overlay, what, version, .. } = rendered;
-    KeptGeneration {
-        format: KEPT_FORMAT,
+    ArchivedGeneration {
+        format: ARCHIVE_FORMAT,
         profile: what.profile.clone(),
         image: what.image.clone(),
         version: *version,
@@ -120,7 +120,7 @@ impl Generations {
     }
 
     /// A generation as it was kept. Blocks.
-    pub(crate) fn kept_generation(&self, generation: Generation) -> Result<KeptGeneration, ArchiveError> {
+    pub(crate) fn kept_generation(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
         self.kept.get(generation)
     }
 
@@ -134,13 +134,13 @@ impl Generations {
         let refused = |source| RenderError::NotKept { node: node.id, source };
         let kept = self.kept.get(generation).map_err(refused)?;
         // Secrets are never archived: their present files are used.
-        let secret = kept.files.iter().find(|file| file.kind == KeptKind::Secret);
+        let secret = kept.files.iter().find(|file| file.kind == ArchivedKind::Secret);
         let now = secret.map(|_| self.unpinned(live, node)).transpose()?;
-        let same = |file: &&KeptFile| {
+        let same = |file: &&ArchivedFile| {
             let files = now.iter().flat_map(|now| &now.files);
             files.into_iter().any(|it| it.path == file.path && it.digest == file.digest)
         };
-        let secrets = || kept.files.iter().filter(|file| file.kind == KeptKind::Secret);
+        let secrets = || kept.files.iter().filter(|file| file.kind == ArchivedKind::Secret);
         if let Some(other) = secrets().find(|file| !same(file)) {
             let (generation, path) = (generation.0.short(), other.path.to_string());
             return Err(refused(ArchiveError::Secret { generation, path }));
@@ -159,7 +159,8 @@ impl Generations {
         if let Some(layer) = layers.iter().find(|layer| live.catalog.layer(layer).is_none()) {
             return Err(RenderError::LayerGone { layer: layer.short(), node: node.id });
         }
-        let what = What { profile: kept.profile, image: kept.image, parts: image_parts(image), args: kept.args };
+        let what =
+            BootContents { profile: kept.profile, image: kept.image, parts: image_parts(image), args: kept.args };
         Ok(Rendered { overlay: Arc::new(overlay), generation, what: Arc::new(what), version: kept.version, layers })
     }
 
@@ -305,7 +306,7 @@ impl Generations {
     }
 }
 
-fn load_kept(live: &SiteSnapshot, kept: &KeptGeneration) -> Result<Image, meshd_image::catalog::ImageError> {
+fn load_kept(live: &SiteSnapshot, kept: &ArchivedGeneration) -> Result<Image, meshd_image::catalog::ImageError> {
     let blobs = &live.site.blobs_dir;
     Image::load(blobs, load_version(blobs, &kept.image, &kept.version)?)
 }

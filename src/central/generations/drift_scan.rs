@@ -11,7 +11,7 @@ use crate::{
     },
     locks::Leaf,
 };
-use meshd_model::fleet::{Actor, Event, Generation, NextBoot, Node, judge};
+use meshd_model::fleet::{Actor, Event, Generation, NextBoot, Node, update_boot_conditions};
 use meshd_store::{Model, StoreError};
 use meshd_types::{Digest, NodeId, ProfileName};
 use std::{
@@ -115,7 +115,7 @@ impl Generations {
                 for (id, outlook) in answers {
                     let Some(before) = tx.node(id) else { continue };
                     let mut node = before.clone();
-                    let told = judge(&mut node, &outlook, now);
+                    let told = update_boot_conditions(&mut node, &outlook, now);
                     if node == *before {
                         continue;
                     }

@@ -203,7 +203,7 @@ fn other_profiles(model: &Model, was: &Site, new: &Site, by: &AuditContext) -> V
     let mut faults = Vec::new();
     for node in model.all_nodes() {
         let (from, to) = (effective_profile(was, node), effective_profile(new, node));
-        let key = || from.hosts_otherwise(to).filter(|_| fail::defends("profile-edit-guard"));
+        let key = || from.changed_vm_resource(to).filter(|_| fail::defends("profile-edit-guard"));
         let change = match (from.name == to.name, key()) {
             (true, None) => continue,
             (true, Some(key)) => format!("profile {} of node {} would have another {key}", to.name, node.id),

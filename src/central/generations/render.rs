@@ -17,7 +17,7 @@ use meshd_image::{
     overlay::{self, ImageFacts, NodeContext, PublicOverlay, RenderFaults, RenderInput},
 };
 use meshd_model::{
-    boot::{self, Endpoint, ImageParts, NoProfile, What},
+    boot::{self, BootContents, Endpoint, ImageParts, NoProfile},
     fleet::{Generation, Node},
 };
 use meshd_store::{ArchiveError, Model};
@@ -32,7 +32,7 @@ pub struct Rendered {
     /// The digest of everything public.
     pub generation: Generation,
     /// Image and kernel arguments.
-    pub what: Arc<What>,
+    pub what: Arc<BootContents>,
     /// The version of the image.
     pub version: Digest,
     /// The layers of the bundles.
@@ -253,13 +253,13 @@ impl PreparedRender {
         }
     }
 
-    fn what(&self) -> What {
+    fn what(&self) -> BootContents {
         let args = boot::kernel_args(&self.live.site, &self.profile, self.parts.arch);
         let (profile, image) = (self.profile.name.clone(), self.profile.image.clone());
-        What { profile, image, parts: self.parts.clone(), args }
+        BootContents { profile, image, parts: self.parts.clone(), args }
     }
 
-    fn generation_of(&self, overlay: Digest, what: &What) -> Generation {
+    fn generation_of(&self, overlay: Digest, what: &BootContents) -> Generation {
         overlay::generation(&self.facts, overlay, &what.profile, &what.args)
     }
 

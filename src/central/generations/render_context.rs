@@ -74,11 +74,12 @@ fn members(live: &SiteSnapshot, model: &Model, ids: &[NodeId]) -> (Arc<[MemberCo
     (members, digest)
 }
 
-/// A member that was never seen is listed too: its ID says what it will be called.
+/// A member that was never seen is listed too, by the name that it will receive.
 fn member(live: &SiteSnapshot, model: &Model, id: NodeId) -> MemberContext {
     let Some(node) = model.standing_for(id).filter(|node| node.phase != Phase::Removed) else {
+        let name = live.node_name([id], []).map(str::to_owned);
         let address = live.reserved([id], []);
-        return MemberContext { id, hostname: NodeContext::new(id, None).hostname(), address };
+        return MemberContext { id, hostname: NodeContext::new(id, name).hostname(), address };
     };
     let reserved = live.reserved(node.known_as(), &node.fingerprint.macs);
     MemberContext { id: node.id, hostname: node.name.clone(), address: reserved.or_else(|| leased(model, node)) }

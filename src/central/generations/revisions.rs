@@ -20,6 +20,9 @@ use std::{
 
 type StoredProfile = Revision<Profile>;
 
+/// Settings of a revision by key, and digests of its overlay files by path.
+type RevisionInputs = (BTreeMap<String, String>, BTreeMap<String, Digest>);
+
 /// Over a revision as it is written down: a later release, which knows more of a profile, would write it in another way.
 fn digest(text: &[u8]) -> Generation {
     Generation(Digest::of_fields([b"meshd-revision/1".as_slice(), text]))
@@ -36,7 +39,7 @@ fn spare_hosts(model: &Model, site: &Site, next: &Profile, by: &AuditContext) ->
     }
     let changes = |node: &&Node| {
         let now = effective_profile(site, node);
-        now.name == next.name && now.hosts_otherwise(next).is_some()
+        now.name == next.name && now.changed_vm_resource(next).is_some()
     };
     model.all_nodes().filter(changes).try_for_each(|node| spare(model, node.id, by))
 }
@@ -268,7 +271,7 @@ impl Generations {
     }
 
     /// Settings and digests of the overlays' files of a revision.
-    fn inputs(&self, generation: Generation) -> Result<(BTreeMap<String, String>, BTreeMap<String, Digest>), String> {
+    fn inputs(&self, generation: Generation) -> Result<RevisionInputs, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
         let kept: StoredProfile =
             serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;

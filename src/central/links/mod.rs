@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
+//! | `pending_actions` | actions that nodes have not answered |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
 mod checks;
 mod heartbeat_deadlines;
+mod pending_actions;
 mod stale_checks;
 
 pub(crate) use checks::compare_units;

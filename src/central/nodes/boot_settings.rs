@@ -1,22 +1,21 @@
 //! What a node boots: its profile, its variables, its pinned generation, and orders for the next boot.
 
-use super::{OperateError, operator_kernel_args};
+use super::{
+    OperateError, operator_kernel_args,
+    setting_changes::{once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
+};
 use crate::{
     generations::{Contexts, RenderError, kept},
     nodes::NodeOps,
-    workloads::spare,
 };
 use meshd_config::{Edit, MAX_VARS, Site, kernel_arg};
 use meshd_model::{
-    boot::{self, Endpoint},
-    fleet::{
-        AuditContext, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, GenerationDiff, History,
-        NextBootOverride, Node, Phase,
-    },
+    boot::Endpoint,
+    fleet::{AuditContext, DeliveredGeneration, Generation, GenerationDiff, History, NextBootOverride, Node},
 };
 use meshd_store::{ArchiveError, Model, Tx};
 use meshd_trust::Role;
-use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
+use meshd_types::{NodeId, ProfileName, VarName, Vars, fail};
 use std::{net::Ipv4Addr, sync::Arc};
 
 /// Most kernel arguments for one boot.
@@ -151,46 +150,20 @@ impl NodeOps {
         role: Role,
         by: &AuditContext,
     ) -> Result<Node, OperateError> {
-        if (profile.is_none() && kernel_args.is_empty()) || kernel_args.len() > MAX_ONCE_ARGS {
-            return Err(OrderError::NoOrder.into());
-        }
+        let site = self.env.site();
+        check_once(&site, profile.as_ref(), &kernel_args, role)?;
         if let Some(profile) = &profile {
-            known(&self.env.site(), profile)?;
             self.check_packages(id, profile).await?;
         }
-        for arg in &kernel_args {
-            let (Ok(Edit::Add(plain)) | Ok(Edit::Remove(plain))) = arg.parse::<Edit<String>>();
-            kernel_arg(&plain).map_err(OrderError::KernelArg)?;
-        }
-        if let Some(arg) = operator_kernel_args::beyond(role, &kernel_args) {
-            return Err(OrderError::ForbiddenArg { arg: arg.to_owned(), role }.into());
-        }
-        let (site, now) = (self.env.site(), self.env.now());
-        self.order(id, |tx, mut node| {
-            if node.pinned.is_some() {
-                return Err(OrderError::Pinned { node: id }.into());
-            }
-            let usual = &boot::effective_profile(&site, &node).name;
-            if profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
-                spare(tx.before(), id, by)?;
-            }
-            let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
-            record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
-            node.once = Some(once);
-            Ok(node)
-        })
-        .await
+        let now = self.env.now();
+        let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
+        self.order(id, |tx, node| once_ordered(tx, node, &site, once, (by, now))).await
     }
 
     /// Removes the override for one boot.
     pub async fn clear_once(self: &Arc<Self>, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.order(id, |tx, mut node| {
-            let once = node.once.take().ok_or(OrderError::NothingOrdered { node: id })?;
-            record_event(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
-            Ok(node)
-        })
-        .await
+        self.order(id, |tx, node| once_cleared(tx, node, (by, now))).await
     }
 
     /// Makes a node boot one generation from now on: what it runs, or another one that it was given. Nothing is ordered for one boot
@@ -211,14 +184,7 @@ impl NodeOps {
         };
         self.generations.hold(node, generation).await.map_err(Arc::new)?;
         let now = self.env.now();
-        let pinned = self
-            .order(id, |tx, mut node| {
-                node.pinned = Some(generation);
-                node.once = None;
-                record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
-                Ok(node)
-            })
-            .await?;
+        let pinned = self.order(id, |tx, node| Ok(pinned(tx, node, generation, (by, now)))).await?;
         self.generations.update_in_use().await;
         Ok(pinned)
     }
@@ -226,19 +192,15 @@ impl NodeOps {
     /// Unpins the node.
     pub async fn unpin(self: &Arc<Self>, id: NodeId, by: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
-        self.order(id, |tx, mut node| {
-            let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: id })?;
-            record_event(
-                tx,
-                &node,
-                EventKind::Pinned,
-                format!("no longer to generation {}", generation.0.short()),
-                by,
-                now,
-            );
-            Ok(node)
-        })
-        .await
+        self.order(id, |tx, node| unpinned(tx, node, (by, now))).await
+    }
+
+    /// Makes sure that a node can boot its running generation, and returns that generation.
+    pub(super) async fn hold_running(&self, id: NodeId) -> Result<Generation, OperateError> {
+        let (node, _) = self.with_history(id)?;
+        let generation = node.booted.ok_or(OrderError::RunsNothing { node: id })?;
+        self.generations.hold(node, generation).await.map_err(Arc::new)?;
+        Ok(generation)
     }
 
     fn with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {
@@ -314,50 +276,23 @@ pub(super) fn known(site: &Site, profile: &ProfileName) -> Result<(), OperateErr
     Err(OperateError::NoProfile { profile: profile.to_string(), known: known.join(", ") })
 }
 
-/// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages nothing.
-pub(super) fn profile_assigned(
-    tx: &mut Tx<'_>,
-    mut node: Node,
+/// Refuses an override for one boot that no node may have.
+pub(super) fn check_once(
     site: &Site,
-    profile: &ProfileName,
-    (by, now): (&AuditContext, Timestamp),
-) -> Result<Node, OperateError> {
-    spare(tx.before(), node.id, by)?;
-    let before = boot::effective_profile(site, &node).name.clone();
-    node.profile = Some(profile.clone());
-    let detail = format!("{before} -> {profile}");
-    use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
-    let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
-    // Else it is found out from what the node runs and would boot.
-    if running && (node.told.is_none() || node.booted.is_none()) && before != *profile {
-        node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
+    profile: Option<&ProfileName>,
+    kernel_args: &[String],
+    role: Role,
+) -> Result<(), OperateError> {
+    if (profile.is_none() && kernel_args.is_empty()) || kernel_args.len() > MAX_ONCE_ARGS {
+        return Err(OrderError::NoOrder.into());
     }
-    record_event(tx, &node, EventKind::ProfileAssigned, detail, by, now);
-    Ok(node)
-}
-
-/// Changes the variables of one node, in a transaction; the caller stores the node. A failure stages nothing.
-pub(super) fn vars_changed(
-    tx: &mut Tx<'_>,
-    mut node: Node,
-    (set, unset): (&Vars, &[VarName]),
-    (by, now): (&AuditContext, Timestamp),
-) -> Result<Node, OperateError> {
-    let id = node.id;
-    if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
-        return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
+    profile.map_or(Ok(()), |profile| known(site, profile))?;
+    for arg in kernel_args {
+        let (Ok(Edit::Add(plain)) | Ok(Edit::Remove(plain))) = arg.parse::<Edit<String>>();
+        kernel_arg(&plain).map_err(OrderError::KernelArg)?;
     }
-    let words = set.iter().map(|(name, value)| format!("{name}={value}"));
-    let words: Vec<String> = words.chain(unset.iter().map(|name| format!("-{name}"))).collect();
-    node.vars.extend(set.clone());
-    node.vars.retain(|name, _| !unset.contains(name));
-    if node.vars.len() > MAX_VARS {
-        return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
+    match operator_kernel_args::beyond(role, kernel_args) {
+        Some(arg) => Err(OrderError::ForbiddenArg { arg: arg.to_owned(), role }.into()),
+        None => Ok(()),
     }
-    record_event(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
-    Ok(node)
-}
-
-fn record_event(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
-    tx.event(Event::new(now, by, kind, detail).of_node(node.id));
 }

@@ -2,15 +2,17 @@
 
 use super::{
     NodeOps, OperateError,
-    boot_settings::{known as known_profile, profile_assigned, vars_changed},
+    boot_settings::{OrderError, check_once, known as known_profile},
     lifecycle::{HELD, REJECTED, REMOVED, known, maintained, served_in},
     naming::labelled,
     operations::{approved, released},
+    setting_changes::{once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
 };
 use crate::{enrolment::revoke::is_let_in, workloads::spare};
 use meshd_api::{BulkTarget, DrainPolicy};
-use meshd_model::fleet::{AuditContext, LabelChange, Lease, Node, Phase};
+use meshd_model::fleet::{AuditContext, Generation, LabelChange, Lease, NextBootOverride, Node, Phase};
 use meshd_store::{Model, StoreError, Tx};
+use meshd_trust::Role;
 use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,6 +49,12 @@ pub enum BulkOrder {
     Vars(Vars, Vec<VarName>),
     /// As `node label`.
     Label(LabelChange),
+    /// As `node pin` of the running generation; `false` unpins.
+    Pin(bool),
+    /// As `node boot-once`, by an operator of this role: a profile and kernel arguments, or `None` to clear.
+    BootOnce { once: Option<(Option<ProfileName>, Vec<String>)>, role: Role },
+    /// As `node doctor`: not a change of the store, like [`BulkOrder::Reboot`].
+    Doctor,
 }
 
 /// Why an order for several nodes is refused. Nothing has changed then.
@@ -83,10 +91,10 @@ impl NodeOps {
         if targets.is_empty() || targets.len() > MAX_BULK || distinct.len() != targets.len() {
             return Err(BulkError::Count { count: targets.len() });
         }
-        if matches!(order, BulkOrder::Reboot) {
-            return self.reboot_all(targets, by).await;
+        if matches!(order, BulkOrder::Reboot | BulkOrder::Doctor) {
+            return self.by_links(targets, order, by).await;
         }
-        let mut refused = self.refused_before(targets, order).await?;
+        let mut prepared = self.prepare(targets, order).await?;
         let now = self.env.now();
         let done = self
             .env
@@ -95,9 +103,9 @@ impl NodeOps {
                 unchanged(tx.before(), targets)?;
                 let (mut results, mut freed) = (Vec::with_capacity(targets.len()), Vec::new());
                 for BulkTarget { id, .. } in targets {
-                    let result = match refused.remove(id) {
-                        Some(error) => Err(error),
-                        None => self.ordered_in(tx, *id, order, (by, now), &mut freed),
+                    let result = match prepared.remove(id) {
+                        Some(Err(error)) => Err(error),
+                        held => self.ordered_in(tx, *id, (order, held.and_then(Result::ok)), (by, now), &mut freed),
                     };
                     results.push((*id, result));
                 }
@@ -113,46 +121,70 @@ impl NodeOps {
         Ok(results)
     }
 
-    async fn reboot_all(&self, targets: &[BulkTarget], by: &AuditContext) -> Result<Results, BulkError> {
+    /// Orders that the agents follow, given to all nodes at the same time.
+    async fn by_links(
+        &self,
+        targets: &[BulkTarget],
+        order: &BulkOrder,
+        by: &AuditContext,
+    ) -> Result<Results, BulkError> {
         self.env.store.read(|model| unchanged(model, targets))?;
         let each = targets.iter().map(async |BulkTarget { id, .. }| {
-            let rebooted = self.reboot(*id, by).await;
+            let done = match order {
+                BulkOrder::Doctor => self.links.node_doctor(*id, by).await.map(drop).map_err(OperateError::from),
+                _ => self.reboot(*id, by).await,
+            };
             let node = || self.env.store.read(|model| model.node(*id).cloned());
             let gone = || OperateError::NoNode { name: id.to_string() };
-            (*id, rebooted.and_then(|()| node().ok_or_else(gone)))
+            (*id, done.and_then(|()| node().ok_or_else(gone)))
         });
         Ok(futures_util::future::join_all(each).await)
     }
 
-    /// What refuses the order before the transaction: an unknown profile or variable refuses all of it, a package that an image lacks
-    /// only that node.
-    async fn refused_before(
+    /// Prepares the order before the transaction: an unknown profile, variable or kernel argument refuses all of it, a missing package or
+    /// generation only that node. Returns refusals, and the running generations that nodes are to be pinned to.
+    async fn prepare(
         self: &Arc<Self>,
         targets: &[BulkTarget],
         order: &BulkOrder,
-    ) -> Result<BTreeMap<NodeId, OperateError>, BulkError> {
-        let mut refused = BTreeMap::new();
-        match order {
+    ) -> Result<BTreeMap<NodeId, Result<Generation, OperateError>>, BulkError> {
+        let mut prepared = BTreeMap::new();
+        let profile = match order {
             BulkOrder::AssignProfile(profile) => {
                 known_profile(&self.env.site(), profile)?;
+                Some(profile)
+            }
+            BulkOrder::BootOnce { once: Some((profile, kernel_args)), role } => {
+                check_once(&self.env.site(), profile.as_ref(), kernel_args, *role)?;
+                profile.as_ref()
+            }
+            BulkOrder::Pin(true) => {
                 for BulkTarget { id, .. } in targets {
-                    if let Err(error) = self.check_packages(*id, profile).await {
-                        refused.insert(*id, error);
-                    }
+                    prepared.insert(*id, self.hold_running(*id).await);
+                }
+                None
+            }
+            BulkOrder::Vars(set, _) => {
+                targets.iter().take(1).try_for_each(|target| self.declared(target.id, set)).map(|()| None)?
+            }
+            _ => None,
+        };
+        if let Some(profile) = profile {
+            for BulkTarget { id, .. } in targets {
+                if let Err(error) = self.check_packages(*id, profile).await {
+                    prepared.insert(*id, Err(error));
                 }
             }
-            BulkOrder::Vars(set, _) => targets.iter().take(1).try_for_each(|target| self.declared(target.id, set))?,
-            _ => {}
         }
-        Ok(refused)
+        Ok(prepared)
     }
 
-    /// The order for one node. A failure stages nothing.
+    /// The order for one node, which can boot the generation `held`. A failure stages nothing.
     fn ordered_in(
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
-        order: &BulkOrder,
+        (order, held): (&BulkOrder, Option<Generation>),
         (by, now): (&AuditContext, Timestamp),
         freed: &mut Vec<Lease>,
     ) -> Result<Node, OperateError> {
@@ -173,20 +205,23 @@ impl NodeOps {
                 Ok(node)
             }
             BulkOrder::AssignProfile(profile) => {
-                let node = known(tx, id)?;
-                let node = profile_assigned(tx, node, &self.env.site(), profile, (by, now))?;
-                tx.put_node(node.clone());
-                Ok(node)
+                changed(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, (by, now)))
             }
-            BulkOrder::Vars(set, unset) => {
-                let node = known(tx, id)?;
-                let node = vars_changed(tx, node, (set, unset), (by, now))?;
-                tx.put_node(node.clone());
-                Ok(node)
-            }
+            BulkOrder::Vars(set, unset) => changed(tx, id, |tx, node| vars_changed(tx, node, (set, unset), (by, now))),
             BulkOrder::Label(change) => labelled(tx, id, change, by, now),
+            BulkOrder::Pin(true) => {
+                let generation = held.ok_or(OrderError::RunsNothing { node: id })?;
+                changed(tx, id, |tx, node| Ok(pinned(tx, node, generation, (by, now))))
+            }
+            BulkOrder::Pin(false) => changed(tx, id, |tx, node| unpinned(tx, node, (by, now))),
+            BulkOrder::BootOnce { once: Some((profile, kernel_args)), .. } => {
+                let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
+                let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
+                changed(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, (by, now)))
+            }
+            BulkOrder::BootOnce { once: None, .. } => changed(tx, id, |tx, node| once_cleared(tx, node, (by, now))),
             // Not in a transaction.
-            BulkOrder::Reboot => known(tx, id),
+            BulkOrder::Reboot | BulkOrder::Doctor => known(tx, id),
         }
     }
 
@@ -224,11 +259,31 @@ impl NodeOps {
                     self.stop_work_on(id, *grace_s, by).await?;
                 }
             }
-            BulkOrder::AssignProfile(_) | BulkOrder::Vars(..) => self.generations.scan(changed).await?,
+            BulkOrder::AssignProfile(_) | BulkOrder::Vars(..) | BulkOrder::BootOnce { .. } => {
+                self.generations.scan(changed).await?;
+            }
+            BulkOrder::Pin(pins) => {
+                self.generations.scan(changed).await?;
+                if *pins {
+                    self.generations.update_in_use().await;
+                }
+            }
             _ => {}
         }
         Ok(())
     }
+}
+
+/// Changes and stores one node. A failure stages nothing.
+fn changed(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
+) -> Result<Node, OperateError> {
+    let node = known(tx, id)?;
+    let node = change(tx, node)?;
+    tx.put_node(node.clone());
+    Ok(node)
 }
 
 /// Refuses an order of which one node is not as the operator saw it.

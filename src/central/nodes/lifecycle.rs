@@ -233,7 +233,7 @@ impl NodeOps {
                     return Err(OperateError::NicTaken { node: id, mac, holder });
                 }
                 let added = node.fingerprint.macs.insert(mac);
-                let resolved = node.no_rival(mac) && node.rivals.is_empty();
+                let resolved = node.remove_rival(mac) && node.rivals.is_empty();
                 tx.put_node(node.clone());
                 if resolved {
                     clear(tx, id, ConditionKind::IdCollision, by, now);

@@ -11,6 +11,7 @@
 //! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
 //! | `naming` | labels and names |
 //! | `operations` | resolve a name, approve, release, reboot |
+//! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
 mod operator_kernel_args;
 mod boot_settings;
@@ -21,6 +22,7 @@ mod fence;
 mod lifecycle;
 mod naming;
 mod operations;
+mod setting_changes;
 
 pub use boot_settings::OrderError;
 pub use bulk::{BulkError, BulkOrder, MAX_BULK};

@@ -1,14 +1,11 @@
 //! Labels and names of nodes.
 
 use super::OperateError;
-use crate::nodes::NodeOps;
-use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, Node, Phase};
+use crate::{environment::records::name_holder, nodes::NodeOps};
+use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, Node};
 use meshd_store::Tx;
-use meshd_types::{NodeId, Timestamp, fail};
+use meshd_types::{MAX_NAME, NodeId, Timestamp, fail, is_host_name};
 use std::sync::Arc;
-
-/// The longest name of a node, in characters: a host name is one DNS label.
-const MAX_NODE_NAME: usize = 63;
 
 /// Why a node keeps its labels and its name.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +14,7 @@ pub enum NamingError {
     TooManyLabels { node: NodeId, count: usize },
     /// The name is no host name.
     #[error(
-        "cannot rename node {node}: `{name}` is not a host name; use 1 to {MAX_NODE_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends"
+        "cannot rename node {node}: `{name}` is not a host name; use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends"
     )]
     InvalidName { node: NodeId, name: String },
     /// Another node has the name, or has it as its ID.
@@ -47,12 +44,8 @@ impl NodeOps {
         }
         let now = self.env.now();
         self.order(id, |tx, mut node| {
-            let is_holder = |other: &&Node| {
-                other.id != id
-                    && (other.id.to_string() == name || (other.name == name && other.phase != Phase::Removed))
-            };
-            if let Some(holder) = tx.before().nodes().find(is_holder) {
-                return Err(NamingError::NameTaken { node: id, name: name.to_owned(), holder: holder.id }.into());
+            if let Some(holder) = name_holder(tx.before(), id, name) {
+                return Err(NamingError::NameTaken { node: id, name: name.to_owned(), holder }.into());
             }
             if node.name != name {
                 let detail = format!("{} -> {name}", node.name);
@@ -84,27 +77,4 @@ pub(super) fn labelled(
         tx.event(Event::new(now, by, EventKind::LabelsChanged, change.words()).of_node(id));
     }
     Ok(node)
-}
-
-fn is_host_name(name: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = name.as_bytes();
-    bytes.len() <= MAX_NODE_NAME
-        && [bytes.first(), bytes.last()].into_iter().all(|end| end.is_some_and(|byte| is_plain(*byte)))
-        && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn name_of_a_node_is_one_dns_label() {
-        for name in ["", "-a", "a-", "A", "a.b", "a_b", "a b", "ü", &"a".repeat(MAX_NODE_NAME + 1)] {
-            assert!(!is_host_name(name), "{name:?}");
-        }
-        for name in ["a", "7", "node-1", &"a".repeat(MAX_NODE_NAME)] {
-            assert!(is_host_name(name), "{name:?}");
-        }
-    }
 }

@@ -20,7 +20,7 @@ pub(crate) fn given(tx: &mut Tx<'_>, vm: &Vm, report: &VmReport, node: NodeId, o
         return;
     }
     let by = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
-    for volume in vm.ask.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name)) {
+    for volume in vm.request.spec.volumes.iter().filter(|volume| !vm.disks.contains_key(&volume.name)) {
         let Some(disk) = volume.source.disk().and_then(|disk| disk.identity()) else { continue };
         if !report.disks.contains_key(&volume.name) {
             continue;

@@ -20,7 +20,7 @@ impl Workloads {
     /// next scan.
     pub(crate) async fn place_waiting(&self) {
         let waiting: Vec<SystemUuid> =
-            self.env.store.read(|model| model.unplaced_vms().filter(|vm| vm.waits_for_node()).map(Vm::uuid).collect());
+            self.env.store.read(|model| model.unplaced_vms().filter(|vm| vm.needs_placement()).map(Vm::uuid).collect());
         for uuid in waiting {
             self.place_again(uuid).await;
         }
@@ -30,7 +30,7 @@ impl Workloads {
     pub(crate) async fn place_again(&self, uuid: SystemUuid) {
         let (site, now) = (self.env.site(), self.env.now());
         let placed = self.env.store.commit(|tx| {
-            let Some(before) = tx.vm(uuid).filter(|vm| vm.waits_for_node()).cloned() else { return Ok(None) };
+            let Some(before) = tx.vm(uuid).filter(|vm| vm.needs_placement()).cloned() else { return Ok(None) };
             self.not_elsewhere(uuid)?;
             let mut vm = before.clone();
             vm.run();
@@ -66,7 +66,7 @@ pub(crate) fn free(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone,
     let stray_nodes: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
     for mut vm in own {
         vm.left(id);
-        vm.leave_unclean();
+        vm.record_pending_wipes();
         if vm.desired_state == VmDesiredState::Release && vm.stray_nodes.is_empty() {
             tx.event(story(&vm, id, EventKind::VmReleased, cause.clone(), why, now));
             tx.remove_vm(vm.uuid());
@@ -102,7 +102,7 @@ pub(crate) fn forget(tx: &mut Tx<'_>, id: NodeId, by: &AuditContext, now: Timest
         if let Some(mut vm) = tx.vm(before.uuid()).filter(|vm| vm.desired_state != VmDesiredState::Release).cloned() {
             vm.desired_state = VmDesiredState::Stop;
             // Its guest may use the addresses of the slot still: they are nobody else's before it has other ones, or is deleted.
-            vm.ask.spec.nics = before.ask.spec.nics;
+            vm.request.spec.nics = before.request.spec.nics;
             tx.put_vm(vm);
         }
     }

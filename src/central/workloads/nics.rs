@@ -4,9 +4,9 @@ use crate::{environment::site_snapshot::SiteSnapshot, workloads::Workloads};
 use meshd_config::{MacPrefix, Owner, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
-    work::{CardNews, ReservedNic, SlotCard, SlotId, Vm, private_address, site_address},
+    work::{NicChanges, ReservedNic, SlotId, SlotNic, Vm, private_address, site_address},
 };
-use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_of_a_machine};
+use meshd_proto::vm::{InterfaceName, Nic, PRIVATE_BRIDGE, SpecFault, VmSpec, is_host_address};
 use meshd_store::{Model, StoreError};
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use std::{collections::BTreeSet, net::Ipv4Addr};
@@ -19,13 +19,13 @@ impl Workloads {
     /// All cards, and as of which revision.
     pub fn all_cards(&self) -> (u64, Vec<ReservedNic>) {
         self.env.store.read(|model| match model.cards_since(None) {
-            CardNews::All(all) => (model.card_revision(), all),
-            CardNews::Changed(_) => (model.card_revision(), Vec::new()),
+            NicChanges::All(all) => (model.card_revision(), all),
+            NicChanges::Changed(_) => (model.card_revision(), Vec::new()),
         })
     }
 
     /// Changes of NICs since a revision, if there are any.
-    pub fn cards_since(&self, seen: u64) -> Option<(u64, CardNews)> {
+    pub fn cards_since(&self, seen: u64) -> Option<(u64, NicChanges)> {
         self.env.store.read(|model| {
             let now = model.card_revision();
             (now != seen).then(|| (now, model.cards_since(Some(seen))))
@@ -119,10 +119,10 @@ pub(crate) fn against_slot(
     live: &SiteSnapshot,
     now: Timestamp,
     id: &SlotId,
-    card: SlotCard,
+    nic: SlotNic,
 ) -> Option<String> {
     let ground = Ground { model, live, now };
-    let SlotCard { mac, address } = card;
+    let SlotNic { mac, address } = nic;
     if mac.is_multicast() || mac.0 == [0; 6] {
         return Some(format!("{mac} is no card's address"));
     }
@@ -131,13 +131,13 @@ pub(crate) fn against_slot(
         return Some(format!("{mac} is {holder}"));
     }
     let address = address?;
-    if !is_of_a_machine(address) {
+    if !is_host_address(address) {
         return Some(format!("{address} is no machine's address"));
     }
     if let Some(holder) = ground.user_of(address, mac, None).or_else(|| another(model.slot_at(address))) {
         return Some(format!("{address} is {holder}"));
     }
-    let leased = live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
+    let leased = live.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
     let range = leased.into_iter().find(|range| range.contains(address))?;
     Some(format!("{address} lies in the range {}-{}, which is leased to anybody", range.first, range.last))
 }
@@ -155,7 +155,7 @@ pub(crate) fn check_slot_cards(
 ) -> Result<(), Vec<SpecFault>> {
     let ground = Ground { model, live, now };
     let mut faults = Vec::new();
-    for (index, nic) in vm.ask.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
+    for (index, nic) in vm.request.spec.nics.iter().enumerate().filter(|(_, nic)| nic.slot) {
         let mac = ground.user_of_mac(nic.mac, Some(vm.uuid())).map(|holder| format!("{} is {holder}", nic.mac));
         let address = nic.address.and_then(|address| {
             ground.user_of(address, nic.mac, Some(vm.uuid())).map(|holder| format!("{address} is {holder}"))
@@ -171,11 +171,11 @@ pub(crate) fn check_slot_cards(
 
 /// True if a node has a machine whose card has, in the private network there, an address that this one wants.
 pub(crate) fn is_private_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
-    let wanted: Vec<Ipv4Addr> = vm.ask.spec.nics.iter().filter_map(private_address).collect();
+    let wanted: Vec<Ipv4Addr> = vm.request.spec.nics.iter().filter_map(private_address).collect();
     let others = || model.vms_of(node).filter(|other| other.uuid() != vm.uuid());
     !wanted.is_empty()
         && others()
-            .flat_map(|other| &other.ask.spec.nics)
+            .flat_map(|other| &other.request.spec.nics)
             .filter_map(private_address)
             .any(|address| wanted.contains(&address))
 }
@@ -247,7 +247,7 @@ impl Ground<'_> {
             let mut next = self.model.next_free_of_vms(pool.first);
             while let Some(address) = next.filter(|address| *address <= pool.last) {
                 // A range may still be leased that site.toml has given up since meshd started.
-                let leased = self.live.site.segments.iter().filter_map(|segment| segment.pool.as_ref());
+                let leased = self.live.site.segments.iter().filter_map(|segment| segment.subnet.as_ref());
                 let range = leased.into_iter().find(|range| range.contains(address));
                 if range.is_none() && !beside.contains(&address) && self.holder_of(address, mac).is_none() {
                     return Pooled::Free(address);

@@ -6,7 +6,7 @@ use crate::workloads::{
     Workloads,
     vms::{known, story},
 };
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_model::{
     fleet::{Actor, Event, EventKind, Node, Phase},
     work::{Vm, VmChange, VmDesiredState},
@@ -91,7 +91,7 @@ impl Workloads {
                     let mut vm = vm.clone();
                     disk_records::given(tx, &vm, report, node, order, now);
                     let told = vm.apply_report(report.clone(), now);
-                    if vm.give_back().is_some() {
+                    if vm.withdraw_refused().is_some() {
                         refused.push(vm.uuid());
                     }
                     record(tx, vm, node, told, now);
@@ -142,9 +142,9 @@ impl Workloads {
     }
 
     /// The little that is known of one, so that it can be released.
-    pub(crate) fn orphan(&self, node: NodeId, uuid: SystemUuid) -> Option<VmAsk> {
+    pub(crate) fn orphan(&self, node: NodeId, uuid: SystemUuid) -> Option<VmRequest> {
         let report = self.orphans.vms.lock().get(&node)?.get(&uuid)?.clone();
-        Some(VmAsk::new(VmSpec::unknown(report.name, uuid)))
+        Some(VmRequest::new(VmSpec::unknown(report.name, uuid)))
     }
 
     async fn released(&self, node: NodeId, uuid: SystemUuid) -> Result<(), StoreError> {
@@ -219,11 +219,11 @@ fn replace<T>(all: &mut BTreeMap<NodeId, BTreeMap<SystemUuid, T>>, node: NodeId,
 /// What a machine had may still stand there as used, by what its node told while it ran.
 fn looks_used(model: &Model, node: NodeId, vm: &Vm) -> bool {
     let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
-    let units = !vm.ask.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
+    let units = !vm.request.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
     let blocked = |disk: &DiskIdentity| {
         DiskFacts::called(&facts.disks, disk.as_str()).is_some_and(|found| found.blocked.is_some())
     };
-    units || vm.ask.spec.disks().any(blocked)
+    units || vm.request.spec.disks().any(blocked)
 }
 
 /// Records that the VMs of a node ended with its reboot.
@@ -291,5 +291,5 @@ fn strange(model: &Model, node: NodeId, vms: &[VmReport]) -> BTreeMap<SystemUuid
 /// VMs on record at a node that its report lacks.
 fn absent<'a>(model: &'a Model, node: NodeId, vms: &[VmReport]) -> impl Iterator<Item = &'a Vm> {
     let told: BTreeSet<SystemUuid> = vms.iter().map(|report| report.uuid).collect();
-    model.vms_of(node).filter(move |vm| vm.is_told() && !told.contains(&vm.uuid()))
+    model.vms_of(node).filter(move |vm| vm.is_reported() && !told.contains(&vm.uuid()))
 }

@@ -5,7 +5,7 @@ use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
     fleet::Node,
-    work::{Allocations, Approved, CandidateNode, SlotId, VmSupport, barred, of_node, unit_of},
+    work::{Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, of_node, unassignable_units, unit_of},
 };
 use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
 use meshd_store::Model;
@@ -52,26 +52,26 @@ fn host<'a>(model: &'a Model, site: &Site, node: &'a Node) -> CandidateNode<'a> 
         units: &facts.units,
         disks: &facts.disks,
         pci: &facts.pci,
-        held: model.held(node.id).unwrap_or(&NOTHING),
+        allocations: model.held(node.id).unwrap_or(&NOTHING),
         // Unproven checks matter only for nodes that could be chosen.
         closed: model.closed_units(node.id, site.slot_policy() == SlotPolicy::Auto),
-        barred: Vec::new(),
+        unassignable_units: Vec::new(),
         slots: Vec::new(),
     }
 }
 
 /// The approved slots of a node to which more than a unit belongs.
-fn slots_of(model: &Model, node: NodeId) -> Vec<&Approved> {
+fn slots_of(model: &Model, node: NodeId) -> Vec<&ApprovedSlot> {
     if model.slots().is_empty() {
         return Vec::new();
     }
     let own = of_node(model.slots(), node).map(|(_, slot)| slot);
-    own.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.card.is_some()).collect()
+    own.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some()).collect()
 }
 
 /// The disks of a node that belong to slots.
 pub(crate) fn slot_disks(model: &Model, node: NodeId) -> Vec<SlotDisk> {
-    let disk = |slot: &Approved| Some(SlotDisk { unit: slot.id.unit.clone(), disk: slot.disk.clone()? });
+    let disk = |slot: &ApprovedSlot| Some(SlotDisk { unit: slot.id.unit.clone(), disk: slot.disk.clone()? });
     slots_of(model, node).into_iter().filter_map(disk).collect()
 }
 
@@ -87,11 +87,11 @@ pub(crate) fn complete<'a>(model: &'a Model, site: &Site, host: &mut CandidateNo
     let holds = |slot: &SlotId| {
         let unit = unit_of(slot, facts);
         let functions = unit.into_iter().flat_map(|unit| &unit.members).map(|member| member.address.as_str());
-        host.held.unit(functions).is_some()
+        host.allocations.unit(functions).is_some()
     };
-    host.barred = barred(node.id, facts, model.slots(), holds, implied);
+    host.unassignable_units = unassignable_units(node.id, facts, model.slots(), holds, implied);
     if let Some(why) = unproven.filter(|_| site.slot_policy() == SlotPolicy::Auto) {
-        host.barred.iter_mut().for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
+        host.unassignable_units.iter_mut().for_each(|(_, reason)| *reason = format!("{reason}; {why}"));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::workloads::{
 use meshd_config::Site;
 use meshd_model::{
     fleet::{Node, Phase},
-    work::{SlotId, SlotState, Vm, candidates, judge, unit_of},
+    work::{SlotId, SlotState, Vm, candidates, derive_slot, unit_of},
 };
 use meshd_proto::{CheckStatus, Facts, vm::VmSpec};
 use meshd_store::Model;
@@ -39,9 +39,9 @@ pub(crate) fn startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmErr
         return Err(VmError::NotInService { name: vm.name().clone(), node: node.id, why, hint });
     }
     let Some(facts) = &node.facts else { return Ok(()) };
-    for unit in &vm.ask.spec.units {
+    for unit in &vm.request.spec.units {
         let id = slot_with(node.id, unit, facts);
-        let slot = judge(id.clone(), facts, model.slots().get(&id), None, implied(site, Some(node)));
+        let slot = derive_slot(id.clone(), facts, model.slots().get(&id), None, implied(site, Some(node)));
         if matches!(slot.state, SlotState::Disabled | SlotState::Failed) {
             let (name, state, why) = (vm.name().clone(), slot.state, slot.reason);
             return Err(VmError::SlotClosed { name, slot: id, state, why });

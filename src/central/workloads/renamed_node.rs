@@ -3,7 +3,7 @@
 use crate::{tasks::lose_node, workloads::vms::story};
 use meshd_model::{
     fleet::{Actor, EventKind},
-    work::{Approved, SlotId, Vm, of_node},
+    work::{ApprovedSlot, SlotId, Vm, of_node},
 };
 use meshd_store::Tx;
 use meshd_types::{NodeId, Timestamp};
@@ -14,11 +14,11 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
     for vm in move_vms(tx, old, new) {
         tx.event(story(&vm, new, EventKind::VmMoved, Actor::Central, format!("its node {old} is {new} now"), now));
     }
-    let slots: Vec<Approved> = of_node(tx.before().slots(), old).map(|(_, slot)| slot.clone()).collect();
+    let slots: Vec<ApprovedSlot> = of_node(tx.before().slots(), old).map(|(_, slot)| slot.clone()).collect();
     for slot in slots {
         let id = SlotId { node: new, unit: slot.id.unit.clone() };
         tx.remove_slot(slot.id.clone());
-        tx.put_slot(Approved { id, ..slot });
+        tx.put_slot(ApprovedSlot { id, ..slot });
     }
     lose_node(tx, old, &format!("the node was started anew, as {new}"), now);
 }

@@ -27,7 +27,7 @@ pub enum HeldWork {
 }
 
 /// Maximum number of names in a refusal.
-const MAX_TOLD: usize = 5;
+const MAX_EXPLAINED: usize = 5;
 
 /// Names the present and ordered work of a node, for which a drain waits.
 pub fn work_on(model: &Model, id: NodeId) -> Vec<String> {
@@ -52,8 +52,8 @@ fn refuse_loss(model: &Model, id: NodeId, by: &AuditContext, counts: impl Fn(&Vm
     if held.is_empty() || by.forced {
         return Ok(());
     }
-    let more = held.len().saturating_sub(MAX_TOLD);
-    let mut names = held.into_iter().take(MAX_TOLD).collect::<Vec<_>>().join(", ");
+    let more = held.len().saturating_sub(MAX_EXPLAINED);
+    let mut names = held.into_iter().take(MAX_EXPLAINED).collect::<Vec<_>>().join(", ");
     if more > 0 {
         names += &format!(" and {more} more");
     }

@@ -5,9 +5,10 @@ use crate::workloads::{Workloads, nics::against_slot, placement::implied};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},
+    operations::{self, Operation},
     work::{
-        Approved, MAX_FABRIC, Pick, Slot, SlotCard, SlotId, SlotState, Vm, VmDesiredState, candidates, functions,
-        judge, of_node, unit_of,
+        ApprovedSlot, DeviceChoice, MAX_FABRIC, Slot, SlotId, SlotNic, SlotState, Vm, VmDesiredState, candidates,
+        derive_slot, functions, of_node, unit_of,
     },
 };
 use meshd_proto::{DiskFacts, vm::DiskIdentity};
@@ -76,11 +77,11 @@ pub enum SlotError {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotParts {
     /// A disk of the node.
-    pub disk: Option<Pick<DiskIdentity>>,
+    pub disk: Option<DeviceChoice<DiskIdentity>>,
     /// A fabric device of the node.
-    pub fabric: Option<Pick<String>>,
+    pub fabric: Option<DeviceChoice<String>>,
     /// The addresses of the NIC of the virtual machine that has the slot.
-    pub card: Option<SlotCard>,
+    pub nic: Option<SlotNic>,
 }
 
 impl Workloads {
@@ -98,6 +99,18 @@ impl Workloads {
         })
     }
 
+    /// Slots that are being assigned, released or cleaned up. Their time is that of the last report about their VM.
+    pub(crate) fn changing_slots(&self) -> Vec<Operation> {
+        let slots = self.slots();
+        self.env.store.read(|model| {
+            let of = |slot: &Slot| {
+                let since = holder(model, &slot.id).and_then(|vm| vm.seen.as_ref()).map(|seen| seen.since);
+                operations::slot(slot, since)
+            };
+            slots.iter().filter_map(of).collect()
+        })
+    }
+
     pub fn slot(&self, id: &SlotId) -> Result<Slot, SlotError> {
         let found = self.slots().into_iter().find(|slot| slot.id == *id);
         found.ok_or_else(|| SlotError::None(id.clone()))
@@ -107,7 +120,7 @@ impl Workloads {
     pub async fn approve_slot(&self, id: SlotId, parts: SlotParts, by: &AuditContext) -> Result<Slot, SlotError> {
         let plain =
             |name: &String| (1..=MAX_FABRIC).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
-        if matches!(&parts.fabric, Some(Pick::Named(name)) if !plain(name)) {
+        if matches!(&parts.fabric, Some(DeviceChoice::Named(name)) if !plain(name)) {
             return Err(SlotError::Fabric);
         }
         let live = self.env.live();
@@ -126,15 +139,15 @@ impl Workloads {
             if let Some(disk) = &disk {
                 check_disk(tx.before(), &slot.id, disk)?;
             }
-            let against = |card| against_slot(tx.before(), &live, now, &slot.id, card);
-            if let Some(why) = parts.card.and_then(against) {
+            let against = |nic| against_slot(tx.before(), &live, now, &slot.id, nic);
+            if let Some(why) = parts.nic.and_then(against) {
                 return Err(SlotError::Card(why));
             }
             if tx.before().slots().len() >= MAX_SLOTS {
                 return Err(SlotError::TooMany);
             }
             let (id, functions) = (slot.id.clone(), slot.functions.clone());
-            Ok(Approved { id, functions, disk, fabric, card: parts.card, disabled: None, approved_at: now })
+            Ok(ApprovedSlot { id, functions, disk, fabric, nic: parts.nic, disabled: None, approved_at: now })
         })
         .await
     }
@@ -143,16 +156,16 @@ impl Workloads {
     pub async fn disable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         let why = by.reason.clone().unwrap_or_else(|| "an operator disabled it".to_owned());
         self.change_slot(id, by, "disabled", |_, slot, now| {
-            let known = slot.approved.clone().unwrap_or_else(|| Approved {
+            let known = slot.approved.clone().unwrap_or_else(|| ApprovedSlot {
                 id: slot.id.clone(),
                 functions: slot.functions.clone(),
                 disk: None,
                 fabric: None,
-                card: None,
+                nic: None,
                 disabled: None,
                 approved_at: now,
             });
-            Ok(Approved { disabled: Some(why), ..known })
+            Ok(ApprovedSlot { disabled: Some(why), ..known })
         })
         .await
     }
@@ -161,7 +174,7 @@ impl Workloads {
     pub async fn enable_slot(&self, id: SlotId, by: &AuditContext) -> Result<Slot, SlotError> {
         self.change_slot(id, by, "enabled", |_, slot, _| {
             let known = slot.approved.clone().ok_or_else(|| SlotError::Candidate(slot.id.clone()))?;
-            Ok(Approved { disabled: None, ..known })
+            Ok(ApprovedSlot { disabled: None, ..known })
         })
         .await
     }
@@ -183,7 +196,7 @@ impl Workloads {
         id: SlotId,
         by: &AuditContext,
         word: &str,
-        change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<Approved, SlotError>,
+        change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<ApprovedSlot, SlotError>,
     ) -> Result<Slot, SlotError> {
         let (site, now) = (self.env.site(), self.env.now());
         self.env
@@ -220,7 +233,7 @@ fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
     let facts = facts_of(model, id.node).unwrap_or(&UNKNOWN);
     let (record, holder) = (model.slots().get(&id), holder(model, &id));
     let implied = implied(site, model.node(id.node));
-    judge(id, facts, record, holder, implied)
+    derive_slot(id, facts, record, holder, implied)
 }
 
 /// The virtual machine that has the unit of a slot.
@@ -238,13 +251,13 @@ fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
 fn pick<T: FromStr>(
     slot: &Slot,
     what: &'static str,
-    picked: Option<Pick<T>>,
+    picked: Option<DeviceChoice<T>>,
     near: Option<&String>,
 ) -> Result<Option<T>, SlotError> {
     match picked {
         None => Ok(None),
-        Some(Pick::Named(name)) => Ok(Some(name)),
-        Some(Pick::Nearest) => {
+        Some(DeviceChoice::Named(name)) => Ok(Some(name)),
+        Some(DeviceChoice::Nearest) => {
             let near = near.and_then(|near| near.parse().ok());
             near.map(Some).ok_or_else(|| SlotError::NoneNear { id: slot.id.clone(), what })
         }

@@ -9,10 +9,10 @@ use crate::workloads::{
     placement::{complete, hosts, slot_disks},
     readiness::{may_be_told, startable},
 };
-use meshd_config::{Site, vm::VmAsk};
+use meshd_config::{Site, vm::VmRequest};
 use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
-    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_cards, place_by},
+    work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_nics, place_by},
 };
 use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
@@ -106,13 +106,13 @@ impl Workloads {
     /// Records a virtual machine and gives it a node, or does neither.
     pub async fn create_vm(
         &self,
-        mut ask: VmAsk,
+        mut ask: VmRequest,
         only: Option<NodeId>,
         start: bool,
         by: &AuditContext,
     ) -> Result<Vm, VmError> {
         let (live, now) = (self.env.live(), self.env.now());
-        fill_slot_cards(&mut ask.spec, Vec::new());
+        fill_slot_nics(&mut ask.spec, Vec::new());
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
         let vm = self
@@ -165,7 +165,7 @@ impl Workloads {
                     startable(tx.before(), &site, &vm)?;
                     vm.ordered();
                     if vm.place.is_none() {
-                        self.has_files(&vm.ask.spec)?;
+                        self.has_files(&vm.request.spec)?;
                         self.assign(tx, &mut vm, &site, now)?;
                         detail = format!("{what}, {}", placed(&vm));
                     }
@@ -193,7 +193,7 @@ impl Workloads {
             .commit(|tx| {
                 let mut vm = match (tx.vm(uuid), stranger, node) {
                     (Some(vm), ..) => vm.clone(),
-                    (None, Some(ask), Some(node)) => Vm::stranger(ask, node, now),
+                    (None, Some(ask), Some(node)) => Vm::unknown(ask, node, now),
                     (None, ..) => return Err(VmError::None(uuid.to_string())),
                 };
                 let is_in = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
@@ -204,7 +204,7 @@ impl Workloads {
                     None => (vm.desired_state, vm.obstacle) = (VmDesiredState::Release, None),
                 }
                 if by.forced {
-                    vm.keep_disks();
+                    vm.cancel_wipes();
                 }
                 let of = node.or(vm.node());
                 if vm.place.is_none() && vm.stray_nodes.is_empty() {
@@ -273,14 +273,14 @@ impl Workloads {
             host
         });
         let fit =
-            place_by(&vm.ask, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
+            place_by(&vm.request, vm.only, hosts, |host| complete(model, site, host)).map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
-        fill_slot_cards(&mut vm.ask.spec, fit.cards);
+        fill_slot_nics(&mut vm.request.spec, fit.nics);
         check_slot_cards(model, &self.env.live(), vm, now).map_err(VmError::Cards)?;
         vm.bind(fit.near, fit.numa_mismatch);
         // Units that were found by what they are may bring what holds between fields.
-        let faults = vm.ask.spec.faults();
+        let faults = vm.request.spec.faults();
         if faults.is_empty() { Ok(fit.node) } else { Err(VmError::Unsound(faults)) }
     }
 
@@ -293,7 +293,7 @@ impl Workloads {
 }
 
 /// Refuses an unsound specification, and a name or UUID that is taken.
-fn fresh(model: &Model, ask: &VmAsk) -> Result<(), VmError> {
+fn fresh(model: &Model, ask: &VmRequest) -> Result<(), VmError> {
     let faults = ask.faults();
     if !faults.is_empty() {
         return Err(VmError::Unsound(faults));
@@ -314,10 +314,10 @@ pub(crate) fn known(tx: &Tx<'_>, uuid: SystemUuid) -> Result<Vm, VmError> {
 
 fn placed(vm: &Vm) -> String {
     let node = vm.node().map_or_else(|| "no node".to_owned(), |node| node.to_string());
-    let units: Vec<&str> = vm.ask.spec.units.iter().map(PciAddress::as_str).collect();
-    let addresses: Vec<String> = vm.ask.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
+    let units: Vec<&str> = vm.request.spec.units.iter().map(PciAddress::as_str).collect();
+    let addresses: Vec<String> = vm.request.spec.nics.iter().filter_map(|nic| Some(nic.address?.to_string())).collect();
     let part = |word: &str, all: String| if all.is_empty() { all } else { format!(" {word} {all}") };
-    let numa = match (vm.locality.mismatch, vm.ask.spec.numa_node.filter(|_| vm.locality.near)) {
+    let numa = match (vm.locality.mismatch, vm.request.spec.numa_node.filter(|_| vm.locality.near)) {
         (true, _) => ", units on several NUMA nodes (numa_mismatch)".to_owned(),
         (false, Some(near)) => format!(", all on its NUMA node {near}"),
         (false, None) => String::new(),

@@ -29,7 +29,7 @@ fn names(all: &[VmName]) -> String {
 }
 
 fn has(vm: &Vm, digest: &Digest) -> bool {
-    vm.ask.spec.files().any(|(_, file)| file == *digest)
+    vm.request.spec.files().any(|(_, file)| file == *digest)
 }
 
 fn users(model: &Model, digest: &Digest) -> Vec<VmName> {

@@ -11,7 +11,9 @@ use crate::cli::{
 use clap::Subcommand;
 use meshd_config::{Site, suggest};
 use meshd_image::{
-    builder::{BuildError, BundleRequest, ImageState, ListedBundle, Things, build_bundle, list_bundles, recipes_dir},
+    builder::{
+        ArtifactKind, BuildError, BundleRequest, ImageState, ListedBundle, build_bundle, list_bundles, recipes_dir,
+    },
     catalog::versions::{CACHE, WORK},
 };
 use meshd_types::{BundleName, ProfileName};
@@ -42,7 +44,7 @@ impl Bundle {
         match self {
             Bundle::List { output } => output.print(&views(&site)?, |views| list(views)),
             Bundle::Build { name } => build(&site, &name),
-            Bundle::Prune(prune) => prune.run(&site, Things::Bundles),
+            Bundle::Prune(prune) => prune.run(&site, ArtifactKind::Bundles),
         }
     }
 }

@@ -22,7 +22,7 @@ use meshd_api::{ImageView, routes as api};
 use meshd_config::{Site, suggest};
 use meshd_image::{
     builder::{
-        self, BuildError, BuildRequest, ImportRequest, Things, Version,
+        self, ArtifactKind, BuildError, BuildRequest, ImportRequest, Version,
         import::recipe::{is_import, is_url},
     },
     catalog::{
@@ -104,7 +104,7 @@ impl Image {
             Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
             Image::Rollback { name } => versions::rollback(&site, &find(&site, &name)?),
-            Image::Prune(prune) => prune.run(&site, Things::Images),
+            Image::Prune(prune) => prune.run(&site, ArtifactKind::Images),
             Image::Verify { name } => verify(&site, &name),
         }
     }

@@ -9,7 +9,7 @@ use crate::cli::{
 use clap::Args;
 use meshd_config::Site;
 use meshd_image::{
-    builder::{self, KEEP, Pruned, Things},
+    builder::{self, ArtifactKind, KEEP, Pruned},
     catalog::{ImageManifest, versions::read_list},
 };
 use meshd_types::ImageName;
@@ -56,10 +56,10 @@ fn print_version(manifest: &ImageManifest) -> Result<(), Failure> {
 }
 
 impl Prune {
-    pub(crate) fn run(self, site: &Site, what: Things) -> Result<(), Failure> {
+    pub(crate) fn run(self, site: &Site, what: ArtifactKind) -> Result<(), Failure> {
         let find = |name: &str| match what {
-            Things::Images => super::find(site, name).map(|name| name.to_string()),
-            Things::Bundles => super::bundle::find(site, name).map(|name| name.to_string()),
+            ArtifactKind::Images => super::find(site, name).map(|name| name.to_string()),
+            ArtifactKind::Bundles => super::bundle::find(site, name).map(|name| name.to_string()),
         };
         let name = self.name.as_deref().map(find).transpose()?;
         let mut in_use = BTreeSet::new();

@@ -4,7 +4,7 @@ use super::Hardware;
 use crate::cli::{Context, Failure};
 use anyhow::Context as _;
 use clap::Args;
-use meshd_lab::{Console, Firmware, Interrupt, LabError, Left, Mix, Power, Rack, Raw, with_login};
+use meshd_lab::{Console, ConsoleEnd, Firmware, Interrupt, LabError, Mix, Power, Rack, RawTerminal, with_login};
 use std::{
     env, fs,
     io::{self, IsTerminal},
@@ -74,10 +74,10 @@ impl Try {
         options.only_profile = Some(self.profile.clone());
         options.firmware = Mix::of([self.firmware]);
         let options = if self.bare { options } else { with_login(options)? };
-        let mut rack = Rack::up(&options, &mut |word| eprintln!("{word}"))?;
+        let mut rack = Rack::up(&options, &mut |message| eprintln!("{message}"))?;
         let tried = attend(&mut rack, self.until.as_deref(), interrupt);
         if tried.is_err() {
-            eprintln!("\n{}", rack.last_words(LOG_LINES));
+            eprintln!("\n{}", rack.log_ends(LOG_LINES));
         }
         rack.down()?;
         tried
@@ -99,17 +99,17 @@ fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result
     let (stdin, mut stdout) = (io::stdin(), io::stdout());
     let left = if stdin.is_terminal() && stdout.is_terminal() {
         eprintln!("the console of node {}: Ctrl-] leaves it, and everything is gone", rack.id(NODE));
-        let _raw = Raw::of(&stdin).context("cannot take the terminal")?;
+        let _raw = RawTerminal::of(&stdin).context("cannot take the terminal")?;
         console.relay_console(Some(keyboard()?), &mut stdout, done)
     } else {
         console.relay_console(None::<fs::File>, &mut stdout, done)
     }?;
     match (left, until) {
-        (Left::Ended, _) => Err(Failure::new("the node has ended", "its last words are above")),
-        (Left::ByUser, Some(phase)) => {
+        (ConsoleEnd::Ended, _) => Err(Failure::new("the node has ended", "its last words are above")),
+        (ConsoleEnd::ByUser, Some(phase)) => {
             Err(Failure::new(format!("left before the node was {phase}"), "wait longer, or leave --until out"))
         }
-        (Left::Reached, Some(phase)) => {
+        (ConsoleEnd::Reached, Some(phase)) => {
             eprintln!("\nnode {} is {phase}, {} s after power-on", rack.id(NODE), begun.elapsed().as_secs());
             Ok(())
         }

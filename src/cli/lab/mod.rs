@@ -173,23 +173,23 @@ impl LabArgs {
                 up(&options)
             }
             LabVerb::Image { rack } => {
-                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |word| eprintln!("{word}"))?)
+                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| eprintln!("{message}"))?)
             }
             LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
             LabVerb::Reload { at } => {
-                print!("{}", Rack::attach(&at.dir)?.reload(&mut |word| eprintln!("{word}"))?);
+                print!("{}", Rack::attach(&at.dir)?.reload(&mut |message| eprintln!("{message}"))?);
                 Ok(())
             }
             LabVerb::Restart { at } => {
-                Rack::attach(&at.dir)?.restart(&mut |word| eprintln!("{word}"))?;
+                Rack::attach(&at.dir)?.restart(&mut |message| eprintln!("{message}"))?;
                 eprintln!("meshd was restarted; nodes keep running");
                 Ok(())
             }
             LabVerb::Down { at } => down(&at.dir),
             LabVerb::Power { at, node, button } => {
                 let mut rack = Rack::attach(&at.dir)?;
-                let place = rack.place(&node)?;
-                Ok(rack.power(place, button)?)
+                let position = rack.position(&node)?;
+                Ok(rack.power(position, button)?)
             }
             LabVerb::Console { at, node, lines, follow } => {
                 Ok(console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt)?)
@@ -224,9 +224,9 @@ impl Hardware {
 }
 
 fn up(options: &Options) -> Result<(), Failure> {
-    let rack = Rack::up(options, &mut |word| eprintln!("{word}"))?;
+    let rack = Rack::up(options, &mut |message| eprintln!("{message}"))?;
     let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
-    rack.leave();
+    rack.detach();
     eprintln!(
         "the rack is up\n  \
          talk to it:          export MESHD_SITE={site}; meshd node list\n  \
@@ -263,10 +263,10 @@ fn shown(status: &Status) -> String {
 }
 
 fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Interrupt) -> anyhow::Result<()> {
-    let place = rack.place(node)?;
-    let path = rack.serial_file(place);
+    let position = rack.position(node)?;
+    let path = rack.serial_file(position);
     eprintln!("{}", path.display());
-    println!("{}", last_lines(&rack.serial(place), lines));
+    println!("{}", last_lines(&rack.serial(position), lines));
     if !follow {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use super::{
     restart,
-    targets::{NodeSelection, SelectorArgs, missing, order_several},
+    targets::{NodeSelection, SelectorArgs, Targets, missing, order, order_several},
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
 use clap::Args;
@@ -62,8 +62,8 @@ pub(crate) struct Unset {
 
 #[derive(Debug, Args)]
 pub(crate) struct BootOnceArgs {
-    /// Node ID or name
-    node: String,
+    #[command(flatten)]
+    targets: Targets,
     /// Kernel argument to add; `-quiet` removes one
     #[arg(long, value_name = "ARG", allow_hyphen_values = true, conflicts_with = "clear")]
     kernel_arg: Vec<String>,
@@ -133,13 +133,16 @@ async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVa
 impl BootOnceArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
-        let order = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
-        let detail = client.post(api::SET_NODE_BOOT_ONCE.path([&self.node]), &order).await?;
-        let (id, name) = (detail.node.id, &detail.node.name);
-        match &detail.once {
-            Some(once) => eprintln!("{id} ({name}) boots its next boot, and no other, with {}", once.words()),
-            None => eprintln!("{id} ({name}) boots as ever"),
-        }
-        if self.reboot { restart(client, NodeSelection::One(self.node)).await } else { Ok(()) }
+        let body = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
+        let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
+        let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");
+        let text = |node: &NodeView| match body.clear {
+            false => format!("{} ({}) boots its next boot, and no other, with {words}", node.id, node.name),
+            true => format!("{} ({}) boots as ever", node.id, node.name),
+        };
+        let selection = self.targets.select(client).await?;
+        let (one, several) = (&api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE);
+        let changed = order(client, selection, one, several, &body, text).await?;
+        if self.reboot { restart(client, changed).await } else { Ok(()) }
     }
 }

@@ -1,18 +1,20 @@
 //! `meshd node doctor`: runs the readiness checks of a node and prints the results.
 
+use super::targets::{NodeSelection, Targets, bulk};
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{ago, now, write},
+    output::print::{ago, clean, now, write},
 };
 use clap::{Args, ValueEnum};
-use meshd_api::routes as api;
+use meshd_api::{DoctorView, NodeView, routes as api};
 use meshd_proto::DoctorReport;
+use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(crate) struct NodeDoctor {
-    /// Node ID or name
-    node: String,
+    #[command(flatten)]
+    targets: Targets,
     /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: DoctorFormat,
@@ -21,7 +23,7 @@ pub(crate) struct NodeDoctor {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum DoctorFormat {
     /// For people; may change in any release
     #[default]
@@ -34,40 +36,91 @@ enum DoctorFormat {
     Lines,
 }
 
-impl NodeDoctor {
-    /// Exit code 1 where a check fails, and where the node did not answer.
-    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let view = match client.post(api::RUN_NODE_CHECKS.path([&self.node]), &()).await {
-            Ok(view) => view,
-            Err(failure) => {
-                self.last_known(client).await;
-                return Err(failure);
-            }
-        };
-        let report = &view.report;
-        let odd = |error: &dyn std::error::Error| Failure::of(error);
-        write(&match if self.json { DoctorFormat::Json } else { self.output } {
-            DoctorFormat::Table => report.text(),
-            DoctorFormat::Lines => report.lines(),
-            DoctorFormat::Json => serde_json::to_string_pretty(&view).map_err(|error| odd(&error))? + "\n",
-            DoctorFormat::Yaml => serde_norway::to_string(&view).map_err(|error| odd(&error))?,
-        })?;
-        match report.failures {
-            0 => Ok(()),
-            count => {
-                let hint = format!("each check says what to do; `meshd node show {}` shows the machine", view.node);
-                Err(Failure::new(format!("{count} of {} checks fail", report.checks.len()), hint))
-            }
+impl DoctorFormat {
+    /// A value as YAML, or else as JSON.
+    fn document(self, value: &impl Serialize) -> Result<String, Failure> {
+        match self {
+            DoctorFormat::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error)),
+            _ => serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| Failure::of(&error)),
         }
     }
+}
 
-    /// To standard error: it is no answer to what was asked.
-    async fn last_known(&self, client: &AdminClient) {
-        let Ok(detail) = client.get(api::GET_NODE.path([&self.node])).await else { return };
-        let Some(evidence) = detail.evidence else { return };
-        let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
-        let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
-        let report = DoctorReport::new(evidence.at, Some(evidence.session), detail.checks, units);
-        eprint!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text());
+impl NodeDoctor {
+    /// Exit code 1 where a check fails, and where a node did not answer.
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let format = if self.json { DoctorFormat::Json } else { self.output };
+        match self.targets.select(client).await? {
+            NodeSelection::One(node) => one(client, &node, format).await,
+            NodeSelection::Several(nodes) => several(client, &nodes, format).await,
+            NodeSelection::Listed => Ok(()),
+        }
     }
+}
+
+async fn one(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(), Failure> {
+    let view = match client.post(api::RUN_NODE_CHECKS.path([&node]), &()).await {
+        Ok(view) => view,
+        Err(failure) => {
+            last_known(client, node).await;
+            return Err(failure);
+        }
+    };
+    let report = &view.report;
+    write(&match format {
+        DoctorFormat::Table => report.text(),
+        DoctorFormat::Lines => report.lines(),
+        DoctorFormat::Json | DoctorFormat::Yaml => format.document(&view)?,
+    })?;
+    match report.failures {
+        0 => Ok(()),
+        count => {
+            let hint = format!("each check says what to do; `meshd node show {}` shows the machine", view.node);
+            Err(Failure::new(format!("{count} of {} checks fail", report.checks.len()), hint))
+        }
+    }
+}
+
+/// The reports go to standard output, nodes without a report to standard error.
+async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat) -> Result<(), Failure> {
+    let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
+    let (mut views, mut text, mut failing) = (Vec::new(), String::new(), 0);
+    for result in done.results {
+        let name = nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
+        let Some(report) = result.report else {
+            let error = result.error.map(|error| Failure::new(&error.message, &error.hint));
+            eprintln!(
+                "{} ({name}): {}",
+                result.id,
+                error.map_or_else(|| "no report".to_owned(), |error| error.to_string())
+            );
+            failing += 1;
+            continue;
+        };
+        failing += usize::from(report.failures > 0);
+        let body = if format == DoctorFormat::Lines { report.lines() } else { report.text() };
+        text += &format!("# {} ({})\n{body}", result.id, clean(name));
+        views.push(DoctorView { node: result.id, report });
+    }
+    write(&match format {
+        DoctorFormat::Table | DoctorFormat::Lines => text,
+        DoctorFormat::Json | DoctorFormat::Yaml => format.document(&views)?,
+    })?;
+    match failing {
+        0 => Ok(()),
+        count => {
+            let message = format!("{count} of {} nodes fail a check or do not answer", nodes.len());
+            Err(Failure::new(message, "see the checks of each node above"))
+        }
+    }
+}
+
+/// Prints the last checks of a node that does not answer to standard error.
+async fn last_known(client: &AdminClient, node: &str) {
+    let Ok(detail) = client.get(api::GET_NODE.path([&node])).await else { return };
+    let Some(evidence) = detail.evidence else { return };
+    let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
+    let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+    let report = DoctorReport::new(evidence.at, Some(evidence.session), detail.checks, units);
+    eprint!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text());
 }

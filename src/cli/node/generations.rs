@@ -1,21 +1,23 @@
-//! `meshd node history|diff|pin` and `meshd profile diff`: generations of nodes.
+//! `meshd node history|diff|pin` and `meshd profile history|rollback`: generations of nodes.
 
+use super::targets::{NodeSelection, Targets, order};
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{Output, ago, fields, now, table},
+    output::print::{Output, ago, clean, fields, now, table},
 };
 use clap::Args;
-use meshd_api::{GenerationView, Pin, Rollback, routes as api};
-use meshd_model::fleet::{Generation, GenerationDiff};
+use meshd_api::{GenerationView, NodeView, Pin, RevisionView, Rollback, routes as api};
+use meshd_model::fleet::{Generation, GenerationDiff, RevisionDiff};
 use meshd_types::Timestamp;
+use serde::Serialize;
 
 #[derive(Debug, Args)]
 pub(crate) struct PinArgs {
-    /// Node ID or name
-    node: String,
-    /// Generation or prefix [default: the running one]
-    #[arg(long, value_name = "G", conflicts_with = "off")]
+    #[command(flatten)]
+    targets: Targets,
+    /// Generation or prefix, one node only [default: running one]
+    #[arg(long, value_name = "G", conflicts_with_all = ["off", "selector"])]
     generation: Option<String>,
     /// Remove the pin
     #[arg(long)]
@@ -24,14 +26,21 @@ pub(crate) struct PinArgs {
 
 impl PinArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let order = Pin { generation: self.generation, off: self.off };
-        let detail = client.post(api::PIN_NODE.path([&self.node]), &order).await?;
-        let (id, name) = (detail.node.id, &detail.node.name);
-        match detail.node.pinned {
-            Some(pinned) => eprintln!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
-            None => eprintln!("{id} ({name}) boots what profile {} says again", detail.node.profile),
+        let body = Pin { generation: self.generation, off: self.off };
+        let selection = self.targets.select(client).await?;
+        if body.generation.is_some() && matches!(selection, NodeSelection::Several(_)) {
+            let hint = "leave --generation out: each node is pinned to the generation that it runs";
+            return Err(Failure::new("--generation names a generation of one node", hint));
         }
-        Ok(())
+        order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pinned).await.map(drop)
+    }
+}
+
+fn pinned(node: &NodeView) -> String {
+    let (id, name) = (node.id, &node.name);
+    match node.pinned {
+        Some(pinned) => format!("{id} ({name}) boots generation {} until it is let go", pinned.0.short()),
+        None => format!("{id} ({name}) boots what profile {} says again", node.profile),
     }
 }
 
@@ -134,16 +143,73 @@ impl RollbackArgs {
     }
 }
 
-pub(crate) async fn revisions(client: &AdminClient, profile: &str, output: Output) -> Result<(), Failure> {
-    let all = client.get(api::LIST_PROFILE_REVISIONS.path([&profile])).await?;
-    output.print(&all, |all| {
-        let rows = all.iter().map(|view| {
-            let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
-            let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
-            let revised = &view.revised;
-            let (generation, version) = (revised.generation.0.short(), revised.version.short());
-            [generation, revised.image.to_string(), version, ago(revised.since, now()), marks.join(", ")]
-        });
-        table(["generation", "image", "version", "since", "is"], rows)
-    })
+#[derive(Debug, Args)]
+pub(crate) struct RevisionsArgs {
+    /// Name
+    name: String,
+    /// Show the changes of each revision
+    #[arg(long)]
+    changes: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A revision and its difference from the one before. The oldest one has none.
+#[derive(Debug, Serialize)]
+struct ChangedRevision {
+    #[serde(flatten)]
+    revision: RevisionView,
+    changes: Option<RevisionDiff>,
+}
+
+impl RevisionsArgs {
+    pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
+        let all = client.get(api::LIST_PROFILE_REVISIONS.path([&self.name])).await?;
+        if !self.changes {
+            return self.output.print(&all, |all| revisions(all));
+        }
+        let mut changed = Vec::with_capacity(all.len());
+        for (index, revision) in all.iter().enumerate() {
+            let changes = match all.get(index + 1) {
+                Some(before) => {
+                    let (from, to) = (before.revised.generation, revision.revised.generation);
+                    let path = api::COMPARE_PROFILE_REVISIONS.path([&self.name]).with("from", from).with("to", to);
+                    Some(client.get(path).await?.diff)
+                }
+                None => None,
+            };
+            changed.push(ChangedRevision { revision: revision.clone(), changes });
+        }
+        self.output.print(&changed, |changed| changed.iter().map(changes).collect())
+    }
+}
+
+fn revisions(all: &[RevisionView]) -> String {
+    let rows = all.iter().map(|view| {
+        let revised = &view.revised;
+        let (generation, version) = (revised.generation.0.short(), revised.version.short());
+        [generation, revised.image.to_string(), version, ago(revised.since, now()), marks(view)]
+    });
+    table(["generation", "image", "version", "since", "is"], rows)
+}
+
+fn marks(view: &RevisionView) -> String {
+    let marks = [(view.boots, "booted"), (view.filed, "as filed"), (view.held, "held")];
+    marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect::<Vec<_>>().join(", ")
+}
+
+fn changes(changed: &ChangedRevision) -> String {
+    let (revised, marks) = (&changed.revision.revised, marks(&changed.revision));
+    let marks = if marks.is_empty() { marks } else { format!(" ({marks})") };
+    let mut out = format!("{}, {}{marks}\n", revised.generation.0.short(), ago(revised.since, now()));
+    let Some(diff) = &changed.changes else { return out + "  the oldest revision on record\n" };
+    if diff.changed.is_empty() && diff.files.is_empty() {
+        return out + "  no difference\n";
+    }
+    let value = |text: &str| if text.is_empty() { "not set".to_owned() } else { clean(text) };
+    for (key, [before, after]) in &diff.changed {
+        out += &format!("  ~ {}: {} -> {}\n", clean(key), value(before), value(after));
+    }
+    out.extend(diff.files.iter().map(|(path, change)| format!("  {} {}\n", change.sign(), clean(path))));
+    out
 }

@@ -2,9 +2,9 @@
 
 use crate::cli::{Failure, client::AdminClient, output::print::confirm};
 use clap::{Args, CommandFactory as _, error::ErrorKind};
-use meshd_api::{BulkRequest, BulkTarget, NodeView, routes as api};
+use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Nodes that a command changes.
 #[derive(Debug, Args)]
@@ -128,25 +128,26 @@ pub(crate) async fn confirm_nodes(
     }
 }
 
-/// The route of an order for one node.
+/// The route of an order for one node, which returns the node.
 pub(crate) type OrderRoute<B> = api::Post<B, api::Object<NodeView>, 1>;
 
 /// Gives an order to one node by its own route, to several by the bulk route. Prints `text` for each changed node. Returns the
 /// changed nodes, for a second order.
-pub(crate) async fn order<B>(
+pub(crate) async fn order<B, R>(
     client: &AdminClient,
     selection: NodeSelection,
-    one: &OrderRoute<B>,
+    one: &api::Post<B, R, 1>,
     several: &api::BulkPost,
     body: &B::Value,
     text: impl Fn(&NodeView) -> String,
 ) -> Result<NodeSelection, Failure>
 where
     B: api::Json<Value: Serialize>,
+    R: api::Json<Value: DeserializeOwned + Into<NodeView>>,
 {
     match selection {
         NodeSelection::One(name) => {
-            let node = client.post(one.path([&name]), body).await?;
+            let node: NodeView = client.post(one.path([&name]), body).await?.into();
             eprintln!("{}", text(&node));
             Ok(NodeSelection::One(node.id.to_string()))
         }
@@ -155,7 +156,7 @@ where
     }
 }
 
-/// Gives an order to several nodes, each in the revision that was read.
+/// Gives an order to several nodes. Prints `text` for each changed node, and the error of each other one.
 pub(crate) async fn order_several(
     client: &AdminClient,
     nodes: Vec<NodeView>,
@@ -163,10 +164,7 @@ pub(crate) async fn order_several(
     body: &impl Serialize,
     text: impl Fn(&NodeView) -> String,
 ) -> Result<NodeSelection, Failure> {
-    let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
-    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: node.revision.clone() }).collect();
-    let request = BulkRequest { nodes: targets, order };
-    let done = client.post(route.path([]), &request).await?;
+    let done = bulk(client, &nodes, route, body).await?;
     for result in &done.results {
         match (&result.node, &result.error) {
             (Some(node), _) => eprintln!("{}", text(node)),
@@ -181,6 +179,18 @@ pub(crate) async fn order_several(
             Err(Failure::new(message, "see the error of each node above; the others are changed"))
         }
     }
+}
+
+/// Gives an order to several nodes, each in the revision that was read. Prints nothing.
+pub(crate) async fn bulk(
+    client: &AdminClient,
+    nodes: &[NodeView],
+    route: &api::BulkPost,
+    body: &impl Serialize,
+) -> Result<BulkDone, Failure> {
+    let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
+    let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: node.revision.clone() }).collect();
+    client.post(route.path([]), &BulkRequest { nodes: targets, order }).await
 }
 
 /// Ends the program as clap does for a missing argument.

@@ -3,7 +3,7 @@
 use crate::cli::Failure;
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
-use meshd_types::Timestamp;
+use meshd_types::{Timestamp, fail, is_misleading};
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -111,9 +111,10 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     if line.is_empty() { out } else { format!("{out}{:indent$}{line}\n", "") }
 }
 
-/// Texts from the network may hold anything; a terminal would obey control characters.
+/// Texts from the network may hold anything; a terminal would obey control characters and direction marks.
 pub(crate) fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let is_hidden = |c: char| is_misleading(c) && fail::defends("ui-direction");
+    text.chars().map(|c| if c.is_control() || is_hidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// `1.5s`, `1m 30s`, `3h 05m`, `12d 3h`: as exact as a person wants it.
@@ -175,4 +176,14 @@ pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
     std::io::stdin().read_line(&mut answer)?;
     let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
     if yes { Ok(()) } else { Err(Failure::new("aborted", "")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_text_has_no_control_characters_and_no_direction_marks() {
+        assert_eq!(clean("a\u{1b}[2J \u{202e}321\u{2069}é"), "a\u{fffd}[2J \u{fffd}321\u{fffd}é");
+    }
 }

@@ -13,7 +13,7 @@ use meshd_image::{
 };
 use meshd_model::{
     boot,
-    fleet::{KEPT_FORMAT, KeptGeneration},
+    fleet::{ARCHIVE_FORMAT, ArchivedGeneration},
 };
 use meshd_types::{Arch, Digest, NodeId, VarName};
 use std::{
@@ -95,13 +95,15 @@ impl<'s> Renderer<'s> {
     /// A node as the site file alone knows it: its groups, and the addresses that are reserved for their members.
     fn node(&self, profile: &Profile, node: Option<NodeId>) -> NodeContext {
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
-        let mut context = NodeContext::new(node.unwrap_or_else(any), None);
+        let name = |id: NodeId| self.site.node_names.get(&Owner::Node(id)).cloned();
+        let id = node.unwrap_or_else(any);
+        let mut context = NodeContext::new(id, name(id));
         context.vars = profile.vars.clone();
         for group in self.site.groups.iter().filter(|group| group.nodes.contains(&context.id)) {
             let member = |id: &NodeId| {
                 let reserved = self.site.reservations.iter().find(|reservation| reservation.owner == Owner::Node(*id));
                 let address = reserved.map(|reservation| reservation.address);
-                MemberContext { id: *id, hostname: NodeContext::new(*id, None).hostname(), address }
+                MemberContext { id: *id, hostname: NodeContext::new(*id, name(*id)).hostname(), address }
             };
             let members = group.nodes.iter().map(member).collect();
             context.vars.extend(group.vars.clone());
@@ -112,12 +114,12 @@ impl<'s> Renderer<'s> {
     }
 
     /// What a node of a profile would boot, to be compared.
-    pub(crate) fn kept(&mut self, profile: &Profile) -> Result<KeptGeneration, Faults> {
+    pub(crate) fn kept(&mut self, profile: &Profile) -> Result<ArchivedGeneration, Faults> {
         let overlay = self.render(profile, None)?;
         let image = self.image(profile);
         let arch = image::load_manifest(&self.site.blobs_dir, &profile.image).map_or(Arch::X86_64, |image| image.arch);
-        Ok(KeptGeneration {
-            format: KEPT_FORMAT,
+        Ok(ArchivedGeneration {
+            format: ARCHIVE_FORMAT,
             profile: profile.name.clone(),
             image: profile.image.clone(),
             version: image.manifest,

@@ -75,6 +75,7 @@ fn every_verb_of_the_contract_is_understood() {
         "meshd node pin n1 --off",
         "meshd profile diff discovery compute",
         "meshd profile history compute",
+        "meshd profile history compute --changes -o json",
         "meshd profile rollback compute --to 0123abcd",
         "meshd profile rollback compute --off",
         "meshd reload",
@@ -111,6 +112,7 @@ fn verb_for_several_nodes_takes_names_or_a_selector() {
         "meshd node rename n1 web-1",
         "meshd node list --labels --watch",
         "meshd node list --phase online,degraded --profile compute --find 10.77 --sort -last_seen",
+        "meshd operations -o json",
         "meshd search 52:54:00",
         "meshd node list -l rack=a,feed!=2 -o json",
         "meshd node approve n1 n2 n3",
@@ -120,6 +122,11 @@ fn verb_for_several_nodes_takes_names_or_a_selector() {
         "meshd node set -l rack=a slots=8",
         "meshd node unset n1,n2 slots",
         "meshd node label -l rack=a feed=2",
+        "meshd node pin n1 n2 --dry-run",
+        "meshd node pin -l rack=a --off",
+        "meshd node boot-once n1 n2 --kernel-arg debug --reboot",
+        "meshd node boot-once -l rack=a --clear",
+        "meshd node doctor -l rack=a -o json",
     ] {
         assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
     }
@@ -144,6 +151,9 @@ fn wrong_usage_is_told_apart_from_failure() {
         "meshd node list -l rack=",
         "meshd node approve",
         "meshd node approve n1 -l rack=a",
+        "meshd node pin -l rack=a --generation 0123",
+        "meshd node pin",
+        "meshd node doctor",
         "meshd id --uuid 12",
         "meshd overlay render --out x",
         "meshd overlay render n1 --profile p --out x",

@@ -3,7 +3,7 @@
 use crate::cli::{Failure, client::AdminClient};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meshd_api::routes as api;
-use meshd_lab::Raw;
+use meshd_lab::RawTerminal;
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use std::{
     io::{IsTerminal as _, Read as _, Write as _, stdin, stdout},
@@ -41,7 +41,7 @@ struct Keyboard {
 pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool) -> Result<(), Failure> {
     let socket = client.socket(api::OPEN_VM_CONSOLE.path([&vm]).as_str()).await?;
     let keyboard = stdin();
-    let raw = (input && keyboard.is_terminal()).then(|| Raw::of(&keyboard));
+    let raw = (input && keyboard.is_terminal()).then(|| RawTerminal::of(&keyboard));
     let raw = raw.transpose().map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
         eprint!("at the console of {vm}; Ctrl-] leaves\r\n");

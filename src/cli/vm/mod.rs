@@ -21,7 +21,7 @@ use super::{
 };
 use clap::Subcommand;
 use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView, routes as api};
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{VmFetching, Volume};
 use meshd_types::SystemUuid;
 use std::path::{Path, PathBuf};
@@ -160,7 +160,7 @@ impl Vm {
 }
 
 /// Reads a VM file with the templates of the site. Without a central node its faults are reported first.
-async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmAsk, Failure> {
+async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
     let (text, uuid) = (meshd_config::vm::read_file(file)?, random_uuid()?);
     let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await;
     let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());

@@ -8,7 +8,7 @@ use crate::cli::{
 };
 use clap::Subcommand;
 use meshd_api::{ApproveSlot, SlotView, routes as api};
-use meshd_model::work::Pick;
+use meshd_model::work::DeviceChoice;
 use meshd_proto::vm::DiskIdentity;
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
@@ -34,10 +34,10 @@ pub(crate) enum SlotCommand {
         slot: String,
         /// Disk of the slot: WWID, serial number or `nearest`
         #[arg(long, value_name = "ID")]
-        disk: Option<Pick<DiskIdentity>>,
+        disk: Option<DeviceChoice<DiskIdentity>>,
         /// Fabric device of the slot, or `nearest`
         #[arg(long, value_name = "NAME")]
-        fabric: Option<Pick<String>>,
+        fabric: Option<DeviceChoice<String>>,
         /// MAC address for NICs with `slot = true`
         #[arg(long, value_name = "MAC")]
         mac: Option<MacAddr>,

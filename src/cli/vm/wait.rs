@@ -9,7 +9,7 @@ use crate::cli::{
 use clap::Args;
 use meshd_api::{VmView, routes as api};
 use meshd_config::parse_duration;
-use meshd_model::work::VmStatus;
+use meshd_model::work::VmPhase;
 use meshd_proto::vm::VmFetching;
 use meshd_types::SystemUuid;
 use std::time::{Duration, Instant};
@@ -98,15 +98,15 @@ fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
         };
     };
     match (until, vm.state) {
-        (Until::Running, VmStatus::Running) | (Until::Off, VmStatus::Stopped | VmStatus::Failed) if vm.settled => {
+        (Until::Running, VmPhase::Running) | (Until::Off, VmPhase::Stopped | VmPhase::Failed) if vm.settled => {
             Progress::Done
         }
-        (Until::Off, VmStatus::Unplaced) => Progress::Done,
-        (Until::Running, VmStatus::Failed | VmStatus::Stopped | VmStatus::Paused) if vm.settled => {
+        (Until::Off, VmPhase::Unplaced) => Progress::Done,
+        (Until::Running, VmPhase::Failed | VmPhase::Stopped | VmPhase::Paused) if vm.settled => {
             Progress::Failed(failure_text(vm))
         }
-        (Until::Running, VmStatus::Unplaced) => Progress::Failed(failure_text(vm)),
-        (Until::Gone, VmStatus::ReleaseBlocked) => Progress::Failed(failure_text(vm)),
+        (Until::Running, VmPhase::Unplaced) => Progress::Failed(failure_text(vm)),
+        (Until::Gone, VmPhase::ReleaseBlocked) => Progress::Failed(failure_text(vm)),
         _ => Progress::Pending(state_text(vm)),
     }
 }

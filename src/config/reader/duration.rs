@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Reads a whole number and one of the units s, m, h, d. `None` for anything else.
+/// Parses a whole number with a unit s, m, h or d.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let unit = text.chars().last()?;
     let (_, seconds) = UNITS.into_iter().find(|(letter, _)| *letter == unit)?;
@@ -15,7 +15,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     digits.parse::<u64>().ok()?.checked_mul(seconds).map(Duration::from_secs)
 }
 
-/// Writes whole seconds in the largest unit that needs no fraction.
+/// Formats whole seconds in the largest unit without a fraction.
 pub fn write_duration(span: Duration) -> String {
     let seconds = span.as_secs();
     let fits = |(_, unit): &(char, u64)| seconds > 0 && seconds.is_multiple_of(*unit);

@@ -1,12 +1,12 @@
 //! Strict TOML reader: typed getters, faults with line numbers, unknown keys rejected.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `duration` | durations in configuration files: `30s`, `15m`, `1h`, `7d` |
 //! | `table` | one TOML table: typed getters that record faults, and detection of unknown keys |
 //!
 //! ```text
-//! let file = reader::parse(text, path)?;            // a syntax error ends it here, with its line
+//! let file = reader::parse(text, path)?;            // returns a syntax error with its line
 //! let value = {
 //!     let root = file.root();
 //!     let name = root.string("name");               // wrong type: a fault, and None
@@ -15,7 +15,7 @@
 //! };                                                // a table that goes out of scope reports its unknown keys
 //! file.finish(value)                                // the value, or all faults in order of their lines
 //! ```
-//! `site.toml`, `overlay.toml` and `image.toml` are all read by it.
+//! All TOML files of meshd are read with it.
 
 mod duration;
 mod table;
@@ -32,26 +32,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest file that is read, in bytes. A site with a thousand profiles takes about 200 KB.
+/// Maximum file size in bytes. A site with a thousand profiles takes about 200 KB.
 pub const MAX_FILE: u64 = 4 * 1024 * 1024;
 
-/// A value and where it stands.
+/// A value with its position.
 #[derive(Clone, PartialEq, Eq)]
 pub struct At<T> {
     pub value: T,
-    /// On which line, from 1.
+    /// Line from 1.
     pub line: usize,
-    /// Under which dotted key; elements of lists have an index, `kernel_args[2]`.
+    /// Dotted key; elements of lists have an index: `kernel_args[2]`.
     pub key: String,
 }
 
 impl<T> At<T> {
-    /// The same place with another value.
+    /// Converts the value and keeps the position.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
         At { value: change(self.value), line: self.line, key: self.key }
     }
 
-    /// The same place with a view of the value.
+    /// Returns another value with this position.
     pub fn with<U>(&self, value: U) -> At<U> {
         At { value, line: self.line, key: self.key.clone() }
     }
@@ -70,7 +70,7 @@ impl<T: fmt::Debug> fmt::Debug for At<T> {
     }
 }
 
-/// A file in which every key has been parsed, and the faults found in it so far.
+/// A parsed file, and the faults found so far.
 #[derive(Debug)]
 pub struct Document {
     file: PathBuf,
@@ -80,10 +80,7 @@ pub struct Document {
     faults: RefCell<Vec<Fault>>,
 }
 
-/// Parses TOML. `file` is what faults name; paths in the file are relative to its folder.
-///
-/// # Errors
-/// The one fault at which TOML itself ends.
+/// Parses TOML. The error is the first syntax error. Paths in the text are relative to the folder of `file`.
 pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     let lines: Vec<usize> = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
     let toml = toml_edit::Document::parse(text.to_owned()).map_err(|error| {
@@ -95,10 +92,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Document, Faults> {
     Ok(Document { file: file.to_owned(), lines, toml, faults: RefCell::default() })
 }
 
-/// Reads a file that people write.
-///
-/// # Errors
-/// One fault when it is missing, unreadable, larger than [`MAX_FILE`] or no UTF-8; `hint` says what to do when it is missing.
+/// Reads a UTF-8 file of at most [`MAX_FILE`] bytes. `hint` is used if it does not exist.
 pub fn read_text(file: &Path, hint: &str) -> Result<String, Faults> {
     use std::io::Read as _;
     let fault = |message: String, hint: &str| Faults::from(Fault::of_file(file, message, hint));
@@ -120,12 +114,12 @@ fn line_of(lines: &[usize], offset: usize) -> usize {
 }
 
 impl Document {
-    /// The table of everything that stands in the file. Ask it once: each root reports the keys that it was not asked for.
+    /// Returns the root table. Call it once: each root table reports the keys that were not read from it.
     pub fn root(&self) -> Table<'_> {
         Table::new(self, self.toml.as_table(), String::new(), 0)
     }
 
-    /// Records a fault of the value at `place`.
+    /// Records a fault at the position of a value.
     pub fn fault<T>(&self, place: &At<T>, message: impl Into<String>, hint: impl Into<String>) {
         self.fault_at(place.line, place.key.clone(), message, hint);
     }
@@ -136,10 +130,7 @@ impl Document {
         self.faults.borrow_mut().push(fault);
     }
 
-    /// Gives the value back if no fault was found. Call it when all tables are gone: they report unknown keys when dropped.
-    ///
-    /// # Errors
-    /// All faults, in the order of their lines.
+    /// Returns the value, or all faults in line order. Drop all tables first: they report unknown keys when dropped.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Faults> {
         let mut faults = self.faults.into_inner();
         faults.sort_by(|a, b| (a.line, &a.key).cmp(&(b.line, &b.key)));
@@ -157,7 +148,7 @@ impl Document {
         span.map_or(0, |span| line_of(&self.lines, span.start))
     }
 
-    /// Paths in the file are relative to the folder of the file.
+    /// Resolves a path relative to the folder of the file.
     fn resolve(&self, path: &str) -> PathBuf {
         self.file.parent().unwrap_or(Path::new("")).join(path)
     }

@@ -9,51 +9,48 @@ use std::{
 };
 use toml_edit::{Item, TableLike, Value};
 
-/// Most elements of one list.
 const MAX_LIST: usize = 16_384;
 
-/// A table, or an inline one. A getter gives `None` when the key is absent or faulty; [`Table::required`] tells them apart.
+/// A table or inline table. Getters return `None` if the key is absent or has a fault; [`Table::required`] distinguishes them.
 pub struct Table<'d> {
     document: &'d Document,
     toml: &'d dyn TableLike,
     /// Dotted path of this table; empty for the root.
     path: String,
     line: usize,
-    asked: RefCell<BTreeSet<String>>,
+    read_keys: RefCell<BTreeSet<String>>,
 }
 
 /// A named table inside a table, such as one profile of `[profiles]`.
 pub struct NamedTable<'d> {
-    /// Its name as it was written.
     pub name: At<String>,
-    /// What stands under it.
     pub table: Table<'d>,
 }
 
 impl Drop for Table<'_> {
     fn drop(&mut self) {
-        let asked = self.asked.borrow();
-        for (key, item) in self.toml.iter().filter(|(key, item)| !asked.contains(*key) && !item.is_none()) {
+        let read_keys = self.read_keys.borrow();
+        for (key, item) in self.toml.iter().filter(|(key, item)| !read_keys.contains(*key) && !item.is_none()) {
             let what = if item.is_table() || item.is_array_of_tables() { "section" } else { "key" };
             let at = self.place(key);
-            self.document.fault(&at, format!("unknown {what}"), suggest(key, asked.iter().map(String::as_str)));
+            self.document.fault(&at, format!("unknown {what}"), suggest(key, read_keys.iter().map(String::as_str)));
         }
     }
 }
 
 impl<'d> Table<'d> {
     pub(super) fn new(document: &'d Document, toml: &'d dyn TableLike, path: String, line: usize) -> Self {
-        Table { document, toml, path, line, asked: RefCell::default() }
+        Table { document, toml, path, line, read_keys: RefCell::default() }
     }
 
-    /// Where a key stands, or would stand: the line of its table when it is absent.
+    /// Returns the position of a key; of the table if the key is absent.
     pub fn place(&self, key: &str) -> At<()> {
         let written = self.toml.get_key_value(key).map(|(key, _)| self.document.line(key.span()));
         let key = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
         At { value: (), line: written.filter(|line| *line > 0).unwrap_or(self.line), key }
     }
 
-    /// Where this table begins.
+    /// Returns the position of this table.
     pub fn here(&self) -> At<()> {
         At { value: (), line: self.line, key: self.path.clone() }
     }
@@ -63,22 +60,22 @@ impl<'d> Table<'d> {
         self.document.fault(&self.place(key), message, hint);
     }
 
-    /// Records a fault of a value that came from this file.
+    /// Records a fault at the position of a value.
     pub fn fault_at<T>(&self, place: &At<T>, message: impl Into<String>, hint: impl Into<String>) {
         self.document.fault(place, message, hint);
     }
 
-    /// True when the key is written, whatever stands there.
+    /// Returns true if the key is present.
     pub fn has(&self, key: &str) -> bool {
         self.toml.get(key).is_some_and(|item| !item.is_none())
     }
 
-    /// What stands there, as TOML calls it: `string`, `integer`, `array`.
+    /// Returns the TOML type of a value: `string`, `integer`, `array`.
     pub fn kind(&self, key: &str) -> Option<&'static str> {
         self.item(key).map(Item::type_name)
     }
 
-    /// Records a fault if the key is absent. Give it what the getter gave: a faulty value is not reported twice.
+    /// Records a fault if the key is absent. `value` is the result of the getter, which has reported an invalid value.
     pub fn required<T>(&self, key: &str, value: Option<T>, hint: impl Into<String>) -> Option<T> {
         if value.is_none() && !self.has(key) {
             self.fault(key, "is required", hint);
@@ -86,7 +83,7 @@ impl<'d> Table<'d> {
         value
     }
 
-    /// Declares a key that a later release will read; it is a fault now.
+    /// Rejects a key of a later release.
     pub fn reserved(&self, key: &str) {
         if self.item(key).is_some() {
             self.fault(key, "reserved for a later release", "remove it");
@@ -97,7 +94,7 @@ impl<'d> Table<'d> {
         self.typed(key, "a text in quotes", |item| item.as_str().map(str::to_owned))
     }
 
-    /// Text that is not empty.
+    /// Returns a text that is not empty.
     pub fn word(&self, key: &str) -> Option<At<String>> {
         self.string(key).filter(|text| {
             if text.trim().is_empty() {
@@ -107,12 +104,11 @@ impl<'d> Table<'d> {
         })
     }
 
-    /// True or false.
     pub fn bool(&self, key: &str) -> Option<At<bool>> {
         self.typed(key, "true or false", Item::as_bool)
     }
 
-    /// A whole number within bounds.
+    /// Returns a whole number within bounds.
     pub fn integer(&self, key: &str, bounds: RangeInclusive<i64>) -> Option<At<i64>> {
         let number = self.typed(key, "a whole number", Item::as_integer)?;
         if bounds.contains(&number.value) {
@@ -123,13 +119,13 @@ impl<'d> Table<'d> {
         None
     }
 
-    /// A TCP or UDP port.
+    /// Returns a TCP or UDP port.
     pub fn port(&self, key: &str) -> Option<At<u16>> {
         let number = self.integer(key, 1..=65_535)?;
         u16::try_from(number.value).ok().map(|port| number.with(port))
     }
 
-    /// A duration within bounds, such as `"30s"`.
+    /// Returns a duration within bounds, such as `"30s"`.
     pub fn duration(&self, key: &str, bounds: RangeInclusive<Duration>) -> Option<At<Duration>> {
         let text = self.string(key)?;
         let hint = "write a whole number and a unit: \"30s\", \"15m\", \"1h\", \"7d\"";
@@ -145,17 +141,16 @@ impl<'d> Table<'d> {
         None
     }
 
-    /// Anything that parses from text. An error that reads "what is wrong; what to do" becomes message and hint.
+    /// Parses a text. Errors of the form `message; hint` are split.
     pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Option<At<T>> {
         self.convert(self.string(key)?)
     }
 
-    /// An IPv4 address.
     pub fn ipv4(&self, key: &str) -> Option<At<Ipv4Addr>> {
         self.address(self.string(key)?)
     }
 
-    /// One of a few words.
+    /// Returns the value of one of several keywords.
     pub fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<At<T>> {
         let text = self.string(key)?;
         let known = words.iter().find(|(word, _)| *word == text.value);
@@ -166,7 +161,7 @@ impl<'d> Table<'d> {
         known.map(|(_, value)| text.with(*value))
     }
 
-    /// A path, relative to the folder of the file.
+    /// Returns a path, resolved relative to the folder of the file.
     pub fn path(&self, key: &str) -> Option<At<PathBuf>> {
         let text = self.word(key)?;
         if text.contains('\0') {
@@ -177,7 +172,7 @@ impl<'d> Table<'d> {
         Some(text.with(path))
     }
 
-    /// A list of texts; absent is empty. Elements of another type are faults and left out.
+    /// Returns a list of texts; empty if absent. Elements of another type are faults.
     pub fn strings(&self, key: &str) -> Vec<At<String>> {
         let place = self.place(key);
         let Some(array) = self.item(key).and_then(|item| {
@@ -204,17 +199,16 @@ impl<'d> Table<'d> {
         out
     }
 
-    /// A list of things that parse from text.
+    /// Parses a list of texts.
     pub fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Vec<At<T>> {
         self.strings(key).into_iter().filter_map(|text| self.convert(text)).collect()
     }
 
-    /// A list of IPv4 addresses.
     pub fn ipv4s(&self, key: &str) -> Vec<At<Ipv4Addr>> {
         self.strings(key).into_iter().filter_map(|text| self.address(text)).collect()
     }
 
-    /// A table inside this one.
+    /// Returns a table inside this one.
     pub fn table(&self, key: &str) -> Option<Table<'d>> {
         let item = self.item(key)?;
         let table = item.as_table_like();
@@ -225,7 +219,7 @@ impl<'d> Table<'d> {
         table.map(|table| self.inner(key, table))
     }
 
-    /// Each `[[key]]`.
+    /// Returns each `[[key]]`.
     pub fn tables(&self, key: &str) -> Vec<Table<'d>> {
         let Some(item) = self.item(key) else { return Vec::new() };
         let place = self.place(key);
@@ -248,7 +242,7 @@ impl<'d> Table<'d> {
         tables.collect()
     }
 
-    /// Every table in this one, by name: for sections whose keys are names, such as `[profiles]`.
+    /// Returns all tables in a table whose keys are names, such as `[profiles]`.
     pub fn entries(&self) -> Vec<NamedTable<'d>> {
         let keys: Vec<String> = self.toml.iter().map(|(key, _)| key.to_owned()).collect();
         let entry = |key: String| {
@@ -258,12 +252,12 @@ impl<'d> Table<'d> {
         keys.into_iter().filter_map(entry).collect()
     }
 
-    /// Every key of this table with its place, for sections whose keys are names or paths and whose values are no tables.
+    /// Returns all keys of a table whose keys are names or paths and whose values are not tables.
     pub fn keys(&self) -> Vec<At<String>> {
         self.toml.iter().map(|(key, _)| self.place(key).with(key.to_owned())).collect()
     }
 
-    /// A value of a variable: true or false, a whole number, a text, or a list of texts.
+    /// Returns the value of a variable: true or false, a whole number, a text, or a list of texts.
     pub fn variable(&self, key: &str) -> Option<At<VarValue>> {
         if self.item(key).is_some_and(Item::is_array) {
             let (place, texts) = (self.place(key), self.strings(key));
@@ -293,15 +287,15 @@ impl<'d> Table<'d> {
     }
 
     fn item(&self, key: &str) -> Option<&'d Item> {
-        self.asked.borrow_mut().insert(key.to_owned());
+        self.read_keys.borrow_mut().insert(key.to_owned());
         self.toml.get(key).filter(|item| !item.is_none())
     }
 
-    fn typed<T>(&self, key: &str, wanted: &str, get: impl Fn(&Item) -> Option<T>) -> Option<At<T>> {
+    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&Item) -> Option<T>) -> Option<At<T>> {
         let item = self.item(key)?;
         let value = get(item);
         if value.is_none() {
-            self.wrong(key, item.type_name(), wanted);
+            self.wrong(key, item.type_name(), expected);
         }
         value.map(|value| self.place(key).with(value))
     }
@@ -327,17 +321,17 @@ impl<'d> Table<'d> {
         address.map(|address| text.with(address))
     }
 
-    fn wrong(&self, key: &str, found: &str, wanted: &str) {
-        self.wrong_at(&self.place(key), found, wanted);
+    fn wrong(&self, key: &str, found: &str, expected: &str) {
+        self.wrong_at(&self.place(key), found, expected);
     }
 
-    fn wrong_at(&self, at: &At<()>, found: &str, wanted: &str) {
+    fn wrong_at(&self, at: &At<()>, found: &str, expected: &str) {
         let article = if found.starts_with(['a', 'i']) { "an" } else { "a" };
-        self.document.fault(at, format!("is {article} {found}"), format!("write {wanted}"));
+        self.document.fault(at, format!("is {article} {found}"), format!("write {expected}"));
     }
 }
 
-/// What a fault quotes of a text that people wrote.
+/// Shortens a text for an error message and replaces control characters.
 pub fn brief(text: &str) -> String {
     const MAX_QUOTE: usize = 60;
     let short: String = text.chars().take(MAX_QUOTE).map(|c| if c.is_control() { '?' } else { c }).collect();

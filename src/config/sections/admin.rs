@@ -7,9 +7,9 @@ use crate::{
 };
 use std::{net::Ipv4Addr, path::PathBuf};
 
-/// Beside the agent plane's.
+/// The default port of the agent API plus one.
 const DEFAULT_PORT: u16 = 8444;
-/// Longest name of a user, as Linux has it.
+/// Maximum length of a Linux user name.
 const MAX_USER: usize = 32;
 
 /// Reads `[admin]`.
@@ -30,7 +30,7 @@ pub(crate) fn default_socket() -> PathBuf {
     "/run/meshd/admin.sock".into()
 }
 
-/// Reads `[admin].socket` alone. Whatever else stands there is a fault for it: it is for a file that has faults.
+/// Reads only `[admin].socket`, for a file that may have faults elsewhere.
 pub(crate) fn socket(document: &Document, root: &Table<'_>) -> Option<PathBuf> {
     match root.table("admin") {
         Some(admin) => socket_of(document, &admin),
@@ -44,7 +44,7 @@ fn socket_of(document: &Document, admin: &Table<'_>) -> Option<PathBuf> {
         && socket.as_os_str().len() > check::MAX_SOCKET_PATH
     {
         let length = socket.as_os_str().len();
-        let hint = format!("a Unix socket takes {} bytes; put it higher up", check::MAX_SOCKET_PATH);
+        let hint = format!("a Unix socket takes {} bytes; use a shorter path", check::MAX_SOCKET_PATH);
         document.fault(socket, format!("a path of {length} bytes"), hint);
     }
     or(admin, "socket", socket, default_socket())
@@ -56,7 +56,7 @@ fn https(document: &Document, https: &Table<'_>, taken: &[(&str, u16)]) -> Optio
     if let Some(address) = &address
         && (address.is_multicast() || address.is_broadcast())
     {
-        document.fault(address, format!("`{}` is no machine's address", address.value), hint);
+        document.fault(address, format!("`{}` is not a host address", address.value), hint);
     }
     let port = or(https, "port", https.port("port"), DEFAULT_PORT);
     if let Some((section, port)) = taken.iter().find(|(_, taken)| port == Some(*taken)) {
@@ -67,17 +67,16 @@ fn https(document: &Document, https: &Table<'_>, taken: &[(&str, u16)]) -> Optio
     if let (Some(address), Some(false)) = (&address, boot_network)
         && address.value == Ipv4Addr::UNSPECIFIED
     {
-        let hint = "write one address that is not on a boot network, or boot_network = true if that is meant";
-        document.fault(address, "0.0.0.0 is the boot networks too", hint);
+        let hint = "write one address that is not on a boot network, or boot_network = true to permit this";
+        document.fault(address, "0.0.0.0 includes the boot networks", hint);
     }
     let (certificate, key) = (https.path("certificate"), https.path("key"));
-    for (there, missing) in [(&certificate, "key"), (&key, "certificate")] {
-        if there.is_some() && !https.has(missing) {
-            https.fault(missing, "is required", "name certificate and key, or neither: meshd makes its own then");
+    for (file, missing) in [(&certificate, "key"), (&key, "certificate")] {
+        if file.is_some() && !https.has(missing) {
+            https.fault(missing, "is required", "name certificate and key, or neither: meshd then generates its own");
         }
     }
-    let faulty = |key: &str, found: bool| https.has(key) && !found;
-    if faulty("certificate", certificate.is_some()) || faulty("key", key.is_some()) {
+    if https.has("certificate") != certificate.is_some() || https.has("key") != key.is_some() {
         return None;
     }
     let files = certificate.zip(key).map(|(certificate, key)| (certificate.value, key.value));
@@ -96,7 +95,7 @@ pub(crate) fn process(document: &Document, root: &Table<'_>) -> Option<Process> 
     if let Some(user) = &user {
         let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
         if user.len() > MAX_USER || !user.bytes().all(plain) || user.starts_with('-') {
-            document.fault(user, format!("`{}` is no user's name", user.value), "write one of /etc/passwd");
+            document.fault(user, format!("`{}` is not a user name", user.value), "write a user of /etc/passwd");
             return None;
         }
     }

@@ -1,7 +1,7 @@
-//! `[dhcp]` and the same keys of `[[segment]]`: DHCP mode, pools and lease options.
+//! `[dhcp]` and the same keys of `[[segment]]`: DHCP mode, subnets and lease options.
 
 use crate::{
-    DhcpMode, InterfaceNetwork, Pool, check, interfaces,
+    DhcpMode, InterfaceNetwork, Subnet, check, interfaces,
     parse::or,
     reader::{At, Document, Table},
 };
@@ -9,46 +9,43 @@ use std::{net::Ipv4Addr, ops::RangeInclusive, time::Duration};
 
 /// Bounds of `[dhcp].lease`.
 const LEASE: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(30 * 86_400);
-/// Most addresses of one pool: a /16.
+/// Maximum size of a pool: a /16.
 const MAX_POOL: u32 = 65_536;
-/// Prefixes that a network of a rack can have.
+/// Permitted prefix lengths.
 const PREFIX: RangeInclusive<u8> = 8..=30;
-/// The prefix where neither the file nor an interface of this machine says another.
+/// Prefix length if neither the file nor an interface defines one.
 const DEFAULT_PREFIX: u8 = 24;
-/// Most DNS or NTP servers in a lease.
+/// Maximum number of DNS and of NTP servers in a lease.
 const MAX_SERVERS: usize = 8;
 
-/// First and last address of a range, in its order.
+/// First and last address.
 type Range = (Ipv4Addr, Ipv4Addr);
 
-/// Who else has an address on the network of a range.
+/// Other addresses and networks of a segment.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Neighbours<'a> {
-    /// meshd; on a segment behind a relay it need not be on the network.
+    /// Address of meshd; behind a relay it may be outside the subnet.
     pub(crate) server: Option<&'a At<Ipv4Addr>>,
-    /// The relay, on a segment behind one.
     pub(crate) relay: Option<&'a At<Ipv4Addr>>,
-    /// The interface by which the segment is heard.
     pub(crate) interface: Option<&'a str>,
-    /// Networks of interfaces of this machine.
+    /// Networks of all interfaces.
     pub(crate) networks: &'a [InterfaceNetwork],
 }
 
 impl Neighbours<'_> {
-    /// The prefix of the network of the interface, where that holds this address.
+    /// Returns the prefix length of the interface network that contains the address.
     fn prefix(&self, address: Ipv4Addr) -> Option<u8> {
         let prefix = interfaces::prefix_of(self.networks, self.interface?, address)?;
         PREFIX.contains(&prefix).then_some(prefix)
     }
 }
 
-/// Reads `[dhcp]`, or the same keys of a `[[segment]]`: the mode, and the pool if a range is written. In the modes that need
-/// none it is checked all the same, so that the mode can be changed by one word.
+/// Reads mode and subnet from `[dhcp]` or `[[segment]]`. A subnet is also checked in modes that do not use it.
 pub(crate) fn read(
     document: &Document,
     dhcp: &Table<'_>,
     neighbours: Neighbours<'_>,
-) -> (Option<DhcpMode>, Option<At<Pool>>) {
+) -> (Option<DhcpMode>, Option<At<Subnet>>) {
     let words = [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy), ("off", DhcpMode::Off)];
     let mode = or(dhcp, "mode", dhcp.choice("mode", &words), DhcpMode::Authoritative);
     let range = dhcp.string("range").and_then(|text| range(document, text));
@@ -70,8 +67,8 @@ pub(crate) fn read(
     if let (Some(range), Some(prefix)) = (&range, prefix) {
         subnet(document, range, prefix, neighbours, router.as_ref());
     }
-    let pool = range.zip(prefix).zip(lease).map(|((range, prefix_len), lease)| {
-        range.map(|(first, last)| Pool {
+    let subnet = range.zip(prefix).zip(lease).map(|((range, prefix_len), lease)| {
+        range.map(|(first, last)| Subnet {
             first,
             last,
             prefix_len,
@@ -82,7 +79,7 @@ pub(crate) fn read(
             domain: domain.map(|domain| domain.value),
         })
     });
-    (mode, pool)
+    (mode, subnet)
 }
 
 fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
@@ -93,12 +90,12 @@ fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
     servers.into_iter().map(|server| server.value).collect()
 }
 
-/// A range of addresses, as `[dhcp]` and `[[vms.pool]]` write it.
+/// Parses a range of addresses: `10.77.0.100-10.77.0.200`.
 pub(crate) fn range(document: &Document, text: At<String>) -> Option<At<Range>> {
     let parts = text.split_once('-').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
     let Some((Ok(first), Ok(last))) = parts else {
         let message = format!("`{}` is not a range of addresses", crate::reader::brief(&text));
-        document.fault(&text, message, "write the first and the last one: \"10.77.0.100-10.77.0.200\"");
+        document.fault(&text, message, "write the first and the last address: \"10.77.0.100-10.77.0.200\"");
         return None;
     };
     let (low, high): (u32, u32) = (Ipv4Addr::into(first), Ipv4Addr::into(last));
@@ -125,7 +122,7 @@ fn prefix(document: &Document, dhcp: &Table<'_>, default: u8) -> Option<u8> {
     u8::try_from(length).ok()
 }
 
-/// What holds between the range, its subnet, the server and the router.
+/// Checks that range, server, relay and router fit into one subnet.
 fn subnet(
     document: &Document,
     range: &At<Range>,

@@ -2,7 +2,7 @@
 
 use super::segment::Segments;
 use crate::{
-    Enroll, EnrollPolicy, EnrollRule, Facts, Identity, MacPrefix,
+    Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix,
     fault::suggest,
     parse::or,
     reader::{At, Document, Table},
@@ -16,31 +16,35 @@ use std::{
 
 /// Bounds of `[enroll].token_ttl`; a boot takes minutes.
 const TOKEN_TTL: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(24 * 3600);
-/// Most rules of a site; each unknown machine is compared with all of them.
+/// Each unknown machine is compared with all rules.
 const MAX_RULES: usize = 1024;
-/// What a rule may ask for.
+/// Keys of the criteria.
 const KEYS: [&str; 7] = ["serials", "uuids", "nodes", "manufacturer", "product", "mac_prefixes", "segments"];
 
-/// What rules name; `profiles` is `None` where those have faults themselves.
+/// Names that rules refer to; `profiles` is `None` if profiles have faults.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) segments: &'a Segments,
     pub(crate) profiles: Option<&'a [ProfileName]>,
 }
 
-/// `[identity]`.
+/// Reads `[identity]`.
 pub(crate) fn identity(root: &Table<'_>) -> Option<Identity> {
     let Some(table) = root.table("identity") else { return (!root.has("identity")).then(Identity::default) };
     let mut lines: BTreeMap<SystemUuid, usize> = BTreeMap::new();
     for uuid in table.list::<SystemUuid>("deny_uuids") {
         if let Some(line) = lines.insert(uuid.value, uuid.line) {
-            table.fault_at(&uuid, format!("`{}` stands on line {line} already", uuid.value), "remove one of the two");
+            table.fault_at(
+                &uuid,
+                format!("`{}` is listed on line {line} already", uuid.value),
+                "remove one of the two",
+            );
         }
     }
     Some(Identity { deny: lines.into_keys().collect::<DenyList>() })
 }
 
-/// `[enroll]`, with its rules.
+/// Reads `[enroll]` with its rules.
 pub(crate) fn read(document: &Document, root: &Table<'_>, known: Known<'_>) -> Option<Enroll> {
     let default = Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(15 * 60), rules: Vec::new() };
     let Some(enroll) = root.table("enroll") else { return (!root.has("enroll")).then_some(default) };
@@ -67,14 +71,18 @@ fn rule(
     known: Known<'_>,
     names: &mut BTreeMap<RuleName, usize>,
 ) -> Option<EnrollRule> {
-    let hint = "write name = \"rack-a\": events and the audit log say by which rule a machine was let in";
+    let hint = "write name = \"rack-a\": events and the audit log name the rule that approved a machine";
     let name = table.required("name", table.parsed::<RuleName>("name"), hint);
     if let Some(name) = &name
         && let Some(line) = names.insert(name.value.clone(), name.line)
     {
-        document.fault(name, format!("the rule on line {line} is called `{}` too", name.value), "rename one of them");
+        document.fault(
+            name,
+            format!("the rule on line {line} has the name `{}` too", name.value),
+            "rename one of them",
+        );
     }
-    let facts = Facts {
+    let criteria = EnrollCriteria {
         serials: words(table, "serials"),
         uuids: set(table, "uuids"),
         nodes: set::<NodeId>(table, "nodes"),
@@ -84,17 +92,18 @@ fn rule(
         segments: on_segments(document, table, known.segments),
     };
     let profile = profile(document, table, known.profiles);
-    // A list that is empty names no machine; most often something was to be written into it.
+    // An empty list matches no machine.
     for key in ["serials", "uuids", "nodes", "mac_prefixes", "segments"] {
         if table.has(key) && table.strings(key).is_empty() {
-            table.fault(key, "is empty, so no machine fits", "list something, or remove the key");
+            table.fault(key, "is empty, so no machine matches", "list values, or remove the key");
         }
     }
     if KEYS.iter().all(|fact| !table.has(fact)) {
-        let hint = format!("ask for at least one of {}; every machine is let in by policy = \"auto\"", KEYS.join(", "));
-        document.fault(&table.here(), "would let every machine in", hint);
+        let hint =
+            format!("write at least one of {}; to approve every machine, write policy = \"auto\"", KEYS.join(", "));
+        document.fault(&table.here(), "would approve every machine", hint);
     }
-    Some(EnrollRule { name: name?.value, facts, profile })
+    Some(EnrollRule { name: name?.value, criteria, profile })
 }
 
 fn profile(document: &Document, table: &Table<'_>, known: Option<&[ProfileName]>) -> Option<ProfileName> {
@@ -110,14 +119,14 @@ fn set<T: std::str::FromStr<Err: std::fmt::Display> + Ord>(table: &Table<'_>, ke
     table.list::<T>(key).into_iter().map(|at| at.value).collect()
 }
 
-/// Texts as they are compared: trimmed, in lower case. What firmware leaves in place of a serial number is nobody's.
+/// Reads serial numbers, trimmed and in lower case; rejects placeholders of firmware.
 fn words(table: &Table<'_>, key: &str) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     for text in table.strings(key) {
         let word = tidy(&text);
         if is_filler(&word) {
-            let message = format!("`{}` is what firmware says when nobody gave a serial number", text.value);
-            table.fault_at(&text, message, "many machines say so; ask for something else");
+            let message = format!("`{}` is a placeholder of firmware, not a serial number", text.value);
+            table.fault_at(&text, message, "many machines have it; use another criterion");
         }
         words.insert(word);
     }
@@ -128,7 +137,7 @@ fn tidy(text: &str) -> String {
     text.trim().to_lowercase()
 }
 
-/// Segments by the names that logs and metrics give them. meshd knows where a machine is by its address.
+/// Reads segment names as in logs and metrics. meshd determines the segment of a machine from its address.
 fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> BTreeSet<String> {
     let listed: Vec<At<String>> = table.strings("segments");
     let Some(known) = segments.names() else { return BTreeSet::new() };
@@ -139,8 +148,9 @@ fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> B
                 document.fault(segment, format!("there is no segment `{}`", segment.value), hint);
             }
             Some((_, leases)) if !leases && known.len() > 1 => {
-                let message = format!("meshd leases no addresses on {}, so it cannot tell who is there", segment.value);
-                document.fault(segment, message, "ask for something else, or make it authoritative");
+                let message =
+                    format!("meshd leases no addresses on {}, so it cannot identify machines there", segment.value);
+                document.fault(segment, message, "use another criterion, or make the segment authoritative");
             }
             Some(_) => {}
         }

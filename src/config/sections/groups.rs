@@ -9,27 +9,24 @@ use crate::{
 use meshd_types::{GroupName, NodeId, OverlayName};
 use std::collections::BTreeMap;
 
-/// Most groups of a site.
 const MAX_GROUPS: usize = 1024;
-/// Most nodes of one group.
 const MAX_MEMBERS: usize = 16_384;
-/// Most overlays of one group.
 const MAX_OVERLAYS: usize = 64;
 
-/// Reads them in the order of the file; records what is wrong with each.
+/// Reads all groups in the order of the file.
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> {
     let Some(table) = root.table("groups") else { return (!root.has("groups")).then(Vec::new) };
     let entries = table.entries();
     if entries.len() > MAX_GROUPS {
         document.fault(&table.here(), format!("{} groups", entries.len()), format!("at most {MAX_GROUPS}"));
     }
-    entries.into_iter().map(|entry| one(document, entry)).collect::<Vec<_>>().into_iter().collect()
+    entries.into_iter().map(|entry| group(document, entry)).collect::<Vec<_>>().into_iter().collect()
 }
 
-fn one(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<Group> {
+fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<Group> {
     let parsed = name.parse::<GroupName>().map_err(|error| check::fault(document, &name, &error));
     if table.has("profile") {
-        // Asked for, so that it is not reported as unknown too.
+        // Read it, so that it is not reported as unknown too.
         drop(table.string("profile"));
         let hint = "give its nodes a profile with `meshd node assign-profile NODE PROFILE`";
         table.fault("profile", "a group has no profile", hint);
@@ -58,8 +55,8 @@ fn one(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Optio
                 overlays.push(name.clone());
             }
             Edit::Remove(name) => {
-                let message = format!("takes `{name}` away, and a group inherits nothing");
-                document.fault(&overlay, message, "take it out of the profile of its nodes");
+                let message = format!("removes `{name}`, but a group inherits nothing");
+                document.fault(&overlay, message, "remove it from the profile of its nodes");
             }
         }
     }

@@ -7,11 +7,11 @@ use crate::{
 };
 use std::net::Ipv4Addr;
 
-/// What most sites take: 9100 to 9999 is where exporters live.
+/// Prometheus exporters conventionally use ports 9100 to 9999.
 const DEFAULT_PORT: u16 = 9109;
 
-/// Reads `[metrics]`. `Some(None)` without it; `None` when it has a fault. The ports of the boot and agent planes are open to
-/// every machine; what is told here is not for them.
+/// Reads `[metrics]`: `Some(None)` if absent, `None` on a fault. The ports of boot and agent API are open to every machine, so metrics have
+/// another port.
 pub(crate) fn read(document: &Document, root: &Table<'_>, taken: &[(&str, u16)]) -> Option<Option<MetricsListener>> {
     let Some(metrics) = root.table("metrics") else { return (!root.has("metrics")).then_some(None) };
     let address = metrics.ipv4("address");
@@ -19,7 +19,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, taken: &[(&str, u16)])
         && (address.is_multicast() || address.is_broadcast())
     {
         let hint = "write an address of this machine, such as 127.0.0.1";
-        document.fault(address, format!("`{}` is no machine's address", address.value), hint);
+        document.fault(address, format!("`{}` is not a host address", address.value), hint);
         return None;
     }
     let address = or(&metrics, "address", address, Ipv4Addr::LOCALHOST);

@@ -1,50 +1,89 @@
-//! `[[reservation]]`: fixed addresses of machines.
+//! `[[reservation]]`: fixed addresses and names of machines.
 
 use super::segment::Segments;
 use crate::{
-    Owner, Pool, Reservation, check,
+    Owner, Reservation, Subnet, check,
     reader::{At, Document, Table},
 };
-use meshd_types::{MacAddr, NodeId};
+use meshd_types::{MacAddr, NodeId, is_host_name};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
-/// Most reservations of a site.
 const MAX_RESERVATIONS: usize = 16_384;
 
-/// Reads all; records what is wrong with each, and between them and the segments.
-pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -> Option<Vec<Reservation>> {
+/// Addresses and names that are reserved.
+type Reserved = (Vec<Reservation>, BTreeMap<Owner, String>);
+
+/// Parses all reservations. Records faults of each, and conflicts between reservations and with segments.
+pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -> Option<Reserved> {
     let tables = root.tables("reservation");
     if tables.len() > MAX_RESERVATIONS {
         root.fault("reservation", format!("{} reservations", tables.len()), format!("at most {MAX_RESERVATIONS}"));
         return None;
     }
-    let pools = segments.pools();
-    let (mut addresses, mut owners) = (BTreeMap::new(), BTreeMap::new());
+    let subnets = segments.subnets();
+    let (mut addresses, mut owners, mut names) = (BTreeMap::new(), BTreeMap::new(), Names::default());
     let read = |table: &Table<'_>| {
-        let (owner, address) = (owner(document, table), address(document, table, segments, pools.as_deref()));
-        let name = table.string("name");
-        if let Some(name) = &name
-            && let Err(error) = check::name(name)
-        {
-            check::fault(document, name, &error);
-        }
+        let (owner, name) = (owner(document, table), name(document, table));
+        let address = address(document, table, segments, subnets.as_deref());
         if let Some(address) = &address
             && let Some(line) = addresses.insert(address.value, address.line)
         {
             let message = format!("{} is reserved on line {line} already", address.value);
-            document.fault(address, message, "an address is one machine's");
+            document.fault(address, message, "reserve another address");
         }
-        let (owner, address) = (owner?, address?);
+        let owner = owner?;
+        if let Some(name) = name {
+            names.insert(document, &owner, name);
+        }
+        let Some(address) = address else { return (!table.has("address")).then_some(None) };
         // One machine may have an address in each network that it is moved between.
-        let network = pools.iter().flatten().position(|pool| pool.is_on_network(address.value));
+        let network = subnets.iter().flatten().position(|subnet| subnet.is_on_network(address.value));
         if let Some(network) = network
             && let Some(line) = owners.insert((owner.value, network), owner.line)
         {
             document.fault(&owner, format!("line {line} reserves an address of this network for it"), "remove one");
         }
-        Some(Reservation { owner: owner.value, address: address.value, name: name.map(|name| name.value) })
+        Some(Some(Reservation { owner: owner.value, address: address.value }))
     };
-    tables.iter().map(read).collect::<Vec<_>>().into_iter().collect()
+    let read: Option<Vec<_>> = tables.iter().map(read).collect::<Vec<_>>().into_iter().collect();
+    let names = names.of_owner.into_iter().map(|(owner, name)| (owner, name.value)).collect();
+    Some((read?.into_iter().flatten().collect(), names))
+}
+
+/// Names of nodes that are already reserved.
+#[derive(Default)]
+struct Names {
+    of_owner: BTreeMap<Owner, At<String>>,
+    owners: BTreeMap<String, Owner>,
+}
+
+impl Names {
+    /// Adds a name. A machine with several addresses may have its name in each reservation.
+    fn insert(&mut self, document: &Document, owner: &At<Owner>, name: At<String>) {
+        let other = self.owners.get(&name.value).filter(|other| **other != owner.value);
+        if let Some(line) = other.and_then(|other| Some(self.of_owner.get(other)?.line)) {
+            let message = format!("`{}` is the name of another machine, line {line}", name.value);
+            return document.fault(&name, message, "use another name");
+        }
+        match self.of_owner.get(&owner.value).filter(|first| first.value != name.value) {
+            Some(At { value, line, .. }) => {
+                document.fault(&name, format!("line {line} names this machine `{value}`"), "remove one of the names");
+            }
+            None => {
+                self.owners.insert(name.value.clone(), owner.value);
+                self.of_owner.entry(owner.value).or_insert(name);
+            }
+        }
+    }
+}
+
+/// Parses the name. Earlier versions also accepted names that no node can have; those remain valid and have no effect.
+fn name(document: &Document, table: &Table<'_>) -> Option<At<String>> {
+    let name = table.string("name")?;
+    if let Err(error) = check::name(&name) {
+        check::fault(document, &name, &error);
+    }
+    is_host_name(&name).then_some(name)
 }
 
 fn owner(document: &Document, table: &Table<'_>) -> Option<At<Owner>> {
@@ -52,14 +91,14 @@ fn owner(document: &Document, table: &Table<'_>) -> Option<At<Owner>> {
     let node = table.parsed::<NodeId>("node").map(|node| node.map(Owner::Node));
     let hint = "write mac = \"52:54:00:00:00:01\", or node = the node ID that `meshd node list` shows";
     match (table.has("mac"), table.has("node")) {
-        (true, true) => table.fault("node", "stands beside a MAC address", "keep one of the two"),
-        (false, false) => document.fault(&table.here(), "says not for which machine", hint),
+        (true, true) => table.fault("node", "conflicts with a MAC address", "keep one of the two"),
+        (false, false) => document.fault(&table.here(), "has no owner", hint),
         _ => {}
     }
     if let Some(At { value: Owner::Mac(address), .. }) = &mac
         && address.is_multicast()
     {
-        table.fault("mac", format!("`{address}` is a group's address"), hint);
+        table.fault("mac", format!("`{address}` is a multicast address"), hint);
     }
     mac.or(node)
 }
@@ -68,18 +107,22 @@ fn address(
     document: &Document,
     table: &Table<'_>,
     segments: &Segments,
-    pools: Option<&[&Pool]>,
+    subnets: Option<&[&Subnet]>,
 ) -> Option<At<Ipv4Addr>> {
-    let address = table.required("address", table.ipv4("address"), "write address = \"10.77.0.20\"")?;
+    let address = table.ipv4("address");
+    if address.is_none() && !table.has("address") && !table.has("name") {
+        document.fault(&table.here(), "reserves neither an address nor a name", "write address = \"10.77.0.20\"");
+    }
+    let address = address?;
     if let Some(owner) = segments.owner_of(address.value) {
         document.fault(&address, format!("{} is the address of {owner}", address.value), "write another one");
     }
-    match pools.map(|pools| pools.iter().find(|pool| pool.is_on_network(address.value))) {
+    match subnets.map(|subnets| subnets.iter().find(|subnet| subnet.is_on_network(address.value))) {
         Some(None) => {
             let message = format!("{} is in the network of no segment that leases addresses", address.value);
             document.fault(&address, message, "write an address of the network of a range");
         }
-        Some(Some(pool)) if [pool.network(), pool.broadcast()].contains(&address.value) => {
+        Some(Some(subnet)) if [subnet.network(), subnet.broadcast()].contains(&address.value) => {
             let message = format!("{} is the network or the broadcast address of its network", address.value);
             document.fault(&address, message, "write another one");
         }

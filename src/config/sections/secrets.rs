@@ -7,10 +7,9 @@ use crate::{
 use meshd_types::VarName;
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// Most secrets of a site.
 const MAX_SECRETS: usize = 256;
 
-/// Reads `[secrets]`: `name = { file = "/path" }`. Nothing is opened here.
+/// Reads `[secrets]`: `name = { file = "/path" }`. Files are not opened.
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, PathBuf> {
     let mut secrets = BTreeMap::new();
     let entries = root.table("secrets").map(|table| table.entries()).unwrap_or_default();
@@ -18,7 +17,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, P
         root.fault("secrets", format!("more than {MAX_SECRETS} secrets"), "remove those that no overlay uses");
     }
     for entry in entries {
-        let file = entry.table.required("file", entry.table.path("file"), "say where it lies: { file = \"/path\" }");
+        let file = entry.table.required("file", entry.table.path("file"), "write its file: { file = \"/path\" }");
         match entry.name.parse::<VarName>() {
             Ok(name) => drop(file.map(|file| secrets.insert(name, file.value))),
             Err(error) => check::fault(document, &entry.name, &error),

@@ -2,30 +2,30 @@
 
 use super::dhcp::{self, Neighbours};
 use crate::{
-    DhcpMode, InterfaceNetwork, Link, Pool, Segment, check,
+    DhcpMode, InterfaceNetwork, Link, Segment, Subnet, check,
     parse::checked,
     reader::{At, Document, Table},
 };
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
 
-/// Most segments of a site. Each interface among them has its own sockets.
+/// Each interface has its own sockets.
 const MAX_SEGMENTS: usize = 256;
-/// Most Ethernet addresses of one relay: two of redundant relays, two of the routers beside them, and some.
+/// Redundant relays and routers need about four Ethernet addresses.
 const MAX_RELAY_MACS: usize = 16;
 
-/// All segments as they were written, with the places that rules between sections need.
+/// All segments with their positions, for checks between sections.
 pub(crate) struct Segments(Vec<WrittenSegment>);
 
 struct WrittenSegment {
     link: Option<At<Link>>,
     mode: Option<DhcpMode>,
-    /// Written, though the mode may not need it.
-    pool: Option<At<Pool>>,
+    /// Present even if the mode does not use it.
+    subnet: Option<At<Subnet>>,
     segment: Option<Segment>,
 }
 
-/// Reads all segments on a machine with these networks; records what is wrong with each, and between them.
+/// Reads all segments. `networks`: networks of the interfaces.
 pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Segments {
     let tables = root.tables("segment");
     if tables.len() > MAX_SEGMENTS {
@@ -43,7 +43,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceN
     segments
 }
 
-/// `[net]` + `[dhcp]`.
+/// Reads `[net]` and `[dhcp]`.
 fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> WrittenSegment {
     let net = root.required("net", root.table("net"), "say where machines boot: [net] interface = \"br0\"");
     let address = net.as_ref().and_then(|net| machine_address(document, net, "address"));
@@ -52,7 +52,7 @@ fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) 
         net.required("interface", net.string("interface"), hint)
     });
     let hint = "say who leases addresses: [dhcp] mode = \"authoritative\" | \"proxy\" | \"off\"";
-    let (mode, pool) = match root.required("dhcp", root.table("dhcp"), hint) {
+    let (mode, subnet) = match root.required("dhcp", root.table("dhcp"), hint) {
         Some(table) => {
             let interface = name.as_ref().map(|name| name.value.as_str());
             dhcp::read(document, &table, Neighbours { server: address.as_ref(), relay: None, interface, networks })
@@ -60,17 +60,17 @@ fn simple(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) 
         None => (None, None),
     };
     let interface = name.and_then(|name| interface(document, name));
-    WrittenSegment::new(interface, address, mode, pool)
+    WrittenSegment::new(interface, address, mode, subnet)
 }
 
-/// One `[[segment]]`.
+/// Reads one `[[segment]]`.
 fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]) -> WrittenSegment {
     let name = table.string("interface");
     let relay = machine_address(document, table, "relay");
     match (table.has("interface"), table.has("relay")) {
         (true, true) => {
-            let hint = "a segment is heard by one of them: remove the other";
-            table.fault("relay", "stands beside an interface", hint);
+            let hint = "a segment has an interface or a relay: remove one";
+            table.fault("relay", "conflicts with an interface", hint);
         }
         (false, false) => {
             let hint = "write interface = \"eth1\", or relay = \"10.88.0.1\" (the relay's address on that network)";
@@ -82,10 +82,10 @@ fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]
     let interface_name = name.as_ref().map(|name| name.value.as_str());
     let neighbours =
         Neighbours { server: address.as_ref(), relay: relay.as_ref(), interface: interface_name, networks };
-    let (mode, pool) = dhcp::read(document, table, neighbours);
+    let (mode, subnet) = dhcp::read(document, table, neighbours);
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);
-    let mut written = WrittenSegment::new(link, address, mode, pool);
+    let mut written = WrittenSegment::new(link, address, mode, subnet);
     let relay_macs = relay_macs(document, table);
     if let Some(segment) = &mut written.segment {
         segment.relay_macs = relay_macs;
@@ -93,7 +93,7 @@ fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]
     written
 }
 
-/// Ethernet addresses that relayed packets come from.
+/// Reads the Ethernet addresses of relayed packets.
 fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
     let written = table.strings("relay_mac");
     if !table.has("relay") && table.has("relay_mac") {
@@ -111,7 +111,7 @@ fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
         let mac = text.value.parse();
         if mac.is_err() {
             let hint = "write the relay's address as `ip neigh` shows it: relay_mac = [\"52:54:00:12:34:56\"]";
-            document.fault(&text, format!("`{}` is no MAC address", text.value), hint);
+            document.fault(&text, format!("`{}` is not a MAC address", text.value), hint);
         }
         mac.ok()
     };
@@ -123,7 +123,7 @@ fn interface(document: &Document, name: At<String>) -> Option<At<Link>> {
     checked(document, name, check::interface).map(|name| place.with(Link::Interface(name)))
 }
 
-/// An address that one machine can have.
+/// Reads a host address.
 fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<At<Ipv4Addr>> {
     let address = table.ipv4(key)?;
     if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
@@ -131,7 +131,7 @@ fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<
             "relay" => "write the address that the relay has on the segment",
             _ => "write an address of this machine on that interface, or remove the key",
         };
-        document.fault(&address, format!("`{}` is no machine's address", address.value), hint);
+        document.fault(&address, format!("`{}` is not a host address", address.value), hint);
         return None;
     }
     Some(address)
@@ -142,19 +142,20 @@ impl WrittenSegment {
         link: Option<At<Link>>,
         address: Option<At<Ipv4Addr>>,
         mode: Option<DhcpMode>,
-        pool: Option<At<Pool>>,
+        subnet: Option<At<Subnet>>,
     ) -> Self {
-        let leased = pool.as_ref().map(|pool| pool.value.clone()).filter(|_| mode == Some(DhcpMode::Authoritative));
+        let leased =
+            subnet.as_ref().map(|subnet| subnet.value.clone()).filter(|_| mode == Some(DhcpMode::Authoritative));
         let sound = mode != Some(DhcpMode::Authoritative) || leased.is_some();
         let address = address.map(|address| address.value);
         let segment = link.as_ref().zip(mode).filter(|_| sound).map(|(link, mode)| Segment {
             link: link.value.clone(),
             address,
             mode,
-            pool: leased,
+            subnet: leased,
             relay_macs: Vec::new(),
         });
-        WrittenSegment { link, mode, pool, segment }
+        WrittenSegment { link, mode, subnet, segment }
     }
 
     fn name(&self) -> String {
@@ -163,18 +164,18 @@ impl WrittenSegment {
 }
 
 impl Segments {
-    /// The segments, if none of them has a fault.
+    /// Returns the segments if none has a fault.
     pub(crate) fn valid(self) -> Option<Vec<Segment>> {
         self.0.into_iter().map(|written| written.segment).collect()
     }
 
-    /// Every pool that is written; `None` if one may be missing because its section has a fault.
-    pub(crate) fn pools(&self) -> Option<Vec<&Pool>> {
+    /// Returns all subnets; `None` if a fault may hide one.
+    pub(crate) fn subnets(&self) -> Option<Vec<&Subnet>> {
         let whole = self.0.iter().all(|written| written.mode.is_some() && written.segment.is_some());
-        whole.then(|| self.0.iter().filter_map(|written| written.pool.as_ref()).map(|pool| &pool.value).collect())
+        whole.then(|| self.0.iter().filter_map(|written| written.subnet.as_ref()).map(|subnet| &subnet.value).collect())
     }
 
-    /// The names of all segments and whether meshd leases addresses there; `None` if one may be missing.
+    /// Returns the names of all segments and whether meshd leases addresses there; `None` if a fault may hide one.
     pub(crate) fn names(&self) -> Option<Vec<(String, bool)>> {
         let name = |written: &WrittenSegment| {
             let segment = written.segment.as_ref()?;
@@ -183,23 +184,23 @@ impl Segments {
         self.0.iter().map(name).collect()
     }
 
-    /// Every address that belongs to meshd, a relay or a router, as far as it is written.
+    /// Returns the addresses of meshd, relays and routers.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (Ipv4Addr, &'static str)> {
         self.0.iter().flat_map(|written| {
             let relay = match written.link.as_ref().map(|link| &link.value) {
                 Some(Link::Relay(relay)) => Some(*relay),
                 _ => None,
             };
-            let told = written.segment.as_ref().and_then(|segment| segment.address);
-            let router = written.pool.as_ref().and_then(|pool| pool.router);
-            let owners = [(relay, "the relay"), (told, "meshd"), (router, "the router")];
+            let server = written.segment.as_ref().and_then(|segment| segment.address);
+            let router = written.subnet.as_ref().and_then(|subnet| subnet.router);
+            let owners = [(relay, "the relay"), (server, "meshd"), (router, "the router")];
             owners.into_iter().filter_map(|(address, owner)| Some((address?, owner)))
         })
     }
 
-    /// Whose of them an address is.
+    /// Returns the owner of an address.
     pub(crate) fn owner_of(&self, address: Ipv4Addr) -> Option<&'static str> {
-        self.owners().find(|(own, _)| *own == address).map(|(_, owner)| owner)
+        self.owners().find(|(owned, _)| *owned == address).map(|(_, owner)| owner)
     }
 
     fn links_differ(&self, document: &Document) {
@@ -213,21 +214,20 @@ impl Segments {
         }
     }
 
-    /// The address alone tells which network a machine is on, so no two segments share one.
+    /// meshd determines the segment of a machine from its address, so networks must not overlap.
     fn networks_differ(&self, document: &Document) {
         for (index, written) in self.0.iter().enumerate() {
-            let Some(pool) = &written.pool else { continue };
+            let Some(subnet) = &written.subnet else { continue };
             for other in &self.0[..index] {
-                let Some(before) = &other.pool else { continue };
-                let (own, theirs) = (pool.network(), before.network());
-                if !before.is_on_network(own) && !pool.is_on_network(theirs) {
+                let Some(before) = &other.subnet else { continue };
+                if !before.is_on_network(subnet.network()) && !subnet.is_on_network(before.network()) {
                     continue;
                 }
-                let overlap = pool.first <= before.last && before.first <= pool.last;
+                let overlap = subnet.first <= before.last && before.first <= subnet.last;
                 let what = if overlap { "overlaps the range" } else { "is in the network" };
                 let message = format!("{what} of {}, line {}", other.name(), before.line);
                 let hint = "segments must not overlap; set netmask if these are narrower";
-                document.fault(pool, message, hint);
+                document.fault(subnet, message, hint);
             }
         }
     }

@@ -6,10 +6,10 @@ use crate::{
 };
 use meshd_types::{VarName, VarValue};
 
-/// Most variables of a profile, of a group or of a node.
+/// Maximum number of variables of a profile, a group or a node.
 pub const MAX_VARS: usize = 256;
 
-/// Reads them in their order; records what is wrong with each.
+/// Reads variables in the order of the file.
 pub(crate) fn read(document: &Document, table: &Table<'_>) -> Vec<(VarName, At<VarValue>)> {
     let Some(vars) = table.table("vars") else { return Vec::new() };
     let keys = vars.keys();

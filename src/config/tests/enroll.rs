@@ -25,30 +25,30 @@ profile = "d"
 fn all_faults_of_rules_come_at_once_each_with_its_line() {
     let faults = read(&format!("{LEAST}{RULES}")).expect_err("full of faults");
     insta::assert_snapshot!(faults.to_string(), @r#"
-    site.toml:14: identity.deny_uuids[1]: `03000200-0400-0500-0006-00070008000a` stands on line 14 already
+    site.toml:14: identity.deny_uuids[1]: `03000200-0400-0500-0006-00070008000a` is listed on line 14 already
       hint: remove one of the two
     site.toml:14: identity.deny_uuids[2]: `x` is not a UUID
       hint: write it as 01020304-0506-0708-090a-0b0c0d0e0f10
-    site.toml:17: enroll.rule[0].serials[1]: `Default String` is what firmware says when nobody gave a serial number
-      hint: many machines say so; ask for something else
-    site.toml:18: enroll.rule[0].mac_prefixes[1]: `5` is not how a MAC address begins
+    site.toml:17: enroll.rule[0].serials[1]: `Default String` is a placeholder of firmware, not a serial number
+      hint: many machines have it; use another criterion
+    site.toml:18: enroll.rule[0].mac_prefixes[1]: `5` is not a MAC address prefix
       hint: write whole octets: "52:54:00"
-    site.toml:18: enroll.rule[0].mac_prefixes[2]: `52:54:00:00:00:00:00` is not how a MAC address begins
+    site.toml:18: enroll.rule[0].mac_prefixes[2]: `52:54:00:00:00:00:00` is not a MAC address prefix
       hint: write whole octets: "52:54:00"
     site.toml:19: enroll.rule[0].segments[0]: there is no segment `br1`
       hint: did you mean `br0`?
     site.toml:20: enroll.rule[0].profile: there is no profile `e`
       hint: did you mean `d`?
-    site.toml:22: enroll.rule[1].name: the rule on line 16 is called `a` too
+    site.toml:22: enroll.rule[1].name: the rule on line 16 has the name `a` too
       hint: rename one of them
-    site.toml:23: enroll.rule[1].serials: is empty, so no machine fits
-      hint: list something, or remove the key
+    site.toml:23: enroll.rule[1].serials: is empty, so no machine matches
+      hint: list values, or remove the key
     site.toml:24: enroll.rule[1].serial: unknown key
       hint: did you mean `serials`?
     site.toml:25: enroll.rule[1].nodes[0]: `nobody` is not a node ID
       hint: it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)
-    site.toml:26: enroll.rule[2]: would let every machine in
-      hint: ask for at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; every machine is let in by policy = "auto"
+    site.toml:26: enroll.rule[2]: would approve every machine
+      hint: write at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; to approve every machine, write policy = "auto"
     site.toml:27: enroll.rule[2].name: `Every one` is not a valid rule name
       hint: use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit
     "#);
@@ -60,8 +60,8 @@ fn rule_holds_what_it_asks_for_as_it_is_compared() {
     let deny = "[identity]\ndeny_uuids = [\"03000200-0400-0500-0006-00070008000a\"]";
     let site = read(&format!("{LEAST}{rule}{deny}")).unwrap_or_else(|faults| panic!("{faults}"));
     let [rule] = site.enroll.rules.as_slice() else { panic!("one rule") };
-    assert_eq!(rule.facts.serials.iter().map(String::as_str).collect::<Vec<_>>(), ["sn-1"]);
-    assert_eq!((rule.facts.manufacturer.as_deref(), rule.facts.product.as_deref()), (Some("acme"), None));
+    assert_eq!(rule.criteria.serials.iter().map(String::as_str).collect::<Vec<_>>(), ["sn-1"]);
+    assert_eq!((rule.criteria.manufacturer.as_deref(), rule.criteria.product.as_deref()), (Some("acme"), None));
     assert_eq!(rule.profile.as_ref().map(|name| name.as_str()), Some("d"));
     assert_eq!(site.identity.deny.len(), 1);
 }

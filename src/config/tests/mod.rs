@@ -89,7 +89,7 @@ fn sample_is_valid_as_it_stands() {
     assert_eq!(overlays, ["base", "agent", "motd"], "a child's overlays come after its parent's");
     assert_eq!(site.default_profile.as_str(), "discovery");
     assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
-    assert_eq!(site.segments[0].pool.as_ref().map(|pool| pool.prefix_len), Some(24));
+    assert_eq!(site.segments[0].subnet.as_ref().map(|subnet| subnet.prefix_len), Some(24));
 }
 
 #[test]
@@ -139,18 +139,18 @@ fn all_faults_of_a_file_come_at_once_each_with_its_line() {
       hint: make offline_after at least 2m
     site.toml:16: segment[0].range: holds 10.88.0.1, the address of the relay
       hint: leave it out
-    site.toml:18: segment[1].relay: stands beside an interface
-      hint: a segment is heard by one of them: remove the other
-    site.toml:21: reservation[0].address: is required
+    site.toml:18: segment[1].relay: conflicts with an interface
+      hint: a segment has an interface or a relay: remove one
+    site.toml:21: reservation[0]: reserves neither an address nor a name
       hint: write address = "10.77.0.20"
-    site.toml:22: reservation[0].mac: `01:00:5e:00:00:01` is a group's address
+    site.toml:22: reservation[0].mac: `01:00:5e:00:00:01` is a multicast address
       hint: write mac = "52:54:00:00:00:01", or node = the node ID that `meshd node list` shows
     site.toml:23: reservation[0].adress: unknown key
       hint: did you mean `address`?
-    site.toml:25: enroll.rule[0]: would let every machine in
-      hint: ask for at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; every machine is let in by policy = "auto"
+    site.toml:25: enroll.rule[0]: would approve every machine
+      hint: write at least one of serials, uuids, nodes, manufacturer, product, mac_prefixes, segments; to approve every machine, write policy = "auto"
     site.toml:25: enroll.rule[0].name: is required
-      hint: write name = "rack-a": events and the audit log say by which rule a machine was let in
+      hint: write name = "rack-a": events and the audit log name the rule that approved a machine
     site.toml:27: defaults.profile: there is no profile `discvery`
       hint: did you mean `discovery`?
     site.toml:30: profiles.discovery.overlays[1]: `../etc` is not a valid overlay name
@@ -207,7 +207,7 @@ fn cycle_of_profiles_is_reported_for_each_member_only() {
 fn proxy_needs_no_range_and_leases_nothing() {
     let text = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let site = read(&text).unwrap_or_else(|faults| panic!("{faults}"));
-    assert_eq!((site.segments[0].mode, &site.segments[0].pool), (DhcpMode::Proxy, &None));
+    assert_eq!((site.segments[0].mode, &site.segments[0].subnet), (DhcpMode::Proxy, &None));
 }
 
 #[test]

@@ -124,19 +124,19 @@ fn each_mistake_is_reported_with_position_and_hint() {
         (
             "\"-quiet\"",
             "\"-quite\"",
-            "profiles.child.kernel_args[0]: takes `quite` away, which is not inherited; did you mean `quiet`?",
+            "profiles.child.kernel_args[0]: removes `quite`, which is not inherited; did you mean `quiet`?",
         ),
         (
             "\"-motd\"",
             "\"-modt\"",
-            "profiles.child.overlays[0]: takes `modt` away, which is not inherited; did you mean `motd`?",
+            "profiles.child.overlays[0]: removes `modt`, which is not inherited; did you mean `motd`?",
         ),
         ("\"-motd\"", "\"-../x\"", "profiles.child.overlays[0]: `../x` is not a valid overlay name"),
         ("\"-quiet\"", "\"-init=/bin/sh\"", "profiles.child.kernel_args[0]: `init` is set by meshd itself; remove it"),
         (
             "\"-hugepages\", ",
             "",
-            "profiles.child.hugepages: stands beside the kernel argument `hugepages=2`, and both set aside pages; keep one: kernel_args = [\"-hugepages\"]",
+            "profiles.child.hugepages: conflicts with the kernel argument `hugepages=2`: both reserve pages; keep one: kernel_args = [\"-hugepages\"]",
         ),
         ("\"1G\", count = 16", "\"4M\", count = 16", "profiles.child.hugepages.size: `4M` is not known"),
         ("\"1G\", count = 16", "\"1G\"", "profiles.child.hugepages.count: is required"),
@@ -163,7 +163,7 @@ fn each_mistake_is_reported_with_position_and_hint() {
         ),
         ("nodes = [\"00000001\"]", "", "groups.alpha.nodes: is required"),
         ("[groups.alpha]", "[groups.\"a b\"]", "groups.a b: `a b` is not a valid group name"),
-        ("[\"tuning\"]", "[\"-tuning\"]", "groups.zeta.overlays[0]: takes `tuning` away, and a group inherits nothing"),
+        ("[\"tuning\"]", "[\"-tuning\"]", "groups.zeta.overlays[0]: removes `tuning`, but a group inherits nothing"),
     ] {
         let found = refused(change, with);
         assert!(found.iter().any(|found| found.starts_with(fault)), "{fault}: {found:#?}");

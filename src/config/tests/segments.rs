@@ -41,16 +41,19 @@ fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
     let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
     let names: Vec<String> = site.segments.iter().map(Segment::name).collect();
     assert_eq!(names, ["br0", "eth1", "relay-10.88.0.1", "relay-10.99.0.1"]);
-    let pool = site.segments[2].pool.as_ref().expect("it leases");
-    assert_eq!((pool.prefix_len, pool.lease.as_secs(), pool.domain.as_deref()), (22, 1800, Some("rack-b.example")));
-    assert_eq!((pool.network(), pool.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
-    assert_eq!((site.segments[3].mode, &site.segments[3].pool), (DhcpMode::Proxy, &None));
+    let subnet = site.segments[2].subnet.as_ref().expect("it leases");
+    assert_eq!(
+        (subnet.prefix_len, subnet.lease.as_secs(), subnet.domain.as_deref()),
+        (22, 1800, Some("rack-b.example"))
+    );
+    assert_eq!((subnet.network(), subnet.broadcast()), (Ipv4Addr::new(10, 88, 0, 0), Ipv4Addr::new(10, 88, 3, 255)));
+    assert_eq!((site.segments[3].mode, &site.segments[3].subnet), (DhcpMode::Proxy, &None));
     let relays: Vec<String> = site.segments[3].relay_macs.iter().map(ToString::to_string).collect();
     assert_eq!(relays, ["52:54:00:00:99:01", "52:54:00:00:99:02"]);
     let whom: Vec<Owner> = site.reservations.iter().map(|reservation| reservation.owner).collect();
     let mac = Owner::Mac("52:54:00:00:00:01".parse().expect("a MAC address"));
     assert_eq!(whom, [mac, Owner::Node("0123abcd".parse().expect("a node ID")), mac]);
-    assert_eq!(site.reservations[0].name.as_deref(), Some("head"));
+    assert_eq!(site.node_names, [(mac, "head".to_owned())].into());
 }
 
 #[test]
@@ -74,14 +77,14 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
         ("10.1.0.100-10.1.0.200", "10.0.0.20-10.0.0.30", "16 segment[0].range: is in the network of br0, line 7"),
         ("10.88.0.1\"", "10.77.0.1\"", "19 segment[1].relay: 10.77.0.1 is not in 10.88.0.0/22"),
         ("10.88.0.1\"", "10.88.0.100\"", "20 segment[1].range: holds 10.88.0.100, the address of the relay"),
-        ("10.88.0.1\"", "224.0.0.1\"", "19 segment[1].relay: `224.0.0.1` is no machine's address"),
+        ("10.88.0.1\"", "224.0.0.1\"", "19 segment[1].relay: `224.0.0.1` is not a host address"),
         ("relay = \"10.99.0.1\"", "", "24 segment[2]: has neither an interface nor a relay"),
         (
             "relay = \"10.99.0.1\"",
             "relay = \"10.99.0.1\"\ninterface = \"eth9\"",
-            "25 segment[2].relay: stands beside an interface",
+            "25 segment[2].relay: conflicts with an interface",
         ),
-        ("52:54:00:00:99:02", "10.99.0.1", "26 segment[2].relay_mac[1]: `10.99.0.1` is no MAC address"),
+        ("52:54:00:00:99:02", "10.99.0.1", "26 segment[2].relay_mac[1]: `10.99.0.1` is not a MAC address"),
         ("address = \"10.1.0.1\"", "relay_mac = [\"52:54:00:00:99:01\"]", "15 segment[0].relay_mac: there is no relay"),
         ("mode = \"proxy\"", "", "24 segment[2].range: is required"),
         ("10.88.1.5", "10.0.0.20", "34 reservation[1].address: 10.0.0.20 is reserved on line 30 already"),
@@ -98,17 +101,37 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
             "34 reservation[1].address: 10.88.3.255 is the network or the broadcast address of its network",
         ),
         ("10.88.1.6", "10.0.0.21", "36 reservation[2].mac: line 29 reserves an address of this network for it"),
-        ("node = \"0123abcd\"", "", "32 reservation[1]: says not for which machine"),
+        ("node = \"0123abcd\"", "", "32 reservation[1]: has no owner"),
         ("node = \"0123abcd\"", "node = \"il\"", "33 reservation[1].node: `il` is not a node ID"),
-        ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a group's address"),
-        ("address = \"10.88.1.5\"", "", "32 reservation[1].address: is required"),
+        ("52-54", "53-54", "29 reservation[0].mac: `53:54:00:00:00:01` is a multicast address"),
+        ("address = \"10.88.1.5\"", "", "32 reservation[1]: reserves neither an address nor a name"),
         ("\"head\"", "\"a head\"", "31 reservation[0].name: `a head` is not a valid name"),
+        (
+            "\"10.88.1.5\"",
+            "\"10.88.1.5\"\nname = \"head\"",
+            "35 reservation[1].name: `head` is the name of another machine, line 31",
+        ),
+        (
+            "\"10.88.1.6\"",
+            "\"10.88.1.6\"\nname = \"tail\"",
+            "38 reservation[2].name: line 31 names this machine `head`",
+        ),
     ] {
         let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
         let found: Vec<String> =
             found.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect();
         assert!(found.iter().any(|found| found == fault), "{change} -> {with}: {found:#?}");
     }
+}
+
+#[test]
+fn reservation_of_a_name_needs_no_address_and_may_repeat_with_one() {
+    let named = with_more("address = \"10.88.1.5\"", "name = \"tail\"").unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!(named.reservations.len(), 2);
+    assert_eq!(named.node_names[&Owner::Node("0123abcd".parse().expect("a node ID"))], "tail");
+    let again =
+        with_more("\"10.88.1.6\"", "\"10.88.1.6\"\nname = \"head\"").unwrap_or_else(|faults| panic!("{faults}"));
+    assert_eq!((again.reservations.len(), again.node_names.len()), (3, 1));
 }
 
 #[test]
@@ -128,7 +151,7 @@ fn netmask_that_is_not_written_is_that_of_the_interface_network() {
     let prefix = |text: &str| {
         let site = parse_with(text, Path::new("site.toml"), &networks).unwrap_or_else(|faults| panic!("{faults}"));
         let segment = site.segments.iter().find(|segment| segment.interface() == Some("eth1")).expect("eth1");
-        segment.pool.as_ref().expect("a pool").prefix_len
+        segment.subnet.as_ref().expect("a subnet").prefix_len
     };
     let text = format!("{LEAST}{MORE}");
     assert_eq!(prefix(&text), 16);

@@ -58,7 +58,7 @@ fn pool_that_overlaps_or_lies_outside_a_segment_is_refused_with_position() {
         (
             "10.0.0.210-10.0.0.250",
             "10.0.0.210-10.0.0.255",
-            "20 vms.pool[0].range: holds the network or the broadcast address",
+            "20 vms.pool[0].range: contains the network or the broadcast address",
         ),
         (
             "10.0.0.210-10.0.0.250",
@@ -70,20 +70,24 @@ fn pool_that_overlaps_or_lies_outside_a_segment_is_refused_with_position() {
         (
             "10.88.0.210-10.88.0.250",
             "10.88.0.210-10.88.0.254",
-            "26 vms.pool[2].range: holds 10.88.0.254, the address of the router",
+            "26 vms.pool[2].range: contains 10.88.0.254, the address of the router",
         ),
         (
             "10.88.0.210-10.88.0.250",
             "10.88.0.1-10.88.0.9",
-            "26 vms.pool[2].range: holds 10.88.0.1, the address of the relay",
+            "26 vms.pool[2].range: contains 10.88.0.1, the address of the relay",
         ),
-        ("bridge = \"br1\"", "bridge = \"mesh-nat0\"", "25 vms.pool[2].bridge: is the private network of each node"),
+        (
+            "bridge = \"br1\"",
+            "bridge = \"mesh-nat0\"",
+            "25 vms.pool[2].bridge: is the private network of each node, which assigns its addresses",
+        ),
         ("bridge = \"br1\"", "bridge = \"a b\"", "25 vms.pool[2].bridge: `a b` is no interface name"),
         ("bridge = \"br1\"\n", "", "24 vms.pool[2].bridge: is required"),
         ("range = \"10.0.0.20-10.0.0.29\"\n", "", "21 vms.pool[1].range: is required"),
-        ("02:4d:45", "02:4d:45:00:01", "17 vms.mac_prefix: leaves 1 octet for all cards of the site"),
-        ("02:4d:45", "03:4d", "17 vms.mac_prefix: is how groups' addresses begin"),
-        ("02:4d:45", "2:4d", "17 vms.mac_prefix: `2:4d` is not how a MAC address begins"),
+        ("02:4d:45", "02:4d:45:00:01", "17 vms.mac_prefix: leaves 1 octet for all NICs of the site"),
+        ("02:4d:45", "03:4d", "17 vms.mac_prefix: is a multicast prefix"),
+        ("02:4d:45", "2:4d", "17 vms.mac_prefix: `2:4d` is not a MAC address prefix"),
         ("mac_prefix", "macprefix", "17 vms.macprefix: unknown key"),
     ] {
         let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
@@ -113,7 +117,7 @@ fn derived_addresses_stay_what_they_are() {
     let uuid: SystemUuid = "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID");
     let prefix = MacPrefix::default();
     let of = |index, attempt| derived_mac(&prefix, uuid, index, attempt);
-    assert_eq!(of(0, 0).to_string(), "52:54:00:92:60:c9", "a machine keeps its cards from one release to the next");
+    assert_eq!(of(0, 0).to_string(), "52:54:00:92:60:c9", "a machine keeps its NICs from one release to the next");
     let four = [of(0, 0), of(1, 0), of(0, 1), of(1, 1)];
     assert_eq!(four.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{four:?}");
     let long: MacPrefix = "02:4d:45:53".parse().expect("a prefix");

@@ -1,8 +1,8 @@
-//! `vm.toml`: parses a VM file into a [`VmAsk`], or reports all its faults.
+//! `vm.toml`: parses a VM file into a [`VmRequest`], or reports all its faults.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `ask` | parts of a VM request that only the central node evaluates, such as placement |
+//! | `request` | parts of a VM request that only the central node evaluates, such as placement |
 //! | `mac` | MAC addresses of NICs that have none in their VM file |
 //! | `template` | VM templates: defaults from `[vms.templates.NAME]` of the site |
 //!
@@ -11,7 +11,7 @@
 //! vcpus = 8
 //! memory = "64G"
 //! units = ["class:0302", "any"]     # one unit each: an address, a selector or any; or a number; or "all" for the whole node
-//! on_node_loss = "wait"             # or "restart": elsewhere, once it is certain that it runs here no more
+//! on_node_loss = "wait"             # or "restart": on another node, once it certainly does not run here
 //! [restart]
 //! when = "on-failure"
 //! [[volume]]
@@ -21,21 +21,23 @@
 //! [[volume]]
 //! name = "scratch"
 //! format = "raw"                    # a whole disk of the node, by its wwid or serial number
-//! disk = "slot"                     # or that of its slot: the n-th such volume, of the n-th unit
-//! digest = "9f86d0..."              # an image that is written onto it first; it has to be empty, or overwrite = true
-//! on_release = "wipe"               # or "keep"; a slot's is wiped, one that is named is not
+//! disk = "slot"                     # or the disk of its slot: the n-th such volume gets that of the n-th unit
+//! digest = "9f86d0..."              # image to write onto it first; it must be empty, or overwrite = true
+//! on_release = "wipe"               # or "keep"; by default disks of slots are wiped, named disks are not
 //! [[nic]]                           # bridge = "mesh-nat0" or "br0"; slot = true: with the addresses of its slot; peers = true
 //! [cloud_init]
 //! user_data = "#cloud-config\n"
 //! ```
-//! Bounds, and what holds between fields, are the wire's ([`VmSpec::faults`]): the node asks the same. Here they get their lines.
+//! [`VmSpec::faults`] checks limits and consistency, also on the node. This module adds the lines.
 
-mod ask;
 mod mac;
+mod request;
 mod template;
 
-pub use ask::{DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitWishError, UnitWish, UnitsAsk, VmAsk};
 pub use mac::derived_mac;
+pub use request::{
+    DEFAULT_GRACE_S, MAX_GRACE_S, OnNodeLoss, ParseUnitSelectorError, UnitSelector, UnitsRequest, VmRequest,
+};
 pub(super) use template::template;
 pub use template::{DEFAULT_TEMPLATE, VmTemplate, VmTemplates};
 
@@ -51,63 +53,53 @@ use meshd_proto::vm::{
 use meshd_types::{Digest, Secret, SystemUuid, TemplateName, VmName};
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
-/// Durations that can be written at all; the wire's own bounds are narrower.
+/// Accepted durations; [`VmSpec::faults`] has narrower limits.
 const ANY_DURATION: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(366 * 24 * 3600);
-/// Stands in for a value that is missing or faulty, so that the rest can be looked at.
+/// Placeholders of missing values, so that the rest can be checked.
 const PLACEHOLDER_NAME: &str = "vm";
 const PLACEHOLDER_MIB: u64 = 1024;
 
-/// Reads the text of a `vm.toml` that stands for itself. `file` is what faults name; `fresh` is the UUID that the machine gets if the
-/// text has none.
-///
-/// # Errors
-/// All faults at once, in the order of their lines.
-pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmAsk, Faults> {
+/// Parses a `vm.toml` without templates; returns all faults in line order. `fresh` is the UUID if the text has none.
+pub fn parse(text: &str, file: &Path, fresh: SystemUuid) -> Result<VmRequest, Faults> {
     parse_with(text, file, fresh, Some(&VmTemplates::new()))
 }
 
-/// The same with the templates of a site. `None` says that they are not known: what one may say is then not missing.
-///
-/// # Errors
-/// All faults at once, in the order of their lines.
+/// As [`parse`], with the templates of a site. `None`: they are unknown, so keys that a template may define are not required.
 pub fn parse_with(
     text: &str,
     file: &Path,
     fresh: SystemUuid,
     templates: Option<&VmTemplates>,
-) -> Result<VmAsk, Faults> {
+) -> Result<VmRequest, Faults> {
     let document = reader::parse(text, file)?;
     let ask = read(&document, fresh, templates);
     document.finish(Some(ask))
 }
 
-/// The text of a file that holds one.
-///
-/// # Errors
-/// One fault when it cannot be read.
+/// Reads a VM file.
 pub fn read_file(file: &Path) -> Result<String, Faults> {
     reader::read_text(file, "name the file of the virtual machine with -f FILE")
 }
 
-/// The tables of the file, kept until all faults have their lines.
+/// The tables of the file, with the positions of faults.
 struct WrittenVm<'d> {
     root: Table<'d>,
-    /// The template that says what the file does not.
+    /// Template for absent values.
     template: Option<&'d TemplateName>,
     restart: Option<Table<'d>>,
     cloud_init: Option<Table<'d>>,
-    /// Those that became a volume or a card: the n-th here is the n-th of the specification.
+    /// Tables of valid volumes and NICs, in the order of the specification.
     volumes: Vec<Table<'d>>,
     nics: Vec<Table<'d>>,
 }
 
-fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmAsk {
+fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmRequest {
     let root = document.root();
     let (template, given) = template_of(&root, templates).unzip();
     let given = VmTemplate::read(&root).or(given.unwrap_or(&VmTemplate::default()));
     let (mut spec, numa_anywhere) = head(&root, fresh, &given, templates);
     let units = units(&root);
-    spec.units = units.each.iter().filter_map(UnitWish::address).collect();
+    spec.units = units.each.iter().filter_map(UnitSelector::address).collect();
     let only_wished = spec.units.is_empty() && (units.whole || !units.each.is_empty());
     if only_wished && spec.machine == MachineType::Pc {
         root.fault("machine", "it has no PCI Express for units", "write machine = \"q35\"");
@@ -131,36 +123,36 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
         nics.push(table);
     }
     let written = WrittenVm { root, template, restart, cloud_init, volumes, nics };
-    let ask = VmAsk { spec, units, on_node_loss, grace_s, numa_anywhere };
+    let ask = VmRequest { spec, units, on_node_loss, grace_s, numa_anywhere };
     for fault in ask.faults() {
         written.report(fault);
     }
     ask
 }
 
-/// A number of them, `"all"`, or a list with one entry for each.
-fn units(root: &Table<'_>) -> UnitsAsk {
+/// Reads `units`: a number, `"all"`, or a list of selectors.
+fn units(root: &Table<'_>) -> UnitsRequest {
     match root.kind("units") {
         Some("integer") => {
-            let count = root.integer("units", 0..=ask::MAX_UNITS).map_or(0, |count| count.value);
-            UnitsAsk { whole: false, each: (0..count).map(|_| UnitWish::Any).collect() }
+            let count = root.integer("units", 0..=request::MAX_UNITS).map_or(0, |count| count.value);
+            UnitsRequest { whole: false, each: (0..count).map(|_| UnitSelector::Any).collect() }
         }
         Some("string") => {
             let whole = root.choice("units", &[("all", true)]).is_some();
-            UnitsAsk { whole, each: Vec::new() }
+            UnitsRequest { whole, each: Vec::new() }
         }
         _ => {
-            let each: Vec<UnitWish> = root.list("units").into_iter().map(|unit| unit.value).collect();
-            if each.len() > usize::try_from(ask::MAX_UNITS).unwrap_or(usize::MAX) {
-                root.fault("units", format!("{} units", each.len()), format!("at most {}", ask::MAX_UNITS));
+            let each: Vec<UnitSelector> = root.list("units").into_iter().map(|unit| unit.value).collect();
+            if each.len() > usize::try_from(request::MAX_UNITS).unwrap_or(usize::MAX) {
+                root.fault("units", format!("{} units", each.len()), format!("at most {}", request::MAX_UNITS));
             }
-            UnitsAsk { whole: false, each }
+            UnitsRequest { whole: false, each }
         }
     }
 }
 
 impl WrittenVm<'_> {
-    /// Records a fault of the specification where its key stands in the file.
+    /// Records a fault at the position of its key.
     fn report(&self, SpecFault { key, message, hint }: SpecFault) {
         let indexed = |list: &str, tables: &[Table<'_>]| {
             let (index, rest) = key.strip_prefix(list)?.strip_prefix('[')?.split_once("].")?;
@@ -188,7 +180,7 @@ impl WrittenVm<'_> {
     }
 }
 
-/// The template that a file names, else the one for all; a fault where there is none of that name.
+/// Returns the template that a file names, else the default template. An unknown name is a fault.
 fn template_of<'d>(root: &Table<'_>, templates: Option<&'d VmTemplates>) -> Option<(&'d TemplateName, &'d VmTemplate)> {
     let (name, templates) = (root.parsed::<TemplateName>("template"), templates?);
     let Some(name) = name else {
@@ -202,7 +194,7 @@ fn template_of<'d>(root: &Table<'_>, templates: Option<&'d VmTemplates>) -> Opti
     found
 }
 
-/// What the file says of the machine itself, and of the rest what its template gave; and whether it may lie on any NUMA node.
+/// Reads the specification without volumes and NICs, and whether any NUMA node may be used.
 fn head(root: &Table<'_>, fresh: SystemUuid, given: &VmTemplate, templates: Option<&VmTemplates>) -> (VmSpec, bool) {
     let name = root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
     if let Some(templates) = templates {
@@ -266,13 +258,13 @@ enum Format {
     Iso,
 }
 
-/// `None` for one that cannot be told what it is; its faults are recorded.
+/// Reads a volume; `None` if a required key has a fault.
 fn volume(table: &Table<'_>) -> Option<Volume> {
     let formats = [("qcow2", Format::Qcow2), ("raw", Format::Raw), ("iso", Format::Iso)];
     let name = table.required("name", table.parsed("name"), "give it a name: name = \"root\"");
     let format =
         table.required("format", table.choice("format", &formats), "write format = \"qcow2\", \"raw\" or \"iso\"");
-    // All are asked for, so that a key beside the wrong format is told as that, not as unknown.
+    // Reads all keys, so that a key of another format is not reported as unknown.
     let digest = table.parsed::<Digest>("digest").map(|digest| digest.value);
     let size = table.parsed::<ByteSize>("size").map(|size| size.value);
     let disk = table.parsed("disk").map(|disk| disk.value);
@@ -331,7 +323,7 @@ fn nic(table: &Table<'_>, uuid: SystemUuid, index: usize) -> Nic {
     Nic {
         slot,
         peers: table.bool("peers").is_some_and(|peers| peers.value),
-        // The central node makes another one of it where the site says how they begin, or where somebody has it.
+        // The central node derives another one if the site has a prefix, or if the address is taken.
         mac: table.parsed("mac").map_or_else(|| derived_mac(&MacPrefix::default(), uuid, index, 0), |mac| mac.value),
         address: table.ipv4("address").map(|address| address.value),
         bridge: table.parsed::<InterfaceName>("bridge").map(|bridge| bridge.value),

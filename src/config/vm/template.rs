@@ -1,7 +1,7 @@
 //! VM templates: defaults from `[vms.templates.NAME]` of the site. Values in vm.toml take precedence.
 
 use super::{
-    ask::{MAX_GRACE_S, OnNodeLoss},
+    request::{MAX_GRACE_S, OnNodeLoss},
     restart_policy,
 };
 use crate::reader::Table;
@@ -10,13 +10,13 @@ use meshd_types::{SystemUuid, TemplateName, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
-/// The template of a vm.toml that names none, if the site has one of that name.
+/// Template of a vm.toml without `template`, if it exists.
 pub const DEFAULT_TEMPLATE: &str = "default";
 
-/// All of a site, by name.
+/// All templates of a site.
 pub type VmTemplates = BTreeMap<TemplateName, VmTemplate>;
 
-/// Keys of a vm.toml as they are written; what is absent is not said.
+/// Default values of keys in vm.toml.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VmTemplate {
@@ -59,9 +59,9 @@ pub struct VmTemplate {
 }
 
 impl VmTemplate {
-    /// Reads what stands in a table, but for `[restart]`.
+    /// Reads all keys except `[restart]`.
     pub(super) fn read(table: &Table<'_>) -> Self {
-        // Its bounds are the wire's; here only what fits.
+        // `VmSpec::faults` checks the limits.
         let vcpus = table.integer("vcpus", 0..=i64::from(u32::MAX));
         let flag = |key: &str| table.bool(key).map(|flag| flag.value);
         let machines = [("q35", MachineType::Q35), ("pc", MachineType::Pc)];
@@ -84,7 +84,7 @@ impl VmTemplate {
         }
     }
 
-    /// What is said here, and of the rest what `other` says.
+    /// Fills absent values from `other`.
     pub(super) fn or(self, other: &VmTemplate) -> Self {
         VmTemplate {
             vcpus: self.vcpus.or(other.vcpus),
@@ -102,7 +102,7 @@ impl VmTemplate {
         }
     }
 
-    /// A machine of that name and UUID which is as it is said here, and `vcpus` and `memory` where that is not said.
+    /// Makes a specification; `vcpus` and `memory` are used if the template has none.
     pub(super) fn spec(&self, name: VmName, uuid: SystemUuid, vcpus: u32, memory: ByteSize) -> VmSpec {
         VmSpec {
             vcpus: self.vcpus.unwrap_or(vcpus),
@@ -120,7 +120,7 @@ impl VmTemplate {
     }
 }
 
-/// Reads one template of a site; what holds between its keys, it has to hold by itself.
+/// Reads one template of a site. It must be consistent without a VM file.
 pub(crate) fn template(table: &Table<'_>) -> VmTemplate {
     let mut template = VmTemplate::read(table);
     let restart = table.table("restart");

@@ -1,7 +1,7 @@
 //! Tests of `vm.toml`: faults, a full and a minimal file, and arbitrary text.
 
 use super::*;
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use proptest::prelude::*;
 
 const DIGEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -10,7 +10,7 @@ fn fresh() -> SystemUuid {
     "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
 }
 
-fn ask(text: &str) -> Result<VmAsk, Faults> {
+fn ask(text: &str) -> Result<VmRequest, Faults> {
     parse(text, Path::new("vm.toml"), fresh())
 }
 
@@ -174,14 +174,14 @@ fn minimal_file_gets_a_new_uuid_and_stable_macs() {
     assert_eq!(one, two);
     assert_eq!(one.uuid, fresh());
     assert_ne!(one.nics[0].mac, one.nics[1].mac);
-    assert!(!VmState::Stopped.is_live());
+    assert!(!ReportedVmState::Stopped.is_live());
 }
 
 #[test]
 fn units_are_a_number_a_list_of_wishes_or_the_whole_node() {
     let least = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\n";
     let units = |line: &str| ask(&format!("{least}{line}\n")).expect("sound").units;
-    assert_eq!(units("units = 2").each, [UnitWish::Any, UnitWish::Any]);
+    assert_eq!(units("units = 2").each, [UnitSelector::Any, UnitSelector::Any]);
     assert!(units("units = \"all\"").whole && units("").each.is_empty());
     let mixed = units("units = [\"any\", \"vendor:10de\", \"0000:41:00.0\"]").each;
     let words: Vec<String> = mixed.iter().map(ToString::to_string).collect();
@@ -199,7 +199,7 @@ fn policy_for_a_lost_node_is_read_from_the_file() {
     assert_eq!((asked.on_node_loss, asked.grace_s, asked.is_bound()), (OnNodeLoss::Restart, 5, false));
     assert!(ask(&format!("{text}units = 1\n")).is_ok_and(|asked| asked.is_bound()));
     let stored = serde_json::to_string(&asked).expect("plain");
-    assert_eq!(serde_json::from_str::<VmAsk>(&stored).expect("its own text"), asked);
+    assert_eq!(serde_json::from_str::<VmRequest>(&stored).expect("its own text"), asked);
 }
 
 proptest! {

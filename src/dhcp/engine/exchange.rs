@@ -3,14 +3,11 @@
 use super::segment_state::{Authority, SegmentState};
 use crate::{
     boot_file::BootFile,
-    config::{DhcpMode, Pool, ReservedNic},
+    config::{DhcpMode, ReservedNic, Subnet},
     effect::{Change, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind, SeenExchange},
-    lease::{Client, LeaseMessageType},
-    machines::{Machines, RelayPort},
-    packet::{
-        ClientMessage, ClientMessageType, Destination, Origin, PROXY_PORT, ReplyBuilder, ReplyContent, SERVER_PORT,
-        VendorClass,
-    },
+    lease::{Client, LeaseRequest},
+    machines::Machines,
+    packet::{ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT},
     warning::Warning,
 };
 use meshd_types::{DenyList, Hardware, Timestamp, fail};
@@ -33,15 +30,15 @@ pub(crate) struct Exchange<'a> {
     /// The NIC, if it belongs to a virtual machine: it gets an address, but no boot file.
     pub(crate) vm_nic: Option<&'a ReservedNic>,
     /// UUIDs that do not identify a machine.
-    pub(crate) deny: &'a DenyList,
+    pub(crate) non_identifying_uuids: &'a DenyList,
     pub(crate) machines: &'a dyn Machines,
 }
 
 impl Exchange<'_> {
     /// Handles the request.
     pub(crate) fn handle(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        if let Some(refused) = self.at_another_port() {
-            return vec![Effect::Warn(refused)];
+        if let Some(warning) = self.relay_port_mismatch() {
+            return vec![Effect::Warn(warning)];
         }
         match segment.mode {
             DhcpMode::Authoritative if self.origin.local_port == SERVER_PORT => self.authoritative(segment),
@@ -66,24 +63,6 @@ impl Exchange<'_> {
         }
     }
 
-    /// Returns a warning if the relay reports another port than the one that the node enrolled from: the node was moved, or another
-    /// machine uses its MAC address.
-    fn at_another_port(&self) -> Option<Warning> {
-        let seen = self.request.relay.port.clone();
-        // A switch may add the option too, but need not do so for a renewal by unicast.
-        let has_port = self.request.is_relayed() || seen.is_some();
-        if !has_port {
-            return None;
-        }
-        let mac = self.request.mac;
-        let known = self.machines.attachment(mac, self.request.client != ClientKind::Os)?;
-        if self.request.is_relayed() && known.is_local && fail::defends("dhcp-local-node") {
-            return Some(Warning::OtherPort { mac, known: RelayPort::default(), seen });
-        }
-        let known = known.relay_port.filter(|_| fail::defends("dhcp-relay-port"))?;
-        (seen.as_ref() != Some(&known)).then_some(Warning::OtherPort { mac, known, seen })
-    }
-
     /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
     fn release(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let ClientMessage { mac, ciaddr, .. } = *self.request;
@@ -102,19 +81,19 @@ impl Exchange<'_> {
         if let Some(authority) = &mut segment.authority {
             authority.leases.withdraw(self.request.mac);
         }
-        segment.other_server(self.now, server, false).map(Effect::Warn).into_iter().collect()
+        segment.record_other_server(self.now, server, false).map(Effect::Warn).into_iter().collect()
     }
 
     fn discover(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
         let Ok((address, reclaimed)) = leases.offer(self.now, self.client(leases.needs_nodes())) else {
             return segment.update_level(self.now, true).map(Effect::Warn).into_iter().collect();
         };
         // An offer is not binding, so it does not wait until it is stored.
-        let mut effects = vec![self.reply(Some(pool), ReplyContent::Offer(address))];
+        let mut effects = vec![self.reply(Some(subnet), ReplyContent::Offer(address))];
         effects.extend(reclaimed.map(store));
         effects.extend(self.no_loader());
-        if self.request.client != ClientKind::Os && self.vm_nic.is_none() {
+        if self.request.client != ClientKind::Other && self.vm_nic.is_none() {
             effects.push(self.seen(Some(address), None, true));
         }
         effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
@@ -123,13 +102,17 @@ impl Exchange<'_> {
 
     /// Handles selecting, init-reboot, renewing and rebinding. Options 50 and 54 and ciaddr distinguish them (RFC 2131, 4.3.2).
     fn request(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let Some(Authority { pool, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
+        let Some(Authority { subnet, leases }) = segment.authority.as_deref_mut() else { return Vec::new() };
         let request = self.request;
         let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
         let Some(wanted) = request.requested.or(in_use) else { return Vec::new() };
-        let kind = if in_use == Some(wanted) { LeaseMessageType::Renewal } else { LeaseMessageType::New };
+        let kind = if in_use == Some(wanted) {
+            LeaseRequest::RenewingOrRebinding
+        } else {
+            LeaseRequest::SelectingOrInitReboot
+        };
         // Behind a router, the Ethernet sender does not prove the client. It may only renew its lease.
-        let only_renews = kind == LeaseMessageType::Renewal && request.client == ClientKind::Os;
+        let only_renews = kind == LeaseRequest::RenewingOrRebinding && request.client == ClientKind::Other;
         if self.routed && !only_renews && fail::defends("dhcp-routed-renewal") {
             return Vec::new();
         }
@@ -138,16 +121,16 @@ impl Exchange<'_> {
             Ok((lease, changes)) => {
                 let mut effects: Vec<Effect> = changes.into_iter().map(store).collect();
                 effects.push(match self.vm_nic {
-                    Some(_) => Effect::Store(Change::Leased(lease)),
+                    Some(_) => Effect::Store(Change::LeaseGranted(lease)),
                     // The sender is not proven, so the lease is no sign of a boot.
-                    None if self.routed => Effect::Store(Change::Leased(lease)),
+                    None if self.routed => Effect::Store(Change::LeaseGranted(lease)),
                     None => self.seen(Some(wanted), Some(lease), discovered),
                 });
-                effects.push(self.reply(Some(pool), ReplyContent::Ack(wanted)));
+                effects.push(self.reply(Some(subnet), ReplyContent::Ack(wanted)));
                 effects.extend(self.no_loader());
                 effects
             }
-            Err(_) if !pool.is_on_network(wanted) => {
+            Err(_) if !subnet.is_on_network(wanted) => {
                 vec![self.reply(None, ReplyContent::Nak("this address is of another network"))]
             }
             Err(_) => vec![self.reply(None, ReplyContent::Nak("this address is not yours"))],
@@ -175,56 +158,10 @@ impl Exchange<'_> {
         if !is_plausible || request.ciaddr.is_unspecified() {
             return Vec::new();
         }
-        vec![self.reply(Some(&authority.pool), ReplyContent::InformAck)]
+        vec![self.reply(Some(&authority.subnet), ReplyContent::InformAck)]
     }
 
-    /// Proxy mode: another server leases addresses; firmware and iPXE get a boot file beside its offer.
-    fn proxy(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let request = self.request;
-        let boots =
-            request.client == ClientKind::Ipxe || matches!(request.vendor, Some(VendorClass::Pxe | VendorClass::Http));
-        let nothing = matches!(self.boot, BootFile::None | BootFile::Missing(_));
-        if request.kind == ClientMessageType::Discover {
-            segment.started_exchanges.record(self.now, request.mac, request.xid);
-        }
-        match (request.kind, self.origin.local_port) {
-            (ClientMessageType::Request, SERVER_PORT) => self.observe_request_to_other_server(segment),
-            (ClientMessageType::Discover | ClientMessageType::Request, _) if boots && nothing => {
-                self.no_loader().into_iter().collect()
-            }
-            (ClientMessageType::Discover, SERVER_PORT) if boots => {
-                vec![self.reply(None, ReplyContent::ProxyOffer), self.seen(None, None, true)]
-            }
-            // Behind a relay it comes by unicast, past the relay: the sender is not proven.
-            (ClientMessageType::Request, PROXY_PORT) if boots && self.is_unproven() => {
-                vec![self.reply(None, ReplyContent::ProxyAck)]
-            }
-            (ClientMessageType::Request, PROXY_PORT) if boots => {
-                vec![self.seen(None, None, true), self.reply(None, ReplyContent::ProxyAck)]
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Handles a REQUEST to another server. It needs no reply, but contains the address of the client, which the user binds
-    /// capabilities to. The operating system may get another address than the firmware had.
-    fn observe_request_to_other_server(&self, segment: &mut SegmentState) -> Vec<Effect> {
-        let request = self.request;
-        let other = request.server.filter(|server| !self.is_ours(*server));
-        let in_use = Some(request.ciaddr).filter(|address| !address.is_unspecified());
-        let warning = other.and_then(|server| segment.other_server(self.now, server, false));
-        let discovered = segment.started_exchanges.contains(self.now, request.mac, request.xid);
-        let address = request.requested.or(in_use).filter(|_| !self.routed);
-        let seen = address.map(|address| self.seen(Some(address), None, discovered));
-        warning.map(Effect::Warn).into_iter().chain(seen).collect()
-    }
-
-    /// Returns true if the Ethernet sender is not the client.
-    fn is_unproven(&self) -> bool {
-        self.origin.hardware.is_some_and(|sender| sender != self.request.mac)
-    }
-
-    fn is_ours(&self, server: Ipv4Addr) -> bool {
+    pub(super) fn is_ours(&self, server: Ipv4Addr) -> bool {
         self.own.contains(&server) || server == self.identifier
     }
 
@@ -234,7 +171,7 @@ impl Exchange<'_> {
         let by_uuid = || {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
             // A UUID can be forged: the address of an approved node is only for its known NICs.
-            let node = hardware.basis(self.deny)?.node_id();
+            let node = hardware.basis(self.non_identifying_uuids)?.node_id();
             (!self.machines.is_approved(node) || !fail::defends("dhcp-claimed-uuid")).then_some(node)
         };
         let node = needs_nodes.then(|| self.machines.node_of(mac).or_else(by_uuid)).flatten();
@@ -242,13 +179,13 @@ impl Exchange<'_> {
         Client { mac, node, vm: self.vm_nic.map(|nic| nic.vm), keeps_address }
     }
 
-    fn reply(&self, pool: Option<&Pool>, content: ReplyContent) -> Effect {
+    pub(super) fn reply(&self, subnet: Option<&Subnet>, content: ReplyContent) -> Effect {
         let host = self.vm_nic.map(|nic| nic.name.as_str());
-        let builder = ReplyBuilder { address: self.address, identifier: self.identifier, pool, host };
+        let builder = ReplyBuilder { address: self.address, identifier: self.identifier, subnet, host };
         Effect::Reply(Reply {
             packet: builder.build(self.request, content, &self.boot),
             to: Destination::of(self.request, content, self.origin, self.routed),
-            via: self.origin.via,
+            interface_index: self.origin.interface_index,
             local_port: self.origin.local_port,
             kind: match content {
                 ReplyContent::Offer(_) | ReplyContent::ProxyOffer => ReplyKind::Offer,
@@ -259,7 +196,7 @@ impl Exchange<'_> {
     }
 
     /// Returns the exchange to store. `discovered`: it began with a DISCOVER.
-    fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
+    pub(super) fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
         let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
         let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
         // Only firmware has a default architecture.
@@ -277,7 +214,7 @@ impl Exchange<'_> {
         }))
     }
 
-    fn no_loader(&self) -> Option<Effect> {
+    pub(super) fn no_loader(&self) -> Option<Effect> {
         match self.boot {
             BootFile::Missing(why) => Some(Effect::Warn(Warning::NoLoader(why))),
             _ => None,
@@ -286,5 +223,5 @@ impl Exchange<'_> {
 }
 
 fn store(change: LeaseChange) -> Effect {
-    Effect::Store(Change::Lease(change))
+    Effect::Store(Change::LeaseChanged(change))
 }

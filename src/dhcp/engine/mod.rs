@@ -2,8 +2,10 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | here | rate limit, forged senders, the segment of a packet |
-//! | `exchange` | one request: the reply, the lease, what to store |
+//! | here | the segment of a packet |
+//! | `exchange` | one request: the reply, the lease, the change to store |
+//! | `proxy` | one request in proxy mode: another server leases addresses |
+//! | `sender_check` | Ethernet source against chaddr; relay port (option 82) against the node's port |
 //! | `segment_state` | state of one segment: leases, fill level, other servers |
 //! | `started_exchanges` | proxy mode: clients that sent a DISCOVER |
 //! | `rate_limit` | packets per second of each sender |
@@ -12,8 +14,10 @@
 //! sent; an acknowledgement is sent only after the user stored its lease.
 
 mod exchange;
+mod proxy;
 mod rate_limit;
 mod segment_state;
+mod sender_check;
 mod started_exchanges;
 
 use crate::{
@@ -25,10 +29,11 @@ use crate::{
     warning::Warning,
 };
 use exchange::Exchange;
-use meshd_types::{DenyList, MacAddr, Timestamp, fail};
+use meshd_types::{DenyList, MacAddr, Timestamp};
 pub use rate_limit::MAX_PER_SECOND;
 use rate_limit::{RateLimiter, Sender};
 use segment_state::SegmentState;
+use sender_check::check_ethernet_source;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -67,7 +72,7 @@ pub struct Engine {
     /// Warnings about reservations, until they are taken.
     warnings: Vec<Warning>,
     sources: BootSources,
-    deny: DenyList,
+    non_identifying_uuids: DenyList,
     rate_limiter: RateLimiter,
     counters: Counters,
 }
@@ -75,7 +80,7 @@ pub struct Engine {
 impl Engine {
     /// Creates an engine with stored leases.
     pub fn new(setup: Setup, stored: impl IntoIterator<Item = Lease>) -> Self {
-        let Setup { interfaces, segments, reservations, nics, deny, sources } = setup;
+        let Setup { interfaces, segments, reservations, nics, non_identifying_uuids, sources } = setup;
         let stored: Vec<Lease> = stored.into_iter().collect();
         let index_of = |name: &str| segments.iter().position(|segment| segment.interface() == Some(name));
         let segment_of_interface = interfaces.iter().map(|interface| index_of(&interface.name)).collect();
@@ -101,7 +106,7 @@ impl Engine {
             vm_nics: BTreeMap::new(),
             warnings: Vec::new(),
             sources,
-            deny,
+            non_identifying_uuids,
             rate_limiter: RateLimiter::default(),
             counters: Counters::default(),
         };
@@ -154,10 +159,10 @@ impl Engine {
         }
         let Some(request) = ClientMessage::parse(packet) else {
             self.counters.malformed += 1;
-            return self.handle_server_packet(now, packet, origin.via).into_iter().collect();
+            return self.handle_server_packet(now, packet, origin.interface_index).into_iter().collect();
         };
         self.counters.requests[request.kind as usize] += 1;
-        let Some(interface) = self.interfaces.get(origin.via).copied() else { return Vec::new() };
+        let Some(interface) = self.interfaces.get(origin.interface_index).copied() else { return Vec::new() };
         if request.mac == probe_mac(interface) {
             return Vec::new();
         }
@@ -166,13 +171,13 @@ impl Engine {
             let relay = request.is_relayed().then_some(Warning::ForeignRelay(request.giaddr));
             return relay.map(Effect::Warn).into_iter().collect();
         };
-        let routed =
-            !request.is_relayed() && self.segment_of_interface.get(origin.via).copied().flatten() != Some(index);
+        let routed = !request.is_relayed()
+            && self.segment_of_interface.get(origin.interface_index).copied().flatten() != Some(index);
         let past_relay = origin.local_port == PROXY_PORT && self.relays_proxy;
         let Some(segment) = self.segments.get_mut(index) else { return Vec::new() };
-        if let Some(forged) = forged(&request, origin, routed || past_relay, &segment.relay_macs) {
+        if let Some(warning) = check_ethernet_source(&request, origin, routed || past_relay, &segment.relay_macs) {
             self.counters.forged += 1;
-            return vec![Effect::Warn(forged)];
+            return vec![Effect::Warn(warning)];
         }
         let address = segment.address.unwrap_or(interface);
         let vm_nic = self.vm_nics.get(&request.mac);
@@ -182,13 +187,13 @@ impl Engine {
             origin,
             routed,
             address,
-            identifier: request.relay.server.unwrap_or(address),
+            identifier: request.relay.server_id_override.unwrap_or(address),
             own: &self.own,
             // A virtual machine boots from its volumes.
             boot: if vm_nic.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
             vm_nic,
             machines,
-            deny: &self.deny,
+            non_identifying_uuids: &self.non_identifying_uuids,
         };
         let effects = exchange.handle(segment);
         self.counters.refused += u64::from(request.kind == ClientMessageType::Discover && segment.has_just_refused());
@@ -196,13 +201,13 @@ impl Engine {
     }
 
     /// Handles a packet of a server on the segment of this interface. Returns a warning about another server.
-    pub fn handle_server_packet(&mut self, now: Timestamp, packet: &[u8], via: usize) -> Option<Effect> {
+    pub fn handle_server_packet(&mut self, now: Timestamp, packet: &[u8], interface_index: usize) -> Option<Effect> {
         let other = ServerMessage::parse(packet)?;
         if self.own.contains(&other.server) {
             return None;
         }
-        let index = self.segment_of_interface.get(via).copied().flatten()?;
-        self.segments.get_mut(index)?.other_server(now, other.server, other.proxy).map(Effect::Warn)
+        let index = self.segment_of_interface.get(interface_index).copied().flatten()?;
+        self.segments.get_mut(index)?.record_other_server(now, other.server, other.proxy).map(Effect::Warn)
     }
 
     /// Returns the status of all segments, and forgets silent servers. Call it about once a second.
@@ -231,7 +236,7 @@ impl Engine {
 
     /// Returns the index of the client's segment.
     fn segment_of(&self, request: &ClientMessage, origin: Origin) -> Option<usize> {
-        let direct = self.segment_of_interface.get(origin.via).copied().flatten();
+        let direct = self.segment_of_interface.get(origin.interface_index).copied().flatten();
         match request.network() {
             // A relay on a direct segment is unknown: any machine there could claim to be one.
             Some(network) => self.relays.get(&network).copied().or_else(|| self.behind_relay(network)),
@@ -250,16 +255,4 @@ impl Engine {
     fn is_on(&self, index: usize, address: Ipv4Addr) -> bool {
         self.segments.get(index).is_some_and(|segment| segment.is_on_network(address))
     }
-}
-
-/// Returns a warning if the Ethernet sender is not the client itself. Behind a relay or router, the sender must be one of the configured
-/// addresses, if there are any.
-fn forged(request: &ClientMessage, origin: Origin, routed: bool, relay_macs: &[MacAddr]) -> Option<Warning> {
-    let sender = origin.hardware?;
-    let is_forged = if request.is_relayed() || routed {
-        !relay_macs.is_empty() && !relay_macs.contains(&sender) && fail::defends("dhcp-relay-source")
-    } else {
-        sender != request.mac && fail::defends("dhcp-ethernet-source")
-    };
-    is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
 }

@@ -25,7 +25,7 @@ impl Sender {
         let octets = |at: usize| packet.get(at..).unwrap_or_default();
         let claimed = octets(28).first_chunk::<6>().copied().unwrap_or_default();
         let relay = octets(24).first_chunk::<4>().copied().unwrap_or_default();
-        match origin.hardware {
+        match origin.ethernet_source {
             Some(hardware) if relay == [0; 4] && fail::defends("dhcp-sender-rate") => {
                 Sender { mac: hardware.0, relay, port: 0 }
             }
@@ -92,7 +92,7 @@ mod tests {
         packet[28..34].copy_from_slice(&[2, 0, 0, 0, 0, claimed]);
         let hardware = Some(MacAddr([2, 0, 0, 0, 0, hardware]));
         let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
-        Sender::of(&packet, Origin { via: 0, source, local_port: 67, hardware })
+        Sender::of(&packet, Origin { interface_index: 0, source, local_port: 67, ethernet_source: hardware })
     }
 
     #[test]

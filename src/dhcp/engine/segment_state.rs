@@ -2,7 +2,7 @@
 
 use super::started_exchanges::StartedExchanges;
 use crate::{
-    config::{DhcpMode, Link, Pool, Reservation, ReservedNic, Segment},
+    config::{DhcpMode, Link, Reservation, ReservedNic, Segment, Subnet},
     effect::{Lease, OtherServer, PoolUse, SegmentStatus},
     lease::{LeaseTable, PoolLevel},
     warning::Warning,
@@ -15,9 +15,9 @@ const MAX_OTHERS: usize = 16;
 /// When a silent server is forgotten: after three probes.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 
-/// Pool and leases of a segment in authoritative mode.
+/// Subnet and leases of a segment in authoritative mode.
 pub(crate) struct Authority {
-    pub(crate) pool: Pool,
+    pub(crate) subnet: Subnet,
     pub(crate) leases: LeaseTable,
 }
 
@@ -45,9 +45,9 @@ impl SegmentState {
             Link::Relay(relay) => Some(relay),
             Link::Interface(_) => None,
         };
-        let authority = segment.pool.filter(|_| segment.mode == DhcpMode::Authoritative).map(|pool| {
+        let authority = segment.subnet.filter(|_| segment.mode == DhcpMode::Authoritative).map(|subnet| {
             let taken = own.iter().copied().chain(relay);
-            Box::new(Authority { leases: LeaseTable::new(&pool, taken, reservations), pool })
+            Box::new(Authority { leases: LeaseTable::new(&subnet, taken, reservations), subnet })
         });
         SegmentState {
             name,
@@ -64,19 +64,19 @@ impl SegmentState {
 
     /// Loads the stored leases of this network.
     pub(crate) fn load(&mut self, stored: &[Lease]) {
-        let Some(Authority { pool, leases }) = self.authority.as_deref_mut() else { return };
-        leases.load(stored.iter().filter(|lease| pool.is_on_network(lease.address)).cloned());
+        let Some(Authority { subnet, leases }) = self.authority.as_deref_mut() else { return };
+        leases.load(stored.iter().filter(|lease| subnet.is_on_network(lease.address)).cloned());
     }
 
     /// Reserves the address of a virtual machine's NIC, if it is in this network. Returns false if it cannot be reserved.
     pub(crate) fn reserve(&mut self, nic: &ReservedNic) -> bool {
         let authority = self.authority.as_deref_mut();
-        let own = authority.zip(nic.address).filter(|(authority, address)| authority.pool.is_on_network(*address));
+        let own = authority.zip(nic.address).filter(|(authority, address)| authority.subnet.is_on_network(*address));
         own.is_none_or(|(authority, address)| authority.leases.reserve(nic.mac, address))
     }
 
     pub(crate) fn is_on_network(&self, address: Ipv4Addr) -> bool {
-        self.authority.as_ref().is_some_and(|authority| authority.pool.is_on_network(address))
+        self.authority.as_ref().is_some_and(|authority| authority.subnet.is_on_network(address))
     }
 
     /// Returns true if the last DISCOVER got no address.
@@ -85,7 +85,7 @@ impl SegmentState {
     }
 
     /// Records another server. Returns a warning if it is new and conflicts with the mode.
-    pub(crate) fn other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
+    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
         let known = self.others.iter().position(|other| other.address == address);
         if let Some(place) = known {
             self.others.remove(place);

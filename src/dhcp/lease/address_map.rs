@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 pub(crate) struct AddressMap<T> {
     first: u32,
     range: Vec<Option<T>>,
-    beside: BTreeMap<Ipv4Addr, T>,
+    outside_range: BTreeMap<Ipv4Addr, T>,
 }
 
 impl<T: Copy> AddressMap<T> {
@@ -14,7 +14,7 @@ impl<T: Copy> AddressMap<T> {
     pub(crate) fn new(first: Ipv4Addr, last: Ipv4Addr) -> Self {
         let size = u32::from(last).saturating_sub(u32::from(first)).saturating_add(1);
         let range = vec![None; usize::try_from(size).unwrap_or_default()];
-        AddressMap { first: u32::from(first), range, beside: BTreeMap::new() }
+        AddressMap { first: u32::from(first), range, outside_range: BTreeMap::new() }
     }
 
     /// Returns the index of an address in the range.
@@ -32,7 +32,7 @@ impl<T: Copy> AddressMap<T> {
     pub(crate) fn get(&self, address: Ipv4Addr) -> Option<T> {
         match self.index(address) {
             Some(index) => *self.range.get(index)?,
-            None => self.beside.get(&address).copied(),
+            None => self.outside_range.get(&address).copied(),
         }
     }
 
@@ -40,8 +40,8 @@ impl<T: Copy> AddressMap<T> {
     pub(crate) fn replace(&mut self, address: Ipv4Addr, value: Option<T>) -> Option<T> {
         match (self.index(address), value) {
             (Some(index), value) => std::mem::replace(self.range.get_mut(index)?, value),
-            (None, Some(value)) => self.beside.insert(address, value),
-            (None, None) => self.beside.remove(&address),
+            (None, Some(value)) => self.outside_range.insert(address, value),
+            (None, None) => self.outside_range.remove(&address),
         }
     }
 
@@ -53,7 +53,7 @@ impl<T: Copy> AddressMap<T> {
 
     /// Changes all values.
     pub(crate) fn change_all(&mut self, change: impl FnMut(&mut T)) {
-        self.range.iter_mut().flatten().chain(self.beside.values_mut()).for_each(change);
+        self.range.iter_mut().flatten().chain(self.outside_range.values_mut()).for_each(change);
     }
 
     fn index(&self, address: Ipv4Addr) -> Option<usize> {

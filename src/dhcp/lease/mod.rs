@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `table` | the lease table: offer, lease, release, decline, reclaim |
-//! | `held_address` | the holder of one address: offer or lease, and its end |
+//! | `binding` | the holder of one address: offer or lease, and its end |
 //! | `reservations` | addresses that belong to one NIC or machine |
 //! | `declined` | addresses that a client declined (DHCPDECLINE), held for a while |
 //! | `pool_level` | the fill level of a pool, for warnings |
@@ -12,13 +12,13 @@
 mod address_bitmap;
 mod address_map;
 mod declined;
-mod held_address;
+mod binding;
 mod pool_level;
 mod reservations;
 mod table;
 
-pub use held_address::OFFER_HOLD;
+pub use binding::OFFER_HOLD;
 pub use pool_level::PoolLevel;
 pub(crate) use reservations::Client;
 pub use table::{DECLINE_WINDOW, DECLINED_HOLD};
-pub(crate) use table::{LeaseMessageType, LeaseTable};
+pub(crate) use table::{LeaseRequest, LeaseTable};

@@ -6,7 +6,7 @@ use crate::effect::PoolUse;
 const FILLING: u64 = 80;
 const NEARLY_FULL: u64 = 95;
 /// A level is left only this many percent below its begin.
-const BELOW: u64 = 5;
+const HYSTERESIS_PERCENT: u64 = 5;
 
 /// The fill level of a pool. Ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +28,11 @@ impl PoolLevel {
         let used = u64::from(usage.leased) + u64::from(usage.offered) + u64::from(usage.declined);
         let percent = (used * 100).checked_div(u64::from(usage.size)).unwrap_or(0);
         let reached = if refused { PoolLevel::Exhausted } else { PoolLevel::of(percent) };
-        let left = if percent + BELOW >= 100 { PoolLevel::Exhausted } else { PoolLevel::of(percent + BELOW) };
+        let left = if percent + HYSTERESIS_PERCENT >= 100 {
+            PoolLevel::Exhausted
+        } else {
+            PoolLevel::of(percent + HYSTERESIS_PERCENT)
+        };
         reached.max(self.min(left))
     }
 

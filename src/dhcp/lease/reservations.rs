@@ -1,6 +1,6 @@
 //! Reserved addresses of one segment, and the client as far as reservations need it.
 
-use crate::config::{Owner, Pool, Reservation};
+use crate::config::{Owner, Reservation, Subnet};
 use meshd_types::{MacAddr, NodeId, SystemUuid};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -38,8 +38,8 @@ pub(crate) struct Reservations {
 
 impl Reservations {
     /// Selects the reservations in the network of a pool.
-    pub(crate) fn of(pool: &Pool, all: &[Reservation]) -> Self {
-        let own = || all.iter().filter(|reservation| pool.is_on_network(reservation.address));
+    pub(crate) fn of(subnet: &Subnet, all: &[Reservation]) -> Self {
+        let own = || all.iter().filter(|reservation| subnet.is_on_network(reservation.address));
         Reservations {
             by_address: own().map(|reservation| (reservation.address, reservation.owner)).collect(),
             by_owner: own().map(|reservation| (reservation.owner, reservation.address)).collect(),

@@ -8,12 +8,12 @@
 use super::{
     address_bitmap::AddressBitmap,
     address_map::AddressMap,
+    binding::{Binding, BindingState, ByState, OFFER_HOLD},
     declined::DeclinedAddresses,
-    held_address::{HeldAddress, Hold, NicAddresses, OFFER_HOLD},
     reservations::{Client, Reservations},
 };
 use crate::{
-    config::{Pool, Reservation},
+    config::{Reservation, Subnet},
     effect::{Lease, LeaseChange, PoolUse},
 };
 use meshd_types::{Digest, MacAddr, Timestamp, fail};
@@ -29,7 +29,7 @@ pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
 /// (RFC 5227).
 pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
 /// At most the n-th part of a pool is held back after declines. Beyond it, the address that was declined first is used again.
-const DECLINED_PART: u32 = 8;
+const DECLINED_FRACTION: u32 = 8;
 
 /// Interval of counting expired leases.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -43,13 +43,13 @@ pub enum Refused {
     NotYours,
 }
 
-/// How a client asks for a lease.
+/// The client state of a DHCPREQUEST (RFC 2131, 4.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseMessageType {
+pub enum LeaseRequest {
     /// It accepts an offer, or restarts with an address that it remembers.
-    New,
+    SelectingOrInitReboot,
     /// It uses the address.
-    Renewal,
+    RenewingOrRebinding,
 }
 
 /// All leases of one pool.
@@ -61,13 +61,13 @@ pub struct LeaseTable {
     /// Addresses of the range that cannot be offered: held, declined, reserved, or infrastructure.
     busy: AddressBitmap,
     /// Addresses of the range that are reserved or infrastructure.
-    fixed: BTreeSet<Ipv4Addr>,
+    excluded: BTreeSet<Ipv4Addr>,
     /// The holder of each address of the range, and of reserved addresses outside of it.
-    entries: AddressMap<HeldAddress>,
-    by_mac: BTreeMap<MacAddr, NicAddresses>,
+    entries: AddressMap<Binding>,
+    by_mac: BTreeMap<MacAddr, ByState<Option<Ipv4Addr>>>,
     declined: DeclinedAddresses,
     /// Offers and leases of the range that were not expired at `counted`.
-    live: [u32; 2],
+    live: ByState<u32>,
     counted: Timestamp,
     /// The counted addresses changed since then.
     recount: bool,
@@ -77,28 +77,28 @@ pub struct LeaseTable {
 
 impl LeaseTable {
     /// A table without leases.
-    pub fn new(pool: &Pool, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
-        let reserved = Reservations::of(pool, reservations);
-        let servers = pool.router.iter().chain(&pool.dns).chain(&pool.ntp).copied();
-        let infrastructure: BTreeSet<_> = servers.chain([pool.network(), pool.broadcast()]).chain(taken).collect();
-        let fixed = infrastructure.iter().copied().chain(reserved.addresses());
-        let (first, last) = (u32::from(pool.first), u32::from(pool.last));
+    pub fn new(subnet: &Subnet, taken: impl IntoIterator<Item = Ipv4Addr>, reservations: &[Reservation]) -> Self {
+        let reserved = Reservations::of(subnet, reservations);
+        let servers = subnet.router.iter().chain(&subnet.dns).chain(&subnet.ntp).copied();
+        let infrastructure: BTreeSet<_> = servers.chain([subnet.network(), subnet.broadcast()]).chain(taken).collect();
+        let excluded = infrastructure.iter().copied().chain(reserved.addresses());
+        let (first, last) = (u32::from(subnet.first), u32::from(subnet.last));
         let size = last.saturating_sub(first).saturating_add(1);
         let mut table = LeaseTable {
-            lease: pool.lease,
+            lease: subnet.lease,
             busy: AddressBitmap::new(size),
-            fixed: fixed.filter(|address| pool.contains(*address)).collect(),
+            excluded: excluded.filter(|address| subnet.contains(*address)).collect(),
             infrastructure,
             reserved,
-            entries: AddressMap::new(pool.first, pool.last),
+            entries: AddressMap::new(subnet.first, subnet.last),
             by_mac: BTreeMap::new(),
-            declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_PART).unwrap_or(usize::MAX).max(1)),
-            live: [0; 2],
+            declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_FRACTION).unwrap_or(usize::MAX).max(1)),
+            live: ByState::default(),
             counted: Timestamp::from_millis(0),
             recount: false,
             none_before: Timestamp::from_millis(0),
         };
-        table.fixed.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
+        table.excluded.iter().for_each(|address| table.busy.set(u32::from(*address).wrapping_sub(first), true));
         table
     }
 
@@ -110,10 +110,16 @@ impl LeaseTable {
             .collect();
         stored.sort_by_key(|lease| std::cmp::Reverse(lease.expires_at));
         for Lease { mac, address, expires_at, vm } in stored {
-            if self.held(mac).leased.is_none() && self.entries.get(address).is_none() {
+            if self.addresses_of(mac).leased.is_none() && self.entries.get(address).is_none() {
                 // Nodes are not known yet, so all leases are kept until [`LeaseTable::keep_addresses`].
-                let entry =
-                    HeldAddress { mac, hold: Hold::Leased, until: expires_at, vm, kept: true, acknowledged: None };
+                let entry = Binding {
+                    mac,
+                    state: BindingState::Leased,
+                    until: expires_at,
+                    vm,
+                    pinned: true,
+                    acknowledged: None,
+                };
                 self.hold(address, entry);
             }
         }
@@ -124,8 +130,8 @@ impl LeaseTable {
     pub fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let kept = !self.infrastructure.contains(&address) && self.reserved.add(mac, address);
         if kept && self.entries.offset(address).is_some() {
-            self.fixed.insert(address);
-            self.refixed(address);
+            self.excluded.insert(address);
+            self.exclusion_changed(address);
         }
         kept
     }
@@ -133,11 +139,11 @@ impl LeaseTable {
     /// Removes the reservation and lease of a removed virtual machine's NIC.
     pub fn remove_nic(&mut self, mac: MacAddr) {
         if let Some(address) = self.reserved.remove(mac)
-            && self.fixed.remove(&address)
+            && self.excluded.remove(&address)
         {
-            self.refixed(address);
+            self.exclusion_changed(address);
         }
-        let NicAddresses { leased, offered } = self.held(mac);
+        let ByState { leased, offered } = self.addresses_of(mac);
         for address in leased.into_iter().chain(offered) {
             if self.held_by(mac, address).is_some_and(|entry| entry.vm.is_some()) {
                 self.drop_entry(address);
@@ -145,7 +151,7 @@ impl LeaseTable {
         }
     }
 
-    fn refixed(&mut self, address: Ipv4Addr) {
+    fn exclusion_changed(&mut self, address: Ipv4Addr) {
         self.mark(address);
         self.none_before = Timestamp::from_millis(0);
         self.recount = true;
@@ -160,7 +166,7 @@ impl LeaseTable {
     pub fn offer(&mut self, now: Timestamp, client: Client) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
         self.advance(now);
         let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
-        let held = self.held(client.mac);
+        let held = self.addresses_of(client.mac);
         let (leased, offered) = (held.leased.filter(permitted), held.offered.filter(permitted));
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let wanted = reserved.or(leased).or(offered);
@@ -175,7 +181,7 @@ impl LeaseTable {
         let Client { mac, vm, .. } = client;
         let until = now.after(OFFER_HOLD);
         // An offer does not replace the lease of the same client.
-        self.hold(address, HeldAddress { mac, hold: Hold::Offered, until, vm, kept: false, acknowledged: None });
+        self.hold(address, Binding { mac, state: BindingState::Offered, until, vm, pinned: false, acknowledged: None });
         Ok((address, change))
     }
 
@@ -186,14 +192,14 @@ impl LeaseTable {
         now: Timestamp,
         client: Client,
         address: Ipv4Addr,
-        kind: LeaseMessageType,
+        kind: LeaseRequest,
     ) -> Result<(Lease, Vec<LeaseChange>), Refused> {
         self.advance(now);
         let Client { mac, vm, .. } = client;
-        let NicAddresses { leased, offered } = self.held(mac);
+        let ByState { leased, offered } = self.addresses_of(mac);
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
-        let own =
-            leased == Some(address) && (kind == LeaseMessageType::Renewal || reserved.is_none_or(|own| own == address));
+        let own = leased == Some(address)
+            && (kind == LeaseRequest::RenewingOrRebinding || reserved.is_none_or(|own| own == address));
         let unbound = leased.is_none() && offered.is_none() && reserved.is_none();
         let free = unbound && self.serves(address) && self.is_free(address);
         let allowed = own || offered == Some(address) || reserved == Some(address) || free;
@@ -206,10 +212,10 @@ impl LeaseTable {
         }
         self.drop_offer(mac);
         let until = now.after(self.lease);
-        let acknowledged = (kind == LeaseMessageType::New).then_some(now);
+        let acknowledged = (kind == LeaseRequest::SelectingOrInitReboot).then_some(now);
         self.hold(
             address,
-            HeldAddress { mac, hold: Hold::Leased, until, vm, kept: client.keeps_address, acknowledged },
+            Binding { mac, state: BindingState::Leased, until, vm, pinned: client.keeps_address, acknowledged },
         );
         Ok((Lease { mac, address, expires_at: until, vm }, changes))
     }
@@ -217,24 +223,25 @@ impl LeaseTable {
     /// Ends a lease. The client gets the same address again, unless another client needs it.
     pub fn release(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
         let entry = self.held_by(mac, address)?;
-        if entry.hold == Hold::Offered {
+        if entry.state == BindingState::Offered {
             self.drop_entry(address);
             return None;
         }
         let until = now.min(entry.until);
-        self.hold(address, HeldAddress { until, ..entry });
+        self.hold(address, Binding { until, ..entry });
         let before = entry.lease(address);
         Some(LeaseChange { after: Some(Lease { expires_at: until, ..before.clone() }), before })
     }
 
     /// Returns true if the address is offered to this client.
     pub fn is_offered(&self, mac: MacAddr, address: Ipv4Addr) -> bool {
-        self.held(mac).offered == Some(address)
+        self.addresses_of(mac).offered == Some(address)
     }
 
     /// Sets the NICs of approved nodes, whose addresses are never given to others.
     pub fn keep_addresses(&mut self, nics: &BTreeSet<MacAddr>) {
-        self.entries.change_all(|entry| entry.kept = entry.hold == Hold::Leased && nics.contains(&entry.mac));
+        self.entries
+            .change_all(|entry| entry.pinned = entry.state == BindingState::Leased && nics.contains(&entry.mac));
         self.none_before = Timestamp::from_millis(0);
         self.recount = true;
     }
@@ -262,26 +269,26 @@ impl LeaseTable {
     /// Counts the addresses of the range. Leases that expired within the last second may still count.
     pub fn usage(&mut self, now: Timestamp) -> PoolUse {
         self.advance(now);
-        let fixed = u32::try_from(self.fixed.len()).unwrap_or(u32::MAX);
+        let excluded = u32::try_from(self.excluded.len()).unwrap_or(u32::MAX);
         PoolUse {
-            size: self.busy.size().saturating_sub(fixed),
-            leased: self.live[1],
-            offered: self.live[0],
+            size: self.busy.size().saturating_sub(excluded),
+            leased: self.live.leased,
+            offered: self.live.offered,
             declined: u32::try_from(self.declined.len()).unwrap_or(u32::MAX),
         }
     }
 
-    fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<HeldAddress> {
+    fn held_by(&self, mac: MacAddr, address: Ipv4Addr) -> Option<Binding> {
         self.entries.get(address).filter(|entry| entry.mac == mac)
     }
 
-    fn held(&self, mac: MacAddr) -> NicAddresses {
+    fn addresses_of(&self, mac: MacAddr) -> ByState<Option<Ipv4Addr>> {
         self.by_mac.get(&mac).copied().unwrap_or_default()
     }
 
     /// Returns true for an address that any client may get.
     fn serves(&self, address: Ipv4Addr) -> bool {
-        self.entries.offset(address).is_some() && !self.fixed.contains(&address)
+        self.entries.offset(address).is_some() && !self.excluded.contains(&address)
     }
 
     fn is_free(&self, address: Ipv4Addr) -> bool {
@@ -323,17 +330,17 @@ impl LeaseTable {
         }
         let over = given().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
         // Expired addresses first.
-        let oldest = over.min_by_key(|(address, entry)| (entry.until > now, entry.hold, entry.until, *address));
+        let oldest = over.min_by_key(|(address, entry)| (entry.until > now, entry.state, entry.until, *address));
         let (address, _) = oldest.ok_or(Refused::Exhausted)?;
         let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
-        Ok((address, (entry.hold == Hold::Leased).then(|| entry.gone(address))))
+        Ok((address, (entry.state == BindingState::Leased).then(|| entry.gone(address))))
     }
 
     /// Removes another holder, whose lease or offer expired.
     fn vacate(&mut self, address: Ipv4Addr, client: Client) -> Option<LeaseChange> {
         self.entries.get(address).filter(|entry| entry.mac != client.mac)?;
         let entry = self.drop_entry(address)?;
-        (entry.hold == Hold::Leased).then(|| entry.gone(address))
+        (entry.state == BindingState::Leased).then(|| entry.gone(address))
     }
 
     /// Advances the time: counts once a second, and ends holds of declined addresses.
@@ -346,39 +353,39 @@ impl LeaseTable {
 
     fn recount(&mut self, now: Timestamp) {
         (self.counted, self.recount) = (self.counted.max(now), false);
-        self.live = [0; 2];
+        self.live = ByState::default();
         for (address, entry) in self.entries.of_range() {
-            self.live[entry.hold as usize] += u32::from(entry.counts(self.counted) && self.serves(address));
+            *self.live.of(entry.state) += u32::from(entry.counts(self.counted) && self.serves(address));
         }
     }
 
-    fn hold(&mut self, address: Ipv4Addr, entry: HeldAddress) {
+    fn hold(&mut self, address: Ipv4Addr, entry: Binding) {
         self.drop_entry(address);
         self.entries.replace(address, Some(entry));
-        *self.by_mac.entry(entry.mac).or_default().place(entry.hold) = Some(address);
+        *self.by_mac.entry(entry.mac).or_default().of(entry.state) = Some(address);
         self.none_before = self.none_before.min(entry.reusable_at().unwrap_or(entry.until));
         if self.serves(address) {
-            self.live[entry.hold as usize] += u32::from(entry.counts(self.counted));
+            *self.live.of(entry.state) += u32::from(entry.counts(self.counted));
         }
         self.mark(address);
     }
 
     fn drop_offer(&mut self, mac: MacAddr) {
-        if let Some(address) = self.held(mac).offered {
+        if let Some(address) = self.addresses_of(mac).offered {
             self.drop_entry(address);
         }
     }
 
-    fn drop_entry(&mut self, address: Ipv4Addr) -> Option<HeldAddress> {
+    fn drop_entry(&mut self, address: Ipv4Addr) -> Option<Binding> {
         let entry = self.entries.replace(address, None)?;
         if let Some(held) = self.by_mac.get_mut(&entry.mac) {
-            *held.place(entry.hold) = None;
+            *held.of(entry.state) = None;
             if held.leased.is_none() && held.offered.is_none() {
                 self.by_mac.remove(&entry.mac);
             }
         }
         if self.serves(address) && entry.counts(self.counted) {
-            let live = &mut self.live[entry.hold as usize];
+            let live = self.live.of(entry.state);
             *live = live.saturating_sub(1);
         }
         self.mark(address);
@@ -388,7 +395,7 @@ impl LeaseTable {
     /// Updates the bitmap of busy addresses.
     fn mark(&mut self, address: Ipv4Addr) {
         if let Some(offset) = self.entries.offset(address) {
-            self.busy.set(offset, !self.is_free(address) || self.fixed.contains(&address));
+            self.busy.set(offset, !self.is_free(address) || self.excluded.contains(&address));
         }
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn client_kind(options: &Options<'_>, vendor: Option<VendorClass>) ->
     } else if vendor.is_some() {
         ClientKind::Firmware
     } else {
-        ClientKind::Os
+        ClientKind::Other
     }
 }
 

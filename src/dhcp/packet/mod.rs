@@ -3,25 +3,26 @@
 //! | module | content |
 //! | --- | --- |
 //! | `client_class` | firmware or iPXE, by options 60 and 77 |
-//! | `options` | raw options of a packet, option 82 of relays |
+//! | `options` | raw options of a packet |
+//! | `relay_agent_information` | option 82 of relays |
 //! | `request` | a request of a client as typed values |
 //! | `reply` | builds OFFER, ACK and NAK |
 //! | `reply_destination` | sender of a request, receiver of a reply |
 //! | `server_message` | packets of other DHCP servers |
 //! | `probe` | packets that make other DHCP servers answer |
-//! | `ethernet_frame` | a reply as an Ethernet frame |
+//! | `udp_frame` | builds an Ethernet frame for a client without an address |
 
-mod ethernet_frame;
+mod udp_frame;
 mod server_message;
 mod client_class;
 mod options;
 mod probe;
+mod relay_agent_information;
 mod reply;
 mod request;
 mod reply_destination;
 
 pub(crate) use client_class::VendorClass;
-pub use ethernet_frame::udp_frame;
 pub(crate) use options::Options;
 pub(crate) use probe::probe_mac;
 pub use probe::probe_packets;
@@ -30,3 +31,4 @@ pub use reply_destination::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER
 pub(crate) use request::ClientMessage;
 pub use request::ClientMessageType;
 pub use server_message::ServerMessage;
+pub use udp_frame::udp_frame;

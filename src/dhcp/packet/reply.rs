@@ -1,7 +1,7 @@
 //! Builds replies.
 
 use super::{client_class::VendorClass, request::ClientMessage};
-use crate::{boot_file::BootFile, config::Pool, effect::ClientKind};
+use crate::{boot_file::BootFile, config::Subnet, effect::ClientKind};
 use dhcproto::v4::{
     DhcpOption, DhcpOptions, Encodable, Encoder, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption,
 };
@@ -13,7 +13,7 @@ const MIN_REPLY: usize = 300;
 /// Longest file name in the header, in bytes; the last byte of the field is NUL.
 const MAX_FILE: usize = 127;
 /// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody else".
-const PXE_TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
+const PXE_DISCOVERY_CONTROL_USE_BOOT_FILE: [u8; 4] = [6, 1, 8, 255];
 /// iPXE's own encapsulated options, and among them `no-pxedhcp` (176) = 1: "there is no proxy, do not wait for it".
 const IPXE_OPTIONS: u8 = 175;
 const IPXE_NO_PROXY_DHCP: [u8; 3] = [176, 1, 1];
@@ -42,7 +42,7 @@ pub struct ReplyBuilder<'a> {
     /// Option 54: that address, or the one that the relay requests (RFC 5107).
     pub identifier: Ipv4Addr,
     /// The options of a lease.
-    pub pool: Option<&'a Pool>,
+    pub subnet: Option<&'a Subnet>,
     /// The host name of the client.
     pub host: Option<&'a str>,
 }
@@ -91,15 +91,15 @@ impl ReplyBuilder<'_> {
                         IPXE_NO_PROXY_DHCP.to_vec(),
                     )));
                 }
-                if let Some(pool) = self.pool {
-                    lease_times(message.opts_mut(), pool.lease);
-                    self.network(message.opts_mut(), pool);
+                if let Some(subnet) = self.subnet {
+                    lease_times(message.opts_mut(), subnet.lease);
+                    self.network(message.opts_mut(), subnet);
                 }
             }
             ReplyContent::InformAck => {
                 message.set_ciaddr(request.ciaddr);
-                if let Some(pool) = self.pool {
-                    self.network(message.opts_mut(), pool);
+                if let Some(subnet) = self.subnet {
+                    self.network(message.opts_mut(), subnet);
                 }
             }
             ReplyContent::Nak(reason) => {
@@ -114,28 +114,30 @@ impl ReplyBuilder<'_> {
                 if request.vendor != Some(VendorClass::Http) {
                     class(message.opts_mut(), b"PXEClient");
                 }
-                // Quirk::LooksForBootServers, and Quirk::StumblesOverMenu
+                // Quirk::LooksForBootServers, and Quirk::Option43OpensMenu
                 if request.client == ClientKind::Firmware && request.boot_arch() == ClientArch::BIOS {
-                    message.opts_mut().insert(DhcpOption::VendorExtensions(PXE_TAKE_THE_FILE.to_vec()));
+                    message
+                        .opts_mut()
+                        .insert(DhcpOption::VendorExtensions(PXE_DISCOVERY_CONTROL_USE_BOOT_FILE.to_vec()));
                 }
             }
         }
     }
 
-    fn network(&self, options: &mut DhcpOptions, pool: &Pool) {
-        options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(pool.mask())));
-        options.insert(DhcpOption::BroadcastAddr(pool.broadcast()));
-        if let Some(router) = pool.router {
+    fn network(&self, options: &mut DhcpOptions, subnet: &Subnet) {
+        options.insert(DhcpOption::SubnetMask(Ipv4Addr::from(subnet.mask())));
+        options.insert(DhcpOption::BroadcastAddr(subnet.broadcast()));
+        if let Some(router) = subnet.router {
             options.insert(DhcpOption::Router(vec![router]));
         }
-        if !pool.dns.is_empty() {
-            options.insert(DhcpOption::DomainNameServer(pool.dns.clone()));
+        if !subnet.dns.is_empty() {
+            options.insert(DhcpOption::DomainNameServer(subnet.dns.clone()));
         }
-        if let Some(domain) = &pool.domain {
+        if let Some(domain) = &subnet.domain {
             options.insert(DhcpOption::DomainName(domain.clone()));
         }
-        if !pool.ntp.is_empty() {
-            options.insert(DhcpOption::NtpServers(pool.ntp.clone()));
+        if !subnet.ntp.is_empty() {
+            options.insert(DhcpOption::NtpServers(subnet.ntp.clone()));
         }
         if let Some(host) = self.host {
             // A host name has no underscore (RFC 1123, 2.1).

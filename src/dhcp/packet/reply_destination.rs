@@ -17,14 +17,14 @@ const BROADCAST: u16 = 0x8000;
 /// How a packet arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The interface, as an index into [`crate::Setup::interfaces`].
-    pub via: usize,
+    /// Index into [`crate::Setup::interfaces`]; not the index of the kernel.
+    pub interface_index: usize,
     /// The sender: a client or its relay.
     pub source: SocketAddrV4,
     /// The port of the server: 67 or [`PROXY_PORT`].
     pub local_port: u16,
     /// The Ethernet source address: of the client, a relay or a router. `None` if the interface has none.
-    pub hardware: Option<MacAddr>,
+    pub ethernet_source: Option<MacAddr>,
 }
 
 /// The receiver of a reply.

@@ -5,9 +5,10 @@
 
 use super::{
     client_class::{VendorClass, client_kind, vendor},
-    options::{HEADER, Options, RelayInformation},
+    options::{HEADER, Options},
+    relay_agent_information::RelayInformation,
 };
-use crate::{client_arch::firmware, effect::ClientKind};
+use crate::{client_arch::arch_entry, effect::ClientKind};
 use dhcproto::v4::{HType, MessageType, Opcode, OptionCode, UnknownOption, borrowed};
 use meshd_types::{ClientArch, MacAddr, SystemUuid};
 use std::net::Ipv4Addr;
@@ -102,7 +103,7 @@ impl ClientMessage {
 
     /// Returns an address of the client's network behind a relay: link selection, or the relay's own address.
     pub fn network(&self) -> Option<Ipv4Addr> {
-        self.is_relayed().then(|| self.relay.link.unwrap_or(self.giaddr))
+        self.is_relayed().then(|| self.relay.link_selection.unwrap_or(self.giaddr))
     }
 
     /// Returns the architecture that determines the boot file: BIOS without option 93.
@@ -127,7 +128,7 @@ fn arch(options: &Options<'_>) -> Option<ClientArch> {
     let listed = options.get(OptionCode::ClientSystemArchitecture).unwrap_or_default();
     let mut values = listed.as_chunks::<2>().0.iter().map(|value| u16::from_be_bytes(*value));
     if let Some(first) = values.clone().next() {
-        return Some(ClientArch(values.find(|value| firmware(*value).is_some()).unwrap_or(first)));
+        return Some(ClientArch(values.find(|value| arch_entry(*value).is_some()).unwrap_or(first)));
     }
     // The text of option 60 contains it too: "HTTPClient:Arch:00016:UNDI:003016".
     let class = std::str::from_utf8(options.get(OptionCode::ClassIdentifier)?).ok()?;

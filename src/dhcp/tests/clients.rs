@@ -13,8 +13,8 @@ use std::{
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const UUID: &str = "01020304-0506-0708-090a-0b0c0d0e0f10";
 
-pub fn pool(first: u8, last: u8) -> Pool {
-    Pool {
+pub fn pool(first: u8, last: u8) -> Subnet {
+    Subnet {
         first: Ipv4Addr::new(10, 77, 0, first),
         last: Ipv4Addr::new(10, 77, 0, last),
         prefix_len: 24,
@@ -27,7 +27,7 @@ pub fn pool(first: u8, last: u8) -> Pool {
 }
 
 /// An interface `eth0` with a segment.
-pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
+pub fn setup(mode: DhcpMode, subnet: Option<Subnet>) -> Setup {
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     Setup {
         interfaces: vec![Interface { name: "eth0".to_owned(), address: SERVER }],
@@ -35,17 +35,17 @@ pub fn setup(mode: DhcpMode, pool: Option<Pool>) -> Setup {
             link: Link::Interface("eth0".to_owned()),
             address: None,
             mode,
-            pool,
+            subnet,
             relay_macs: Vec::new(),
         }],
         reservations: Vec::new(),
         nics: Vec::new(),
-        deny: Default::default(),
+        non_identifying_uuids: Default::default(),
         sources: BootSources { http_port: 8080, loaders },
     }
 }
 
-pub fn engine(pool: Pool, stored: Vec<Lease>) -> Engine {
+pub fn engine(pool: Subnet, stored: Vec<Lease>) -> Engine {
     Engine::new(setup(DhcpMode::Authoritative, Some(pool)), stored)
 }
 
@@ -161,7 +161,12 @@ impl Packet {
     /// Comes in on the interface with this place, from this sender.
     pub fn from(&self, engine: &mut Engine, now: Timestamp, via: usize, source: Ipv4Addr) -> Outcome {
         let bytes = self.bytes();
-        let origin = Origin { via, source: SocketAddrV4::new(source, 67), local_port: 67, hardware: card_of(&bytes) };
+        let origin = Origin {
+            interface_index: via,
+            source: SocketAddrV4::new(source, 67),
+            local_port: 67,
+            ethernet_source: card_of(&bytes),
+        };
         Outcome(engine.handle(now, &bytes, origin, &NoMachines))
     }
 }
@@ -170,7 +175,7 @@ impl Packet {
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
-    let origin = Origin { via: 0, source, local_port, hardware: card_of(bytes) };
+    let origin = Origin { interface_index: 0, source, local_port, ethernet_source: card_of(bytes) };
     Outcome(engine.handle(now, bytes, origin, &NoMachines))
 }
 

@@ -29,7 +29,7 @@ fn each_firmware_gets_its_loader_and_ipxe_gets_the_script() {
         (Who::Pxe(999), None, None, ClientKind::Firmware),
         (Who::Ipxe, script, None, ClientKind::Ipxe),
         (Who::IpxeInList, script, None, ClientKind::Ipxe),
-        (Who::Os, None, None, ClientKind::Os),
+        (Who::Os, None, None, ClientKind::Other),
     ];
     for (who, file, class, exchange) in rows {
         let mut engine = engine(pool(100, 200), Vec::new());
@@ -121,10 +121,10 @@ fn a_client_that_takes_another_servers_offer_is_left_alone() {
 #[test]
 fn a_relay_gets_the_answer_and_its_option_back() {
     let relay = Ipv4Addr::new(10, 88, 0, 1);
-    let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 200].into(), ..pool(100, 200) };
+    let behind = Subnet { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 200].into(), ..pool(100, 200) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
     let segment = setup.segments[0].clone();
-    setup.segments.push(Segment { link: Link::Relay(relay), pool: Some(behind), ..segment });
+    setup.segments.push(Segment { link: Link::Relay(relay), subnet: Some(behind), ..segment });
     let mut engine = Engine::new(setup, Vec::new());
     let circuit = b"\x01\x04port";
     let packet = Packet::discover(mac(1), Who::Ipxe).via(relay).raw(OptionCode::RelayAgentInformation, circuit);

@@ -15,7 +15,7 @@ const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// Sends a packet from an Ethernet address.
 fn send_from(engine: &mut Engine, now: Timestamp, packet: &Packet, sender: MacAddr, machines: &OneNode) -> Outcome {
     let source = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 68);
-    let origin = Origin { via: 0, source, local_port: 67, hardware: Some(sender) };
+    let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(sender) };
     Outcome(engine.handle(now, &packet.bytes(), origin, machines))
 }
 
@@ -66,7 +66,7 @@ fn release_of_an_address_that_its_machine_uses_is_ignored() {
     let unused = OneNode { uses_address: false, ..used };
     assert!(matches!(
         send_from(&mut engine, at(1), &release, mac(1), &unused).0[..],
-        [Effect::Store(Change::Lease(_))]
+        [Effect::Store(Change::LeaseChanged(_))]
     ));
 }
 
@@ -118,9 +118,9 @@ fn declined_addresses_are_never_more_than_a_part_of_the_pool() {
 
 /// A site with a local segment and one behind a relay.
 fn two_segments(relay_macs: Vec<MacAddr>) -> Engine {
-    let behind = Pool { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
+    let behind = Subnet { first: [10, 88, 0, 100].into(), last: [10, 88, 0, 110].into(), ..pool(100, 110) };
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
-    let segment = Segment { link: Link::Relay(RELAY), pool: Some(behind), ..setup.segments[0].clone() };
+    let segment = Segment { link: Link::Relay(RELAY), subnet: Some(behind), ..setup.segments[0].clone() };
     setup.segments.push(Segment { relay_macs, ..segment });
     Engine::new(setup, Vec::new())
 }
@@ -155,7 +155,7 @@ fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
     let other = RelayPort { circuit_id: Some("02".to_owned()), remote_id: None };
     for (port, seen) in [(&[1, 1, 2][..], Some(other)), (&[][..], None)] {
         let outcome = send_from(&mut engine, at(1), &at_port(port), THIEF, &node);
-        let expected = Warning::OtherPort { mac: mac(1), known: known.clone(), seen };
+        let expected = Warning::RelayPortMismatch { mac: mac(1), known: known.clone(), seen };
 
         assert_eq!(outcome.0, [Effect::Warn(expected)]);
     }
@@ -168,7 +168,7 @@ fn relayed_packet_in_the_name_of_a_local_node_is_refused_with_an_alarm() {
     let node = OneNode { mac: Some(mac(1)), attachment, ..OneNode::default() };
     let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY).raw(OptionCode::RelayAgentInformation, &[1, 1, 7]);
     let outcome = send_from(&mut engine, at(0), &relayed, THIEF, &node);
-    assert!(matches!(&outcome.0[..], [Effect::Warn(Warning::OtherPort { .. })]), "{outcome:?}");
+    assert!(matches!(&outcome.0[..], [Effect::Warn(Warning::RelayPortMismatch { .. })]), "{outcome:?}");
     send_from(&mut engine, at(0), &Packet::discover(mac(1), Who::Ipxe), mac(1), &node).expect(MessageType::Offer);
 }
 
@@ -182,7 +182,7 @@ fn renewal_past_a_relay_opens_no_boot_session() {
     for who in [Who::Os, Who::Ipxe, Who::Pxe(7)] {
         let renewal = Packet::new(MessageType::Request, mac(1), who).using(address);
         let source = SocketAddrV4::new(address, 68);
-        let origin = Origin { via: 0, source, local_port: 67, hardware: Some(THIEF) };
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(THIEF) };
         let outcome = Outcome(engine.handle(at(9), &renewal.bytes(), origin, &NoMachines));
         assert!(outcome.seen().is_none(), "{who:?}: {outcome:?}");
         assert_eq!(outcome.reply().is_some(), who == Who::Os, "only a system renews: {who:?}");

@@ -5,6 +5,6 @@ mod conversation;
 mod forgery;
 mod pool;
 mod quirks;
-mod foreign_servers;
+mod other_servers;
 mod segments;
 mod vms;

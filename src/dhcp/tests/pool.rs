@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 fn stored(change: LeaseChange) -> Effect {
-    Effect::Store(Change::Lease(change))
+    Effect::Store(Change::LeaseChanged(change))
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_declined_address_rests_and_only_its_holder_can_decline_it() {
     let outcome = decline(mac(1)).to(&mut engine, at(1)).0;
     let declined = Warning::Declined { segment: "eth0".into(), address };
     assert_eq!(outcome.get(1), Some(&Effect::Warn(declined)), "{outcome:?}");
-    assert!(matches!(outcome[0], Effect::Store(Change::Lease(LeaseChange { after: None, .. }))), "{outcome:?}");
+    assert!(matches!(outcome[0], Effect::Store(Change::LeaseChanged(LeaseChange { after: None, .. }))), "{outcome:?}");
     let other = boot(&mut engine, at(2), mac(1), Who::Os);
     assert_ne!(other, address);
     assert!(Packet::discover(mac(2), Who::Os).to(&mut engine, at(3)).reply().is_none());
@@ -182,7 +182,7 @@ impl Model {
     fn store(&mut self, outcome: &Outcome) {
         for effect in &outcome.0 {
             match effect {
-                Effect::Store(Change::Lease(LeaseChange { before, after }))
+                Effect::Store(Change::LeaseChanged(LeaseChange { before, after }))
                     if self.stored.get(&before.address) == Some(before) =>
                 {
                     self.stored.remove(&before.address);

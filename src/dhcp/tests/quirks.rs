@@ -2,7 +2,7 @@
 
 use super::clients::*;
 use crate::{
-    client_arch::{FIRMWARE, Fetch, loader_names},
+    client_arch::{ARCHITECTURES, LoaderTransport, loader_names},
     firmware_quirks::{QUIRKS, Quirk},
     packet::PROXY_PORT,
     *,
@@ -30,10 +30,10 @@ fn file(packet: &Packet) -> Option<String> {
 
 #[test]
 fn each_firmware_gets_its_loader_or_else_the_next_one() {
-    for row in &FIRMWARE {
+    for row in &ARCHITECTURES {
         let who = match row.name {
             name if name.starts_with("U-Boot") => Who::UBoot(row.arch),
-            _ if row.fetch == Fetch::Http => Who::Http(row.arch),
+            _ if row.transport == LoaderTransport::Http => Who::Http(row.arch),
             _ => Who::Pxe(row.arch),
         };
         for present in 0..=row.loaders.len() {
@@ -41,9 +41,9 @@ fn each_firmware_gets_its_loader_or_else_the_next_one() {
             setup.sources.loaders = row.loaders[present..].iter().map(|loader| (*loader).to_owned()).collect();
             let outcome = Packet::discover(mac(1), who).to(&mut Engine::new(setup, Vec::new()), at(0));
             let offer = outcome.expect(MessageType::Offer);
-            let expected = row.loaders.get(present).map(|loader| match row.fetch {
-                Fetch::Tftp => (*loader).to_owned(),
-                Fetch::Http => format!("http://10.77.0.1:8080/loader/{loader}"),
+            let expected = row.loaders.get(present).map(|loader| match row.transport {
+                LoaderTransport::Tftp => (*loader).to_owned(),
+                LoaderTransport::Http => format!("http://10.77.0.1:8080/loader/{loader}"),
             });
             assert_eq!(offer.boot_file(), expected, "{}", row.name);
             let noted = outcome.notes().iter().any(|note| matches!(note, Warning::NoLoader(NoLoader::Absent { .. })));
@@ -79,7 +79,7 @@ fn honour(quirk: Quirk) {
         Quirk::UrlNeedsClass => url_needs_class(),
         Quirk::ProxyNeedsClass => proxy_needs_class(),
         Quirk::LooksForBootServers => looks_for_boot_servers(),
-        Quirk::StumblesOverMenu => stumbles_over_menu(),
+        Quirk::Option43OpensMenu => stumbles_over_menu(),
         Quirk::HeaderOnly => header_only(),
         Quirk::NoShortReply => no_short_reply(),
         Quirk::WaitsForProxy => waits_for_proxy(),
@@ -98,7 +98,7 @@ fn listed_user_class() {
 }
 
 fn loops_into_itself() {
-    for row in &FIRMWARE {
+    for row in &ARCHITECTURES {
         let packet = Packet::discover(mac(1), Who::Ipxe);
         let packet = packet.raw(OptionCode::ClientSystemArchitecture, &row.arch.to_be_bytes());
         assert_eq!(file(&packet).as_deref(), Some(SCRIPT), "{}", row.name);
@@ -193,7 +193,7 @@ fn asks_proxy_from_any_port() {
     for port in [68, 4011, 40_000] {
         let source = SocketAddrV4::new(own, port);
         let request = Packet::new(MessageType::Request, mac(1), Who::Pxe(7)).using(own).bytes();
-        let origin = Origin { via: 0, source, local_port: PROXY_PORT, hardware: Some(mac(1)) };
+        let origin = Origin { interface_index: 0, source, local_port: PROXY_PORT, ethernet_source: Some(mac(1)) };
         let outcome = Outcome(full(DhcpMode::Proxy).handle(at(0), &request, origin, &NoMachines));
         assert_eq!(outcome.expect(MessageType::Ack).to, Destination::Ip(source));
     }

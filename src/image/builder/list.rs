@@ -7,57 +7,54 @@ use super::{
 };
 use crate::catalog::{
     image::{ImageError, ImageManifest, load_image, load_manifest},
-    versions::{IMAGES, shelves},
+    versions::{IMAGES, version_names},
 };
 use meshd_types::{Digest, ImageName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// How a recipe and what was built from it stand to each other.
+/// State of an image relative to its recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageState {
-    /// Built from the recipe as it is.
+    /// Built from the present recipe.
     Built,
-    /// Built from an earlier recipe; it boots, and a build makes it new.
+    /// Built from an earlier recipe; it boots until the next build.
     Stale,
-    /// A recipe that was never built.
+    /// Not built.
     NotBuilt,
-    /// A built image whose manifest cannot be used.
+    /// The manifest is invalid.
     Broken,
-    /// A built image without a recipe here.
+    /// Built, but there is no recipe.
     NoRecipe,
 }
 
-/// One image.
+/// An image in a list.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Listed {
     pub name: ImageName,
     pub state: ImageState,
-    /// The version that nodes get, if it is built.
+    /// Current version, if built.
     pub version: Option<Digest>,
     pub manifest: Option<ImageManifest>,
     /// All versions, the newest first.
     pub versions: Vec<Version>,
-    /// Why it is broken.
+    /// Fault of the manifest.
     pub problem: Option<String>,
 }
 
 impl Listed {
-    /// An image that somebody names and that has neither recipe nor manifest.
+    /// Creates the entry of an image with neither recipe nor manifest.
     pub fn unknown(name: ImageName) -> Self {
         let problem = Some("there is no recipe".to_owned());
         Listed { name, state: ImageState::NotBuilt, version: None, manifest: None, versions: Vec::new(), problem }
     }
 }
 
-/// Every image that has a recipe or a manifest, by name. Blobs are not read: [`verify`] does that.
-///
-/// # Errors
-/// A folder is there and cannot be read.
+/// Lists every image that has a recipe or a manifest, by name. Blobs are not read: [`verify`] reads them.
 pub fn list(blobs_dir: &Path, images_dir: &Path) -> std::io::Result<Vec<Listed>> {
     let recipes = names(images_dir, |path| path.join(RECIPE_FILE).is_file().then(|| path.file_name())?)?;
-    let built = shelves(blobs_dir, IMAGES)?.iter().filter_map(|name| name.parse().ok()).collect();
+    let built = version_names(blobs_dir, IMAGES)?.iter().filter_map(|name| name.parse().ok()).collect();
     Ok(recipes.union(&built).map(|name| describe(blobs_dir, images_dir, name, recipes.contains(name))).collect())
 }
 
@@ -72,7 +69,7 @@ fn describe(blobs_dir: &Path, images_dir: &Path, name: &ImageName, has_recipe: b
         Err(error) => (ImageState::Broken, None, Some(error.to_string())),
     };
     let version = manifest.as_ref().map(ImageManifest::version);
-    // A list of what is in use that cannot be read stops `prune`, which says so; it hides no version here.
+    // An unreadable in-use list stops `prune`, which reports it; it hides no version here.
     let versions = versions(blobs_dir, name).unwrap_or_default();
     Listed { name: name.clone(), state, version, manifest, versions, problem }
 }
@@ -91,10 +88,7 @@ fn names(folder: &Path, name: impl Fn(&Path) -> Option<&std::ffi::OsStr>) -> std
     Ok(found)
 }
 
-/// Reads every blob of an image and compares it with its digest.
-///
-/// # Errors
-/// The first blob that is missing or damaged, by name.
+/// Verifies every blob of an image.
 pub fn verify(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, ImageError> {
     load_image(blobs_dir, name).map(|image| image.manifest)
 }

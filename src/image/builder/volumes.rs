@@ -3,7 +3,7 @@
 //! ```text
 //! blobs_dir/volumes/<digest>         a file, never changed
 //! blobs_dir/volumes/<digest>.json    what people know of it: written last, so what is listed is whole
-//! blobs_dir/volumes/.new-*           half a file; the next that is added removes it
+//! blobs_dir/volumes/.new-*           an incomplete file; the next `add` removes it
 //! ```
 
 use meshd_proto::vm::qcow2;
@@ -18,27 +18,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes that are copied at once.
-const PIECE: usize = 1 << 20;
-/// Where an ISO 9660 image says that it is one (ECMA-119, 8.1), and what it says.
+/// Size of a copied block, in bytes.
+const BLOCK: usize = 1 << 20;
+/// Offset and value of the ISO 9660 identifier (ECMA-119, 8.1).
 const ISO_MARK: (usize, &[u8]) = (0x8001, b"CD001");
-/// Largest description that is read, in bytes.
+/// Maximum size of a description, in bytes.
 const MAX_DESCRIPTION: u64 = 16 * 1024;
-/// Half a file begins so.
-const FRESH: &str = ".new-";
+/// Prefix of incomplete files.
+const TEMPORARY: &str = ".new-";
 
-/// What a file is.
+/// Format of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeKind {
-    /// A disk.
     Qcow2,
-    /// A CD.
     Iso,
 }
 
 impl VolumeKind {
-    /// As a vm.toml writes it.
+    /// Returns the value in vm.toml.
     pub fn as_str(self) -> &'static str {
         match self {
             VolumeKind::Qcow2 => "qcow2",
@@ -49,41 +47,32 @@ impl VolumeKind {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeInfo {
-    /// What people call it.
     pub name: VolumeFileName,
-    /// What everything else calls it.
     pub digest: Digest,
     pub kind: VolumeKind,
-    /// Bytes of the file.
+    /// File size in bytes.
     pub size: u64,
-    /// Bytes that a guest sees.
+    /// Disk size in bytes, as a guest sees it.
     pub virtual_size: u64,
-    /// When it was added.
     pub added_at: Timestamp,
 }
 
-/// Why a volume is not added, or cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The file, or a file of ours.
     #[error("cannot use {}; check the file and the disk", path.display())]
     Io { path: PathBuf, source: io::Error },
-    /// It is of no use to a machine.
     #[error("{} cannot be a volume: {why}", path.display())]
-    Unfit {
+    Invalid {
         path: PathBuf,
-        /// Why, and what to do.
+        /// Cause and hint.
         why: String,
     },
-    /// Another one has the name.
     #[error("volume {} is called `{name}` already; give this one another with --name, or remove that one", digest.short())]
     Taken { name: VolumeFileName, digest: Digest },
-    /// There is none.
     #[error("there is no volume `{0}`; `meshd volume list` shows those that there are")]
     None(String),
 }
 
-/// The folder of volumes.
 #[derive(Clone, Debug)]
 pub struct Volumes {
     dir: PathBuf,
@@ -95,12 +84,12 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> VolumeError {
 }
 
 impl Volumes {
-    /// Those of a folder of blobs, which need not exist.
+    /// Opens the volumes in a folder of blobs, which need not exist.
     pub fn new(blobs_dir: &Path) -> Self {
         Volumes { dir: blobs_dir.join("volumes") }
     }
 
-    /// Where a file lies.
+    /// Returns the path of a volume.
     pub fn path(&self, digest: &Digest) -> PathBuf {
         self.dir.join(digest.to_string())
     }
@@ -109,39 +98,40 @@ impl Volumes {
         self.path(digest).with_extension("json")
     }
 
-    /// Copies a file in; `each` is told how many bytes are copied. One that is there already gets the name. Blocks.
+    /// Copies a file; `progress` receives the number of copied bytes. An existing volume receives the new name. Blocks.
     ///
     /// # Errors
-    /// When it is no image, or one that stands on another file; when the name is taken; when a file cannot be read or written.
-    /// Nothing is left then.
+    /// The file is no image or needs a backing file; the name is taken; a file cannot be read or written.
+    /// No incomplete file stays.
     pub fn add(
         &self,
         file: &Path,
         name: VolumeFileName,
         now: Timestamp,
-        each: impl FnMut(u64),
+        progress: impl FnMut(u64),
     ) -> Result<VolumeInfo, VolumeError> {
         let mut from = File::open(file).map_err(failed(file))?;
-        let _alone = self.alone()?;
+        let _lock = self.lock()?;
         self.sweep();
         let mut head = Vec::new();
         let wanted = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
         (&mut from).take(wanted).read_to_end(&mut head).map_err(failed(file))?;
-        let kind = kind(&head).map_err(|why| VolumeError::Unfit { path: file.to_owned(), why })?;
-        let fresh = self.dir.join(format!("{FRESH}{}", std::process::id()));
-        let added = self.copy(head, from, &fresh, each).map_err(failed(&fresh)).and_then(|(digest, size)| {
-            let virtual_size = if let HeaderKind::Qcow2(virtual_size) = kind { virtual_size } else { size };
-            let kind = if let HeaderKind::Qcow2(_) = kind { VolumeKind::Qcow2 } else { VolumeKind::Iso };
-            let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
-            self.keep(&fresh, &info).map(|()| info)
-        });
-        // What was renamed is not there any more.
-        let _ = fs::remove_file(&fresh);
+        let kind = kind(&head).map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
+        let temporary = self.dir.join(format!("{TEMPORARY}{}", std::process::id()));
+        let added =
+            self.copy(head, from, &temporary, progress).map_err(failed(&temporary)).and_then(|(digest, size)| {
+                let virtual_size = if let HeaderKind::Qcow2(virtual_size) = kind { virtual_size } else { size };
+                let kind = if let HeaderKind::Qcow2(_) = kind { VolumeKind::Qcow2 } else { VolumeKind::Iso };
+                let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
+                self.commit(&temporary, &info).map(|()| info)
+            });
+        // Absent after a successful rename.
+        let _ = fs::remove_file(&temporary);
         added
     }
 
-    /// Held by who adds or removes.
-    fn alone(&self) -> Result<File, VolumeError> {
+    /// Locks the folder for changes.
+    fn lock(&self) -> Result<File, VolumeError> {
         fs::create_dir_all(&self.dir).map_err(failed(&self.dir))?;
         let path = self.dir.join(".lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
@@ -150,13 +140,13 @@ impl Volumes {
         Ok(lock)
     }
 
-    /// What a crash left: half files, and files that nobody knows of.
+    /// Removes leftovers of a crash: incomplete files, and files without description.
     fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let (path, name) = (entry.path(), entry.file_name());
             let digest = name.to_str().and_then(|name| name.parse::<Digest>().ok());
             let unknown = digest.is_some_and(|digest| !self.description(&digest).exists());
-            if unknown || name.to_str().is_some_and(|name| name.starts_with(FRESH)) {
+            if unknown || name.to_str().is_some_and(|name| name.starts_with(TEMPORARY)) {
                 let _ = fs::remove_file(path);
             }
         }
@@ -166,54 +156,51 @@ impl Volumes {
         &self,
         head: Vec<u8>,
         mut from: File,
-        fresh: &Path,
-        mut each: impl FnMut(u64),
+        temporary: &Path,
+        mut progress: impl FnMut(u64),
     ) -> io::Result<(Digest, u64)> {
-        let mut to = OpenOptions::new().create_new(true).write(true).mode(0o640).open(fresh)?;
-        // Whoever serves it has the folder.
+        let mut to = OpenOptions::new().create_new(true).write(true).mode(0o640).open(temporary)?;
+        // The owner of the folder serves the file.
         let owner = fs::metadata(&self.dir)?;
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::fchown(&to, Some(owner.uid()), Some(owner.gid()))?;
         }
-        let (mut hash, mut size, mut piece) = (Sha256::new(), 0, head);
+        let (mut hash, mut size, mut block) = (Sha256::new(), 0, head);
         loop {
-            to.write_all(&piece)?;
-            hash.update(&piece);
-            size += piece.len() as u64;
-            each(size);
-            piece.resize(PIECE, 0);
-            let length = from.read(&mut piece)?;
+            to.write_all(&block)?;
+            hash.update(&block);
+            size += block.len() as u64;
+            progress(size);
+            block.resize(BLOCK, 0);
+            let length = from.read(&mut block)?;
             if length == 0 {
                 break;
             }
-            piece.truncate(length);
+            block.truncate(length);
         }
         to.sync_all()?;
         Ok((Digest(hash.finalize().into()), size))
     }
 
-    fn keep(&self, fresh: &Path, info: &VolumeInfo) -> Result<(), VolumeError> {
+    fn commit(&self, temporary: &Path, info: &VolumeInfo) -> Result<(), VolumeError> {
         let taken = self.list()?.into_iter().find(|other| other.name == info.name && other.digest != info.digest);
         if let Some(VolumeInfo { name, digest, .. }) = taken {
             return Err(VolumeError::Taken { name, digest });
         }
         let (path, description) = (self.path(&info.digest), self.description(&info.digest));
-        fs::rename(fresh, &path).map_err(failed(&path))?;
+        fs::rename(temporary, &path).map_err(failed(&path))?;
         let text = serde_json::to_vec(info).expect("plain data");
         let write = || {
-            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o644).open(fresh)?;
+            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o644).open(temporary)?;
             file.write_all(&text)?;
             file.sync_all()?;
-            fs::rename(fresh, &description)?;
+            fs::rename(temporary, &description)?;
             File::open(&self.dir)?.sync_all()
         };
         write().map_err(failed(&description))
     }
 
-    /// All, by name. Blocks.
-    ///
-    /// # Errors
-    /// When the folder cannot be read.
+    /// Lists all volumes by name. Blocks.
     pub fn list(&self) -> Result<Vec<VolumeInfo>, VolumeError> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -232,22 +219,16 @@ impl Volumes {
         Ok(all)
     }
 
-    /// One, by its name or digest. Blocks.
-    ///
-    /// # Errors
-    /// When there is none, or the folder cannot be read.
+    /// Finds a volume by name or digest. Blocks.
     pub fn find(&self, text: &str) -> Result<VolumeInfo, VolumeError> {
         let is = |info: &VolumeInfo| info.name.as_str() == text || info.digest.to_string() == text;
         let none = || VolumeError::None(text.chars().take(80).collect());
         self.list()?.into_iter().find(is).ok_or_else(none)
     }
 
-    /// Removes one. Blocks.
-    ///
-    /// # Errors
-    /// When it stays.
+    /// Removes a volume. Blocks.
     pub fn remove(&self, info: &VolumeInfo) -> Result<(), VolumeError> {
-        let _alone = self.alone()?;
+        let _lock = self.lock()?;
         for path in [self.description(&info.digest), self.path(&info.digest)] {
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(error)),
@@ -263,7 +244,7 @@ enum HeaderKind {
     Iso,
 }
 
-/// What a file is, by its beginning.
+/// Determines the format by the file header.
 fn kind(head: &[u8]) -> Result<HeaderKind, String> {
     if head.starts_with(&qcow2::MAGIC) {
         return qcow2::virtual_size(head).map(HeaderKind::Qcow2).map_err(str::to_owned);

@@ -8,14 +8,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A folder of one build. It is removed when this goes out of scope, whatever happened.
+/// Work folder of one build; dropping it removes the folder.
 pub(super) struct BuildFolder {
     folder: PathBuf,
     lock: File,
 }
 
 impl BuildFolder {
-    /// Takes the lock of an image or bundle and makes the folder. What a killed build left behind is removed.
+    /// Locks an image or bundle and creates its work folder. Leftovers of a killed build are removed.
     pub(super) fn begin(work_dir: &Path, name: &str) -> Result<Self, BuildError> {
         fs::create_dir_all(work_dir).map_err(io_error("make the folder", work_dir))?;
         let path = work_dir.join(format!("{name}.lock"));
@@ -30,12 +30,11 @@ impl BuildFolder {
         Ok(BuildFolder { folder, lock })
     }
 
-    /// A path in the folder.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Makes a folder in it.
+    /// Creates a folder in the work folder.
     pub(super) fn folder(&self, name: &str) -> Result<PathBuf, BuildError> {
         let path = self.path(name);
         fs::create_dir_all(&path).map_err(io_error("make the folder", &path))?;
@@ -48,12 +47,12 @@ impl Drop for BuildFolder {
         if let Err(error) = remove(&self.folder) {
             tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the folder of a build; the next build tries again");
         }
-        // Closing is not enough: a child that another thread forks holds a copy of the descriptor, and with it the lock, until it executes.
+        // Closing the file is not enough: a child that another thread forks has a copy of the descriptor, and with it the lock, until it executes.
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
-/// Removes a tree. Folders of packages may be read-only, which stops anyone but root.
+/// Removes a tree. Folders of packages may be read-only, which blocks users other than root.
 fn remove(folder: &Path) -> std::io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -86,9 +85,9 @@ mod tests {
         let work = BuildFolder::begin(dir.path(), "lab").unwrap();
         assert!(matches!(BuildFolder::begin(dir.path(), "lab"), Err(BuildError::Busy(_))));
         BuildFolder::begin(dir.path(), "other").unwrap();
-        let kept = work.folder("a/read-only").unwrap();
-        fs::write(kept.join("file"), b"x").unwrap();
-        fs::set_permissions(&kept, fs::Permissions::from_mode(0o555)).unwrap();
+        let folder = work.folder("a/read-only").unwrap();
+        fs::write(folder.join("file"), b"x").unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
         let folder = work.path("");
         drop(work);
         assert!(!folder.exists());

@@ -7,7 +7,7 @@
 
 use super::{
     image::{Blob, read_blob, read_bounded},
-    versions::Shelf,
+    versions::VersionFolder,
 };
 use bytes::Bytes;
 use meshd_types::{Arch, BundleName, Digest, Timestamp};
@@ -18,36 +18,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The manifest format that this program writes and reads.
+/// Manifest format of this release.
 pub const FORMAT: u16 = 1;
-/// Largest layer, in bytes: a node keeps it in memory.
+/// Maximum layer size, in bytes: a node stores it in memory.
 pub const MAX_LAYER: u64 = 512 << 20;
-/// The largest manifest that is read, in bytes.
+/// Maximum manifest size, in bytes.
 const MAX_MANIFEST: u64 = 1 << 20;
 
-/// What a built bundle consists of, and what it was made from.
+/// Content and origin of a built bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BundleManifest {
     /// [`FORMAT`].
     pub format: u16,
-    /// The bundle's name: its folder under `images_dir/bundles`.
+    /// Name of the folder under `images_dir/bundles`.
     pub name: BundleName,
-    /// What machines it runs on.
     pub arch: Arch,
-    /// Digest of the recipe folder that it was built from.
+    /// Digest of the recipe folder.
     pub recipe: Digest,
-    /// The layer. Its digest names the version.
+    /// Layer; its digest names the version.
     pub layer: Blob,
-    /// Commands that it brings.
+    /// Commands of the bundle.
     pub programs: Vec<String>,
-    /// Debian packages that it was made from: name -> version.
+    /// Debian packages of the bundle: name -> version.
     pub packages: BTreeMap<String, String>,
     /// When the build ended.
     pub built_at: Timestamp,
 }
 
-/// A built bundle in memory. Its layer has been compared with its digest.
+/// A built bundle in memory with a verified layer.
 #[derive(Clone)]
 pub struct Bundle {
     pub manifest: BundleManifest,
@@ -60,37 +59,25 @@ impl fmt::Debug for Bundle {
     }
 }
 
-/// Why a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// There is no manifest.
     #[error("bundle `{name}` is not built ({} does not exist); run `meshd bundle build {name}`", .path.display())]
     NotBuilt {
         name: BundleName,
-        /// Where the manifest would be.
+        /// Expected path.
         path: PathBuf,
     },
-    /// The manifest is there and cannot be used.
+    /// The manifest is invalid.
     #[error("manifest {} of bundle `{name}` is unusable; run `meshd bundle build {name}` to make it again", .path.display())]
-    Manifest {
-        name: BundleName,
-        path: PathBuf,
-        /// What is wrong with it.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The layer is missing or damaged.
+    Manifest { name: BundleName, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the layer of bundle `{name}`, blob {}, {why}; run `meshd bundle build {name}` to make it again", .path.display())]
-    Layer {
-        name: BundleName,
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    Layer { name: BundleName, path: PathBuf, why: String },
 }
 
 /// Reads a bundle's manifest, without its layer.
 pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<BundleManifest, BundleError> {
-    let path = Shelf::bundle(blobs_dir, name).current_path();
+    let path = VersionFolder::bundle(blobs_dir, name).current_path();
     let text = match read_bounded(&path, MAX_MANIFEST) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -109,7 +96,7 @@ pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<Bundl
     Ok(manifest)
 }
 
-/// Reads a bundle and checks its layer against its digest.
+/// Reads a bundle and verifies its layer.
 pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, BundleError> {
     let manifest = load_bundle_manifest(blobs_dir, name)?;
     let path = super::image::blob_path(blobs_dir, &manifest.layer.digest);
@@ -118,10 +105,7 @@ pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, Bundle
     Ok(Bundle { manifest, layer })
 }
 
-/// Reads a layer by its digest, which names a version of a bundle, and compares it.
-///
-/// # Errors
-/// What is wrong with it.
+/// Reads and verifies a layer by its digest, which names a version of a bundle.
 pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
     let path = super::image::blob_path(blobs_dir, digest);
     let bytes =
@@ -154,7 +138,8 @@ mod tests {
             fs::create_dir_all(dir.join(folder)).unwrap();
         }
         fs::write(blob_path(dir, &manifest.layer.digest), layer).unwrap();
-        fs::write(Shelf::bundle(dir, &manifest.name).current_path(), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        fs::write(VersionFolder::bundle(dir, &manifest.name).current_path(), serde_json::to_vec(&manifest).unwrap())
+            .unwrap();
         manifest
     }
 
@@ -172,8 +157,8 @@ mod tests {
         fs::write(blob_path(dir.path(), &digest), older).unwrap();
         let kept = catalog.with_kept(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
         assert_eq!(kept.blob(&digest).unwrap(), &older[..]);
-        let told = &kept.unusable_bundles()[&"qemu".parse().unwrap()];
-        assert!(told.contains("meshd bundle build qemu"), "{told}");
+        let error = &kept.unusable_bundles()[&"qemu".parse().unwrap()];
+        assert!(error.contains("meshd bundle build qemu"), "{error}");
     }
 
     #[test]
@@ -181,12 +166,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         fs::write(blob_path(dir.path(), &manifest.layer.digest), b"hsqs..X").unwrap();
-        let told = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
-        assert!(told.contains("damaged") && told.contains("meshd bundle build mpi"), "{told}");
+        let error = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
+        assert!(error.contains("damaged") && error.contains("meshd bundle build mpi"), "{error}");
         let other = "other".parse().unwrap();
         fs::copy(
-            Shelf::bundle(dir.path(), &manifest.name).current_path(),
-            Shelf::bundle(dir.path(), &other).current_path(),
+            VersionFolder::bundle(dir.path(), &manifest.name).current_path(),
+            VersionFolder::bundle(dir.path(), &other).current_path(),
         )
         .unwrap();
         assert!(matches!(load_bundle(dir.path(), &other), Err(BundleError::Manifest { .. })));

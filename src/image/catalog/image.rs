@@ -5,10 +5,10 @@
 //! blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there
 //! ```
 //!
-//! [`crate::catalog`] reads what the image builder writes. A blob whose bytes do not have its digest is never handed out.
-//! [`super::versions`] says how several versions of an image stand side by side.
+//! [`crate::catalog`] reads the output of the image builder. A blob with a wrong digest is never served.
+//! [`super::versions`] describes the storage of several versions.
 
-use super::versions::Shelf;
+use super::versions::VersionFolder;
 use bytes::Bytes;
 use meshd_types::{Arch, Digest, ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -18,67 +18,63 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The manifest format that this program writes and reads.
+/// Manifest format of this release.
 pub const FORMAT: u16 = 1;
-/// The largest manifest that is read, in bytes.
+/// Maximum manifest size, in bytes.
 const MAX_MANIFEST: u64 = 1 << 20;
-/// The largest blob that is held in memory, in bytes.
+/// Maximum size of a blob in memory, in bytes.
 const MAX_BLOB: u64 = 2 << 30;
 
-/// What a built image consists of, and what it was made from.
+/// Content and origin of a built image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageManifest {
     /// [`FORMAT`].
     pub format: u16,
-    /// The image's name: its folder under `images_dir`.
+    /// Name of the folder under `images_dir`.
     pub name: ImageName,
-    /// What machines it runs on.
     pub arch: Arch,
-    /// Digest of the recipe folder that it was built from.
+    /// Digest of the recipe folder.
     pub recipe: Digest,
     /// Release of the kernel, as `uname -r` prints it.
     pub kernel_release: String,
-    /// Where the kernel came from: `package=version`.
+    /// Origin of the kernel: `package=version`.
     pub kernel_package: String,
     /// Alpine release of the userland, such as `3.23.6`.
     pub alpine_release: String,
-    /// The four blobs.
     pub parts: Parts,
     /// Packages in the repository: name -> version.
     pub packages: BTreeMap<String, String>,
     /// When the build ended.
     pub built_at: Timestamp,
-    /// What else is in it, as far as it was recorded.
     #[serde(default)]
     pub contents: Contents,
 }
 
-/// What an overlay may ask an image for beside packages. Empty where it is not known.
+/// Content that overlays may require beside packages. Empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contents {
-    /// OpenRC services that its packages bring.
+    /// OpenRC services of its packages.
     pub services: BTreeSet<String>,
     /// Modules of its kernel, built in or not, with `_` for `-`.
     pub modules: BTreeSet<String>,
 }
 
 impl ImageManifest {
-    /// What names this version: a digest of everything that a node boots of it. When and from which recipe it was built does
-    /// not matter, so two builds that give the same bytes are one version.
+    /// Returns the digest that names this version: over everything that a node boots. Build time and recipe do
+    /// not count, so two builds with equal bytes are one version.
     pub fn version(&self) -> Digest {
         let parts = self.parts.each().map(|(_, blob)| blob.digest.0);
         Digest::of_fields(parts.iter().map(<[u8; 32]>::as_slice).chain([self.kernel_release.as_bytes()]))
     }
 
-    /// Bytes of all parts.
+    /// Returns the size of all parts in bytes.
     pub fn size(&self) -> u64 {
         self.parts.each().iter().map(|(_, blob)| blob.size).sum()
     }
 }
 
-/// The blobs of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
@@ -92,32 +88,29 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Each part with its name, in boot order.
+    /// Returns each part with its name, in boot order.
     pub fn each(&self) -> [(&'static str, Blob); 4] {
         [("kernel", self.kernel), ("initramfs", self.initramfs), ("packages", self.packages), ("modloop", self.modloop)]
     }
 }
 
-/// A blob's name and length.
+/// Digest and length of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Blob {
-    /// SHA-256 of its bytes, padding included.
+    /// SHA-256, padding included.
     pub digest: Digest,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
-/// A built image in memory. Its blobs have been compared with their digests.
+/// A built image in memory with verified blobs.
 #[derive(Clone)]
 pub struct Image {
     pub manifest: ImageManifest,
     pub kernel: Bytes,
-    /// Alpine's initramfs.
     pub initramfs: Bytes,
-    /// Squashfs with the kernel's modules.
     pub modloop: Bytes,
-    /// Signed package repository as an initrd.
     pub packages: Bytes,
 }
 
@@ -127,28 +120,22 @@ impl fmt::Debug for Image {
     }
 }
 
-/// Why an image cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// There is no manifest.
     #[error("image `{name}` is not built ({} does not exist); run `meshd image build {name}`", .path.display())]
     NotBuilt {
         name: ImageName,
-        /// Where the manifest would be.
+        /// Expected path.
         path: PathBuf,
     },
-    /// The manifest is there and cannot be used.
+    /// The manifest is invalid.
     #[error("manifest {} of image `{name}` is unusable; run `meshd image build {name}` to make it again", .path.display())]
-    Manifest {
-        name: ImageName,
-        path: PathBuf,
-        /// What is wrong with it.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    Manifest { name: ImageName, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     /// A blob is missing or unreadable.
     #[error("cannot read the {part} of image `{name}`, blob {}; run `meshd image build {name}` to make it again", .path.display())]
     Blob { name: ImageName, part: &'static str, path: PathBuf, source: io::Error },
-    /// A blob's bytes are not those that were built.
+    /// A blob does not have its digest.
     #[error(
         "the {part} of image `{name}` is damaged: {} has {found}; \
          run `meshd image build {name}` to make it again, `meshd image verify {name}` to check it", .path.display()
@@ -157,29 +144,29 @@ pub enum ImageError {
         name: ImageName,
         part: &'static str,
         path: PathBuf,
-        /// Its length or digest.
+        /// Actual length or digest.
         found: String,
     },
 }
 
-/// Where a blob lies.
+/// Returns the path of a blob.
 pub fn blob_path(blobs_dir: &Path, digest: &Digest) -> PathBuf {
     blobs_dir.join("sha256").join(digest.to_string())
 }
 
-/// Where the manifest lies that nodes get of an image.
+/// Returns the path of an image's current manifest.
 pub fn manifest_path(blobs_dir: &Path, name: &ImageName) -> PathBuf {
-    Shelf::image(blobs_dir, name).current_path()
+    VersionFolder::image(blobs_dir, name).current_path()
 }
 
-/// Reads the manifest that nodes get of an image, without its blobs.
+/// Reads the current manifest of an image, without its blobs.
 pub fn load_manifest(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, ImageError> {
     read_manifest(manifest_path(blobs_dir, name), name)
 }
 
 /// Reads the manifest of a version, without its blobs.
 pub fn load_version(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, ImageError> {
-    let path = Shelf::image(blobs_dir, name).version_path(version);
+    let path = VersionFolder::image(blobs_dir, name).version_path(version);
     let manifest = read_manifest(path.clone(), name)?;
     let found = manifest.version();
     if found != *version {
@@ -208,16 +195,13 @@ fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, Image
     Ok(manifest)
 }
 
-/// Reads the image that nodes get and checks every blob against its digest.
+/// Reads the current version of an image and verifies every blob.
 pub fn load_image(blobs_dir: &Path, name: &ImageName) -> Result<Image, ImageError> {
     Image::load(blobs_dir, load_manifest(blobs_dir, name)?)
 }
 
 impl Image {
-    /// Reads the blobs of a manifest and checks each against its digest.
-    ///
-    /// # Errors
-    /// The first blob that is missing or damaged.
+    /// Reads and verifies the blobs of a manifest.
     pub fn load(blobs_dir: &Path, manifest: ImageManifest) -> Result<Self, ImageError> {
         let load = |part, blob| load_blob(blobs_dir, &manifest.name, part, blob);
         Ok(Image {
@@ -229,7 +213,7 @@ impl Image {
         })
     }
 
-    /// The bytes of a part, by its digest.
+    /// Returns the bytes of a part, by its digest.
     pub fn part(&self, digest: &Digest) -> Option<&Bytes> {
         // In the order of `each`.
         let bytes = [&self.kernel, &self.initramfs, &self.packages, &self.modloop];
@@ -252,7 +236,7 @@ fn load_blob(blobs_dir: &Path, name: &ImageName, part: &'static str, blob: Blob)
     }
 }
 
-/// What the bytes have in place of the length or digest that they should have.
+/// Returns the actual length or digest if it differs.
 fn differs(bytes: &[u8], blob: Blob) -> Option<String> {
     if bytes.len() as u64 != blob.size {
         return Some(format!("{} bytes instead of {}", bytes.len(), blob.size));
@@ -261,7 +245,7 @@ fn differs(bytes: &[u8], blob: Blob) -> Option<String> {
     (found != blob.digest).then(|| format!("SHA-256 {found}"))
 }
 
-/// Reads a blob and compares it with its digest; in words what is wrong.
+/// Reads and verifies a blob; the error is its cause.
 pub(super) fn read_blob(path: &Path, blob: Blob, limit: u64) -> Result<Bytes, String> {
     let bytes = read_bounded(path, limit).map_err(|error| format!("cannot be read: {error}"))?;
     differs(&bytes, blob).map_or_else(|| Ok(bytes.into()), |found| Err(format!("is damaged: it has {found}")))

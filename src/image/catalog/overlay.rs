@@ -14,7 +14,7 @@ mod tree;
 mod variable;
 
 pub use set::{NODES, Overlays, Reading, read_all, read_overlays};
-pub use template::{NAMES, Templates, Uses};
+pub use template::{NAMES, TemplateInputs, Templates};
 pub use variable::{VarKind, Variable};
 
 use bytes::Bytes;
@@ -27,16 +27,16 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Where the agent lies on a node: the one file whose bytes meshd brings itself (`source = "agent"`).
+/// Path of the agent on a node. meshd provides the content of this file only (`source = "agent"`).
 pub const AGENT_PATH: &str = "/usr/bin/mesh-agent";
 
-/// Most files, links and folders of one overlay.
+/// Maximum number of files, links and folders of one overlay.
 const MAX_ENTRIES: usize = 4096;
-/// Largest file, in bytes. Software comes as packages, not in overlays.
+/// Maximum file size, in bytes. Software belongs into packages.
 const MAX_FILE: u64 = 4 << 20;
-/// Largest overlay, in bytes.
+/// Maximum overlay size, in bytes.
 const MAX_OVERLAY: u64 = 16 << 20;
-/// Files that are written from what overlays and profile declare. An overlay that brought one would lose it.
+/// Files that meshd writes from the declarations of overlays and profile; an overlay must not contain them.
 const RESERVED: [(&str, &str); 9] = [
     ("/etc/apk/world", "list packages in overlay.toml: packages = [\"name\"]"),
     ("/etc/modules", "list modules in overlay.toml: modules = [\"name\"]"),
@@ -49,41 +49,37 @@ const RESERVED: [(&str, &str); 9] = [
     ("/etc/network/interfaces.d/boot", "mesh-init writes it on the node; use another name beside it"),
 ];
 
-/// Everything that an overlay puts on a node.
 pub type Entries = BTreeMap<SafePath, OverlayEntry>;
 
-/// One overlay, checked. Immutable: a changed folder is another snapshot.
+/// One valid overlay. Immutable: a changed folder is read into another snapshot.
 #[derive(Debug, Clone)]
 pub struct Overlay {
-    /// Which one it is.
     pub name: Layer,
-    /// Where it was read.
+    /// Folder that contains it.
     pub folder: PathBuf,
-    /// What it is for, in a line.
+    /// Purpose, in one line.
     pub description: String,
-    /// Everything that it puts on a node.
     pub entries: Entries,
     pub templates: Templates,
-    /// Paths of earlier overlays that it takes away, each with its line in `overlay.toml`.
+    /// Paths of earlier overlays to remove, each with its line in `overlay.toml`.
     pub removed: BTreeMap<SafePath, usize>,
     pub services: Services,
-    /// Packages that it needs installed.
+    /// Packages to install.
     pub packages: BTreeSet<String>,
     /// Kernel modules to load at boot, in this order.
     pub modules: Vec<String>,
-    /// Kernel parameters.
     pub sysctl: BTreeMap<String, String>,
-    /// What its templates let others decide.
+    /// Declared variables of templates.
     pub variables: BTreeMap<VarName, Variable>,
-    /// What its golden files are rendered with.
+    /// Sample for golden files.
     pub golden: Golden,
-    /// Digest of all that can change a rendering: the overlay's version.
+    /// Digest of all inputs of a rendering: the overlay's version.
     pub digest: Digest,
-    /// Its plain files, links and folders as one member of an archive: whoever renders first packs them, for all nodes.
+    /// Plain files, links and folders as one archive member; the first rendering packs it for all nodes.
     pub packed: Arc<OnceLock<Bytes>>,
 }
 
-/// The name of an overlay, as profiles and groups name it, or the node that it is for.
+/// Name of an overlay, as profiles and groups use it, or the node that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// `overlays/<name>/`
@@ -101,27 +97,26 @@ impl fmt::Display for Layer {
     }
 }
 
-/// What an overlay says of OpenRC's services. Numbers are lines of `overlay.toml`.
+/// OpenRC services. Numbers are lines of `overlay.toml`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Services {
-    /// Services that it enables, and when they start.
+    /// Services to enable, with their runlevels.
     pub enabled: BTreeMap<String, (Runlevel, usize)>,
-    /// Services of earlier overlays that shall not start.
+    /// Services of earlier overlays to disable.
     pub removed: BTreeMap<String, usize>,
-    /// Services that cannot run beside it.
+    /// Services that conflict with this overlay.
     pub conflicts: BTreeMap<String, usize>,
 }
 
-/// What the golden files of an overlay are rendered with.
+/// Input of golden files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Golden {
-    /// Overlays that come before it.
+    /// Preceding overlays.
     pub after: Vec<OverlayName>,
-    /// Values of its variables.
     pub vars: Vars,
 }
 
-/// Where something was written, for faults.
+/// Position of a declaration, for faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLocation {
     /// Relative to the overlay's folder.
@@ -130,64 +125,53 @@ pub struct SourceLocation {
     pub line: usize,
 }
 
-/// One file, link or folder of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverlayEntry {
-    /// What it is, and its content.
     pub source: Source,
     /// Permission bits.
     pub mode: u32,
-    /// User and group number.
+    /// User and group ID.
     pub owner: (u64, u64),
-    /// Its content is added to what earlier overlays wrote.
+    /// Appends to earlier overlays.
     pub append: bool,
-    /// It is meant to replace a file of another mode, owner or kind.
+    /// Intentionally replaces a file of another mode, owner or kind.
     pub replace: bool,
-    /// Where it was declared.
     pub place: SourceLocation,
 }
 
-/// What an entry is.
+/// Source of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A file, as it is.
     File(Bytes),
-    /// A template of a file.
     Template {
         text: String,
-        /// Where it was read, relative to the overlay's folder: what faults name.
+        /// Path of the template relative to the overlay's folder, for faults.
         file: String,
-        /// No file at all where it renders to nothing but white space.
+        /// Omit the file if it renders to white space.
         omit_empty: bool,
-        /// What it asks for.
-        uses: Uses,
+        uses: TemplateInputs,
     },
-    /// The agent's binary, which the renderer brings.
+    /// The agent's binary, which the renderer adds.
     Agent,
     /// A symbolic link to this target.
     Link(String),
-    /// A folder whose mode or owner matters, or that is empty.
+    /// A folder with its own mode or owner, or an empty folder.
     Directory,
 }
 
-/// When OpenRC starts a service; ordered as a boot goes through them.
+/// Runlevel of OpenRC; ordered by time of boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Runlevel {
-    /// Devices and drivers.
     Sysinit,
-    /// What the machine needs before anything can serve.
     Boot,
-    /// What the machine is for.
     Default,
-    /// On the way down.
     Shutdown,
 }
 
 impl Runlevel {
-    /// All of them, in order.
     pub const ALL: [Runlevel; 4] = [Runlevel::Sysinit, Runlevel::Boot, Runlevel::Default, Runlevel::Shutdown];
 
-    /// The name of its folder under `/etc/runlevels`.
+    /// Returns the name of the folder under `/etc/runlevels`.
     pub fn as_str(self) -> &'static str {
         match self {
             Runlevel::Sysinit => "sysinit",
@@ -204,7 +188,7 @@ impl fmt::Display for Runlevel {
     }
 }
 
-/// A package, service or module name: what apk, OpenRC and modprobe all take without quoting.
+/// Returns whether a package, service or module name needs no quoting in apk, OpenRC and modprobe.
 pub fn is_plain_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     (1..=128).contains(&bytes.len())
@@ -212,7 +196,7 @@ pub fn is_plain_name(text: &str) -> bool {
         && bytes.iter().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(c))
 }
 
-/// Reads one overlay, whole.
+/// Reads one overlay.
 fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay {
     let mut entries = tree::read(&folder.join("rootfs"), faults);
     let declared = manifest::read(&folder.join("overlay.toml"), &mut entries, faults);
@@ -251,7 +235,7 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     overlay
 }
 
-/// A file with a secret in it is root's alone, from the moment it is unpacked.
+/// Only root may read a file with a secret.
 fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, Variable>, faults: &mut Vec<Fault>) {
     for (path, entry) in entries {
         let Some(secret) = entry.source.secret(variables) else { continue };
@@ -265,21 +249,21 @@ fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, 
 }
 
 impl OverlayEntry {
-    /// Whether it is the same on every node that nobody else writes it on.
+    /// Returns whether the entry is the same on every node, unless another overlay changes it.
     pub fn is_plain(&self) -> bool {
         !self.append && matches!(self.source, Source::File(_) | Source::Link(_) | Source::Directory)
     }
 }
 
 impl Source {
-    /// The first secret that a template uses.
+    /// Returns the first secret that a template uses.
     pub fn secret<'a>(&'a self, variables: &BTreeMap<VarName, Variable>) -> Option<&'a VarName> {
         let Source::Template { uses, .. } = self else { return None };
         uses.vars.iter().find(|name| variables.get(*name).is_some_and(|variable| variable.secret))
     }
 }
 
-/// Over everything that can change a rendering.
+/// Returns a digest over all inputs of a rendering.
 fn digest(overlay: &Overlay) -> Digest {
     let mut fields: Vec<String> = Vec::new();
     for (path, entry) in &overlay.entries {

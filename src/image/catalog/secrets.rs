@@ -11,13 +11,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Values by the names of their variables.
+/// Values by variable name.
 pub type Secrets = BTreeMap<VarName, Secret<String>>;
 
-/// Reads them all. One line end at the end of a file is not part of the secret.
+/// Reads all secrets. The last line end of a file is not part of its secret.
 ///
 /// # Errors
-/// Everything that is wrong with any of the files. Never tells what is in one.
+/// All faults of all files. No fault contains a secret.
 pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Faults> {
     let (mut secrets, mut faults) = (Secrets::new(), Vec::new());
     for (name, file) in files {
@@ -31,7 +31,7 @@ pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Fault
 
 fn read(path: &Path) -> Result<String, (String, String)> {
     let unreadable = |error: io::Error| (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned());
-    // A pipe would be waited for, and with it every reload.
+    // Reading a pipe would block, and every reload with it.
     let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag of open(2) is an int");
     let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;

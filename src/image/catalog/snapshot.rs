@@ -5,7 +5,7 @@ use super::{
     bundle::{load_bundle, load_layer},
     image::{load_image, load_version},
     read_overlays,
-    versions::Shelf,
+    versions::VersionFolder,
 };
 use bytes::Bytes;
 use meshd_config::Faults;
@@ -16,14 +16,14 @@ use std::{
     path::Path,
 };
 
-/// Images and overlays as they were when it was made. Never changes; a reload makes another one.
+/// Immutable images and overlays of one moment; a reload creates another snapshot.
 #[derive(Clone, Debug)]
 pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
     previous: BTreeMap<ImageName, Image>,
-    /// Versions beside those, for nodes that are kept on one.
+    /// Further versions, for pinned nodes.
     kept: Vec<Image>,
-    /// Layers of bundles beside the current ones, for the same nodes and for those that are half-way through their boot.
+    /// Further layers of bundles, for pinned nodes and for boots in progress.
     layers: BTreeMap<Digest, Bytes>,
     unusable: BTreeMap<ImageName, String>,
     bundles: BTreeMap<BundleName, Bundle>,
@@ -34,7 +34,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Puts a snapshot together from parts that were read already.
+    /// Creates a snapshot from parts.
     pub fn new(images: Vec<Image>, overlays: Overlays) -> Self {
         let overlays_digest = overlays.digest();
         let images = images.into_iter().map(|image| (image.manifest.name.clone(), image)).collect();
@@ -52,11 +52,8 @@ impl Catalog {
         }
     }
 
-    /// Reads all overlays, and those of the named images that are built. An image that is not there or damaged is left out
-    /// with the reason, and machines that want it are told so; it does not keep the others from booting.
-    ///
-    /// # Errors
-    /// Every fault of every overlay.
+    /// Reads all overlays and the built images of a list. A missing or damaged image is recorded with its cause; only
+    /// machines that need this image are refused.
     pub fn load(overlays_dir: &Path, blobs_dir: &Path, names: &BTreeSet<ImageName>) -> Result<Self, Faults> {
         let overlays = read_overlays(overlays_dir)?;
         let mut images = Vec::new();
@@ -75,7 +72,7 @@ impl Catalog {
         Ok(Catalog { previous, unusable, ..Catalog::new(images, overlays) })
     }
 
-    /// The same with these secrets. What is rendered from now on changes with them, by their marks.
+    /// Returns the snapshot with these secrets. Renderings change with the marks of the secrets.
     #[must_use]
     pub fn with_secrets(mut self, secrets: Secrets, key: &MarkKey) -> Self {
         let mark = |(name, secret): (&VarName, _)| (name.clone(), key.mark(name.as_str(), secret));
@@ -85,12 +82,12 @@ impl Catalog {
         self
     }
 
-    /// Secrets of overlays: for the overlay of an admitted node and nothing else.
+    /// Returns the secrets, for overlays of admitted nodes only.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 
-    /// Adds the named bundles that are built. One that is not there or damaged is left out with the reason.
+    /// Adds the built bundles of a list. A missing or damaged one is recorded with its cause.
     pub fn with_bundles(mut self, blobs_dir: &Path, names: &BTreeSet<BundleName>) -> Self {
         for name in names {
             match load_bundle(blobs_dir, name) {
@@ -104,75 +101,73 @@ impl Catalog {
         self
     }
 
-    /// A bundle, if it can be served.
+    /// Returns a bundle that can be served.
     pub fn bundle(&self, name: &BundleName) -> Option<&Bundle> {
         self.bundles.get(name)
     }
 
-    /// The bundles that cannot be served, with the reason.
+    /// Returns the bundles that cannot be served, with the causes.
     pub fn unusable_bundles(&self) -> &BTreeMap<BundleName, String> {
         &self.unusable_bundles
     }
 
-    /// An image, if it can be served.
+    /// Returns an image that can be served.
     pub fn image(&self, name: &ImageName) -> Option<&Image> {
         self.images.get(name)
     }
 
-    /// All images that can be served.
+    /// Returns all images that can be served.
     pub fn images(&self) -> impl Iterator<Item = &Image> {
         self.images.values()
     }
 
-    /// The images that cannot be served, with the reason.
+    /// Returns the images that cannot be served, with the causes.
     pub fn unusable(&self) -> &BTreeMap<ImageName, String> {
         &self.unusable
     }
 
-    /// All overlays.
     pub fn overlays(&self) -> &Overlays {
         &self.overlays
     }
 
-    /// The version of an image that was served before the one that is served now: a machine that is half-way through its boot
-    /// still fetches parts of it.
+    /// Returns the previously served version of an image: a boot in progress still fetches its parts.
     pub fn previous(&self, name: &ImageName) -> Option<&Image> {
         self.previous.get(name)
     }
 
-    /// The same with more versions of images and layers of bundles, for nodes that are kept on one.
+    /// Returns the snapshot with further versions of images and layers of bundles, for pinned nodes.
     pub fn with_kept(mut self, kept: Vec<Image>, layers: impl IntoIterator<Item = (Digest, Bytes)>) -> Self {
         self.layers.extend(layers);
         Catalog { kept, ..self }
     }
 
-    /// The layer of a bundle, if it can be fetched: the current one, or one that somebody still needs.
+    /// Returns the current layer of a bundle, or a further one.
     pub fn layer(&self, digest: &Digest) -> Option<&Bytes> {
         let mut current = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
         current.next().map(|bundle| &bundle.layer).or_else(|| self.layers.get(digest))
     }
 
-    /// Versions beside the current and previous ones.
+    /// Returns versions beside the current and previous ones.
     pub fn kept(&self) -> &[Image] {
         &self.kept
     }
 
-    /// All versions of images whose parts can be fetched.
+    /// Returns all versions of images whose parts can be fetched.
     pub fn served(&self) -> impl Iterator<Item = &Image> {
         self.images.values().chain(self.previous.values()).chain(&self.kept)
     }
 
-    /// A version of an image, if its parts can be fetched.
+    /// Returns a version of an image whose parts can be fetched.
     pub fn version(&self, version: &Digest) -> Option<&Image> {
         self.served().find(|image| image.manifest.version() == *version)
     }
 
-    /// The bytes of a part of any image, or of a bundle's layer, by its digest.
+    /// Returns the bytes of an image part or bundle layer, by digest.
     pub fn blob(&self, digest: &Digest) -> Option<Bytes> {
         self.served().find_map(|image| image.part(digest)).or_else(|| self.layer(digest)).cloned()
     }
 
-    /// True if a machine could not tell the two apart.
+    /// Returns whether the two snapshots boot machines in the same way.
     pub fn is_same(&self, other: &Catalog) -> bool {
         let versions =
             |catalog: &Catalog| catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>();
@@ -192,11 +187,11 @@ impl Catalog {
     }
 }
 
-/// The version before this one, sharing what both have. Without it nothing but a boot that is under way would fail, so a damaged
-/// one is left out.
+/// Loads the previous version, sharing blobs with the current one. Only boots in progress need it, so a damaged
+/// one is omitted.
 fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     let name = &image.manifest.name;
-    let version = Shelf::image(blobs_dir, name).pointer().ok()?.previous?;
+    let version = VersionFolder::image(blobs_dir, name).pointer().ok()?.previous?;
     let manifest = load_version(blobs_dir, name, &version).ok()?;
     let mut previous = Image::load(blobs_dir, manifest).ok()?;
     let parts = [&mut previous.kernel, &mut previous.initramfs, &mut previous.packages, &mut previous.modloop];
@@ -208,9 +203,9 @@ fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     Some(previous)
 }
 
-/// The layer that a bundle had before this one, for the same reason.
+/// Loads the previous layer of a bundle, for the same reason.
 fn load_previous_layer(blobs_dir: &Path, name: &BundleName) -> Option<(Digest, Bytes)> {
-    let previous = Shelf::bundle(blobs_dir, name).pointer().ok()?.previous?;
+    let previous = VersionFolder::bundle(blobs_dir, name).pointer().ok()?.previous?;
     Some((previous, load_layer(blobs_dir, &previous).ok()?))
 }
 

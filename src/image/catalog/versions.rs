@@ -4,11 +4,11 @@
 //! blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest. What it names never changes
 //! blobs_dir/<kind>/<name>/moves/<n>.<digest>    a link to the version that became current at move n
 //! blobs_dir/<kind>/<name>.json                  a link to the last move: what nodes get. The one thing that is replaced
-//! blobs_dir/in-use/<who>                        digests that must stay, one a line, written by whoever needs them
+//! blobs_dir/in-use/<site>                       digests that must not be pruned, one a line; each site writes its list
 //! ```
 //!
-//! One rename moves current and previous together, so whoever reads, or dies, sees the old pair or the new one. A plain file
-//! in place of the link is a version without a past, as earlier releases wrote it.
+//! One rename changes current and previous version together, so readers see the old pair or the new one, also after a crash. A plain
+//! file instead of the link is a version without history, as earlier releases wrote it.
 
 use meshd_types::{BundleName, Digest, ImageName};
 use std::{
@@ -18,83 +18,83 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where images stand under `blobs_dir`.
+/// Folder of images under `blobs_dir`.
 pub const IMAGES: &str = "images";
-/// Where bundles stand under `blobs_dir`.
+/// Folder of bundles under `blobs_dir`.
 pub const BUNDLES: &str = "bundles";
-/// Where the lists of what must stay lie under `blobs_dir`.
+/// Folder of the in-use lists under `blobs_dir`.
 pub const IN_USE: &str = "in-use";
-/// Folder of downloads within `blobs_dir`: beside the blobs, so that sites that share those share downloads too.
+/// Folder of downloads in `blobs_dir`: sites that share blobs share downloads, too.
 pub const CACHE: &str = "cache";
-/// Folder of builds that are under way within `blobs_dir`.
+/// Folder of running builds in `blobs_dir`.
 pub const WORK: &str = "work";
-/// Largest list of digests that is read, in bytes: 100,000 lines.
+/// Maximum size of a list of digests, in bytes: 100,000 lines.
 const MAX_LIST: u64 = 6 << 20;
 
-/// The versions of one image or bundle.
+/// Folder with the versions of one image or bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shelf {
+pub struct VersionFolder {
     root: PathBuf,
     name: String,
 }
 
-/// Which version nodes get, and which one they got before it.
+/// Current and previous version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pointer {
     /// Number of the last move.
     pub moves: u64,
     pub current: Option<Digest>,
-    /// What they got before; `None` if it is not there any more.
+    /// Previous version; `None` if it was pruned.
     pub previous: Option<Digest>,
 }
 
-impl Shelf {
+impl VersionFolder {
     pub fn image(blobs_dir: &Path, name: &ImageName) -> Self {
-        Shelf { root: blobs_dir.join(IMAGES), name: name.to_string() }
+        VersionFolder { root: blobs_dir.join(IMAGES), name: name.to_string() }
     }
 
     pub fn bundle(blobs_dir: &Path, name: &BundleName) -> Self {
-        Shelf { root: blobs_dir.join(BUNDLES), name: name.to_string() }
+        VersionFolder { root: blobs_dir.join(BUNDLES), name: name.to_string() }
     }
 
-    /// The manifest that nodes get, behind a link.
+    /// Returns the path of the current manifest, behind a link.
     pub fn current_path(&self) -> PathBuf {
         self.root.join(format!("{}.json", self.name))
     }
 
-    /// The manifest of a version.
+    /// Returns the path of a version's manifest.
     pub fn version_path(&self, version: &Digest) -> PathBuf {
         self.folder().join(format!("{version}.json"))
     }
 
-    /// The folder of all versions.
+    /// Returns the folder of all versions.
     pub fn folder(&self) -> PathBuf {
         self.root.join(&self.name)
     }
 
-    /// The folder of the moves.
+    /// Returns the folder of the moves.
     pub fn moves_dir(&self) -> PathBuf {
         self.folder().join("moves")
     }
 
-    /// What the link of a move is named, and what the current one points to, from the folder that it lies in.
+    /// Returns the name of a move's link, relative to the folder of the current link.
     pub fn move_target(&self, number: u64, version: &Digest) -> PathBuf {
         Path::new(&self.name).join("moves").join(format!("{number}.{version}"))
     }
 
-    /// All versions that have a manifest.
+    /// Returns all versions with a manifest.
     pub fn versions(&self) -> io::Result<BTreeSet<Digest>> {
         let names = names(&self.folder())?;
         Ok(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
     }
 
-    /// All moves by their number, also those that were prepared and never made.
+    /// Returns all moves by number, also those that were prepared and never made current.
     pub fn moves(&self) -> io::Result<BTreeMap<u64, Digest>> {
         let names = names(&self.moves_dir())?;
         Ok(names.iter().filter_map(|name| parse_move(name)).collect())
     }
 
-    /// Which version nodes get; all `None` if there is none, or a plain file stands in its place.
+    /// Returns current and previous version; all `None` if there is none, or a plain file instead of a link.
     pub fn pointer(&self) -> io::Result<Pointer> {
         let Ok(target) = fs::read_link(self.current_path()) else { return Ok(Pointer::default()) };
         let Some((moves, current)) = target.file_name().and_then(OsStr::to_str).and_then(parse_move) else {
@@ -112,7 +112,7 @@ fn parse_move(name: &str) -> Option<(u64, Digest)> {
     Some((number.parse().ok()?, version.parse().ok()?))
 }
 
-/// Names in a folder; none if it is not there.
+/// Returns the names in a folder; none if it does not exist.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -122,47 +122,43 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Names of all images or bundles (`kind`) that have a version or a manifest.
-///
-/// # Errors
-/// The folder is there and cannot be read.
-pub fn shelves(blobs_dir: &Path, kind: &str) -> io::Result<BTreeSet<String>> {
+/// Returns the names of all images or bundles (`kind`) with a version or a manifest.
+pub fn version_names(blobs_dir: &Path, kind: &str) -> io::Result<BTreeSet<String>> {
     let root = blobs_dir.join(kind);
     let mut found = BTreeSet::new();
     for name in names(&root)? {
-        let shelf = name.strip_suffix(".json").unwrap_or(&name);
-        if !name.starts_with('.') && (shelf.len() < name.len() || root.join(&name).is_dir()) {
-            found.insert(shelf.to_owned());
+        let version_folder = name.strip_suffix(".json").unwrap_or(&name);
+        if !name.starts_with('.') && (version_folder.len() < name.len() || root.join(&name).is_dir()) {
+            found.insert(version_folder.to_owned());
         }
     }
     Ok(found)
 }
 
-/// A list of what must stay cannot be used, so nothing may be thrown away.
+/// An in-use list is unreadable, so nothing may be pruned.
 #[derive(Debug, thiserror::Error)]
 pub enum InUseError {
-    /// It cannot be read.
     #[error("cannot read {}, which says what is in use", .path.display())]
     Read {
         /// The file or folder.
         path: PathBuf,
         source: io::Error,
     },
-    /// A line of it is no digest.
+    /// A line is no digest.
     #[error("{}:{line}: `{text}` is not a digest; write one SHA-256 in each line, or a comment after `#`", .path.display())]
     Line {
         path: PathBuf,
         /// Line from 1.
         line: usize,
-        /// What stands there, cut.
+        /// Content of the line, truncated.
         text: String,
     },
 }
 
-/// Everything that the lists of this folder say is in use.
+/// Returns all versions on the in-use lists.
 ///
 /// # Errors
-/// The first list that cannot be used.
+/// The first invalid list.
 pub fn in_use(blobs_dir: &Path) -> Result<BTreeSet<Digest>, InUseError> {
     let folder = blobs_dir.join(IN_USE);
     let lists = names(&folder).map_err(|source| InUseError::Read { path: folder.clone(), source })?;
@@ -174,9 +170,6 @@ pub fn in_use(blobs_dir: &Path) -> Result<BTreeSet<Digest>, InUseError> {
 }
 
 /// Reads one list of digests.
-///
-/// # Errors
-/// It cannot be read, or a line is no digest.
 pub fn read_list(path: &Path) -> Result<BTreeSet<Digest>, InUseError> {
     let read = |source| InUseError::Read { path: path.to_owned(), source };
     let length = fs::metadata(path).map_err(read)?.len();
@@ -207,25 +200,25 @@ mod tests {
         fs::write(&list, format!("# node7\n\n{digest}\n")).unwrap();
         assert_eq!(in_use(dir.path()).unwrap(), BTreeSet::from([digest]));
         fs::write(&list, format!("{digest}\nnode7\n")).unwrap();
-        let told = in_use(dir.path()).unwrap_err().to_string();
-        assert!(told.contains("rack-a:2") && told.contains("node7"), "{told}");
+        let error = in_use(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("rack-a:2") && error.contains("node7"), "{error}");
     }
 
     #[test]
     fn prepared_promotion_without_rename_has_no_effect() {
         let dir = tempfile::tempdir().unwrap();
-        let shelf = Shelf::image(dir.path(), &"lab".parse().unwrap());
+        let version_folder = VersionFolder::image(dir.path(), &"lab".parse().unwrap());
         let (a, b, c) = (Digest::of(b"a"), Digest::of(b"b"), Digest::of(b"c"));
-        fs::create_dir_all(shelf.moves_dir()).unwrap();
+        fs::create_dir_all(version_folder.moves_dir()).unwrap();
         for (number, version) in [(1, a), (2, b), (3, c)] {
-            fs::write(shelf.version_path(&version), "{}").unwrap();
-            let link = dir.path().join(IMAGES).join(shelf.move_target(number, &version));
+            fs::write(version_folder.version_path(&version), "{}").unwrap();
+            let link = dir.path().join(IMAGES).join(version_folder.move_target(number, &version));
             std::os::unix::fs::symlink(format!("../{version}.json"), link).unwrap();
         }
-        std::os::unix::fs::symlink(shelf.move_target(2, &b), shelf.current_path()).unwrap();
-        assert_eq!(shelf.pointer().unwrap(), Pointer { moves: 2, current: Some(b), previous: Some(a) });
-        assert_eq!(fs::read(shelf.current_path()).unwrap(), b"{}");
-        fs::remove_file(shelf.version_path(&a)).unwrap();
-        assert_eq!(shelf.pointer().unwrap().previous, None);
+        std::os::unix::fs::symlink(version_folder.move_target(2, &b), version_folder.current_path()).unwrap();
+        assert_eq!(version_folder.pointer().unwrap(), Pointer { moves: 2, current: Some(b), previous: Some(a) });
+        assert_eq!(fs::read(version_folder.current_path()).unwrap(), b"{}");
+        fs::remove_file(version_folder.version_path(&a)).unwrap();
+        assert_eq!(version_folder.pointer().unwrap().previous, None);
     }
 }

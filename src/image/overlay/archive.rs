@@ -1,8 +1,8 @@
 //! Writes the archive of an overlay: tar members, gzip and cpio.
 //!
-//! An apkovl may be several gzip members after each other, each holding tar entries, if only the last of them has tar's
-//! end-of-archive blocks. So the agent is compressed once, a node's public files once per generation, and the secrets
-//! of one boot are a small last member. Nothing here depends on the clock, the machine or the order of its input.
+//! An apkovl may consist of several concatenated gzip members with tar entries; only the last one contains the end-of-archive blocks.
+//! So the agent is compressed once, a node's public files once per generation, and the secrets of one boot are a small last member.
+//! The output depends neither on the clock, nor on the machine, nor on the order of the input.
 
 mod read;
 mod stream;
@@ -18,67 +18,63 @@ use std::{
     sync::Arc,
 };
 
-/// Where the initramfs finds the overlay, and what the command line's `apkovl=` says.
+/// Path of the overlay in the initramfs, the value of `apkovl=`.
 pub const APKOVL_PATH: &str = "/apkovl.tar.gz";
 /// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine that renders.
 const GZIP_OS_UNKNOWN: u8 = 255;
-/// The EFI stub appends initrds without padding, and the kernel looks for the next one at multiples of this.
+/// The EFI stub appends initrds without padding, and the kernel looks for the next one at multiples of this size.
 const INITRD_ALIGN: usize = 4;
-/// Heads and contents within a cpio begin at multiples of this.
+/// Alignment of heads and contents in a cpio.
 const CPIO_ALIGN: usize = 4;
 /// Two empty blocks end a tar archive.
 const END_OF_ARCHIVE: [u8; 1024] = [0; 1024];
 
-/// One thing in a member.
 #[derive(Debug, Clone)]
 pub struct ArchiveEntry<'a> {
-    /// Where on the node.
+    /// Path on the node.
     pub path: &'a SafePath,
     /// Permission bits; not used by links.
     pub mode: u32,
-    /// Owner's user and group number.
+    /// User and group ID.
     pub owner: (u64, u64),
     pub content: Content<'a>,
 }
 
-/// What an entry holds.
 #[derive(Debug, Clone)]
 pub enum Content<'a> {
-    /// A regular file.
     File(&'a [u8]),
     /// A symbolic link to this target.
     Link(&'a str),
-    /// A folder.
     Directory,
 }
 
-/// A gzip member of tar entries that is used in many archives.
+/// A gzip member of tar entries that many archives share.
 #[derive(Debug, Clone)]
 pub struct Member {
-    /// As it is.
+    /// Plain bytes.
     pub bytes: Bytes,
-    /// As it lies within an initrd: made once, so that an initrd is put together and not copied.
+    /// Encoded for an initrd: encoded once, so that creating an initrd does not copy it.
     stored: Arc<Stored>,
 }
 
 impl Member {
-    /// One that was packed before.
+    /// Wraps packed bytes.
     pub fn of(bytes: Bytes) -> Self {
         Member { stored: Arc::new(Stored::of(&bytes, false)), bytes }
     }
 }
 
-/// A gzip member of tar entries, in the order given, without end of archive. For what many nodes share.
+/// Packs tar entries in the given order as a gzip member without end of archive, for content that many nodes share.
 pub fn member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
 }
 
-/// The same for what one node has alone: packing costs the central node more than some hundred bytes cost the network.
+/// As [`member`], for content of one node: stronger compression costs the central node more than some hundred bytes cost the network.
 pub fn quick_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
 }
 
-/// As [`member`], and ends the archive: nothing can follow.
+/// As [`member`], with the end of the archive.
 pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Bytes {
     in_memory(|| {
         let mut tar = tar_entries(entries)?;
@@ -87,10 +83,10 @@ pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> B
     })
 }
 
-/// One initrd that unpacks to [`APKOVL_PATH`] with these members as its content, in pieces.
+/// Returns an initrd, in pieces, that unpacks to [`APKOVL_PATH`] with these members as its content.
 ///
-/// It is in gzip's format, though stored, because the kernel takes a compressed cpio at any offset of the initrd memory
-/// but a plain one only at multiples of four, which the EFI stub does not keep.
+/// The initrd is a gzip stream of stored blocks, because the kernel accepts a compressed cpio at any offset
+/// but a plain one only at multiples of four, which the EFI stub does not ensure.
 pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     let size = members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len();
     let mut head = Vec::new();
@@ -112,11 +108,11 @@ pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     [Bytes::from(first)].into_iter().chain(middle).chain([Bytes::from(end)]).collect()
 }
 
-/// RFC 1952: deflate, no name, no time, nothing said of the system.
+/// RFC 1952: deflate, no name, no time, unknown system.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, GZIP_OS_UNKNOWN];
 
-/// Bytes as deflate's stored blocks (RFC 1951, 3.2.4), with their checksum. Blocks that are stored begin and end at whole bytes, so
-/// they can be put one after another.
+/// Encodes bytes as stored blocks of deflate (RFC 1951, 3.2.4). Stored blocks begin and end at whole bytes, so
+/// they can be concatenated.
 #[derive(Debug)]
 struct Stored {
     blocks: Bytes,
@@ -142,7 +138,7 @@ impl Stored {
     }
 }
 
-/// Writing into memory has no way to fail; what tar and flate2 could still refuse is excluded by `SafePath`.
+/// Writing into memory cannot fail; `SafePath` excludes the paths that tar would refuse.
 fn in_memory(write: impl FnOnce() -> io::Result<Bytes>) -> Bytes {
     write().expect("an archive is written to memory from checked paths")
 }
@@ -174,7 +170,7 @@ fn tar_entries<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> io::R
             }
         }
     }
-    // Taken out before the builder ends the archive, which it then does into what is left.
+    // Taken before the builder appends the end of the archive to the remainder.
     Ok(std::mem::take(builder.get_mut()))
 }
 

@@ -3,46 +3,44 @@
 use meshd_types::{GroupName, NodeId, OverlayName, Vars};
 use std::{net::Ipv4Addr, sync::Arc};
 
-/// What of the node itself its overlay depends on.
+/// Node-specific inputs of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeContext {
     pub id: NodeId,
-    /// The name that an operator gave it; without one it is `node-ID`.
+    /// Name by an operator or the site; otherwise `node-ID`.
     pub name: Option<String>,
-    /// Its variables: those of its profile, of its groups and its own, the last writer having won.
+    /// Variables of profile, groups and node; the last one counts.
     pub vars: Vars,
-    /// The groups that it is in, in the order in which their overlays are applied.
+    /// Groups of the node, in the order in which their overlays are applied.
     pub groups: Vec<GroupContext>,
 }
 
-/// What of a group the overlays of its members depend on.
+/// Group-specific inputs of its members' overlays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupContext {
-    /// The group's name.
     pub name: GroupName,
-    /// Overlays after those of the profile, in order.
+    /// Overlays that follow those of the profile.
     pub overlays: Vec<OverlayName>,
-    /// All its members, in the order of their IDs; shared by the contexts of all of them.
+    /// Members ordered by ID; shared by the contexts of all members.
     pub members: Arc<[MemberContext]>,
 }
 
-/// A member of a group as the other members know it.
+/// A member, as other members see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberContext {
     pub id: NodeId,
-    /// What it calls itself.
     pub hostname: String,
-    /// Its address, if it has one for good: a reservation, or a lease that it holds.
+    /// Permanent address, if any: a reservation or a lease.
     pub address: Option<Ipv4Addr>,
 }
 
 impl NodeContext {
-    /// A node in no group, without variables.
+    /// Creates the context of a node without group and variables.
     pub fn new(id: NodeId, name: Option<String>) -> Self {
         NodeContext { id, name, vars: Vars::new(), groups: Vec::new() }
     }
 
-    /// What the node calls itself.
+    /// Returns the host name.
     pub fn hostname(&self) -> String {
         self.name.clone().unwrap_or_else(|| format!("node-{}", self.id))
     }

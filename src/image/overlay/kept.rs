@@ -2,22 +2,22 @@
 
 use super::{AgentBinary, Kind, Origin, PublicOverlay, RenderedFile, digest, pack};
 use bytes::Bytes;
-use meshd_model::fleet::{KeptFile, KeptKind};
+use meshd_model::fleet::{ArchivedFile, ArchivedKind};
 use meshd_types::{Digest, SafePath};
 
-/// Where a node finds the names of the packages that it shall have.
+/// Path of the package list on a node.
 const PACKAGES_FILE: &str = "/etc/meshd/packages";
 
 impl PublicOverlay {
-    /// What it puts on the node.
-    pub fn listing(&self) -> Vec<KeptFile> {
-        let one = |file: &RenderedFile| KeptFile {
+    /// Returns the entries of the overlay.
+    pub fn listing(&self) -> Vec<ArchivedFile> {
+        let one = |file: &RenderedFile| ArchivedFile {
             path: file.path.clone(),
             kind: match file.kind {
-                Kind::File(_) | Kind::Agent => KeptKind::File,
-                Kind::Secret(_) => KeptKind::Secret,
-                Kind::Link(_) => KeptKind::Link,
-                Kind::Directory => KeptKind::Directory,
+                Kind::File(_) | Kind::Agent => ArchivedKind::File,
+                Kind::Secret(_) => ArchivedKind::Secret,
+                Kind::Link(_) => ArchivedKind::Link,
+                Kind::Directory => ArchivedKind::Directory,
             },
             mode: file.mode,
             owner: file.owner,
@@ -28,14 +28,14 @@ impl PublicOverlay {
         self.files.iter().map(one).collect()
     }
 
-    /// The packages that a node has with it.
+    /// Returns the packages that a node installs.
     pub fn packages(&self) -> Vec<String> {
         let file = self.files.iter().find(|file| file.path.to_string() == PACKAGES_FILE);
         let Some(Kind::File(bytes)) = file.map(|file| &file.kind) else { return Vec::new() };
         String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect()
     }
 
-    /// The contents of its files and the targets of its links, but for the agent.
+    /// Returns the contents of files and the targets of links, without the agent.
     pub fn contents(&self) -> impl Iterator<Item = (Digest, &[u8])> {
         self.files.iter().filter_map(|file| match &file.kind {
             Kind::File(bytes) => Some((file.digest, bytes.as_ref())),
@@ -44,33 +44,30 @@ impl PublicOverlay {
         })
     }
 
-    /// Puts an overlay together from what was kept of it. `content` gives the bytes of a digest; the agent of this program needs none.
-    /// Files with secrets are not kept: they are those of `now`, what the node would be given now, if they have the same digest.
-    ///
-    /// # Errors
-    /// Those of `content`.
+    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest; the present agent needs none.
+    /// Files with secrets are not stored: those of `now`, the present rendering, are used if their digests are equal.
     pub fn restore<E>(
-        files: &[KeptFile],
+        files: &[ArchivedFile],
         agent: &AgentBinary,
         now: Option<&PublicOverlay>,
         content: impl Fn(&Digest) -> Result<Bytes, E>,
     ) -> Result<PublicOverlay, E> {
-        let one = |file: &KeptFile| {
+        let one = |file: &ArchivedFile| {
             let kind = match file.kind {
-                KeptKind::Directory => Kind::Directory,
-                KeptKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
-                KeptKind::File if file.digest == agent.digest => Kind::Agent,
-                KeptKind::File => Kind::File(content(&file.digest)?),
-                KeptKind::Secret => {
+                ArchivedKind::Directory => Kind::Directory,
+                ArchivedKind::Link => Kind::Link(String::from_utf8_lossy(&content(&file.digest)?).into_owned()),
+                ArchivedKind::File if file.digest == agent.digest => Kind::Agent,
+                ArchivedKind::File => Kind::File(content(&file.digest)?),
+                ArchivedKind::Secret => {
                     let is_it = |it: &&RenderedFile| it.path == file.path && it.digest == file.digest;
                     return Ok(now.and_then(|now| now.files.iter().find(is_it)).cloned());
                 }
             };
-            let KeptFile { path, mode, owner, digest, size, .. } = file.clone();
+            let ArchivedFile { path, mode, owner, digest, size, .. } = file.clone();
             Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
         let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
-        // Of the secrets that the node would be given now, those alone that it was given then.
+        // Restricts the present secrets to those of the stored rendering.
         let was_given =
             |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
         let now = now.iter().flat_map(|now| &now.secrets);

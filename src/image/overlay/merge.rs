@@ -1,7 +1,7 @@
 //! Merges overlay layers in order; the last layer wins.
 //!
-//! Order: the overlays of the profile, parents' first; those of the node's groups in listed order; the node's own. An
-//! overlay that is named again moves to the later place.
+//! Order: the overlays of the profile, parents' first; those of the node's groups in listed order; the node's own. A
+//! repeated overlay moves to the later position.
 
 use super::{GroupContext, NodeContext, RenderInput};
 use crate::catalog::{
@@ -15,12 +15,12 @@ use std::{
     fmt::{self, Display},
 };
 
-/// What all layers declare together.
+/// Result of merging all layers.
 #[derive(Default)]
 pub(super) struct Merged<'a> {
-    /// In the order in which they were applied.
+    /// In the order of application.
     pub(super) layers: Vec<&'a Overlay>,
-    /// What makes each path: one entry, and those that append to it.
+    /// Pieces of each path: one entry, and entries that append to it.
     pub(super) paths: BTreeMap<&'a SafePath, Vec<Piece<'a>>>,
     pub(super) services: BTreeMap<&'a str, Enabled>,
     pub(super) packages: BTreeSet<&'a str>,
@@ -28,20 +28,20 @@ pub(super) struct Merged<'a> {
     pub(super) sysctl: BTreeMap<&'a str, &'a str>,
 }
 
-/// An entry and the layer that brings it, by its number.
+/// An entry with the index of its layer.
 #[derive(Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) layer: usize,
     pub(super) entry: &'a OverlayEntry,
 }
 
-/// A service that starts, and the layers that want it.
+/// A service to start, with the layers that enable it.
 pub(super) struct Enabled {
     pub(super) level: Runlevel,
     pub(super) by: Vec<usize>,
 }
 
-/// Applies all layers of a node.
+/// Merges all layers of a node.
 pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Merged<'a> {
     let mut merged = Merged { layers: layers(input, faults), ..Merged::default() };
     for number in 0..merged.layers.len() {
@@ -72,8 +72,8 @@ pub(super) fn merge<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Mer
     merged
 }
 
-/// The packages that a node would be told to install and that its image's repository does not have. mesh-init would refuse to boot
-/// without them. Empty for an image that does not list its packages.
+/// Returns the packages that the node needs and its image does not contain; mesh-init would refuse to boot
+/// without them. Empty for an image without a package list.
 pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<Fault> {
     if image.packages.is_empty() {
         return Vec::new();
@@ -90,7 +90,7 @@ pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<F
     absent.map(fault).collect()
 }
 
-/// Who names an overlay.
+/// Reference to an overlay.
 enum NamedBy<'a> {
     Profile(&'a Profile),
     Group(&'a GroupContext),
@@ -105,7 +105,7 @@ impl Display for NamedBy<'_> {
     }
 }
 
-/// The overlays that profile and groups name, in the order in which they are laid; one that is named again moves to the later place.
+/// Returns the overlays of profile and groups in the order of application; a repeated one moves to the later position.
 fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayName, NamedBy<'a>)> {
     let mut names: Vec<(&OverlayName, NamedBy<'a>)> = Vec::new();
     let of_profile = profile.overlays.iter().map(|name| (name, NamedBy::Profile(profile)));
@@ -118,8 +118,8 @@ fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayNam
     names
 }
 
-/// Over all that overlays can change in what a node is given: those that it takes, in their order, its own, and the marks of the
-/// secrets that they declare. An edit of any other overlay leaves it as it is.
+/// Returns a digest over all overlay inputs of a node: its overlays in order and the marks of the
+/// secrets that they declare. Edits of other overlays do not change it.
 pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -> Digest {
     let taken = named(profile, node);
     let own = overlays.nodes.get(&node.id);
@@ -127,7 +127,7 @@ pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -
     let mut marks = BTreeMap::new();
     let layers = taken.iter().map(|(name, _)| (name.as_str(), overlays.named.get(*name)));
     for (name, overlay) in layers.chain(own.map(|own| ("", Some(own)))) {
-        // One that is missing is a fault of the rendering, and another input all the same.
+        // A missing overlay is a fault of the rendering and a different input, too.
         fields.extend([name.as_bytes(), overlay.map_or(&[][..], |overlay| overlay.digest.0.as_slice())]);
         let declared = overlay.iter().flat_map(|overlay| &overlay.variables);
         let secrets = declared.filter(|(_, variable)| variable.secret).map(|(name, _)| name);
@@ -153,7 +153,7 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
     layers
 }
 
-/// A fault of one overlay.
+/// Creates a fault of one overlay.
 pub(super) fn fault(overlay: &Overlay, place: &SourceLocation, what: String, hint: impl Into<String>) -> Fault {
     Fault { line: place.line, ..Fault::of_file(overlay.folder.join(&place.file), what, hint) }
 }
@@ -162,7 +162,7 @@ fn in_manifest(overlay: &Overlay, line: usize, what: String, hint: impl Into<Str
     fault(overlay, &SourceLocation { file: "overlay.toml".into(), line }, what, hint)
 }
 
-/// What a person calls the kind, mode and owner of an entry.
+/// Describes kind, mode and owner of an entry.
 fn described(entry: &OverlayEntry) -> String {
     let (user, group) = entry.owner;
     let kind = match entry.source {
@@ -251,7 +251,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    /// Two names that people take for one: whoever wrote the later one meant to replace the earlier.
+    /// Paths that differ only by case: the later overlay probably meant to replace the earlier.
     fn same_but_for_case(&self, faults: &mut Vec<Fault>) {
         let mut seen: BTreeMap<String, (&SafePath, Piece<'_>)> = BTreeMap::new();
         for (path, pieces) in &self.paths {
@@ -267,7 +267,7 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// Links have neither mode nor owner, and may take the place of a file.
+/// Links have neither mode nor owner, and may replace a file.
 fn differs(earlier: &OverlayEntry, later: &OverlayEntry) -> bool {
     let link = |entry: &OverlayEntry| matches!(entry.source, Source::Link(_));
     let directory = |entry: &OverlayEntry| entry.source == Source::Directory;

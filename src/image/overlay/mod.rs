@@ -12,10 +12,10 @@
 //! | `secret` | files that contain secrets: a storable description, and the real content for one boot |
 //! | `values` | names and types of the values that templates can use |
 //!
-//! [`render_public`] makes everything of a node's overlay that may be cached, compared and shown: the files of its
-//! profile's overlays in order, the last writer winning, and what follows from them (world, runlevels, manifest).
-//! [`deliver`] adds the one small member made for one boot, with session and token, and is never cached. A node's
-//! [`generation`] is a digest of the public part alone, so two boots of one generation are the same boot.
+//! [`render_public`] returns the part of a node's overlay that may be cached, compared and shown: the merged files of the
+//! profile's overlays, and files that follow from them (world, runlevels, manifest).
+//! [`deliver`] adds the member of one boot, with session and token, which is never cached. A node's
+//! [`generation`] is a digest of the public part only, so two boots of one generation are equal.
 
 mod archive;
 mod context;
@@ -46,50 +46,44 @@ use meshd_proto::{BOOT_FILE, BootPart};
 use meshd_types::{BundleName, Digest, ImageName, ProfileName, SafePath};
 use std::net::Ipv4Addr;
 
-/// What mesh-init reads of the per-boot part: the same facts as [`BOOT_FILE`] for a shell, without the token.
+/// Shell form of [`BOOT_FILE`] for mesh-init, without the token.
 const BOOT_ENV_FILE: &str = "/etc/meshd/boot.env";
-/// Root alone may read what belongs to one boot.
+/// Only root may read files of one boot.
 const BOOT_MODE: u32 = 0o600;
 
-/// Everything that determines the public part of a node's overlay.
+/// All inputs of the public part of a node's overlay.
 #[derive(Debug, Clone, Copy)]
 pub struct RenderInput<'a> {
-    /// The site, for its name, keys and agent plane.
+    /// Name, keys and agent listener of the site.
     pub site: &'a Site,
-    /// The node's profile.
     pub profile: &'a Profile,
-    /// The snapshot that the profile's overlays are taken from.
     pub overlays: &'a Overlays,
     pub node: &'a NodeContext,
-    /// The central node's address on the segment that the node boots from.
+    /// Address of the central node on the segment of the boot.
     pub central: Ipv4Addr,
-    /// The agent that nodes receive.
     pub agent: &'a AgentBinary,
-    /// The image that the node will run on.
     pub image: &'a ImageFacts,
 }
 
-/// What an overlay must know of the image: mesh-init refuses any other modloop.
+/// Image facts that the overlay contains: mesh-init refuses other modloops.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFacts {
-    /// The image's name.
     pub name: ImageName,
     pub manifest: Digest,
-    /// Digest of its modloop.
     pub modloop: Digest,
-    /// The profile's bundles in order, each with the digest of its layer: mesh-init mounts these and no others.
+    /// Bundles of the profile in order, each with the digest of its layer: mesh-init mounts only these.
     pub bundles: Vec<(BundleName, Digest)>,
 }
 
 impl ImageFacts {
-    /// The facts of a built image. When it was built and from which recipe do not matter: its bytes do.
+    /// Returns the facts of a built image. Build time and recipe do not count.
     pub fn of(manifest: &ImageManifest) -> Self {
         let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
         ImageFacts { name, manifest: manifest.version(), modloop, bundles: Vec::new() }
     }
 }
 
-/// The agent as every overlay carries it: packed once, shared by all.
+/// The agent as archive member: packed once, shared by all overlays.
 #[derive(Debug, Clone)]
 pub struct AgentBinary {
     digest: Digest,
@@ -99,7 +93,7 @@ pub struct AgentBinary {
 }
 
 impl AgentBinary {
-    /// Packs the static binary's bytes; takes a good part of a second for some megabytes.
+    /// Packs the static binary; takes a good part of a second for some megabytes.
     pub fn new(binary: &[u8]) -> Self {
         let path = agent_path();
         let content = archive::Content::File(binary);
@@ -108,12 +102,11 @@ impl AgentBinary {
         AgentBinary { digest, size, member, bytes: Bytes::copy_from_slice(binary) }
     }
 
-    /// Digest of the binary itself.
+    /// Returns the digest of the binary.
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The binary itself.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -123,22 +116,21 @@ fn agent_path() -> SafePath {
     SafePath::new(AGENT_PATH).expect("a constant path is plain")
 }
 
-/// The public part of one node's overlay.
 #[derive(Debug, Clone)]
 pub struct PublicOverlay {
     /// None of them ends the archive.
     members: Vec<Member>,
-    /// What is in them, in the order of paths.
+    /// Ordered by path.
     pub files: Vec<RenderedFile>,
-    /// Over paths, modes, owners and contents, not over how they are compressed.
+    /// Over paths, modes, owners and contents, not over their compression.
     pub digest: Digest,
-    /// How to make the files with secrets, which are in no member.
+    /// Descriptions of files with secrets, which are in no member.
     pub secrets: Vec<SecretFile>,
 }
 
 impl PublicOverlay {
-    /// A complete archive of the public part alone, with placeholders for secrets: to look at, never to boot from, for
-    /// mesh-init refuses it.
+    /// Returns a complete archive of the public part, with placeholders for secrets, for inspection: mesh-init
+    /// refuses to boot it.
     pub fn to_targz(&self) -> Bytes {
         let shown = self.files.iter().filter_map(|file| {
             let Kind::Secret(bytes) = &file.kind else { return None };
@@ -152,14 +144,14 @@ impl PublicOverlay {
 /// Renders the public part of a node's overlay.
 ///
 /// # Errors
-/// Everything that is wrong at once: templates and variables with file and line, unknown overlays, conflicting paths and services.
+/// All faults: templates and variables with file and line, unknown overlays, conflicting paths and services.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
     let plan::Planned { files, secrets, whole } = plan::plan(input)?;
     let members = pack(&files, input.agent, &whole);
     Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
 }
 
-/// The members of an archive of these files, the agent's first, then those overlays that are there as a whole.
+/// Packs files into members: the agent's first, then those of unchanged overlays.
 fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<Member> {
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
     let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain));
@@ -177,15 +169,12 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<
     agent.chain(whole.iter().map(|overlay| plain_files(overlay))).chain([own]).collect()
 }
 
-/// [`PublicOverlay::digest`] of what [`render_public`] would make, without packing it.
-///
-/// # Errors
-/// As [`render_public`].
+/// Returns [`PublicOverlay::digest`] of the rendering without packing it.
 pub fn public_digest(input: &RenderInput<'_>) -> Result<Digest, RenderFaults> {
     Ok(digest(&plan::plan(input)?.files))
 }
 
-/// The plain files of an overlay, packed at the first call.
+/// Returns the plain files of an overlay; the first call packs them.
 fn plain_files(overlay: &Overlay) -> Member {
     let packed = overlay.packed.get_or_init(|| {
         let entries = overlay.entries.iter().filter(|(_, entry)| entry.is_plain()).filter_map(|(path, entry)| {
@@ -210,13 +199,13 @@ fn digest(files: &[RenderedFile]) -> Digest {
     Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
 }
 
-/// The overlay of one boot as an initrd that holds [`APKOVL_PATH`], in pieces, of which the large ones are shared by all boots.
-/// Not to be cached: it holds the boot's token and the node's secrets. `secrets` are for admitted nodes alone.
+/// Returns the overlay of one boot as an initrd with [`APKOVL_PATH`], in pieces; all boots share the large ones.
+/// It contains the boot's token and the node's secrets, so it must not be cached. `secrets` are for admitted nodes only.
 pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     archive::initrd(&public.members, &boot_member(boot, secrets))
 }
 
-/// The overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. Not to be cached either.
+/// Returns the overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. It must not be cached.
 pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     plain(&public.members, boot_member(boot, secrets))
 }
@@ -225,7 +214,7 @@ fn plain(members: &[Member], last: Bytes) -> Vec<Bytes> {
     members.iter().map(|member| member.bytes.clone()).chain([last]).collect()
 }
 
-/// The member that ends an archive and makes it the overlay of one boot.
+/// Returns the last member, which makes an archive the overlay of one boot.
 fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
     let json = serde_json::to_vec(boot).expect("a boot part is plain data");
     let path = |text| SafePath::new(text).expect("a constant path is plain");
@@ -237,12 +226,12 @@ fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
         owner: (0, 0),
         content: archive::Content::File(bytes),
     };
-    // Exposed to the one archive that is sent and not kept.
+    // Exposed to the one archive that is sent and not stored.
     let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
     archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets))
 }
 
-/// A shell reads it, so nothing but plain words may get in.
+/// A shell reads the file, so values must be plain words.
 fn boot_env(boot: &BootPart) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || "-:.".contains(*c);
     let facts = [
@@ -255,8 +244,8 @@ fn boot_env(boot: &BootPart) -> String {
     facts.iter().map(|(name, value)| format!("{name}={}\n", value.chars().filter(plain).collect::<String>())).collect()
 }
 
-/// The generation of a node: everything public that determines its next boot. `overlay` is [`PublicOverlay::digest`],
-/// which holds the node's own values.
+/// Returns the generation of a node: a digest of all public inputs of its next boot. `overlay` is [`PublicOverlay::digest`],
+/// which includes the node's values.
 pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, kernel_args: &[String]) -> Generation {
     let (manifest, overlay) = (image.manifest.to_string(), overlay.to_string());
     let head = ["meshd-generation/1", profile.as_str(), image.name.as_str(), &manifest, &overlay];
@@ -264,7 +253,7 @@ pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, ke
     Generation(Digest::of_fields(fields.map(str::as_bytes)))
 }
 
-/// The generation of a node that was given its overlay without the secrets in it, because nobody had approved it.
+/// Returns the generation of a node that received its overlay without secrets, because it was not approved.
 pub fn without_secrets(whole: Generation) -> Generation {
     Generation(Digest::of_fields([b"without secrets".as_slice(), &whole.0.0]))
 }

@@ -1,6 +1,6 @@
 //! The plan of a node's files, with the origin of each.
 //!
-//! Pure. Packages, services, modules and kernel parameters of all layers are joined, then written as the files that Alpine reads.
+//! Pure. Joins packages, services, modules and kernel parameters of all layers, and writes them as files that Alpine reads.
 
 use super::{
     RenderInput,
@@ -16,13 +16,13 @@ use meshd_types::{Digest, SafePath};
 use minijinja::Value;
 use std::collections::BTreeMap;
 
-/// What mesh-init fetches by digest and mounts, one a line; not there for a profile without bundles.
+/// Layers that mesh-init fetches by digest and mounts, one a line; absent for a profile without bundles.
 const BUNDLES_FILE: &str = "/etc/meshd/bundles";
-/// mesh-init compares a node with this list before anything else runs.
+/// mesh-init verifies a node against this list before anything else runs.
 const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
-/// Kernel parameters of all layers. It sorts before files that an overlay writes as a whole with a higher number.
+/// Kernel parameters of all layers. Its name sorts before files of overlays with a higher number.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/50-meshd.conf";
-/// Files that Alpine's initramfs or the packages' own scripts edit before mesh-init looks at them.
+/// Files that Alpine's initramfs or package scripts edit before mesh-init verifies the node.
 const EDITED_ON_NODE: [&str; 8] = [
     "/etc/apk/arch",
     "/etc/apk/world",
@@ -34,17 +34,17 @@ const EDITED_ON_NODE: [&str; 8] = [
     "/etc/shadow",
 ];
 
-/// The whole overlay but for the per-boot part.
+/// The overlay without the per-boot member.
 pub(super) struct Planned<'a> {
-    /// In the order of paths.
+    /// Ordered by path.
     pub(super) files: Vec<RenderedFile>,
-    /// What is made when the overlay is delivered.
+    /// Files to create at delivery.
     pub(super) secrets: Vec<SecretFile>,
-    /// Overlays whose plain files nobody else has changed: they are packed once for all nodes.
+    /// Overlays whose plain files no other overlay changes: they are packed once for all nodes.
     pub(super) whole: Vec<&'a Overlay>,
 }
 
-/// Plans everything, or says everything that is wrong.
+/// Plans all files; the error contains all faults.
 pub(super) fn plan<'a>(input: &RenderInput<'a>) -> Result<Planned<'a>, Faults> {
     let mut faults = Vec::new();
     let merged = merge(input, &mut faults);
@@ -83,7 +83,7 @@ fn whole<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
     layers.filter(|(overlay, left)| *left > 0 && plain(overlay) == *left).map(|(overlay, _)| *overlay).collect()
 }
 
-/// Mode and owner of a file that meshd makes.
+/// Mode and owner of a generated file.
 const OWN_FILE: (u32, (u64, u64)) = (0o644, (0, 0));
 
 struct Plan<'a> {
@@ -124,7 +124,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// True if any piece has a secret; a fault if others than root could read the whole.
+    /// Returns whether any piece has a secret; a fault if others than root could read the file.
     fn is_secret(&self, path: &SafePath, pieces: &[Piece<'_>], first: &Piece<'_>) -> Result<bool, Vec<Fault>> {
         let mut secret = false;
         for piece in pieces {
@@ -140,7 +140,7 @@ impl Plan<'_> {
         Ok(secret)
     }
 
-    /// All pieces one after the other, each on lines of its own. `None` if they come to nothing and may.
+    /// Concatenates all pieces, each on separate lines. `None` if an optional file is empty.
     fn text(&self, pieces: &[Piece<'_>]) -> Result<Option<Bytes>, Vec<Fault>> {
         let (mut whole, mut faults): (Option<Bytes>, _) = (None, Vec::new());
         for piece in pieces {
@@ -170,8 +170,8 @@ impl Plan<'_> {
         layers.into_iter().map(|layer| Origin::Overlay(self.merged.layers[layer].name.clone())).collect()
     }
 
-    /// The files that Alpine reads packages, modules, services and kernel parameters from, and the list that mesh-init compares
-    /// packages with.
+    /// Returns the files with packages, modules, services and kernel parameters for Alpine, and the package list for
+    /// mesh-init.
     fn generated(&mut self) {
         let merged = self.merged;
         let packages = || lines(merged.packages.iter().copied());
@@ -211,7 +211,7 @@ fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Kind {
     Kind::File(Bytes::from(names.map(|name| format!("{name}\n")).collect::<String>()))
 }
 
-/// What is appended never ends up on the last line of what was there.
+/// Appended text must begin on a new line.
 pub(super) fn joined(before: &[u8], text: &[u8]) -> Bytes {
     let gap: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
     [before, gap, text].concat().into()
@@ -233,7 +233,7 @@ fn rendered(
     RenderedFile { path, kind, mode, owner, origins, digest, size }
 }
 
-/// A path cannot be a file for one overlay and a folder for another: tar would unpack whichever comes first.
+/// Reports paths that are a file in one overlay and a folder in another: tar would use whichever comes first.
 fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<Fault>) {
     let leaves: BTreeMap<&str, &RenderedFile> =
         files.iter().filter(|file| file.kind != Kind::Directory).map(|file| (file.path.relative(), file)).collect();
@@ -246,7 +246,7 @@ fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<F
     }
 }
 
-/// In the format of sha256sum, which busybox checks. Files with secrets are not in it: it is public.
+/// Format of sha256sum, which busybox verifies. Files with secrets are not in it, because it is public.
 fn manifest(files: &[RenderedFile]) -> Bytes {
     let checked = files.iter().filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent));
     let checked = checked.filter(|file| !EDITED_ON_NODE.contains(&file.path.to_string().as_str()));

@@ -5,32 +5,30 @@ use bytes::Bytes;
 use meshd_types::{Digest, SafePath};
 use std::fmt;
 
-/// One file, link or folder of a rendered overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderedFile {
-    /// Where on the node.
+    /// Path on the node.
     pub path: SafePath,
-    /// What it is, and its content.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
-    /// User and group number.
+    /// User and group ID.
     pub owner: (u64, u64),
-    /// Who brought it, after everyone earlier lost; several where later ones appended, or where meshd joins what they declare.
+    /// Origins: the last writer; several if later ones appended, or if meshd joins declarations.
     pub origins: Vec<Origin>,
-    /// Digest of the content, or of a link's target. That of a secret file changes with its secrets and does not tell them.
+    /// Digest of the content, or of a link's target. That of a secret file changes with its secrets and does not reveal them.
     pub digest: Digest,
     /// Size of the content in bytes.
     pub size: u64,
 }
 
 impl RenderedFile {
-    /// Who brought it, for people: `base, mpi`.
+    /// Returns the origins as text: `base, mpi`.
     pub fn origin(&self) -> String {
         self.origins.iter().map(Origin::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What may be shown of a file's content; placeholders stand for secrets. `None` for the agent, which is known by its digest.
+    /// Returns the content with placeholders for secrets. `None` for the agent, which has a digest only.
     pub fn content(&self) -> Option<&Bytes> {
         match &self.kind {
             Kind::File(bytes) | Kind::Secret(bytes) => Some(bytes),
@@ -39,18 +37,14 @@ impl RenderedFile {
     }
 }
 
-/// What a rendered file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
-    /// A file with this content.
     File(Bytes),
-    /// A file with secrets: this is what may be shown of it. The file itself is made when a node's overlay is delivered.
+    /// A file with secrets, with placeholders. The real file is created at delivery.
     Secret(Bytes),
-    /// The agent's binary.
     Agent,
     /// A symbolic link to this target.
     Link(String),
-    /// A folder.
     Directory,
 }
 
@@ -64,12 +58,12 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where a rendered file comes from.
+/// Origin of a rendered file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// An overlay of the profile, of a group, or of the node.
     Overlay(Layer),
-    /// Made from what overlays declare: those that are named after it.
+    /// Generated from declarations of these overlays.
     Generated,
 }
 

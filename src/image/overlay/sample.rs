@@ -9,7 +9,7 @@ use meshd_config::{Faults, Profile, Site};
 use meshd_types::{Digest, NodeId, OverlayName};
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
 
-/// What golden files know of a site.
+/// Site name in golden files.
 const SITE: &str = r#"
 [site]
 name = "rack-a"
@@ -22,27 +22,26 @@ profile = "compute"
 [profiles.compute]
 image = "alpine-lab"
 "#;
-/// The list of everything in a golden folder.
+/// List of all files in a golden folder.
 pub const LISTING: &str = "FILES";
 
-/// A site with one profile, and everything else that a rendering needs.
+/// A site with one profile, and all other inputs of a rendering.
 #[derive(Debug)]
 pub struct Sample {
     pub site: Site,
-    /// Its one profile, `compute`.
+    /// The only profile, `compute`.
     pub profile: Profile,
-    /// All overlays that there are.
     pub overlays: Overlays,
     /// The node, in a group `pair` with one other.
     pub node: NodeContext,
     /// Some bytes.
     pub agent: AgentBinary,
-    /// Made-up digests.
+    /// Invented digests.
     pub image: ImageFacts,
 }
 
 impl Sample {
-    /// The overlays of these names, in this order, on the made-up node. Each secret that any of them declares is there.
+    /// Creates a sample with these overlays, in this order. Each declared secret exists.
     pub fn new(mut overlays: Overlays, names: Vec<OverlayName>) -> Self {
         let site = meshd_config::parse(SITE, Path::new("site.toml")).expect("the made-up site is valid");
         let profile = site.profiles[&site.default_profile].clone();
@@ -66,9 +65,6 @@ impl Sample {
     }
 
     /// Renders the overlays.
-    ///
-    /// # Errors
-    /// Everything that is wrong with them.
     pub fn render(&self) -> Result<PublicOverlay, Faults> {
         render_public(&RenderInput {
             site: &self.site,
@@ -92,11 +88,8 @@ fn pair(id: NodeId, other: NodeId) -> GroupContext {
     GroupContext { name: "pair".parse().expect("a plain name"), overlays: Vec::new(), members: members.into() }
 }
 
-/// What lies in `golden/` of an overlay: text by path below that folder. `FILES` lists everything; beside it lies the text of
-/// each template and of what meshd makes of services and packages. A plain file stands in `rootfs/` already.
-///
-/// # Errors
-/// Everything that keeps the overlay, or one of those before it, from rendering.
+/// Returns the content of an overlay's `golden/` folder by path: `FILES`, and the text of
+/// each template and each generated file. Plain files are in `rootfs/` already.
 pub fn golden(overlays: &Overlays, overlay: &Overlay) -> Result<BTreeMap<String, String>, Faults> {
     let Layer::Named(name) = &overlay.name else { return Ok(BTreeMap::new()) };
     let names = overlay.golden.after.iter().chain([name]).cloned().collect();
@@ -104,14 +97,14 @@ pub fn golden(overlays: &Overlays, overlay: &Overlay) -> Result<BTreeMap<String,
     sample.node.vars = overlay.golden.vars.clone();
     let public = sample.render()?;
     let this = Origin::Overlay(overlay.name.clone());
-    // What meshd makes stands here if this overlay has a part in it, or nobody has.
+    // Generated files are included if this overlay contributes to them, or none does.
     let of_this = |file: &&RenderedFile| file.origins.contains(&this) || file.origins.as_slice() == [Origin::Generated];
     let files: Vec<&RenderedFile> = public.files.iter().filter(of_this).collect();
     let mut golden = BTreeMap::from([(LISTING.to_owned(), files.iter().map(|file| line(file)).collect())]);
     for file in files {
         let entry = overlay.entries.get(&file.path);
         let plain = entry.is_some_and(|entry| !entry.append && matches!(entry.source, Source::File(_)));
-        // Digests of files would only hide what has changed.
+        // Digests of files would only hide the changes.
         let digests = file.path.relative().ends_with("manifest.sha256");
         if let (Kind::File(bytes) | Kind::Secret(bytes), false, false) = (&file.kind, plain, digests) {
             golden.insert(file.path.relative().to_owned(), String::from_utf8_lossy(bytes).into_owned());

@@ -11,12 +11,11 @@ use meshd_types::{Digest, SafePath, Secret, VarName};
 use minijinja::Value;
 use std::collections::BTreeMap;
 
-/// How to make a file with secrets. Holds none.
+/// Description of a file with secrets. Contains no secret.
 #[derive(Debug, Clone)]
 pub struct SecretFile {
     path: SafePath,
     pieces: Vec<Part>,
-    /// The secrets in it.
     uses: Vec<VarName>,
 }
 
@@ -26,19 +25,18 @@ enum Part {
     Template { templates: Templates, file: String, values: Value },
 }
 
-/// The place of a fault. What a template says of a value may hold the value, and faults go to the log.
+/// Position of a fault. A template's error may contain the value, and faults are logged, so it is omitted.
 fn without_value(fault: Fault) -> Fault {
     let message = "cannot be rendered with the value that one of its secrets has".to_owned();
     let hint = "what it says is not told, for it may tell the secret; try it with a value of your own".to_owned();
     Fault { message, hint, ..fault }
 }
 
-/// A file with secrets as one node gets it, once.
+/// A file with secrets for one boot of one node.
 #[derive(Debug)]
 pub struct Delivered {
-    /// Where on the node.
+    /// Path on the node.
     pub path: SafePath,
-    /// What is in it.
     pub content: Secret<Bytes>,
 }
 
@@ -62,21 +60,21 @@ impl SecretFile {
         SecretFile { path: path.clone(), pieces, uses }
     }
 
-    /// Where on the node.
+    /// Path on the node.
     pub(super) fn path(&self) -> &SafePath {
         &self.path
     }
 
-    /// Over what may be shown of it, and the marks of its secrets.
+    /// Digest over the content with placeholders and the marks of the secrets.
     pub(super) fn digest(&self, shown: Digest, marks: &BTreeMap<VarName, Digest>) -> Digest {
         let marks = self.uses.iter().filter_map(|name| marks.get(name));
         Digest::of_fields([shown.0.as_slice()].into_iter().chain(marks.map(|mark| mark.0.as_slice())))
     }
 
-    /// The file itself.
+    /// Renders the file with secrets.
     ///
     /// # Errors
-    /// A template that only fails with the real value in it: a fault with file and line, which does not say what the template said.
+    /// A template that fails only with the real value: a fault with file and line, without the template's error.
     pub fn make(&self, secrets: &Secrets) -> Result<Delivered, Fault> {
         let mut whole = Bytes::new();
         for piece in &self.pieces {

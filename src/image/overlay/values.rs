@@ -12,7 +12,7 @@ use meshd_types::{Secret, VarName, VarValue};
 use minijinja::{Value, context};
 use std::collections::BTreeMap;
 
-/// The values that the templates of each layer see, in the order of layers: they differ by `vars`.
+/// Template values for each layer, in the order of layers: they differ in `vars`.
 pub(super) fn values(input: &RenderInput<'_>, merged: &Merged<'_>, faults: &mut Vec<Fault>) -> Vec<Value> {
     let common = common(input, merged);
     let each = merged.layers.iter().map(|overlay| {
@@ -38,7 +38,7 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
             config => serde_json::to_string_pretty(&config).expect("an agent's configuration is plain data"),
         },
     };
-    // Members are looked at for those alone who ask for them: a group may have thousands.
+    // Members are looked up only for templates that use them: a group may have thousands.
     if !merged.paths.values().flatten().any(|piece| uses_groups(&piece.entry.source)) {
         return values;
     }
@@ -81,14 +81,14 @@ fn agent_config(input: &RenderInput<'_>, merged: &Merged<'_>) -> AgentConfig {
     }
 }
 
-/// The variables that one overlay declares, with a placeholder for each secret.
+/// Returns the variables that one overlay declares, with a placeholder for each secret.
 fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>) -> BTreeMap<String, Value> {
     let mut values = BTreeMap::new();
     for (name, variable) in &overlay.variables {
         let value = value(input, name, variable).unwrap_or_else(|(what, hint)| {
             let place = SourceLocation { file: "overlay.toml".into(), line: variable.line };
             faults.push(fault(overlay, &place, format!("variable `{name}` {what}"), hint));
-            // Something of its type stands for it, so that one cause is one fault.
+            // A value of the right type replaces an invalid one, so that one cause is one fault.
             plain(&variable.kind.empty())
         });
         values.insert(name.to_string(), value);
@@ -127,7 +127,7 @@ fn value(input: &RenderInput<'_>, name: &VarName, variable: &Variable) -> Result
     }
 }
 
-/// What stands for a secret wherever it may be seen.
+/// Placeholder of a secret.
 fn placeholder(name: &VarName) -> String {
     format!("[secret {name}]")
 }
@@ -141,7 +141,7 @@ fn plain(value: &VarValue) -> Value {
     }
 }
 
-/// The same values with the secrets in them. Never kept: what is made of them goes into one boot's overlay.
+/// Returns the values with secrets. They are used for one boot's overlay and not stored.
 pub(super) fn with_secrets<'s>(
     values: &Value,
     secrets: impl IntoIterator<Item = (&'s VarName, &'s Secret<String>)>,

@@ -17,50 +17,49 @@ use std::{
 };
 use view::View;
 
-/// Everything, from an empty folder to the last line.
+/// Time limit of the whole demo.
 const DEADLINE: Duration = Duration::from_secs(25 * 60);
-/// How much of each log is shown when the demo fails, in lines.
+/// Number of lines of each log that a failure shows.
 const LOG_LINES: usize = 40;
 
-/// What the demo shall do.
+/// Options of the demo.
 pub struct Demo {
     pub options: Options,
-    /// The profile that one node gets at the end.
+    /// The profile that one node boots at the end.
     pub profile: String,
-    /// Leave the rack up.
+    /// Keep the rack.
     pub keep: bool,
     /// Redraw in place.
     pub terminal: bool,
 }
 
-/// Why the demo ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// The rack or a node in it.
+    /// The rack or a node failed.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// Nobody reads what the demo prints.
+    /// Standard output is closed.
     #[error("cannot print")]
     Print(#[from] io::Error),
 }
 
 impl Demo {
-    /// Runs it to its last line; on failure the ends of all logs are printed, and nothing is left running either.
+    /// Runs the demo. A failure prints the ends of all logs and removes the rack.
     pub fn run(&self, out: &mut dyn Write) -> Result<(), DemoError> {
         let start = Instant::now();
         let mut rack = Rack::up(&self.options, &mut |word| {
             let _ = writeln!(out, "{word}");
         })?;
         let view = View::new(self.terminal);
-        let told = Script { demo: self, rack: &mut rack, out, start, view }.play();
-        if let Err(error) = told {
-            writeln!(out, "\n{}", rack.last_words(LOG_LINES))?;
+        let result = Script { demo: self, rack: &mut rack, out, start, view }.play();
+        if let Err(error) = result {
+            writeln!(out, "\n{}", rack.log_ends(LOG_LINES))?;
             return Err(error);
         }
         let nodes = rack.size();
         if self.keep {
             how_to_talk(&rack, out)?;
-            rack.leave();
+            rack.detach();
         } else {
             rack.down()?;
         }
@@ -70,7 +69,7 @@ impl Demo {
     }
 }
 
-/// The demo with its rack up.
+/// A running demo.
 struct Script<'a> {
     demo: &'a Demo,
     rack: &'a mut Rack,
@@ -87,9 +86,9 @@ impl Script<'_> {
         })?;
         self.title("The rack")?;
         self.show(&["node", "list"])?;
-        for place in 1..=self.rack.size() {
-            let id = self.rack.id(place).to_string();
-            self.title(&format!("Where the time of node{place} ({id}) went"))?;
+        for position in 1..=self.rack.size() {
+            let id = self.rack.id(position).to_string();
+            self.title(&format!("Where the time of node{position} ({id}) went"))?;
             self.show(&["node", "timeline", &id])?;
         }
         self.reassign()?;
@@ -97,12 +96,12 @@ impl Script<'_> {
         self.show(&["node", "list"])
     }
 
-    /// Gives the last node another profile by a reboot, and waits until it runs it.
+    /// Assigns another profile to the last node with a reboot, and waits until the node runs it.
     fn reassign(&mut self) -> Result<(), DemoError> {
-        let place = self.rack.size();
-        let (id, profile) = (self.rack.id(place).to_string(), self.demo.profile.clone());
-        let before = self.rack.node(place)?.map(|node| Progress::read(&node)).unwrap_or_default();
-        self.title(&format!("node{place} becomes `{profile}`: assign, reboot"))?;
+        let position = self.rack.size();
+        let (id, profile) = (self.rack.id(position).to_string(), self.demo.profile.clone());
+        let before = self.rack.node(position)?.map(|node| Progress::read(&node)).unwrap_or_default();
+        self.title(&format!("node{position} becomes `{profile}`: assign, reboot"))?;
         self.show(&["node", "assign-profile", &id, &profile, "--reboot"])?;
         self.watch("the node to be online with its new profile", move |nodes| {
             nodes.last().and_then(Option::as_ref).is_some_and(|node| {
@@ -112,15 +111,15 @@ impl Script<'_> {
         })
     }
 
-    /// Shows every stage as it is reached, until `done`.
-    fn watch(&mut self, what: &str, done: impl Fn(&[Option<Progress>]) -> bool) -> Result<(), DemoError> {
+    /// Shows stages until `done` returns true.
+    fn watch(&mut self, awaited: &str, done: impl Fn(&[Option<Progress>]) -> bool) -> Result<(), DemoError> {
         self.view.begin();
         let left = DEADLINE.saturating_sub(self.start.elapsed());
         let (out, view, start) = (&mut *self.out, &mut self.view, self.start);
-        self.rack.wait(left, what, |rack| {
+        self.rack.wait(left, awaited, |rack| {
             let known = rack.nodes()?;
-            let nodes: Vec<Option<Progress>> = (1..=rack.size()).map(|place| find(rack, place, &known)).collect();
-            // Nobody may be looking at the terminal any more; the rack is still brought to its end.
+            let nodes: Vec<Option<Progress>> = (1..=rack.size()).map(|position| find(rack, position, &known)).collect();
+            // The terminal may be closed; the demo still runs to its end.
             let _ = view.show(out, start.elapsed(), &rack.status().nodes, &nodes);
             let seen = nodes.iter().map(|node| node.as_ref().map_or("unknown", |node| node.phase.as_str()));
             Ok(Wait::on(done(&nodes), seen.collect::<Vec<_>>().join(", ")))
@@ -128,11 +127,11 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Prints what a verb of the CLI prints.
+    /// Runs a verb of the CLI and prints its output.
     fn show(&mut self, args: &[&str]) -> Result<(), DemoError> {
         writeln!(self.out, "$ meshd {}", args.join(" "))?;
-        let told = self.rack.run_cli(args)?;
-        write!(self.out, "{told}")?;
+        let result = self.rack.run_cli(args)?;
+        write!(self.out, "{result}")?;
         Ok(())
     }
 
@@ -142,8 +141,8 @@ impl Script<'_> {
     }
 }
 
-fn find(rack: &Rack, place: u8, known: &[Value]) -> Option<Progress> {
-    let id = rack.id(place).to_string();
+fn find(rack: &Rack, position: u8, known: &[Value]) -> Option<Progress> {
+    let id = rack.id(position).to_string();
     known.iter().find(|node| node["id"] == id.as_str()).map(Progress::read)
 }
 

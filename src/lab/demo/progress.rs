@@ -3,21 +3,21 @@
 use meshd_types::Timestamp;
 use serde_json::Value;
 
-/// One node at one moment.
+/// State of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     pub phase: String,
-    /// The profile that it shall have.
+    /// The assigned profile.
     pub profile: String,
-    /// What its newest overlay was made from.
+    /// The profile of its newest overlay.
     pub generation: String,
     pub session: String,
-    /// Stages of that session, in the order in which they were reached.
+    /// Stages of the session in order.
     pub stages: Vec<(String, Option<Timestamp>)>,
 }
 
 impl Progress {
-    /// What is not there stays empty.
+    /// Absent fields are empty.
     pub fn read(node: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let stage = |mark: &Value| (text(&mark["stage"]), mark["at"].as_str().and_then(|at| at.parse().ok()));

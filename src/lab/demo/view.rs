@@ -8,30 +8,29 @@ use std::{
     time::Duration,
 };
 
-/// A terminal that nobody made wider, in columns.
+/// Default width of a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// What was shown so far.
+/// State of the view.
 pub struct View {
     terminal: bool,
-    /// Lines to go up before drawing again.
+    /// Number of lines to move up before the next drawing.
     drawn: usize,
-    /// Stages and phases that have had their line: node, session, word.
-    told: BTreeSet<(String, String, String)>,
+    /// Stages and phases that were printed: node, session, text.
+    printed: BTreeSet<(String, String, String)>,
 }
 
 impl View {
-    /// Shows nothing yet.
     pub fn new(terminal: bool) -> Self {
-        View { terminal, drawn: 0, told: BTreeSet::new() }
+        View { terminal, drawn: 0, printed: BTreeSet::new() }
     }
 
-    /// Something else was printed since: the next drawing is below it. What was told once is not told again.
+    /// Starts the next drawing below the present line. Printed stages are not repeated.
     pub fn begin(&mut self) {
         self.drawn = 0;
     }
 
-    /// Shows what is new; both lists have the nodes in the order of their places.
+    /// Shows new stages and phases; both lists are ordered by position.
     pub fn show(
         &mut self,
         out: &mut dyn Write,
@@ -61,11 +60,11 @@ impl View {
         let firmware = nodes.iter().map(|node| node.firmware.to_string().len()).max().unwrap_or_default();
         for (node, progress) in nodes.iter().zip(progress) {
             let phase = progress.as_ref().map_or("power on", |progress| progress.phase.as_str());
-            let who = format!("  {} {} {:<firmware$} {phase:<9} ", node.name, node.id, node.firmware);
-            let room = WIDTH.saturating_sub(who.chars().count());
-            let stages = progress.as_ref().map(|progress| trail(progress, room)).unwrap_or_default();
-            // A line that wraps could not be drawn again in place: a terminal that is narrower cuts it.
-            writeln!(out, "\x1b[K\x1b[?7l{who}{stages}\x1b[?7h")?;
+            let prefix = format!("  {} {} {:<firmware$} {phase:<9} ", node.name, node.id, node.firmware);
+            let width = WIDTH.saturating_sub(prefix.chars().count());
+            let stages = progress.as_ref().map(|progress| stage_list(progress, width)).unwrap_or_default();
+            // A wrapped line could not be redrawn in place: a narrow terminal truncates it.
+            writeln!(out, "\x1b[K\x1b[?7l{prefix}{stages}\x1b[?7h")?;
         }
         self.drawn = nodes.len() + 1;
         Ok(())
@@ -81,9 +80,9 @@ impl View {
         for (node, progress) in nodes.iter().zip(progress) {
             let Some(progress) = progress else { continue };
             let stages = progress.stages.iter().map(|(stage, _)| format!("reached {stage}"));
-            for word in stages.chain([format!("is {}", progress.phase)]) {
-                if self.told.insert((node.name.clone(), progress.session.clone(), word.clone())) {
-                    writeln!(out, "{:>5} s  {} ({}) {word}", elapsed.as_secs(), node.name, node.firmware)?;
+            for text in stages.chain([format!("is {}", progress.phase)]) {
+                if self.printed.insert((node.name.clone(), progress.session.clone(), text.clone())) {
+                    writeln!(out, "{:>5} s  {} ({}) {text}", elapsed.as_secs(), node.name, node.firmware)?;
                 }
             }
         }
@@ -91,9 +90,9 @@ impl View {
     }
 }
 
-/// `dhcp · script +2.1 · kernel +0.4`: each stage with its distance from the one before, in seconds. Where there is no room for
-/// all of them, `…` stands for the first ones.
-fn trail(progress: &Progress, room: usize) -> String {
+/// `dhcp · script +2.1 · kernel +0.4`: each stage with its distance from the previous one, in seconds. `…` replaces the first
+/// stages if the line is too long.
+fn stage_list(progress: &Progress, width: usize) -> String {
     const BETWEEN: &str = " · ";
     const LEFT_OUT: &str = "… ";
     let mut before = None;
@@ -108,7 +107,7 @@ fn trail(progress: &Progress, room: usize) -> String {
     for from in 0..parts.len() {
         let text = parts[from..].join(BETWEEN);
         let text = if from == 0 { text } else { format!("{LEFT_OUT}{text}") };
-        if text.chars().count() <= room {
+        if text.chars().count() <= width {
             return text;
         }
     }

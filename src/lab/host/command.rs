@@ -3,16 +3,16 @@
 use crate::LabError;
 use std::process::{Command, Output, Stdio};
 
-/// How much of a failed program's last words an error keeps, in characters.
+/// Maximum length of a failed program's output in an error, in characters.
 const DETAIL_LIMIT: usize = 600;
 
-/// The program with its arguments, for messages.
+/// Returns the program with its arguments, for messages.
 pub fn shown(command: &Command) -> String {
     let program = command.get_program().to_string_lossy().into_owned();
     command.get_args().fold(program, |line, arg| line + " " + &arg.to_string_lossy())
 }
 
-/// Runs a program to its end and gives what it wrote; a failure is an error with its last words.
+/// Runs a program and returns its output; the error of a failure contains its last output.
 pub fn run(command: &mut Command) -> Result<Output, LabError> {
     let spawned = command.stdin(Stdio::null()).output();
     let output = spawned.map_err(|source| LabError::Spawn { program: shown(command), source })?;

@@ -6,19 +6,18 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::{fs, time::Duration};
 
-/// How long a process may take to end after SIGKILL.
+/// Longest time that a process may take to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 
-/// One process: its ID, and its start time so that a reused ID is never mistaken for it.
+/// Process ID and start time, which detects a reused ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Process ID.
     pub pid: i32,
     /// Field `starttime` of `/proc/PID/stat`: clock ticks since the host started.
     pub started: u64,
 }
 
-/// State letter and start time of a process as `/proc/PID/stat` has them.
+/// Parses state letter and start time of `/proc/PID/stat`.
 fn stat(pid: i32) -> Option<(char, u64)> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -33,47 +32,47 @@ fn parse_stat(line: &str) -> Option<(char, u64)> {
 }
 
 impl ProcessId {
-    /// The process that has this ID now.
+    /// Returns the process that has this ID now.
     pub fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok()?;
         stat(pid).map(|(_, started)| ProcessId { pid, started })
     }
 
-    /// True while it runs; a zombie does not.
+    /// Returns whether the process runs; a zombie does not.
     pub fn is_alive(self) -> bool {
         stat(self.pid).is_some_and(|(state, started)| started == self.started && !matches!(state, 'Z' | 'X'))
     }
 
-    /// Sends a signal if it still is the same process. The pidfd is taken before the start time is compared, so the ID
-    /// cannot change hands in between.
+    /// Sends a signal if the process is still the same. The pidfd is opened before the start time is compared, so the ID
+    /// cannot be reused in between.
     fn signal(self, signal: Signal) {
         let pidfd = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(pidfd) = pidfd.filter(|_| self.is_alive()) {
-            // It may end at any moment, which is what is wanted.
+            // The process may have ended, which is the purpose.
             let _ = pidfd_send_signal(&pidfd, signal);
         }
     }
 
-    /// Asks it to end, waits `grace`, then kills it.
-    pub fn end(self, what: &str, grace: Duration) -> Result<(), LabError> {
+    /// Sends SIGTERM, waits `grace`, then sends SIGKILL.
+    pub fn end(self, program: &str, grace: Duration) -> Result<(), LabError> {
         self.signal(Signal::TERM);
-        self.gone(what, grace).or_else(|_| self.kill(what))
+        self.gone(program, grace).or_else(|_| self.kill(program))
     }
 
-    /// Kills it (-9), and waits until it is gone.
-    pub fn kill(self, what: &str) -> Result<(), LabError> {
+    /// Sends SIGKILL and waits for the end.
+    pub fn kill(self, program: &str) -> Result<(), LabError> {
         self.signal(Signal::KILL);
-        self.gone(what, KILL_LIMIT).map_err(|_| LabError::Immortal { pid: self.pid, what: what.to_owned() })
+        self.gone(program, KILL_LIMIT).map_err(|_| LabError::Unkillable { pid: self.pid, program: program.to_owned() })
     }
 
-    fn gone(self, what: &str, limit: Duration) -> Result<(), LabError> {
-        // Cleaning up goes on when the user presses Ctrl-C again.
+    fn gone(self, program: &str, limit: Duration) -> Result<(), LabError> {
+        // Ctrl-C does not interrupt clean-up.
         let never = Interrupt::default();
-        wait::until_soon(&never, limit, &format!("the end of {what}"), || Ok(Wait::on(!self.is_alive(), "it runs")))
+        wait::until_soon(&never, limit, &format!("the end of {program}"), || Ok(Wait::on(!self.is_alive(), "it runs")))
     }
 }
 
-/// Names this start of the host: process IDs of an earlier one mean nothing.
+/// Returns the boot ID of the host: process IDs of an earlier boot are invalid.
 pub fn host_boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

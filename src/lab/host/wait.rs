@@ -10,87 +10,85 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks at a state.
+/// Interval between two checks of a state.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Between two looks at a state that changes within milliseconds.
+/// Interval between two checks of a state that changes within milliseconds.
 const SHORT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Set by a signal handler; every wait of the lab ends soon after. Clones share it.
+/// Set by a signal handler to end every wait of the lab. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Ends all waits.
     pub fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// True once raised.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What a look at a state yields.
+/// Result of one check of a state.
 pub enum Wait<T> {
-    /// It is as wanted.
+    /// The state is reached.
     Done(T),
-    /// Not yet; this is what is there, for the message at the deadline.
+    /// The present state, for the error at the deadline.
     NotYet(String),
 }
 
 impl<T> Wait<T> {
-    /// Done if there is something.
+    /// Returns `Done` if there is a value.
     pub fn some(value: Option<T>, otherwise: impl Into<String>) -> Self {
         value.map_or_else(|| Wait::NotYet(otherwise.into()), Wait::Done)
     }
 }
 
 impl Wait<()> {
-    /// Done if it holds.
+    /// Returns `Done` if the condition holds.
     pub fn on(holds: bool, otherwise: impl Into<String>) -> Self {
         if holds { Wait::Done(()) } else { Wait::NotYet(otherwise.into()) }
     }
 }
 
-/// Looks again and again until the state is as wanted, the look fails, the deadline passes, or somebody interrupts.
+/// Polls until the state is reached, a check fails, the deadline passes, or an interrupt is raised.
 pub fn until<T>(
     interrupt: &Interrupt,
-    after: Duration,
-    what: &str,
-    look: impl FnMut() -> Result<Wait<T>, LabError>,
+    timeout: Duration,
+    awaited: &str,
+    check: impl FnMut() -> Result<Wait<T>, LabError>,
 ) -> Result<T, LabError> {
-    looking(interrupt, after, PAUSE, what, look)
+    poll(interrupt, timeout, PAUSE, awaited, check)
 }
 
-/// As [`until`], for what takes milliseconds.
+/// As [`until`], for states that change within milliseconds.
 pub fn until_soon<T>(
     interrupt: &Interrupt,
-    after: Duration,
-    what: &str,
-    look: impl FnMut() -> Result<Wait<T>, LabError>,
+    timeout: Duration,
+    awaited: &str,
+    check: impl FnMut() -> Result<Wait<T>, LabError>,
 ) -> Result<T, LabError> {
-    looking(interrupt, after, SHORT_PAUSE, what, look)
+    poll(interrupt, timeout, SHORT_PAUSE, awaited, check)
 }
 
-fn looking<T>(
+fn poll<T>(
     interrupt: &Interrupt,
-    after: Duration,
+    timeout: Duration,
     pause: Duration,
-    what: &str,
-    mut look: impl FnMut() -> Result<Wait<T>, LabError>,
+    awaited: &str,
+    mut check: impl FnMut() -> Result<Wait<T>, LabError>,
 ) -> Result<T, LabError> {
     let start = Instant::now();
     loop {
-        let seen = match look()? {
+        let observed = match check()? {
             Wait::Done(value) => return Ok(value),
-            Wait::NotYet(seen) => seen,
+            Wait::NotYet(observed) => observed,
         };
         if interrupt.is_raised() {
             return Err(LabError::Interrupted);
         }
-        if start.elapsed() >= after {
-            return Err(LabError::Deadline { what: what.to_owned(), after, seen });
+        if start.elapsed() >= timeout {
+            return Err(LabError::Deadline { awaited: awaited.to_owned(), timeout, observed });
         }
         thread::park_timeout(pause);
     }
@@ -102,10 +100,10 @@ mod tests {
 
     #[test]
     fn state_that_comes_ends_the_wait() {
-        let mut looks = 0;
+        let mut checks = 0;
         let result = until_soon(&Interrupt::default(), Duration::from_secs(5), "three", || {
-            looks += 1;
-            Ok(Wait::some((looks == 3).then_some(looks), format!("{looks}")))
+            checks += 1;
+            Ok(Wait::some((checks == 3).then_some(checks), format!("{checks}")))
         });
         assert_eq!(result.ok(), Some(3));
     }

@@ -3,23 +3,23 @@
 use crate::{LabError, Namespace};
 use std::net::Ipv4Addr;
 
-/// Name of the bridge inside the namespace; the lab's site file says `interface = "br0"`.
+/// Name of the bridge inside the namespace; the lab's site file contains `interface = "br0"`.
 pub const BRIDGE: &str = "br0";
 
-/// Makes the bridge with the address that nodes are told.
+/// Creates the bridge with the address of the central node.
 pub fn create(namespace: &Namespace, address: Ipv4Addr, prefix_len: u8) -> Result<(), LabError> {
     namespace.ip(&["link", "add", BRIDGE, "type", "bridge"])?;
     namespace.ip(&["address", "add", &format!("{address}/{prefix_len}"), "dev", BRIDGE])?;
     namespace.ip(&["link", "set", BRIDGE, "up"])
 }
 
-/// Makes a tap and plugs it into the bridge.
+/// Creates a tap and attaches it to the bridge.
 pub fn add_tap(namespace: &Namespace, tap: &str) -> Result<(), LabError> {
     namespace.ip(&["tuntap", "add", "dev", tap, "mode", "tap"])?;
     plug(namespace, tap)
 }
 
-/// Plugs a second namespace into the bridge, with an address of its own: a machine on the boot network that is no node.
+/// Attaches a second namespace to the bridge, with its own address: a machine on the boot network that is no node.
 pub fn add_machine(
     namespace: &Namespace,
     port: &str,

@@ -10,9 +10,9 @@ use std::{
     thread,
 };
 
-/// Where iproute2 keeps the names.
+/// Where iproute2 stores names of namespaces.
 const FOLDER: &str = "/run/netns";
-/// Every namespace of a lab begins so.
+/// Prefix of the names of all lab namespaces.
 const PREFIX: &str = "meshlab-";
 
 /// A named network namespace.
@@ -23,23 +23,23 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The namespace of the rack in this (absolute) folder; it need not exist.
+    /// Returns the namespace of the rack in an absolute folder; it need not exist.
     pub fn of(ip: &Path, dir: &Path) -> Self {
         let hash = meshd_types::Digest::of(dir.as_os_str().as_encoded_bytes()).to_string();
         Namespace { ip: ip.to_owned(), name: format!("{PREFIX}{}", &hash[..8]) }
     }
 
-    /// A namespace of this very name, for whoever keeps its own order among names.
+    /// Returns the namespace with exactly this name.
     pub fn named(ip: &Path, name: String) -> Self {
         Namespace { ip: ip.to_owned(), name }
     }
 
-    /// Another namespace beside this one, for a machine that is no node.
+    /// Returns another namespace beside this one, for a machine that is no node.
     pub fn beside(&self, suffix: &str) -> Self {
         Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
     }
 
-    /// All that were made [beside](Self::beside) this one.
+    /// Returns all existing namespaces [beside](Self::beside) this one.
     pub fn all_beside(&self) -> Vec<Self> {
         let prefix = format!("{}-", self.name);
         let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
@@ -51,7 +51,6 @@ impl Namespace {
         &self.name
     }
 
-    /// True if there is one of this name.
     pub fn exists(&self) -> bool {
         self.path().exists()
     }
@@ -60,13 +59,13 @@ impl Namespace {
         Path::new(FOLDER).join(&self.name)
     }
 
-    /// Makes it, with its loopback up.
+    /// Creates the namespace and sets its loopback up.
     pub fn create(&self) -> Result<(), LabError> {
         command::run(Command::new(&self.ip).args(["netns", "add", &self.name]))?;
         self.ip(&["link", "set", "lo", "up"])
     }
 
-    /// Removes its name; the kernel removes its devices once no process is left inside.
+    /// Removes the name; the kernel removes the devices when no process is left inside.
     pub fn delete(&self) -> Result<(), LabError> {
         if !self.exists() {
             return Ok(());
@@ -79,7 +78,7 @@ impl Namespace {
         command::run(Command::new(&self.ip).args(["-n", &self.name]).args(args)).map(drop)
     }
 
-    /// Runs `work` on a thread inside; what it opens there (sockets, processes) stays inside.
+    /// Runs `work` on a thread inside the namespace; sockets and processes that it opens stay inside.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let enter = || {
             let namespace = File::open(self.path())?;
@@ -92,13 +91,13 @@ impl Namespace {
         entered.map_err(|source| LabError::Enter { name: self.name.clone(), source })
     }
 
-    /// Starts a program inside.
+    /// Starts a program inside the namespace.
     pub fn spawn(&self, command: &mut Command) -> Result<Child, LabError> {
         let program = command::shown(command);
         self.inside(|| command.spawn())?.map_err(|source| LabError::Spawn { program, source })
     }
 
-    /// Processes that are inside, whoever started them.
+    /// Returns the processes inside the namespace.
     pub fn processes(&self) -> Vec<u32> {
         let listed = command::run(Command::new(&self.ip).args(["netns", "pids", &self.name]));
         let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

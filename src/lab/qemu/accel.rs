@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How virtual processors run.
+/// Accelerator of virtual processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
@@ -54,7 +54,7 @@ const EXIT_VALUE: u8 = 0x10;
 /// SeaBIOS does not read a disk of a single sector.
 const DISK_BYTES: usize = 1 << 20;
 
-/// A disk whose boot sector tells QEMU to exit: `mov dx, 0xf4; mov al, 0x10; out dx, al; jmp $`.
+/// Boot sector that makes QEMU exit: `mov dx, 0xf4; mov al, 0x10; out dx, al; jmp $`.
 fn probe_disk() -> Vec<u8> {
     let mut disk = vec![0; DISK_BYTES];
     let program = [0xba, 0xf4, 0x00, 0xb0, EXIT_VALUE, 0xee, 0xeb, 0xfe];
@@ -63,7 +63,7 @@ fn probe_disk() -> Vec<u8> {
     disk
 }
 
-/// Boots the probe under emulation, then, where there is a `/dev/kvm`, under KVM; gives the verdict and its reason.
+/// Boots the probe under emulation, then under KVM if `/dev/kvm` exists. Returns the accelerator and the reason.
 pub fn probe(qemu: &Path, dir: &Path) -> Result<(Accel, String), LabError> {
     if !Path::new("/dev/kvm").exists() {
         return Ok((Accel::Tcg, "there is no /dev/kvm".to_owned()));
@@ -71,7 +71,7 @@ pub fn probe(qemu: &Path, dir: &Path) -> Result<(Accel, String), LabError> {
     let disk = dir.join("probe.img");
     fs::write(&disk, probe_disk()).map_err(LabError::file("write", &disk))?;
     let verdict = compare(|accel, limit| boot(qemu, &disk, accel, limit));
-    // A file of a megabyte in the lab's own folder; the next probe overwrites it.
+    // A file of 1 MiB in the lab's folder; the next probe overwrites it.
     let _ = fs::remove_file(&disk);
     verdict
 }
@@ -97,7 +97,7 @@ fn compare(
     })
 }
 
-/// How long the probe boot took; `None` if it did not come to its end.
+/// Returns the duration of the probe boot; `None` if it did not complete.
 fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Option<Duration>, LabError> {
     let mut command = Command::new(qemu);
     command.args(["-machine", "q35,graphics=off", "-nodefaults", "-display", "none", "-m", "128"]).args(accel.args());
@@ -114,7 +114,7 @@ fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Optio
     Ok(ended.ok().filter(|status| status.code() == Some(PROBE_EXIT_CODE)).map(|_| taken))
 }
 
-/// A QEMU stuck inside a broken KVM may not even die at once: it is killed and not waited for without end.
+/// QEMU stuck inside a broken KVM may not even end by SIGKILL, so the wait is bounded.
 fn discard(mut child: Child) {
     let _ = child.kill();
     let _ = wait::until_soon(&Interrupt::default(), Duration::from_secs(5), "the end of the probe", || {

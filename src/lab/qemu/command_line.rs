@@ -7,48 +7,41 @@ use crate::{
 };
 use std::path::{Path, PathBuf};
 
-/// Everything that a node's command line is made of.
+/// Input of a node's command line.
 pub struct Machine<'a> {
-    /// Shown in process lists: rack and node.
+    /// Process title: rack and node.
     pub name: String,
-    /// Processors, memory, network card.
     pub shape: Shape,
-    /// What it has besides.
     pub extras: &'a [Extra],
-    /// Who it says it is.
     pub identity: &'a Identity,
     pub firmware: Firmware,
-    /// How its processors run.
     pub accel: Accel,
-    /// Its port on the bridge.
+    /// Tap on the bridge.
     pub tap: &'a str,
-    /// UEFI's flash chips.
     pub ovmf: &'a Ovmf,
-    /// Somebody sits at its serial port.
+    /// The serial port has a console socket.
     pub console: bool,
-    /// Where its files lie.
     pub files: &'a Files,
 }
 
-/// The files of one node under the lab's folder.
+/// Files of one node in the lab's folder.
 #[derive(Clone, Debug)]
 pub struct Files {
-    /// Everything that the node writes to its serial port, over all its boots.
+    /// Serial output of all boots.
     pub serial: PathBuf,
-    /// The serial port itself, where somebody is to sit at it.
+    /// Socket of the serial port, if the rack has consoles.
     pub console: PathBuf,
     /// QEMU's control socket.
     pub qmp: PathBuf,
     /// UEFI variables.
     pub vars: PathBuf,
-    /// What its disk holds, where it has one.
+    /// Content of the disk, if the node has one.
     pub disk: PathBuf,
-    /// QEMU's own words.
+    /// Standard output and standard error of QEMU.
     pub log: PathBuf,
 }
 
 impl Files {
-    /// Of the node of this name.
     pub fn of(dir: &Path, node: &str) -> Self {
         let file = |end: &str| dir.join(format!("{node}.{end}"));
         Files {
@@ -62,12 +55,12 @@ impl Files {
     }
 }
 
-/// A path as a value in QEMU's comma-separated options.
+/// Escapes a path for QEMU's comma-separated options.
 pub fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// The arguments. Never `-no-reboot`: a reboot is how a node gets another profile.
+/// Returns the arguments. `-no-reboot` must not be among them: a node changes its profile by a reboot.
 pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let Machine { shape, identity, files, tap, .. } = machine;
     let mut args: Vec<String> =
@@ -81,7 +74,7 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     add("-m", shape.memory_mib.to_string());
     add("-uuid", identity.uuid.to_string());
     add("-smbios", format!("type=1,serial={},manufacturer={MANUFACTURER},product={PRODUCT}", identity.serial));
-    // Nothing but the network; a BIOS that got no answer tries again, as a server in a rack is set to do.
+    // Boot from the network only; a BIOS without an answer retries, as servers in a rack are configured.
     add("-boot", "strict=on,reboot-timeout=5000".to_owned());
     let serial = escaped(&files.serial);
     add(
@@ -112,7 +105,7 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     match machine.firmware {
         Firmware::Bios => add("-device", nic),
         Firmware::Uefi | Firmware::UefiHttp => {
-            // Without a ROM on the card, the firmware's own PXE client boots.
+            // Without a boot ROM on the NIC, the firmware's PXE client boots.
             add("-device", nic + ",romfile=");
             let code = escaped(&machine.ovmf.code);
             add("-drive", format!("if=pflash,format=raw,unit=0,readonly=on,file={code}"));
@@ -120,7 +113,7 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
         }
     }
     if machine.firmware == Firmware::UefiHttp {
-        // OVMF offers HTTP boot only where there is a source of randomness. Each PXE try that nobody answers takes it a minute.
+        // OVMF offers HTTP boot only if there is a source of randomness. Each unanswered PXE attempt takes a minute.
         add("-device", "virtio-rng-pci".to_owned());
         for version in ["IPv4", "IPv6"] {
             add("-fw_cfg", format!("name=opt/org.tianocore/{version}PXESupport,string=no"));

@@ -4,36 +4,34 @@ use crate::machine::Nic;
 use serde::{Deserialize, Serialize};
 use std::{fs, io, path::Path, str::FromStr};
 
-/// Something that is plugged into a node.
+/// Additional hardware of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Extra {
-    /// An Intel IOMMU that remaps interrupts too. Without it no device can be given away.
+    /// An Intel IOMMU with interrupt remapping. Without it no device can be assigned.
     Iommu,
-    /// The same without interrupt remapping: devices are bound, and the kernel does not give them.
+    /// An Intel IOMMU without interrupt remapping: devices are bound, but the kernel refuses to assign them.
     IommuNoRemap,
-    /// A graphics card, 1002:5046 of class 0300, in a group of its own.
+    /// A graphics card, 1002:5046 of class 0300, in its own IOMMU group.
     Gpu,
-    /// Two e1000 (8086:100e) behind a PCI bridge, which are one group with it.
+    /// Two e1000 (8086:100e) behind a PCI bridge, in one IOMMU group.
     Pair,
-    /// The NIC that the node boots from behind a PCI bridge, beside an e1000 (8086:100e).
+    /// The boot NIC behind a PCI bridge, beside an e1000 (8086:100e).
     SharedNic,
-    /// A disk of [`DISK_BYTES`], empty at first, with the serial number LAB-DISK. What is written there stays as long as the rack.
+    /// An empty disk of [`DISK_BYTES`] with the serial number LAB-DISK. Its content is kept as long as the rack.
     Disk,
     /// Two more disks: LAB-UNREADABLE, whose last sector cannot be read, and LAB-HANGING, which answers its first MiB of reads and then
     /// 512 bytes a second.
     BadDisks,
 }
 
-/// How large a node's disk is.
+/// Size of a node's disk.
 pub const DISK_BYTES: u64 = 64 << 20;
 
 impl Extra {
-    /// All of them.
     pub const ALL: [Extra; 7] =
         [Extra::Iommu, Extra::IommuNoRemap, Extra::Gpu, Extra::Pair, Extra::SharedNic, Extra::Disk, Extra::BadDisks];
 
-    /// As it is written.
     pub fn as_str(self) -> &'static str {
         match self {
             Extra::Iommu => "iommu",
@@ -46,7 +44,7 @@ impl Extra {
         }
     }
 
-    /// What QEMU's `-device` says, in order. No card has a ROM: the node boots from its own NIC.
+    /// Arguments of QEMU's `-device`, in order. No device has a boot ROM, because the node boots from its boot NIC.
     fn devices(self) -> &'static [&'static str] {
         match self {
             Extra::Iommu => &["intel-iommu,intremap=on"],
@@ -80,12 +78,12 @@ impl FromStr for Extra {
     }
 }
 
-/// The machine: with an IOMMU, QEMU's own interrupt controller must be the one that it remaps for.
+/// QEMU's machine type. An IOMMU remaps interrupts only for QEMU's own interrupt controller.
 pub fn machine(extras: &[Extra]) -> &'static str {
     if extras.contains(&Extra::Iommu) { "q35,graphics=off,kernel-irqchip=split" } else { "q35,graphics=off" }
 }
 
-/// Devices to plug in before the NIC. The IOMMU comes first: it is there for what comes after it.
+/// Devices to add before the NIC. The IOMMU precedes the devices that it serves.
 pub fn devices(extras: &[Extra]) -> Vec<String> {
     let mut extras = extras.to_vec();
     extras.sort();
@@ -93,7 +91,7 @@ pub fn devices(extras: &[Extra]) -> Vec<String> {
     extras.iter().flat_map(|extra| extra.devices()).map(|device| (*device).to_owned()).collect()
 }
 
-/// What QEMU's `-drive` says of the disks of [`Extra::BadDisks`]. They hold zeros and lie in no file.
+/// Arguments of QEMU's `-drive` for the disks of [`Extra::BadDisks`]. They contain zeros and have no file.
 pub fn bad_drives() -> [String; 2] {
     let zeros = format!("driver=null-co,size={DISK_BYTES},read-zeroes=on");
     let last_sector = DISK_BYTES / 512 - 1;
@@ -101,20 +99,20 @@ pub fn bad_drives() -> [String; 2] {
     let error = format!("event=read_aio,file.inject-error.0.errno=5,file.inject-error.0.sector={last_sector}");
     [
         format!("if=none,id=unreadable,driver=raw,file.driver=blkdebug,file.inject-error.0.{error},{image}"),
-        // What a boot reads of a disk comes at once: a kernel that waits for a partition table would not get far.
+        // Reads during boot are fast: a kernel that waits for a partition table would not boot.
         format!("if=none,id=hanging,{zeros},throttling.bps-read=512,throttling.bps-read-max={}", 1 << 20),
     ]
 }
 
-/// Makes a disk that holds nothing.
-pub fn fresh_disk(file: &Path) -> io::Result<()> {
+/// Creates an empty sparse disk.
+pub fn create_disk(file: &Path) -> io::Result<()> {
     fs::File::create_new(file)?.set_len(DISK_BYTES)
 }
 
-/// The NIC that the node boots from.
+/// QEMU's `-device` argument of the boot NIC.
 pub fn nic(extras: &[Extra], nic: Nic) -> String {
-    let place = if extras.contains(&Extra::SharedNic) { ",bus=shared,addr=1" } else { "" };
-    format!("{}{place}", nic.device())
+    let position = if extras.contains(&Extra::SharedNic) { ",bus=shared,addr=1" } else { "" };
+    format!("{}{position}", nic.device())
 }
 
 #[cfg(test)]

@@ -6,31 +6,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where distributions put the pair of program and variables.
+/// Where distributions install the pair of program and variables.
 const PAIRS: [(&str, &str); 3] = [
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
     ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"),
     ("/usr/share/edk2/x64/OVMF_CODE.4m.fd", "/usr/share/edk2/x64/OVMF_VARS.4m.fd"),
 ];
 
-/// The UEFI firmware of virtual machines.
 #[derive(Clone, Debug)]
 pub struct Ovmf {
-    /// The program, mapped read-only.
     pub code: PathBuf,
-    /// Fresh variables, copied for each node.
+    /// The template of the variables; each node has a copy.
     pub vars: PathBuf,
 }
 
 impl Ovmf {
-    /// The first pair that is installed.
+    /// Returns the first installed pair.
     pub fn locate() -> Option<Self> {
         let pairs = PAIRS.map(|(code, vars)| Ovmf { code: code.into(), vars: vars.into() });
         pairs.into_iter().find(|pair| pair.code.is_file() && pair.vars.is_file())
     }
 
-    /// Gives a node variables of its own.
-    pub fn fresh_vars(&self, target: &Path) -> Result<(), LabError> {
+    /// Copies the variables for a node.
+    pub fn copy_vars(&self, target: &Path) -> Result<(), LabError> {
         fs::copy(&self.vars, target).map(drop).map_err(LabError::file("write", target))
     }
 }

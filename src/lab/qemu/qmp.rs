@@ -9,28 +9,28 @@ use std::{
     time::Duration,
 };
 
-/// How long QEMU may take to answer; under emulation on a loaded host it may be busy for seconds.
+/// Response timeout; under emulation on a loaded host QEMU may be busy for seconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// More than any answer of the commands that the lab uses, in bytes.
+/// Maximum response size in bytes, more than any command of the lab needs.
 const ANSWER_LIMIT: u64 = 1 << 20;
 
-/// Presses the reset button.
+/// Resets the machine.
 pub fn reset(node: &str, socket: &Path) -> Result<(), LabError> {
     execute(node, socket, "system_reset").map(drop)
 }
 
-/// What QEMU says of its machine: `running`, `paused`, `internal-error`...
+/// Returns QEMU's status of the machine: `running`, `paused`, `internal-error`...
 pub fn status(node: &str, socket: &Path) -> Result<String, LabError> {
     execute(node, socket, "query-status").map(|answer| answer["status"].as_str().unwrap_or("unknown").to_owned())
 }
 
-/// Runs a command without arguments and gives what it returned.
+/// Runs a command without arguments and returns its result.
 fn execute(node: &str, socket: &Path, command: &str) -> Result<Value, LabError> {
     let fail = |detail: String| LabError::Qmp { node: node.to_owned(), detail };
-    talk(socket, command).map_err(|error| fail(error.to_string()))?.map_err(fail)
+    exchange(socket, command).map_err(|error| fail(error.to_string()))?.map_err(fail)
 }
 
-fn talk(socket: &Path, command: &str) -> std::io::Result<Result<Value, String>> {
+fn exchange(socket: &Path, command: &str) -> std::io::Result<Result<Value, String>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
@@ -47,7 +47,7 @@ fn talk(socket: &Path, command: &str) -> std::io::Result<Result<Value, String>> 
     unreachable!("the loop returns at its last word")
 }
 
-/// The next answer; events in between are passed over.
+/// Reads the next response and skips events.
 fn answer(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> std::io::Result<Result<Value, String>> {
     for line in lines {
         let message: Value = serde_json::from_str(&line?)?;

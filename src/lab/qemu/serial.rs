@@ -1,6 +1,6 @@
 //! Removes terminal escapes from serial output.
 
-/// The text without escape sequences and control characters, one line for each that was painted.
+/// Removes escape sequences and control characters; returns one line for each line that was painted.
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
@@ -10,7 +10,7 @@ pub fn plain(bytes: &[u8]) -> String {
             '\x1b' => skip_escape(&mut chars),
             '\n' => out.push('\n'),
             '\t' => out.push(' '),
-            // A form feed or a carriage return alone overpaints the line; what was there is worth reading, too.
+            // A lone form feed or carriage return repaints the line; keep the overpainted text as a line, too.
             '\r' if chars.peek() != Some(&'\n') && !out.ends_with('\n') => out.push('\n'),
             c if c.is_control() => {}
             c => out.push(c),
@@ -31,8 +31,8 @@ fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// What a machine wrote until its kernel started for the last time, and since then; the first is empty where it started once at most.
-/// A machine that was reset in mid-run says why in the first, if anywhere.
+/// Splits a serial log at the last start of a kernel. The first part is empty if the machine started at most once.
+/// A machine that was reset in operation reports the cause in the first part.
 pub fn before_and_since_start(text: &str) -> (&str, &str) {
     const START: &str = "Linux version ";
     match text.rfind(START) {
@@ -41,7 +41,7 @@ pub fn before_and_since_start(text: &str) -> (&str, &str) {
     }
 }
 
-/// The last `count` lines that are not empty.
+/// Returns the last `count` lines that are not empty.
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

@@ -4,26 +4,26 @@ use super::record::Record;
 use crate::{LabError, Namespace, ProcessId, host::process::host_boot_id};
 use std::{fs, io, path::Path, time::Duration};
 
-/// How long meshd may take to drain its connections, and QEMU to end.
+/// Longest time that meshd may take to drain its connections, and QEMU to end.
 const GRACE: Duration = Duration::from_secs(10);
-/// Beginnings of the names of what a rack makes in its folder. Built images, whatever their builder keeps, and the site file stay.
+/// Prefixes of the names of a rack's files. Built images, the files of their builder, and the site file stay.
 const MADE: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
 
-/// What becomes of the logs.
+/// Whether to delete logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logs {
-    /// They stay for whoever wants to know why.
+    /// Keep logs for a diagnosis.
     Keep,
-    /// A new rack begins.
+    /// Remove logs, because a new rack starts.
     Remove,
 }
 
-/// Ends everything that runs for the rack in this folder and removes its networks and state; it goes on past failures and
-/// gives the first.
+/// Ends all processes of the rack in this folder and removes its networks and state. It continues after failures and returns the
+/// first.
 pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: Logs) -> Result<(), LabError> {
     let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
     let mut results: Vec<Result<(), LabError>> =
-        recorded.unwrap_or_default().iter().map(|(what, process)| process.end(what, GRACE)).collect();
+        recorded.unwrap_or_default().iter().map(|(name, process)| process.end(name, GRACE)).collect();
     let namespaces = [namespace.all_beside(), vec![namespace.clone()]].concat();
     for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
         results.extend(stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
@@ -34,8 +34,8 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
     results.into_iter().collect()
 }
 
-/// Processes inside the namespace that name this rack's folder: started by a `lab up` that crashed before it wrote them down.
-/// Somebody's shell inside is left alone.
+/// Returns processes in the namespace whose command line contains the rack's folder: `lab up` crashed before it recorded them.
+/// Shells of users in the namespace are not among them.
 fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
     let folder = dir.as_os_str().as_encoded_bytes().to_vec();
     let ours = move |pid: &u32| {

@@ -9,27 +9,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an emulator is watched.
-const WATCH: Duration = Duration::from_secs(3);
-/// How long a kernel may take to refuse a connection; an emulated one takes milliseconds.
-const ANSWER: Duration = Duration::from_secs(10);
+/// How long an emulator is observed.
+const OBSERVATION: Duration = Duration::from_secs(3);
+/// Longest time that a kernel may take to refuse a connection; an emulated one takes milliseconds.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(10);
 /// A port on which a node has no service: its kernel refuses by itself.
 const CLOSED_PORT: u16 = 9;
 /// CPU ticks a second (`getconf CLK_TCK`, 100 on every Linux of today).
 const TICKS: u64 = 100;
 
-/// What is seen of an emulator from outside.
+/// State of an emulator, observed from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Signs {
-    /// QEMU's answer to `query-status`, or why there is none.
+struct EmulatorState {
+    /// QEMU's response to `query-status`, or the error.
     status: Result<String, String>,
-    /// CPU time that QEMU used while it was watched, in percent of one processor.
+    /// CPU time of QEMU during the observation, in percent of one processor.
     cpu_percent: u64,
-    /// Whether the node's kernel answers on the network; `None` where its address is unknown.
+    /// Whether the node's kernel responds on the network; `None` if its address is unknown.
     kernel: Option<bool>,
 }
 
-impl Signs {
+impl EmulatorState {
     fn verdict(&self) -> String {
         let cpu = format!("QEMU uses {} % of a processor", self.cpu_percent);
         match (&self.status, self.kernel) {
@@ -54,38 +54,38 @@ impl Signs {
 }
 
 impl Rack {
-    /// Tells of each powered node whether its emulator, its kernel or its agent is the one that does not answer. Takes seconds.
+    /// Reports for each powered node whether its emulator, kernel or agent does not respond. Takes seconds.
     pub fn emulators(&self) -> String {
         let on = self.record.nodes.iter().filter(|node| node.is_on());
-        on.map(|node| format!("---- {}: {}\n", node.name(), self.signs(node).verdict())).collect()
+        on.map(|node| format!("---- {}: {}\n", node.name(), self.emulator_state(node).verdict())).collect()
     }
 
-    fn signs(&self, node: &NodeRecord) -> Signs {
+    fn emulator_state(&self, node: &NodeRecord) -> EmulatorState {
         let (begin, before) = (Instant::now(), node.process.and_then(cpu_ticks));
         let socket = self.layout.dir.join(format!("{}.qmp", node.name()));
         let status = qmp::status(&node.name(), &socket).map_err(|error: LabError| error.to_string());
-        let address = self.node(node.place).ok().flatten();
+        let address = self.node(node.position).ok().flatten();
         let address = address.and_then(|node| node["address"].as_str()?.parse::<Ipv4Addr>().ok());
-        let kernel = address.and_then(|address| self.namespace.inside(|| answers(address)).ok());
-        while begin.elapsed() < WATCH {
-            park_timeout(WATCH.saturating_sub(begin.elapsed()));
+        let kernel = address.and_then(|address| self.namespace.inside(|| kernel_responds(address)).ok());
+        while begin.elapsed() < OBSERVATION {
+            park_timeout(OBSERVATION.saturating_sub(begin.elapsed()));
         }
         let used =
             node.process.and_then(cpu_ticks).zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
         let watched = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-        Signs { status, cpu_percent: used * 100 * 1000 / TICKS / watched, kernel }
+        EmulatorState { status, cpu_percent: used * 100 * 1000 / TICKS / watched, kernel }
     }
 }
 
-/// A kernel refuses a connection to a port without a service, whatever its programs do.
-fn answers(address: Ipv4Addr) -> bool {
-    match TcpStream::connect_timeout(&SocketAddr::from((address, CLOSED_PORT)), ANSWER) {
+/// Returns whether a kernel refuses a connection to a closed port, which does not depend on its programs.
+fn kernel_responds(address: Ipv4Addr) -> bool {
+    match TcpStream::connect_timeout(&SocketAddr::from((address, CLOSED_PORT)), RESPONSE_LIMIT) {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::ConnectionRefused,
     }
 }
 
-/// CPU time of a process since it started: `utime` and `stime` of `/proc/PID/stat`.
+/// Returns the CPU time of a process since its start: `utime` and `stime` of `/proc/PID/stat`.
 fn cpu_ticks(process: ProcessId) -> Option<u64> {
     parse_ticks(&fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?)
 }
@@ -103,7 +103,7 @@ mod tests {
 
     fn verdict(status: Result<&str, &str>, cpu_percent: u64, kernel: Option<bool>) -> String {
         let status = status.map(str::to_owned).map_err(str::to_owned);
-        Signs { status, cpu_percent, kernel }.verdict()
+        EmulatorState { status, cpu_percent, kernel }.verdict()
     }
 
     #[test]
@@ -124,6 +124,6 @@ mod tests {
 
     #[test]
     fn kernel_refuses_a_connection_to_a_closed_port() {
-        assert!(answers(Ipv4Addr::LOCALHOST));
+        assert!(kernel_responds(Ipv4Addr::LOCALHOST));
     }
 }

@@ -33,31 +33,31 @@ use std::{
     process::Child,
 };
 
-/// What rack to make.
+/// Options of a rack.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Everything that the rack keeps on disk is in here; made if it is not there.
+    /// Folder of all files of the rack; created if absent.
     pub dir: PathBuf,
     /// The user's site file.
     pub site: PathBuf,
-    /// The meshd under trial.
+    /// The meshd under test.
     pub program: PathBuf,
     pub nodes: u8,
     pub firmware: Mix,
     pub shape: Shape,
-    /// What nodes have besides, by turns as their firmware; empty for nothing.
+    /// Additional hardware, assigned in rotation.
     pub extras: Vec<Vec<Extra>>,
-    /// Keys of the site file to override beside the lab's own.
+    /// Keys of the site file to override, in addition to the lab's own.
     pub settings: Vec<Setting>,
-    /// Built images, to share them between racks; default: `blobs` in `dir`.
+    /// Folder of built images, to share them between racks; default: `blobs` in `dir`.
     pub blobs: Option<PathBuf>,
-    /// Nodes boot this profile and no other: what only other profiles need is not built.
+    /// The only profile that nodes boot: images of other profiles are not built.
     pub only_profile: Option<String>,
-    /// Somebody may sit at the nodes' serial ports.
+    /// Give the nodes' serial ports console sockets.
     pub console: bool,
-    /// Press the power buttons at once.
+    /// Power the nodes on.
     pub powered: bool,
-    /// Ends every wait.
+    /// Ends all waits.
     pub interrupt: Interrupt,
 }
 
@@ -88,23 +88,22 @@ impl Options {
     }
 }
 
-/// A running rack.
 pub struct Rack {
     pub(super) layout: Layout,
     pub(super) namespace: Namespace,
     pub(super) tools: Tools,
     pub(super) site: Site,
     pub(super) record: Record,
-    /// Processes that this program started itself, to be reaped.
+    /// Child processes of this program, to be reaped.
     pub(super) children: BTreeMap<String, Child>,
     pub(super) interrupt: Interrupt,
-    /// The rack outlives this value.
+    /// Whether the rack outlives this value.
     detached: bool,
 }
 
 impl Rack {
-    /// Makes a rack; `talk` hears what is being done. What was made before a failure is taken down again.
-    pub fn up(options: &Options, talk: &mut dyn FnMut(&str)) -> Result<Rack, LabError> {
+    /// Creates a rack; `report` receives progress messages. A failure removes everything that was created.
+    pub fn up(options: &Options, report: &mut dyn FnMut(&str)) -> Result<Rack, LabError> {
         tools::check_privilege()?;
         options.shape.check(options.nodes)?;
         let dir = make_dir(&options.dir)?;
@@ -112,14 +111,14 @@ impl Rack {
         layout.check()?;
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
-        let site = site::derive(&options.site, &layout, &options.settings)?;
+        let site = site::derive(&options.site, &layout, &options.settings, options.nodes)?;
         meshd_image::catalog::load_agent(&site)?;
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
         cleanup::sweep(&dir, &namespace, None, Logs::Remove)?;
-        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)?;
+        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), report)?;
         let (accel, reason) = accel::probe(&tools.qemu, &dir)?;
-        talk(&match accel {
+        report(&match accel {
             Accel::Kvm => format!("nodes run under KVM: {reason}"),
             Accel::Tcg => format!("nodes are emulated: {reason}"),
         });
@@ -127,27 +126,27 @@ impl Rack {
         record.save(&dir)?;
         let (children, interrupt) = (BTreeMap::new(), options.interrupt.clone());
         let mut rack = Rack { layout, namespace, tools, site, record, children, interrupt, detached: false };
-        rack.wire()?;
+        rack.create_network()?;
         rack.start_central()?;
-        talk(&format!("meshd serves in {}, {} nodes are plugged in", rack.namespace.name(), options.nodes));
-        for place in 1..=if options.powered { options.nodes } else { 0 } {
-            rack.power_on(place)?;
+        report(&format!("meshd serves in {}, {} nodes are plugged in", rack.namespace.name(), options.nodes));
+        for position in 1..=if options.powered { options.nodes } else { 0 } {
+            rack.power_on(position)?;
         }
         Ok(rack)
     }
 
-    /// Builds the images that a rack needs, without making one: no networks, no root.
-    pub fn prepare(options: &Options, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    /// Builds the images of a rack without creating it: no networks, no root.
+    pub fn prepare(options: &Options, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
         let dir = make_dir(&options.dir)?;
         let layout = Layout::of(&dir, options.blobs.as_deref());
         let _lock = lock(&dir)?;
         refuse_if_up(&dir)?;
-        let site = site::derive(&options.site, &layout, &options.settings)?;
+        let site = site::derive(&options.site, &layout, &options.settings, options.nodes)?;
         meshd_image::catalog::load_agent(&site)?;
-        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), talk)
+        central::ensure_images(&options.program, &site, options.only_profile.as_deref(), report)
     }
 
-    /// The rack that runs in this folder. Dropping it does not end the rack.
+    /// Attaches to the running rack in a folder. Dropping the value does not end the rack.
     pub fn attach(dir: &Path) -> Result<Rack, LabError> {
         let not_up = || LabError::NotUp { dir: dir.to_owned() };
         let dir = fs::canonicalize(dir).map_err(|_| not_up())?;
@@ -161,33 +160,33 @@ impl Rack {
         Ok(Rack { layout, namespace, tools, site, record, children, interrupt, detached: true })
     }
 
-    /// Reads the user's site file again. A file with errors changes nothing.
-    fn derive_again(&mut self, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    /// Derives the site file again. A file with errors changes nothing.
+    fn rederive_site(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
         let user = self.record.user_site.clone().ok_or(LabError::Options(
             "this rack was made by an earlier release; run `meshd lab down`, then `meshd lab up`".to_owned(),
         ))?;
-        self.site = site::derive(&user, &self.layout, &self.record.settings)?;
-        central::ensure_images(&self.record.program, &self.site, None, talk)
+        self.site = site::derive(&user, &self.layout, &self.record.settings, self.size())?;
+        central::ensure_images(&self.record.program, &self.site, None, report)
     }
 
-    /// Takes over changes of the user's site file, overlays and images, as `meshd reload` does. Gives what meshd says.
-    pub fn reload(&mut self, talk: &mut dyn FnMut(&str)) -> Result<String, LabError> {
+    /// Applies changes of the user's site file, overlays and images, as `meshd reload` does. Returns the output of meshd.
+    pub fn reload(&mut self, report: &mut dyn FnMut(&str)) -> Result<String, LabError> {
         let _lock = lock(&self.layout.dir)?;
-        self.derive_again(talk)?;
+        self.rederive_site(report)?;
         self.run_cli(&["reload"])
     }
 
-    /// Ends meshd and starts it with the user's site file as it is now. Nodes keep running.
-    pub fn restart(&mut self, talk: &mut dyn FnMut(&str)) -> Result<(), LabError> {
+    /// Restarts meshd with the present site file of the user. Nodes keep running.
+    pub fn restart(&mut self, report: &mut dyn FnMut(&str)) -> Result<(), LabError> {
         tools::check_privilege()?;
         let _lock = lock(&self.layout.dir)?;
-        self.derive_again(talk)?;
+        self.rederive_site(report)?;
         self.stop_central()?;
         self.start_central()
     }
 
-    /// Bridge and taps.
-    fn wire(&self) -> Result<(), LabError> {
+    /// Creates bridge and taps.
+    fn create_network(&self) -> Result<(), LabError> {
         let segment = &self.site.segments[0];
         let Some(address) = segment.address else {
             return Err(LabError::Site("the lab's own site file has no address".to_owned()));
@@ -197,7 +196,7 @@ impl Rack {
         self.record.nodes.iter().try_for_each(|node| bridge::add_tap(&self.namespace, &node.tap()))
     }
 
-    /// Ends it.
+    /// Removes the rack.
     pub fn down(mut self) -> Result<(), LabError> {
         self.detached = true;
         self.tear_down()
@@ -207,14 +206,14 @@ impl Rack {
         let _lock = lock(&self.layout.dir)?;
         let swept = cleanup::sweep(&self.layout.dir, &self.namespace, Some(&self.record), Logs::Keep);
         for child in self.children.values_mut() {
-            // They are gone; this only reaps them.
+            // The child has ended; this reaps it.
             let _ = child.try_wait();
         }
         swept
     }
 
     /// Lets the rack outlive this value.
-    pub fn leave(mut self) {
+    pub fn detach(mut self) {
         self.detached = true;
     }
 
@@ -222,17 +221,14 @@ impl Rack {
         &self.layout.dir
     }
 
-    /// The rack's own site file.
     pub fn site_file(&self) -> &Path {
         &self.layout.site
     }
 
-    /// The rack's own site.
     pub fn site(&self) -> &Site {
         &self.site
     }
 
-    /// The rack's network.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
@@ -244,7 +240,7 @@ impl Drop for Rack {
             return;
         }
         if std::thread::panicking() {
-            eprintln!("{}{}", self.last_words(60), self.emulators());
+            eprintln!("{}{}", self.log_ends(60), self.emulators());
         }
         if let Err(error) = self.tear_down() {
             eprintln!("the rack in {} is not wholly gone: {error}", self.layout.dir.display());
@@ -252,14 +248,14 @@ impl Drop for Rack {
     }
 }
 
-/// Ends the rack in this folder, also one whose `lab up` crashed. False if there was none.
+/// Removes the rack in a folder, also after a crash of `lab up`. Returns false if there was none.
 pub fn end(dir: &Path) -> Result<bool, LabError> {
     tools::check_privilege()?;
     let Ok(dir) = fs::canonicalize(dir) else { return Ok(false) };
     let _lock = lock(&dir)?;
     let ip = tools::find("ip").unwrap_or_else(|| PathBuf::from("ip"));
     let namespace = Namespace::of(&ip, &dir);
-    // A damaged record is no reason to leave processes behind: those inside the namespace are found without it.
+    // A damaged record leaves no process behind: the namespace finds them.
     let record = Record::load(&dir).unwrap_or_default();
     let was = record.is_some() || namespace.exists();
     cleanup::sweep(&dir, &namespace, record.as_ref(), Logs::Keep)?;
@@ -267,11 +263,11 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
 }
 
 fn record(options: &Options, accel: Accel) -> Record {
-    let extras = |place: u8| options.extras.iter().cycle().nth(usize::from(place).saturating_sub(1)).cloned();
-    let node = |place| NodeRecord {
-        place,
-        firmware: options.firmware.at(place),
-        extras: extras(place).unwrap_or_default(),
+    let extras = |position: u8| options.extras.iter().cycle().nth(usize::from(position).saturating_sub(1)).cloned();
+    let node = |position| NodeRecord {
+        position,
+        firmware: options.firmware.at(position),
+        extras: extras(position).unwrap_or_default(),
         identity: None,
         process: None,
     };
@@ -293,7 +289,7 @@ fn make_dir(dir: &Path) -> Result<PathBuf, LabError> {
     fs::canonicalize(dir).map_err(LabError::file("find", dir))
 }
 
-/// Two `meshd lab` on one folder at the same moment would undo each other's work.
+/// Locks a folder against another `meshd lab`.
 fn lock(dir: &Path) -> Result<File, LabError> {
     use rustix::fs::{FlockOperation, flock};
     let path = dir.join("lock");

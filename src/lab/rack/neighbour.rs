@@ -9,17 +9,17 @@ use std::{
     time::Duration,
 };
 
-/// How long a program may take to end when its machine is unplugged.
+/// Longest time that a program may take to end when its machine is removed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A machine with an address of its own on the rack's network; unplugged when dropped, with everything that runs on it.
+/// A machine that is no node, on the rack's network. Dropping it removes it with all its programs.
 pub struct Neighbour {
     namespace: Namespace,
     programs: Vec<Child>,
 }
 
 impl Rack {
-    /// Plugs a machine into the rack's network. Its name is at most ten letters long and used once.
+    /// Adds a machine to the rack's network. Its name has at most ten letters and is used once.
     pub fn neighbour(&self, name: &str, address: Ipv4Addr) -> Result<Neighbour, LabError> {
         let neighbour = Neighbour { namespace: self.namespace.beside(name), programs: Vec::new() };
         neighbour.namespace.create()?;
@@ -34,13 +34,13 @@ impl Neighbour {
         &self.namespace
     }
 
-    /// Runs `work` on that machine: sockets that it opens have its address.
+    /// Runs `work` on that machine: its sockets have the machine's address.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.namespace.inside(work)
     }
 
-    /// Starts a program there, which must stay in the foreground; what it says goes into a file. That the command line names the
-    /// rack's folder lets `lab down` find it after a crash.
+    /// Starts a program on that machine, which must stay in the foreground; its output goes to a file. The command line contains the
+    /// rack's folder, by which `lab down` finds the program after a crash.
     pub fn start(&mut self, command: &mut Command, log: &Path) -> Result<(), LabError> {
         let out = File::create(log).map_err(LabError::file("write", log))?;
         let err = out.try_clone().map_err(LabError::file("write", log))?;
@@ -52,7 +52,7 @@ impl Neighbour {
 impl Drop for Neighbour {
     fn drop(&mut self) {
         for mut program in self.programs.drain(..) {
-            // Whatever stays is found again by the end of the rack.
+            // `lab down` removes whatever remains.
             let _ = ProcessId::of(program.id()).map(|process| process.end("a neighbour's program", GRACE));
             let _ = program.wait();
         }

@@ -15,19 +15,18 @@ use serde::Serialize;
 use serde_json::Value;
 use std::{fs, os::unix::net::UnixStream, path::PathBuf, process::Command, str::FromStr, time::Duration};
 
-/// How long QEMU may take to open its control socket.
+/// Longest time that QEMU may take to open its control socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long QEMU may take to end.
+/// Longest time that QEMU may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// A power button.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
-    /// Plug it in.
+    /// Start QEMU.
     On,
-    /// Pull the plug.
+    /// End QEMU.
     Off,
-    /// Press reset.
+    /// Reset the machine.
     Reset,
 }
 
@@ -44,23 +43,21 @@ impl FromStr for Power {
     }
 }
 
-/// A rack as `meshd lab status` shows it.
+/// Status of a rack for `meshd lab status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     pub dir: PathBuf,
-    /// The network namespace.
+    /// Name of the network namespace.
     pub namespace: String,
-    /// The rack's site file.
     pub site: PathBuf,
     pub accel: crate::Accel,
     /// Process ID of meshd, while it runs.
     pub meshd: Option<i32>,
     pub log: PathBuf,
-    /// In the order of their places.
+    /// Ordered by position.
     pub nodes: Vec<NodeStatus>,
 }
 
-/// One node of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeStatus {
     /// `node1`, `node2`...
@@ -68,81 +65,77 @@ pub struct NodeStatus {
     /// The ID that meshd derives.
     pub id: NodeId,
     pub firmware: Firmware,
-    /// The NIC that it boots from.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
     /// `on` or `off`.
     pub power: &'static str,
     /// Process ID of its QEMU, while it is on.
     pub pid: Option<i32>,
-    /// What it writes to its serial port.
+    /// Log of the serial port.
     pub serial: PathBuf,
 }
 
 impl Rack {
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn size(&self) -> u8 {
         u8::try_from(self.record.nodes.len()).unwrap_or(u8::MAX)
     }
 
-    /// The place of a node by its name in the rack (`node1`, or `1`) or its ID.
-    pub fn place(&self, asked: &str) -> Result<u8, LabError> {
+    /// Returns the position of a node, by its name (`node1`, or `1`) or ID.
+    pub fn position(&self, name: &str) -> Result<u8, LabError> {
         let is = |node: &&NodeRecord| {
-            node.name() == asked || node.place.to_string() == asked || node.identity().node_id().to_string() == asked
+            node.name() == name || node.position.to_string() == name || node.identity().node_id().to_string() == name
         };
-        self.record.nodes.iter().find(is).map(|node| node.place).ok_or_else(|| LabError::NoSuchNode {
-            asked: asked.to_owned(),
+        self.record.nodes.iter().find(is).map(|node| node.position).ok_or_else(|| LabError::NoSuchNode {
+            name: name.to_owned(),
             known: self.record.nodes.iter().map(NodeRecord::name).collect::<Vec<_>>().join(", "),
         })
     }
 
-    fn at(&self, place: u8) -> &NodeRecord {
-        &self.record.nodes[usize::from(place) - 1]
+    fn at(&self, position: u8) -> &NodeRecord {
+        &self.record.nodes[usize::from(position) - 1]
     }
 
-    fn files(&self, place: u8) -> Files {
-        Files::of(&self.layout.dir, &self.at(place).name())
+    fn files(&self, position: u8) -> Files {
+        Files::of(&self.layout.dir, &self.at(position).name())
     }
 
-    /// The ID that meshd derives for the node at this place.
-    pub fn id(&self, place: u8) -> NodeId {
-        self.at(place).identity().node_id()
+    pub fn id(&self, position: u8) -> NodeId {
+        self.at(position).identity().node_id()
     }
 
-    /// Who the node at this place says it is.
-    pub fn identity(&self, place: u8) -> crate::Identity {
-        self.at(place).identity()
+    pub fn identity(&self, position: u8) -> crate::Identity {
+        self.at(position).identity()
     }
 
-    /// Gives the node at this place other parts: a network card, a board. It tells of them when it is powered on next.
-    pub fn refit(&mut self, place: u8, identity: crate::Identity) -> Result<(), LabError> {
-        self.record.nodes[usize::from(place) - 1].identity = Some(identity);
+    /// Changes the hardware identity of a node, for example its NIC. It takes effect at the next power-on.
+    pub fn set_identity(&mut self, position: u8, identity: crate::Identity) -> Result<(), LabError> {
+        self.record.nodes[usize::from(position) - 1].identity = Some(identity);
         self.record.save(&self.layout.dir)
     }
 
-    /// How the node at this place starts.
-    pub fn firmware(&self, place: u8) -> Firmware {
-        self.at(place).firmware
+    pub fn firmware(&self, position: u8) -> Firmware {
+        self.at(position).firmware
     }
 
-    /// Presses a power button.
-    pub fn power(&mut self, place: u8, power: Power) -> Result<(), LabError> {
+    pub fn power(&mut self, position: u8, power: Power) -> Result<(), LabError> {
         match power {
-            Power::On => self.power_on(place),
-            Power::Off => self.power_off(place),
-            Power::Reset => qmp::reset(&self.at(place).name(), &self.files(place).qmp),
+            Power::On => self.power_on(position),
+            Power::Off => self.power_off(position),
+            Power::Reset => qmp::reset(&self.at(position).name(), &self.files(position).qmp),
         }
     }
 
-    pub(crate) fn power_on(&mut self, place: u8) -> Result<(), LabError> {
-        let (node, files) = (self.at(place).clone(), self.files(place));
+    pub(crate) fn power_on(&mut self, position: u8) -> Result<(), LabError> {
+        let (node, files) = (self.at(position).clone(), self.files(position));
         if node.is_on() {
             return Ok(());
         }
         if node.firmware.is_uefi() && !files.vars.exists() {
-            self.tools.ovmf.fresh_vars(&files.vars)?;
+            self.tools.ovmf.copy_vars(&files.vars)?;
         }
         if node.extras.contains(&Extra::Disk) && !files.disk.exists() {
-            extra::fresh_disk(&files.disk).map_err(LabError::file("make", &files.disk))?;
+            extra::create_disk(&files.disk).map_err(LabError::file("make", &files.disk))?;
         }
         let machine = Machine {
             name: format!("{} {}", self.namespace.name(), node.name()),
@@ -159,7 +152,7 @@ impl Rack {
         let mut command = Command::new(&self.tools.qemu);
         command.args(command_line::arguments(&machine));
         let process = self.launch(&node.name(), &mut command, &files.log)?;
-        self.record.nodes[usize::from(place) - 1].process = Some(process);
+        self.record.nodes[usize::from(position) - 1].process = Some(process);
         self.record.save(&self.layout.dir)?;
         self.wait(START_LIMIT, &format!("{}'s control socket", node.name()), |_| {
             if !process.is_alive() {
@@ -171,81 +164,78 @@ impl Rack {
         })
     }
 
-    fn power_off(&mut self, place: u8) -> Result<(), LabError> {
-        let name = self.at(place).name();
-        let process = self.record.nodes[usize::from(place) - 1].process.take();
+    fn power_off(&mut self, position: u8) -> Result<(), LabError> {
+        let name = self.at(position).name();
+        let process = self.record.nodes[usize::from(position) - 1].process.take();
         process.map_or(Ok(()), |process| process.end(&name, STOP_LIMIT))?;
         self.reap(&name);
         self.record.save(&self.layout.dir)
     }
 
-    /// Everything that the node at this place wrote to its serial port.
-    pub fn serial(&self, place: u8) -> String {
-        fs::read(self.files(place).serial).map(|bytes| serial::plain(&bytes)).unwrap_or_default()
+    /// Returns the serial output of a node, without terminal escapes.
+    pub fn serial(&self, position: u8) -> String {
+        fs::read(self.files(position).serial).map(|bytes| serial::plain(&bytes)).unwrap_or_default()
     }
 
-    /// The serial port of the node at this place, in a rack that has consoles; the node is on.
-    pub fn console(&self, place: u8) -> Result<UnixStream, LabError> {
-        let path = self.files(place).console;
+    /// Connects to the serial port of a node that is on, in a rack with consoles.
+    pub fn console(&self, position: u8) -> Result<UnixStream, LabError> {
+        let path = self.files(position).console;
         UnixStream::connect(&path).map_err(LabError::file("open", path))
     }
 
-    /// What the disk of the node at this place holds, where it has one.
-    pub fn disk_file(&self, place: u8) -> PathBuf {
-        self.files(place).disk
+    pub fn disk_file(&self, position: u8) -> PathBuf {
+        self.files(position).disk
     }
 
-    /// Where what it wrote lies.
-    pub fn serial_file(&self, place: u8) -> PathBuf {
-        self.files(place).serial
+    pub fn serial_file(&self, position: u8) -> PathBuf {
+        self.files(position).serial
     }
 
-    /// What meshd says of all nodes that it knows: `node list -o json`.
+    /// Returns the nodes that meshd knows: `node list -o json`.
     pub fn nodes(&self) -> Result<Vec<Value>, LabError> {
-        Ok(self.ask(&["node", "list"])?.as_array().cloned().unwrap_or_default())
+        Ok(self.query(&["node", "list"])?.as_array().cloned().unwrap_or_default())
     }
 
-    /// What meshd says of the node at this place; `None` while it does not know it.
-    pub fn node(&self, place: u8) -> Result<Option<Value>, LabError> {
-        let id = self.id(place).to_string();
+    /// Returns a node as meshd lists it; `None` before its discovery.
+    pub fn node(&self, position: u8) -> Result<Option<Value>, LabError> {
+        let id = self.id(position).to_string();
         Ok(self.nodes()?.into_iter().find(|node| node["id"] == id.as_str()))
     }
 
-    /// Waits until meshd says that the node at this place is as wanted.
+    /// Waits until `condition` holds for the node at a position.
     pub fn wait_node(
         &self,
-        place: u8,
-        after: Duration,
-        what: &str,
-        wanted: impl Fn(&Value) -> bool,
+        position: u8,
+        timeout: Duration,
+        awaited: &str,
+        condition: impl Fn(&Value) -> bool,
     ) -> Result<Value, LabError> {
-        let what = format!("{} to be {what}", self.at(place).name());
-        self.wait(after, &what, |rack| {
-            Ok(match rack.node(place)? {
-                Some(node) if wanted(&node) => Wait::Done(node),
+        let awaited = format!("{} to be {awaited}", self.at(position).name());
+        self.wait(timeout, &awaited, |rack| {
+            Ok(match rack.node(position)? {
+                Some(node) if condition(&node) => Wait::Done(node),
                 Some(node) => Wait::NotYet(format!("phase {}, boot {}", node["phase"], node["boot"])),
                 None => Wait::NotYet("meshd does not know it".to_owned()),
             })
         })
     }
 
-    /// The ends of all serial logs, also that before a node's last start, then of meshd's log.
-    pub fn last_words(&self, lines: usize) -> String {
-        let words =
+    /// Returns the ends of all serial logs, also before a node's last start, and of meshd's log.
+    pub fn log_ends(&self, lines: usize) -> String {
+        let section =
             |name: &str, log: &str| format!("---- {name}: last lines ----\n{}\n", serial::last_lines(log, lines));
         let mut all = String::new();
         for node in &self.record.nodes {
-            let log = self.serial(node.place);
+            let log = self.serial(node.position);
             let (before, since) = serial::before_and_since_start(&log);
             if !before.is_empty() {
-                all += &words(&format!("{}, before its last start", node.name()), before);
+                all += &section(&format!("{}, before its last start", node.name()), before);
             }
-            all += &words(&node.name(), since);
+            all += &section(&node.name(), since);
         }
-        all + &words("meshd", &self.central_log())
+        all + &section("meshd", &self.central_log())
     }
 
-    /// What there is and what runs.
     pub fn status(&self) -> Status {
         let alive =
             |process: Option<ProcessId>| process.filter(|process| process.is_alive()).map(|process| process.pid);
@@ -256,7 +246,7 @@ impl Rack {
             mac: node.identity().mac,
             power: if node.is_on() { "on" } else { "off" },
             pid: alive(node.process),
-            serial: self.files(node.place).serial,
+            serial: self.files(node.position).serial,
         };
         Status {
             dir: self.layout.dir.clone(),

@@ -9,70 +9,67 @@ use std::{
 
 const FILE: &str = "rack.json";
 
-/// A rack as it stands on disk.
+/// Persistent state of a rack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The start of the host that the process IDs belong to.
+    /// Boot ID of the host that the process IDs belong to.
     pub host_boot: String,
-    /// The program under trial.
+    /// The meshd under test.
     pub program: PathBuf,
     /// The user's site file; absent in a rack of an earlier release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_site: Option<PathBuf>,
-    /// Keys of the site file that are overridden beside the lab's own.
+    /// Overridden keys of the site file, in addition to the lab's own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<Setting>,
     pub accel: Accel,
-    /// What each node has.
     pub shape: Shape,
-    /// Somebody may sit at the nodes' serial ports.
+    /// The nodes' serial ports have console sockets.
     #[serde(default)]
     pub console: bool,
     /// meshd, while it runs.
     pub central: Option<ProcessId>,
-    /// In the order of their places.
+    /// Ordered by position.
     pub nodes: Vec<NodeRecord>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Counted from 1.
-    pub place: u8,
+    /// Position, counted from 1.
+    #[serde(rename = "place")]
+    pub position: u8,
     pub firmware: Firmware,
-    /// What it has besides.
     #[serde(default)]
     pub extras: Vec<Extra>,
-    /// Who it says it is, where that is not what its place gives it.
+    /// Identity, if it differs from that of the position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<Identity>,
-    /// Its QEMU, while it is powered.
+    /// Process of QEMU, while the node is powered.
     pub process: Option<ProcessId>,
 }
 
 impl NodeRecord {
-    /// `node1`, `node2`...
+    /// Returns `node1`, `node2`...
     pub fn name(&self) -> String {
-        format!("node{}", self.place)
+        Identity::name_at(self.position)
     }
 
-    /// Its port on the bridge.
+    /// Returns the name of the tap on the bridge.
     pub fn tap(&self) -> String {
-        format!("tap{}", self.place)
+        format!("tap{}", self.position)
     }
 
-    /// Who it says it is.
     pub fn identity(&self) -> Identity {
-        self.identity.clone().unwrap_or_else(|| Identity::at(self.place))
+        self.identity.clone().unwrap_or_else(|| Identity::at(self.position))
     }
 
-    /// True while its QEMU runs.
     pub fn is_on(&self) -> bool {
         self.process.is_some_and(ProcessId::is_alive)
     }
 }
 
 impl Record {
-    /// The record in this folder, if there is one.
+    /// Reads the record in a folder; `None` if there is none.
     pub fn load(dir: &Path) -> Result<Option<Self>, LabError> {
         let path = dir.join(FILE);
         let text = match fs::read(&path) {
@@ -83,15 +80,14 @@ impl Record {
         serde_json::from_slice(&text).map(Some).map_err(|source| LabError::Record { path, source })
     }
 
-    /// Writes it whole or not at all.
+    /// Replaces the record atomically.
     pub fn save(&self, dir: &Path) -> Result<(), LabError> {
-        let (path, fresh) = (dir.join(FILE), dir.join("rack.json.new"));
+        let (path, temporary) = (dir.join(FILE), dir.join("rack.json.new"));
         let text = serde_json::to_vec_pretty(self).expect("a record has text keys only");
-        fs::write(&fresh, text).map_err(LabError::file("write", &fresh))?;
-        fs::rename(&fresh, &path).map_err(LabError::file("write", &path))
+        fs::write(&temporary, text).map_err(LabError::file("write", &temporary))?;
+        fs::rename(&temporary, &path).map_err(LabError::file("write", &path))
     }
 
-    /// Removes it: nothing runs any more.
     pub fn remove(dir: &Path) -> Result<(), LabError> {
         let path = dir.join(FILE);
         match fs::remove_file(&path) {
@@ -102,7 +98,7 @@ impl Record {
         }
     }
 
-    /// Every process that it names, with what it is.
+    /// Returns all recorded processes with their names.
     pub fn processes(&self) -> Vec<(String, ProcessId)> {
         let nodes = self.nodes.iter().filter_map(|node| node.process.map(|process| (node.name(), process)));
         nodes.chain(self.central.map(|process| ("meshd".to_owned(), process))).collect()
@@ -115,7 +111,8 @@ mod tests {
 
     fn record() -> Record {
         let process = Some(ProcessId { pid: 7, started: 9 });
-        let node = NodeRecord { place: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
+        let node =
+            NodeRecord { position: 1, firmware: Firmware::Uefi, extras: vec![Extra::Gpu], identity: None, process };
         let (host_boot, program) = ("b".to_owned(), PathBuf::from("/meshd"));
         let (accel, shape, nodes) = (Accel::Tcg, Shape::default(), vec![node]);
         let (user_site, settings) = (Some(PathBuf::from("/site.toml")), vec![("http.port".into(), "8081".into())]);

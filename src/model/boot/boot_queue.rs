@@ -1,22 +1,22 @@
 //! The boot queue: limits how many machines load at once. Approved machines come first, then unknown ones, each in order of arrival.
 //!
 //! ```text
-//!            ask: room, and nobody before it      finished, or silent for PATIENCE
-//!   (nobody) ─────────────────────────────▶ loading ─────────────────────────────▶ (gone)
-//!      │                                      ▲
-//!      └── ask: no room ──▶ waiting ──────────┘ ask again, when its place is within the room that there is
-//!                             │
-//!                             └── not heard of for longer than it was told to wait, plus GRACE ──▶ (gone)
+//!         request: free capacity, none before     finished, or silent for PATIENCE
+//!   (new) ────────────────────────────────▶ loading ─────────────────────────────▶ (removed)
+//!     │                                       ▲
+//!     └── request: no capacity ──▶ waiting ───┘ retry, when its position is within the free capacity
+//!                                     │
+//!                                     └── no retry within its delay plus GRACE ──▶ (removed)
 //! ```
-//! Anybody can invent unknown machines. So they get one part in [`UNKNOWN_SHARE`] of the places, and keep a place no longer than
-//! [`UNKNOWN_TIME`], whatever they fetch. An approved machine keeps one for at most [`APPROVED_TIME`]. Asking for a script is no
-//! progress: only a part that was fetched whole is.
+//! An attacker can invent unknown machines. They get at most one part in [`UNKNOWN_SHARE`] of the capacity, each for at most
+//! [`UNKNOWN_TIME`]. An approved machine loads for at most [`APPROVED_TIME`]. Only a completely fetched part counts as progress, not a
+//! request for a script.
 //!
-//! A machine waits inside iPXE, in a script that says how long and which place it has, so no firmware ever runs into a time
-//! limit. It has one place, by its boot NIC: power-cycled, it goes on where it stood. A boot that has begun never waits again.
+//! A machine waits in iPXE, in a script that shows delay and position, so no firmware timeout applies. The key is the boot NIC: a power
+//! cycle keeps the position. A boot that has begun does not wait again.
 //!
-//! How long to wait is measured: the boots before this one, in portions of what may load at once, at the mean time that loading
-//! took lately. Pure: time is an argument, any clock that never goes back.
+//! The delay follows from the position, the limit, and the mean loading time of recent boots. Pure: time is an argument of a monotonic
+//! clock.
 
 use meshd_types::{MacAddr, fail};
 use std::{
@@ -24,52 +24,49 @@ use std::{
     time::Duration,
 };
 
-/// A boot that loads and was not heard of for so long has vanished. The largest part of an image takes less, at the slowest that
-/// the default limit makes a network of 1 Gbit/s.
+/// Maximum time without progress of a loading boot. The largest part of an image takes less, even at the share of 1 Gbit/s that the
+/// default limit leaves.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// One part in so many of the places is for unknown machines; at least one place.
+/// Divisor of the limit for unknown machines; at least one may load.
 pub const UNKNOWN_SHARE: usize = 4;
-/// How long an unknown machine may load.
+/// Maximum loading time of an unknown machine.
 pub const UNKNOWN_TIME: Duration = Duration::from_secs(300);
-/// How long an approved machine may load. Longer than any image takes at the limit's share of a network of 1 Gbit/s.
+/// Maximum loading time of an approved machine: longer than any image takes at its share of 1 Gbit/s.
 pub const APPROVED_TIME: Duration = Duration::from_secs(1800);
-/// What a waiting machine may be late: iPXE does DHCP again before it asks, which takes a second, or ten on a bad network.
+/// Permitted delay of a retry: iPXE repeats DHCP first, which takes a second, or ten on a bad network.
 pub const GRACE: Duration = Duration::from_secs(30);
-/// The shortest and the longest wait that a machine is told. A long one leaves room unused when those before it vanish.
+/// Bounds of the retry delay in seconds. A longer delay would leave capacity unused when waiting machines disappear.
 pub const WAIT_SECONDS: std::ops::RangeInclusive<u32> = 1..=30;
-/// Machines that have a place in line; those beyond it are told to come again and have none.
+/// Maximum number of queued machines; further ones must retry without a position.
 pub const MAX_WAITING: usize = 65_536;
-/// What loading is taken to last before any boot was seen to finish.
+/// Assumed loading time before the first boot has finished.
 const FIRST_GUESS: Duration = Duration::from_secs(10);
-/// Finished boots that count in the mean time of loading: each new one weighs one part in so many.
+/// Weight of a new sample in the mean loading time: one part in this number.
 const MEMORY: u32 = 16;
-/// Time between two looks for those that vanished.
+/// Time between two removals of expired entries.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The answer to a machine that wants to load.
+/// The answer to a request to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAnswer {
     /// It may load now.
     Admitted,
-    /// It asks again later.
     Wait {
-        /// When to ask again.
+        /// Retry delay.
         seconds: u32,
-        /// How many it has to wait for, itself included: 1 is next.
+        /// Position in the queue: 1 is next.
         place: usize,
     },
 }
 
-/// What is known of a machine that wants to load.
+/// The approval of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MachineState {
-    /// An operator or a rule of the site let it in.
     Approved,
-    /// Nobody approved it.
     Unknown,
 }
 
-/// Everybody who loads, and everybody who waits.
+/// Loading and waiting machines.
 #[derive(Debug)]
 pub struct BootQueue {
     limit: usize,
@@ -80,7 +77,7 @@ pub struct BootQueue {
     swept_at: Duration,
 }
 
-/// Those of one standing who wait.
+/// Waiting machines of one state.
 #[derive(Debug, Default)]
 struct Queue {
     /// Tickets in the order of arrival.
@@ -99,12 +96,12 @@ struct Loading {
 #[derive(Clone, Copy, Debug)]
 struct QueuedMachine {
     mac: MacAddr,
-    /// When it counts as vanished.
+    /// Expiry of the entry.
     until: Duration,
 }
 
 impl Queue {
-    /// The place of a machine: 1 is next. One that is not here yet would be the last.
+    /// Returns the position of a machine; a new one would be the last.
     fn place(&self, mac: MacAddr) -> usize {
         self.known_place(mac).unwrap_or(self.waiting.len() + 1)
     }
@@ -145,7 +142,7 @@ impl Queue {
 }
 
 impl Loading {
-    /// False once its place is somebody else's.
+    /// Returns false once the entry has expired.
     fn keeps_its_place(&self, now: Duration) -> bool {
         let most = match self.standing {
             MachineState::Approved => APPROVED_TIME,
@@ -157,7 +154,7 @@ impl Loading {
 }
 
 impl BootQueue {
-    /// An empty line with room for `limit` boots that load at once, at least one.
+    /// Makes an empty queue; at least one machine may load.
     pub fn new(limit: usize) -> Self {
         BootQueue {
             limit: limit.max(1),
@@ -169,11 +166,11 @@ impl BootQueue {
         }
     }
 
-    /// A machine wants to load.
+    /// Processes a request to load.
     pub fn ask(&mut self, now: Duration, mac: MacAddr, standing: MachineState) -> QueueAnswer {
         let standing = if fail::defends("boot-queue-share") { standing } else { MachineState::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
-            // One that was approved meanwhile takes no place of the unknown any more.
+            // The machine may have been approved meanwhile.
             loading.standing = loading.standing.min(standing);
             if standing == MachineState::Approved || !fail::defends("boot-queue-time") {
                 loading.heard = now;
@@ -211,14 +208,14 @@ impl BootQueue {
         QueueAnswer::Wait { seconds, place }
     }
 
-    /// A machine that loads fetched a part to its last byte.
+    /// Records that a loading machine fetched a part completely.
     pub fn progressed(&mut self, now: Duration, mac: MacAddr) {
         if let Some(loading) = self.loading.get_mut(&mac) {
             loading.heard = now;
         }
     }
 
-    /// A machine has loaded everything.
+    /// Records that a machine has loaded everything.
     pub fn finished(&mut self, now: Duration, mac: MacAddr) {
         if let Some(loading) = self.loading.remove(&mac) {
             let took = now.saturating_sub(loading.since);
@@ -226,7 +223,7 @@ impl BootQueue {
         }
     }
 
-    /// A machine does not load after all, such as one that is refused.
+    /// Removes a machine, for example after a refusal.
     pub fn leave(&mut self, mac: MacAddr) {
         self.loading.remove(&mac);
         self.forget_place(mac);
@@ -242,7 +239,7 @@ impl BootQueue {
         self.approved.waiting.len() + self.unknown.waiting.len()
     }
 
-    /// The place of a machine that waits.
+    /// Returns the position of a waiting machine.
     #[cfg(test)]
     fn place(&self, mac: MacAddr) -> Option<usize> {
         let unknown = || Some(self.unknown.known_place(mac)? + self.approved.waiting.len());
@@ -260,7 +257,7 @@ impl BootQueue {
         self.unknown.forget(mac);
     }
 
-    /// Gives up those that vanished or took too long.
+    /// Removes expired entries.
     fn sweep(&mut self, now: Duration) {
         if now.saturating_sub(self.swept_at) < SWEEP {
             return;

@@ -1,21 +1,21 @@
 //! Quotes values in iPXE scripts. Every value passes through here.
 //!
-//! iPXE gives meaning to line ends, blanks, quotes, backslashes, `${`, a `#` that begins a word, and the words `||`, `&&`
-//! and `;`. None of them passes, so a value is always part of the one command that it was written into.
+//! iPXE interprets line ends, blanks, quotes, backslashes, `${`, a `#` at the start of a word, and the words `||`, `&&` and `;`. None of
+//! them passes, so a value cannot leave its command.
 
-/// The longest text that a script shows to people, in characters.
+/// Maximum length of a message in characters.
 const MAX_TEXT: usize = 400;
-/// The longest single word, in characters: a kernel argument or a URL.
+/// Maximum length of a word in characters: a kernel argument or a URL.
 pub const MAX_WORD: usize = 512;
 
-/// Beside letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and backslash are missing on purpose.
+/// Permitted besides letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and backslash are missing on purpose.
 const SAFE_MARKS: &str = "-_.,:=/@+()!*~%[]?";
 
 fn is_safe(c: char) -> bool {
     c.is_ascii_alphanumeric() || SAFE_MARKS.contains(c)
 }
 
-/// Words for people, on one line: quotes vanish, other unsafe characters become `?`, runs of blanks become one.
+/// Quotes a message: removes quotes, replaces other unsafe characters by `?`, and combines blanks.
 pub fn ipxe_text(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().filter(|c| !"`'\"".contains(*c)).take(MAX_TEXT) {
@@ -33,9 +33,9 @@ pub fn ipxe_text(text: &str) -> String {
     out
 }
 
-/// One word, exactly as it is, or `None` if it cannot stand in a script: changing an argument would change what boots.
+/// Returns the unchanged word; `None` if it is unsafe, because changing an argument would change the boot.
 pub fn ipxe_word(word: &str) -> Option<&str> {
-    // A word that begins with `--` would be an option of the iPXE command that it is given to.
+    // A word that begins with `--` would be an option of the iPXE command.
     let fits = !word.is_empty() && word.len() <= MAX_WORD && !word.starts_with("--");
     (fits && word.chars().all(is_safe)).then_some(word)
 }

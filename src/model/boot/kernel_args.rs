@@ -1,17 +1,17 @@
-//! The kernel command line: arguments of site and profile, and what an argument must not be.
+//! The kernel command line: arguments of site and profile, and their validation.
 
-use super::{Refusal, ipxe_quote, plan::What};
+use super::{Refusal, ipxe_quote, plan::BootContents};
 use meshd_config::{Profile, Site, arg_key};
 use meshd_types::Arch;
 
-/// The longest kernel command line on x86 without its final NUL (COMMAND_LINE_SIZE, 2048); the kernel cuts off the rest silently.
+/// Maximum length of the command line on x86 (COMMAND_LINE_SIZE, 2048, without the final NUL). The kernel silently truncates the rest.
 const MAX_COMMAND_LINE: usize = 2047;
 
-/// Arguments that the boot chain itself stands on.
+/// Arguments that the boot chain sets.
 const RESERVED: [&str; 8] = ["initrd", "apkovl", "alpine_repo", "modloop", "ip", "BOOTIF", "init", "rdinit"];
 
-/// The arguments that site and profile decide, in order: the same at every boot, hence part of the generation. A profile's argument
-/// takes the place of a default with the same key.
+/// Returns the arguments of site and profile, which are part of the generation. An argument of the profile replaces a default with the
+/// same key.
 pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
     let mut defaults = vec!["panic=10"];
     if !profile.vfio.is_empty() {
@@ -24,21 +24,21 @@ pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
     args
 }
 
-/// What VFIO needs of the kernel. Each architecture has its own: x86's mean nothing to the others.
+/// Returns the arguments that VFIO needs on an architecture.
 fn iommu_args(arch: Arch) -> &'static [&'static str] {
     match arch {
         // Always both: AMD's IOMMU is on by default and ignores the first.
         Arch::X86_64 => &["intel_iommu=on", "iommu=pt"],
-        // A kernel may be built to let devices pass the SMMU by.
+        // A kernel may be built to bypass the SMMU.
         Arch::Aarch64 => &[ARM_TRANSLATED],
         Arch::Riscv64 => &[],
     }
 }
 
-/// ARM's devices go through the SMMU; with `=1` they would reach all of the node's memory.
+/// Devices on ARM use the SMMU; with `=1` they could access all memory.
 const ARM_TRANSLATED: &str = "iommu.passthrough=0";
 
-pub(super) fn check_args(what: &What, chain: &[String]) -> Result<(), Refusal> {
+pub(super) fn check_args(what: &BootContents, chain: &[String]) -> Result<(), Refusal> {
     let refuse = |detail: String| Err(Refusal::RenderFailed { detail });
     let name = &what.profile;
     if let Some(arg) = what.args.iter().find(|arg| RESERVED.contains(&arg_key(arg))) {
@@ -52,7 +52,7 @@ pub(super) fn check_args(what: &What, chain: &[String]) -> Result<(), Refusal> {
     if let (Arch::Aarch64, Some(arg)) = (what.parts.arch, what.args.iter().find(passthrough)) {
         return refuse(format!("profile {name} sets {arg}, with which devices pass the SMMU by and reach all memory"));
     }
-    // `initrd=` and `apkovl=` are still to come: 48 bytes, or some 100 when the overlay travels as a URL.
+    // `initrd=` and `apkovl=` are added later: 48 bytes, or about 100 if the overlay is delivered by URL.
     let length = chain.iter().chain(&what.args).map(|arg| arg.len() + 1).sum::<usize>() + 160;
     if length > MAX_COMMAND_LINE {
         return refuse(format!("the kernel command line of profile {name} is longer than {MAX_COMMAND_LINE} bytes"));

@@ -28,7 +28,9 @@ mod tests;
 pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
 pub use failure::BootFailure;
 pub use kernel_args::kernel_args;
-pub use plan::{Ask, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, What, choose, decide, effective_profile};
+pub use plan::{
+    BootContents, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, PlanRequest, choose, decide, effective_profile,
+};
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};
 pub use script::{boot_script, entry_script, refusal_script};

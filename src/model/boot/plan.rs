@@ -9,31 +9,27 @@ use std::borrow::Cow;
 /// The parts of a built image, by digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageParts {
-    /// What it is built for.
     pub arch: Arch,
-    /// The Linux kernel.
     pub kernel: Digest,
     /// Alpine's initramfs.
     pub initramfs: Digest,
-    /// The package repository, one more initrd.
+    /// Package repository, an additional initrd.
     pub packages: Digest,
-    /// Kernel modules as a squashfs, fetched by the running node.
+    /// Kernel modules as a squashfs, which the running node fetches.
     pub modloop: Digest,
 }
 
-/// What a node boots: all of it public, and the same at each boot of one generation.
+/// The public contents of a boot, the same for each boot of one generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct What {
-    /// What the node will be.
+pub struct BootContents {
     pub profile: ProfileName,
     pub image: ImageName,
-    /// Parts of the image.
     pub parts: ImageParts,
     /// [`kernel_args`].
     pub args: Vec<String>,
 }
 
-/// A node shall boot a profile that the site does not have.
+/// The profile of a node is not in `site.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("profile {profile} is {by} and no longer in site.toml; {next}")]
 pub struct NoProfile {
@@ -43,73 +39,60 @@ pub struct NoProfile {
     next: String,
 }
 
-/// Everything that the decision rests on.
+/// The input of [`decide`].
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct PlanRequest<'a> {
     pub site: &'a Site,
-    /// What this node boots.
-    pub what: &'a What,
-    /// Who asks, already told apart from everyone else.
+    pub what: &'a BootContents,
+    /// The identified node.
     pub node: &'a Node,
-    /// The power-on that this script is for.
     pub session: BootSessionId,
-    /// Where this node reaches the boot plane.
+    /// Address of the boot API for this node.
     pub endpoint: Endpoint,
     pub request: &'a ScriptRequest,
-    /// What the overlay of this boot is fetched with, once.
+    /// Single-use capability for the overlay.
     pub capability: &'a Secret<String>,
 }
 
-/// What iPXE shall do.
+/// The content of a boot script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootPlan {
-    /// Whose boot this is.
     pub node: NodeId,
-    /// What the node will be.
     pub profile: ProfileName,
-    /// The power-on that this plan is for.
     pub session: BootSessionId,
-    /// What is the same at each boot of this image.
     pub fetches: Fetches,
-    /// Where the overlay is, and how it travels.
     pub overlay: OverlayUrl,
-    /// The kernel's arguments, but for `initrd=` and `apkovl=`, in order.
+    /// Kernel arguments without `initrd=` and `apkovl=`.
     pub args: Vec<String>,
-    /// Where to ask again.
+    /// URL for retries.
     pub entry: String,
 }
 
-/// URLs of what the loader fetches.
+/// URLs that the loader fetches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetches {
     pub kernel: String,
-    /// Alpine's initramfs.
     pub initramfs: String,
-    /// The package repository.
     pub packages: String,
 }
 
-/// How the overlay reaches the node. The URL is good for one transfer, so it prints as a secret.
+/// The delivery of the overlay. The URL contains a single-use capability, so it is secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverlayUrl {
-    /// As one more initrd: the running node sees a name only.
+    /// As an additional initrd: the running node sees only a name.
     Initrd(Secret<String>),
-    /// `apkovl=URL`, in sight of everyone on the node.
+    /// `apkovl=URL`, visible to all users of the node.
     Argument(Secret<String>),
 }
 
-/// The profile that a node boots time after time: the one that an operator assigned, else the site's default.
-///
-/// An assigned profile that the site no longer has gives the default here; [`choose`] refuses such a node instead.
+/// Returns the assigned profile, else the default of the site. A missing assigned profile also returns the default; [`choose`] refuses it.
 pub fn effective_profile<'a>(site: &'a Site, node: &Node) -> &'a Profile {
     let assigned = node.profile.as_ref().and_then(|name| site.profiles.get(name));
     assigned.unwrap_or_else(|| site.profiles.get(&site.default_profile).expect("a valid site has its default profile"))
 }
 
-/// The profile that a node boots in a session, or next where none is named: with what an operator ordered for one boot only.
-///
-/// # Errors
-/// The site has no such profile. Booting the default in its place would look well and do the wrong task.
+/// Returns the profile for a session, or for the next boot, with the override of an operator. A missing profile is an error, because
+/// booting the default instead would hide the fault.
 pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -> Result<Cow<'a, Profile>, NoProfile> {
     let once = node.once.as_ref().filter(|once| once.is_for(session));
     if let Some(name) = once.and_then(|once| once.profile.as_ref()).filter(|name| !site.profiles.contains_key(*name)) {
@@ -130,13 +113,13 @@ pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -
 }
 
 /// Decides what a node boots.
-pub fn decide(ask: &Ask<'_>) -> Result<BootPlan, Refusal> {
-    let Ask { site, what, node, endpoint, .. } = *ask;
+pub fn decide(ask: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
+    let PlanRequest { site, what, node, endpoint, .. } = *ask;
     admitted(node)?;
     let image = fitting_image(ask)?;
     let http = |digest: Digest, part: &str| format!("{}/blob/{digest}/{part}", endpoint.http());
-    // Overlay and modloop stay on HTTP: a capability is spent by the last byte of a transfer to one address, which TFTP
-    // cannot promise, and the modloop is fetched by a running node that has HTTP anyway.
+    // Overlay and modloop always use HTTP: a capability is spent by the last byte of a transfer to one address, which TFTP cannot
+    // guarantee, and the running node that fetches the modloop has HTTP.
     let loaded = |digest: Digest, part: &str| match site.boot.kernel_transport {
         Transport::Http => http(digest, part),
         Transport::Tftp => format!("{}/blob/{digest}/{part}", endpoint.tftp()),
@@ -175,12 +158,12 @@ fn admitted(node: &Node) -> Result<(), Refusal> {
             let detail = worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
             Err(Refusal::Quarantined { detail: node.held_because.clone().or(detail).unwrap_or_default() })
         }
-        // Removed machines are discovered anew before this step; every other phase boots, the unknown ones without a token.
+        // Removed machines are rediscovered before this step. All other phases boot, unapproved ones without a token.
         _ => Ok(()),
     }
 }
 
-fn fitting_image<'a>(ask: &Ask<'a>) -> Result<&'a ImageParts, Refusal> {
+fn fitting_image<'a>(ask: &PlanRequest<'a>) -> Result<&'a ImageParts, Refusal> {
     let parts = &ask.what.parts;
     match ask.request.arch {
         Some(machine) if machine != parts.arch => {
@@ -190,8 +173,8 @@ fn fitting_image<'a>(ask: &Ask<'a>) -> Result<&'a ImageParts, Refusal> {
     }
 }
 
-fn overlay_url(ask: &Ask<'_>) -> OverlayUrl {
-    // The script is the one place that the capability is written to.
+fn overlay_url(ask: &PlanRequest<'_>) -> OverlayUrl {
+    // Only the script contains the capability.
     let base = format!("{}/overlay/{}", ask.endpoint.http(), ask.capability.expose());
     match ask.site.boot.delivery {
         Delivery::Initrd => OverlayUrl::Initrd(Secret::new(format!("{base}/overlay.cpio.gz"))),

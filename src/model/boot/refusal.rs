@@ -5,7 +5,7 @@ use meshd_types::{Arch, ImageName};
 /// Why a machine does not boot. Each refusal is answered with a script and recorded as an event; it ends with its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No DHCP exchange of this network card opened a boot session, or it is too long ago, or came from another address.
+    /// The NIC has no boot session: no DHCP exchange, an expired session, or a request from another address.
     NoSession,
     /// Neither UUID, serial nor MAC address identifies the machine.
     Unidentified,
@@ -37,11 +37,11 @@ pub enum Refusal {
         /// Architecture of the machine.
         machine: Arch,
     },
-    /// The profile gives nothing that can be booted.
+    /// The boot of the profile cannot be rendered.
     RenderFailed { detail: String },
     /// The maximum number of machines loads; this machine waits in the boot queue.
     Busy {
-        /// When to ask again.
+        /// Retry delay.
         seconds: u32,
         /// Position in the queue; 1 is next.
         place: usize,
@@ -51,7 +51,7 @@ pub enum Refusal {
         /// The fault, without secrets.
         detail: String,
     },
-    /// The request is not one of iPXE.
+    /// The request is not from the entry script.
     BadRequest {
         /// The fault, as text.
         detail: String,
@@ -83,7 +83,7 @@ impl Refusal {
     pub fn message(&self) -> String {
         match self {
             Refusal::NoSession => {
-                "no boot session: this network card asked for no address here in the last 5 minutes, or asks from \
+                "no boot session: this NIC asked for no address here in the last 5 minutes, or asks from \
                  another address than it was given. DHCP is done again now"
                     .to_owned()
             }

@@ -1,20 +1,19 @@
 //! The query of `GET /boot/script`: what iPXE reports about its machine.
 //!
-//! Texts that vendors make up come as hexadecimal. Seen with the iPXE of 2019 that Debian ships and QEMU carries: it decodes
-//! what `:uristring` encoded before it sends a URL, so a serial number with `&`, `"` or a blank comes out as another request, or
-//! as one that no HTTP server takes. `:hexhyp` (`41-42`) survives. For people and other loaders the plain keys work as well.
+//! Vendor texts are hexadecimal (`:hexhyp`, `41-42`). The iPXE of 2019 in Debian and QEMU decodes `:uristring` before it sends a URL, so a
+//! serial number with `&`, `"` or a blank would break the request. Plain keys are accepted too, for people and other loaders.
 
 use meshd_types::{Arch, Hardware, MacAddr, SystemUuid};
 
-/// The longest query, in bytes.
+/// Maximum length of the query in bytes.
 const MAX_QUERY: usize = 4096;
-/// The longest value, in bytes after decoding. SMBIOS sets no bound; real ones stay below 100.
+/// Maximum length of a decoded value in bytes. SMBIOS has no limit; real values are below 100.
 const MAX_VALUE: usize = 512;
 
-/// A machine that asks what to boot. Everything in it is what the machine claims.
+/// A request for a boot script. All values are claims of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptRequest {
-    /// The NIC that boots.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
     /// SMBIOS system UUID.
     pub uuid: Option<SystemUuid>,
@@ -24,13 +23,13 @@ pub struct ScriptRequest {
     pub manufacturer: String,
     /// SMBIOS product name.
     pub product: String,
-    /// SMBIOS board serial number. No ID is derived from it; it tells a machine with another network card from another machine.
+    /// SMBIOS board serial number. Not a basis of the node ID; it distinguishes a replaced NIC from another machine.
     pub board_serial: String,
-    /// What iPXE was built for; `None` if it does not say.
+    /// Architecture of iPXE, if reported.
     pub arch: Option<Arch>,
 }
 
-/// Why a query is no request for a script.
+/// The query is not a valid request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// Larger than [`MAX_QUERY`].
@@ -55,7 +54,7 @@ pub enum QueryError {
 }
 
 impl ScriptRequest {
-    /// Reads the part of the URL after `?`. Total: any text gives a request or an error, and unknown keys are ignored.
+    /// Parses the part of the URL after `?`. Unknown keys are ignored.
     pub fn parse(query: &str) -> Result<Self, QueryError> {
         if query.len() > MAX_QUERY {
             return Err(QueryError::TooLong(query.len()));
@@ -85,7 +84,7 @@ impl ScriptRequest {
         })
     }
 
-    /// What the node ID is derived from.
+    /// Returns the hardware identity for the node ID.
     pub fn hardware(&self) -> Hardware {
         Hardware {
             uuid: self.uuid,
@@ -117,21 +116,21 @@ fn optional<T>(
     }
 }
 
-/// As text that can be shown: without control characters, and not too long.
+/// Converts to text without control characters, with a maximum length.
 fn bounded(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
     let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
-    // Measured last: what stands for a byte that is no UTF-8 takes three.
+    // Checked after the conversion: the replacement of an invalid byte takes three bytes.
     if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }
 }
 
-/// Reads iPXE's `hexhyp` (`41-42`) and `hexraw` (`4142`).
+/// Decodes `hexhyp` (`41-42`) and `hexraw` (`4142`) of iPXE.
 fn dehex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u32> = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
     let bytes = digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok());
     if digits.len().is_multiple_of(2) { bytes.collect() } else { None }
 }
 
-/// A `%` without two digits stands for itself and `+` is a plus: this is no HTML form.
+/// Decodes percent encoding. `+` is a plus, because the query is not an HTML form.
 fn percent_decode(raw: &str) -> Vec<u8> {
     percent_encoding::percent_decode_str(raw).collect()
 }

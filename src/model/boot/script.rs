@@ -1,8 +1,8 @@
 //! Renders a plan or a refusal as an iPXE script. All commands work in every iPXE since 2013.
 //!
-//! No script ends: whatever fails, the machine waits, does DHCP again (which refreshes its boot session), and comes back to the
-//! entry script. It never goes through its firmware's self test for that. `ifconf --configurator dhcp` and not `dhcp`, which also
-//! waits 16 seconds for an IPv6 router (seen with the iPXE of 2019).
+//! No script ends: after a failure the machine waits, repeats DHCP (which refreshes its boot session), and returns to the entry script
+//! without a firmware self test. `ifconf --configurator dhcp` instead of `dhcp`, which also waits 16 seconds for an IPv6 router (seen with
+//! the iPXE of 2019).
 
 use super::{BootPlan, Endpoint, OverlayUrl, Refusal, ipxe_quote};
 use meshd_types::NodeId;
@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 /// Seconds between two attempts when the network or the central node does not answer.
 const RETRY_SECONDS: u32 = 5;
 
-/// SMBIOS structure 2, the string that byte 7 names. iPXE calls it `board-serial` since 2018; this form works in every version.
+/// SMBIOS structure 2, string of byte 7. iPXE has the name `board-serial` since 2018; this form works in every version.
 const BOARD_SERIAL: &str = "smbios/2.7.0";
 
-/// The script that boots a node. It holds the overlay's capability in one line: never log it, never cache it.
+/// Returns the script that boots a node. It contains the capability of the overlay: never log or cache it.
 pub fn boot_script(plan: &BootPlan) -> String {
     let BootPlan { node, profile, session, fetches, .. } = plan;
     let mut initrds = vec![("initramfs", fetches.initramfs.as_str()), ("packages", fetches.packages.as_str())];
@@ -45,7 +45,7 @@ pub fn boot_script(plan: &BootPlan) -> String {
     out
 }
 
-/// The script that says why a machine is not booted, and asks again. `correlation` finds the same event in the log.
+/// Returns the script that shows a refusal and retries. `correlation` identifies the event in the log.
 pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId>, correlation: &str) -> String {
     let node = node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
     let (code, seconds) = (refusal.code(), refusal.wait_seconds());
@@ -59,9 +59,9 @@ pub fn refusal_script(refusal: &Refusal, endpoint: Endpoint, node: Option<NodeId
     )
 }
 
-/// The script that DHCP names to iPXE: the same for every machine of a segment. iPXE fills in what it knows of its machine.
+/// Returns the script that DHCP announces, the same for every machine of a segment. iPXE substitutes the values of its machine.
 pub fn entry_script(endpoint: Endpoint) -> String {
-    // Vendors' texts in hexadecimal: see `ScriptRequest`.
+    // Vendor texts are hexadecimal: see `ScriptRequest`.
     format!(
         "#!ipxe\n:ask\n\
          chain --replace --autofree {}/boot/script?mac=${{netX/mac}}&uuid=${{uuid}}&arch=${{buildarch}}\

@@ -3,8 +3,8 @@
 use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
 use meshd_config::{
-    Admin, AgentPlane, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Link, Process, Profile, Segment,
-    Site, Transport, VfioSelector,
+    Admin, AgentSettings, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Link, Process, Profile,
+    Segment, Site, Transport, VfioSelector,
 };
 use meshd_types::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
 use proptest::prelude::*;
@@ -37,13 +37,14 @@ fn site() -> Site {
             link: Link::Interface("br0".into()),
             address: None,
             mode: DhcpMode::Off,
-            pool: None,
+            subnet: None,
             relay_macs: Vec::new(),
         }],
         reservations: Vec::new(),
+        node_names: Default::default(),
         vms: Default::default(),
         http: Http { port: 8080 },
-        agent: AgentPlane {
+        agent: AgentSettings {
             port: 8443,
             heartbeat: Duration::from_secs(30),
             offline_after: Duration::from_secs(60),
@@ -93,9 +94,9 @@ fn plan(site: &Site, node: &Node, parts: &ImageParts) -> Result<BootPlan, Refusa
     let capability = Secret::new(CAPABILITY.to_owned());
     let profile = choose(site, node, Some(SESSION)).expect("the site has it");
     let args = kernel_args(site, &profile, parts.arch);
-    let what = What { profile: profile.name.clone(), image: profile.image.clone(), parts: parts.clone(), args };
+    let what = BootContents { profile: profile.name.clone(), image: profile.image.clone(), parts: parts.clone(), args };
     let (what, session) = (&what, SESSION);
-    decide(&Ask { site, what, node, session, endpoint: ENDPOINT, request: &request(), capability: &capability })
+    decide(&PlanRequest { site, what, node, session, endpoint: ENDPOINT, request: &request(), capability: &capability })
 }
 
 fn script(site: &Site, profile: Option<&str>) -> String {
@@ -214,9 +215,17 @@ fn arm_never_lets_devices_pass_its_smmu() {
         let request = ScriptRequest { arch: Some(Arch::Aarch64), ..request() };
         let (profile, image) = ("vfio-host".parse().expect("a name"), "alpine-lab".parse().expect("a name"));
         let args = kernel_args(site, &site.profiles[&profile], parts.arch);
-        let what = &What { profile, image, parts: parts.clone(), args };
+        let what = &BootContents { profile, image, parts: parts.clone(), args };
         let capability = &Secret::new(CAPABILITY.to_owned());
-        decide(&Ask { site, what, node: &node, session: SESSION, endpoint: ENDPOINT, request: &request, capability })
+        decide(&PlanRequest {
+            site,
+            what,
+            node: &node,
+            session: SESSION,
+            endpoint: ENDPOINT,
+            request: &request,
+            capability,
+        })
     };
     assert!(planned(&site).is_ok_and(|plan| plan.args.iter().any(|arg| arg == "iommu.passthrough=0")));
     let profile = site.profiles.values_mut().find(|profile| profile.name.as_str() == "vfio-host").expect("there");

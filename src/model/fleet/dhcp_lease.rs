@@ -1,19 +1,18 @@
-//! A DHCP lease: which address a MAC address holds.
+//! DHCP leases.
 
 use meshd_types::{MacAddr, SystemUuid, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
-/// Kept by MAC address, whatever client identifier firmware, iPXE and Linux send: one machine, one address.
+/// A DHCP lease. The key is the MAC address: firmware, iPXE and Linux send different client identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// MAC address of the client.
     pub mac: MacAddr,
-    /// Which address; no two leases share one.
+    /// Unique among leases.
     pub address: Ipv4Addr,
-    /// Until when; kept afterwards as long as the address is not needed, so that a machine gets its old one back.
+    /// Expiry. An expired lease stays until its address is needed, so that a machine gets its old address again.
     pub expires_at: Timestamp,
-    /// The virtual machine whose card that is: the lease goes with its record.
+    /// VM that owns the NIC. The lease is deleted with the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<SystemUuid>,
 }

@@ -26,23 +26,23 @@ pub use deadline_queue::DeadlineQueue;
 pub use dhcp_lease::Lease;
 pub use events::{
     audit::Audit, audit::AuditOutcome, audit::AuditSeq, audit_context::AuditContext, audit_context::Cause,
-    audit_context::MAX_REASON, audit_context::ParseWhoError, audit_context::Principal, audit_context::Verb,
-    event::Actor, event::Event, event::EventKind, event::EventSeq, idempotency::Answered,
-    idempotency::IdempotencyRecord,
+    audit_context::MAX_REASON, audit_context::ParsePrincipalError, audit_context::Principal, audit_context::Verb,
+    event::Actor, event::Event, event::EventKind, event::EventSeq, idempotency::IdempotencyRecord,
+    idempotency::StoredResponse,
 };
 pub use generations::{
-    archive::FileChange, archive::FileDiff, archive::GenerationDiff, archive::KEPT_FORMAT, archive::KeptFile,
-    archive::KeptGeneration, archive::KeptKind, archive::NextBoot, generation::ConditionChanges,
-    generation::Generation, generation::judge, generation::judge_drift, history::DeliveredGeneration, history::History,
-    history::KEPT_OF_A_NODE, history::MAX_HISTORY, revision::MAX_REVISIONS, revision::Revision, revision::RevisionDiff,
-    revision::RevisionSummary, revision::Revisions,
+    archive::ARCHIVE_FORMAT, archive::ArchivedFile, archive::ArchivedGeneration, archive::ArchivedKind,
+    archive::FileChange, archive::FileDiff, archive::GenerationDiff, archive::NextBoot, generation::ConditionChanges,
+    generation::Generation, generation::update_boot_conditions, generation::update_drift, history::ARCHIVED_PER_NODE,
+    history::DeliveredGeneration, history::History, history::MAX_HISTORY, revision::MAX_REVISIONS, revision::Revision,
+    revision::RevisionDiff, revision::RevisionSummary, revision::Revisions,
 };
 pub use node::{
-    approval_rules::admitting, certificate::Certificate, condition::Condition, condition::ConditionKind,
+    approval_rules::matching_rule, certificate::Certificate, condition::Condition, condition::ConditionKind,
     identity::ConflictingMachine, identity::Identified, identity::IdentityConflict, identity::MAX_RIVALS,
     identity::ObservedMachine, identity::RIVAL_NOTED, identity::identify, label::LabelChange, label::LabelError,
     label::LabelKey, label::LabelValue, label::Labels, label::MAX_LABELS, label::label_words, phase::Phase,
     phase::PhaseChange, phase::Transition, phase::UnlawfulTransition, readiness::CheckProvenance, record::Fingerprint,
     record::LinkState, record::NextBootOverride, record::Node, relay_port::RelayPort, selector::NamedNode,
-    selector::Selector, selector::SelectorError, selector::find_node, unit_map::Placed, unit_map::UnitMap,
+    selector::Selector, selector::SelectorError, selector::find_node, unit_map::ApprovedFunction, unit_map::UnitMap,
 };

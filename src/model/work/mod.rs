@@ -13,22 +13,22 @@ mod slot;
 mod vm;
 
 pub use slot::{
-    Approved, MAX_FABRIC, Near, ParseSlotIdError, Pick, Slot, SlotId, SlotState, barred, candidates, functions, judge,
-    of_node, unit_of,
+    ApprovedSlot, DeviceChoice, MAX_FABRIC, NearestDevices, ParseSlotIdError, Slot, SlotId, SlotState, candidates,
+    derive_slot, functions, of_node, unassignable_units, unit_of,
 };
 pub use vm::placement::{
     allocations::Allocations,
     candidate::{CandidateNode, PlacementFit, VmSupport},
-    explain::{MAX_TOLD, lacks},
+    explain::{MAX_EXPLAINED, rejections},
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
     scheduler::{place, place_by},
 };
 pub use vm::{
     node_loss::MAX_REFUSED,
     numa_locality::Locality,
-    record::{Begun, NodeReport, Placement, Vm, VmChange, VmDesiredState},
-    reserved_nic::{CardNews, ReservedNic, SlotCard, fill_slot_cards, private_address, site_address},
-    status::VmStatus,
+    phase::VmPhase,
+    record::{NodeReport, Placement, StartOrders, Vm, VmChange, VmDesiredState},
+    reserved_nic::{NicChanges, ReservedNic, SlotNic, fill_slot_nics, private_address, site_address},
 };
 
 #[cfg(test)]

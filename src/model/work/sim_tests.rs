@@ -1,10 +1,10 @@
 //! Whatever is ordered and told, in whatever order: no unit has two owners, and what was released is free.
 
 use super::*;
-use meshd_config::vm::{OnNodeLoss, UnitWish, VmAsk};
+use meshd_config::vm::{OnNodeLoss, UnitSelector, VmRequest};
 use meshd_proto::{
     PciFacts, UnitFacts, UnitState,
-    vm::{VmReport, VmSpec, VmState},
+    vm::{ReportedVmState, VmReport, VmSpec},
 };
 use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
 use proptest::prelude::*;
@@ -26,13 +26,13 @@ fn units(count: u8) -> Vec<UnitFacts> {
     (1..=count).map(unit).collect()
 }
 
-fn ask(number: u16, wishes: usize) -> VmAsk {
+fn request(number: u16, wishes: usize) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     let uuid = SystemUuid([8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, high, low]);
-    let mut ask = VmAsk::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
-    (ask.spec.vcpus, ask.spec.memory) = (2, "1G".parse().expect("a size"));
-    ask.units.each = vec![UnitWish::Any; wishes];
-    ask
+    let mut request = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
+    (request.spec.vcpus, request.spec.memory) = (2, "1G".parse().expect("a size"));
+    request.units.each = vec![UnitSelector::Any; wishes];
+    request
 }
 
 /// A rack without meshd around it.
@@ -51,7 +51,7 @@ impl Rack {
         Rack { units: units(units_of_each), nodes, held, vms: BTreeMap::new(), boot: 1 }
     }
 
-    fn create(&mut self, ask: VmAsk) -> bool {
+    fn create(&mut self, request: VmRequest) -> bool {
         let hosts = self.nodes.iter().map(|node| CandidateNode {
             node: *node,
             unready: None,
@@ -64,13 +64,13 @@ impl Rack {
             units: &self.units,
             disks: &[],
             pci: &[],
-            held: &self.held[node],
+            allocations: &self.held[node],
             closed: 0,
-            barred: Vec::new(),
+            unassignable_units: Vec::new(),
             slots: Vec::new(),
         });
-        let Ok(fit) = place(&ask, None, hosts) else { return false };
-        let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
+        let Ok(fit) = place(&request, None, hosts) else { return false };
+        let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.run();
         let session = Some(BootSessionId([self.boot; 12]));
         vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session }, fit.units, fit.disks);
@@ -100,7 +100,7 @@ impl Rack {
         let mut owned = BTreeSet::new();
         for vm in self.vms.values() {
             let Some(node) = vm.node() else { continue };
-            for unit in &vm.ask.spec.units {
+            for unit in &vm.request.spec.units {
                 assert!(owned.insert((node, unit.clone())), "{unit} of {node} has two owners");
                 assert_eq!(self.held[&node].unit([unit.as_str()].into_iter()), Some(vm.uuid()));
             }
@@ -113,7 +113,7 @@ impl Rack {
 #[test]
 fn of_many_placements_on_many_nodes_none_is_double_and_all_units_are_given() {
     let mut rack = Rack::new(50, 8);
-    let placed = (0..600).filter(|number| rack.create(ask(*number, 1))).count();
+    let placed = (0..600).filter(|number| rack.create(request(*number, 1))).count();
     assert_eq!(placed, 400, "every unit, once");
     rack.check();
 }
@@ -121,7 +121,7 @@ fn of_many_placements_on_many_nodes_none_is_double_and_all_units_are_given() {
 #[derive(Clone, Debug)]
 enum Step {
     Create { number: u16, wishes: usize },
-    Report { number: u16, state: VmState },
+    Report { number: u16, state: ReportedVmState },
     Missing { number: u16 },
     Reboot { node: usize },
     Delete { number: u16 },
@@ -130,7 +130,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    use VmState::*;
+    use ReportedVmState::*;
     let number = 0..12u16;
     let state = prop::sample::select(vec![Starting, Running, Stopping, Waiting, Stopped, Failed]);
     prop_oneof![
@@ -146,14 +146,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Rack {
     fn take(&mut self, step: &Step) {
-        let uuid = |number: u16| ask(number, 0).spec.uuid;
+        let uuid = |number: u16| request(number, 0).spec.uuid;
         let at = Timestamp::EPOCH;
         match *step {
             Step::Create { number, wishes } => {
                 if !self.vms.contains_key(&uuid(number)) {
-                    let mut ask = ask(number, wishes);
-                    ask.on_node_loss = if number % 2 == 0 { OnNodeLoss::Restart } else { OnNodeLoss::Wait };
-                    self.create(ask);
+                    let mut request = request(number, wishes);
+                    request.on_node_loss = if number % 2 == 0 { OnNodeLoss::Restart } else { OnNodeLoss::Wait };
+                    self.create(request);
                 }
             }
             Step::Report { number, state } => self.edit(uuid(number), |vm| {

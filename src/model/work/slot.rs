@@ -7,10 +7,10 @@
 //!                   disable enable                                        └▶ failed
 //! ```
 
-use super::{SlotCard, Vm, VmDesiredState};
+use super::{SlotNic, Vm, VmDesiredState};
 use meshd_proto::{
     DiskFacts, Facts, SlotFacts, UnitFacts, UnitKind, UnitState,
-    vm::{DiskIdentity, VmState},
+    vm::{DiskIdentity, ReportedVmState},
 };
 use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -54,7 +54,7 @@ serde_as_text!(SlotId);
 
 /// An approved slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Approved {
+pub struct ApprovedSlot {
     /// Slot ID.
     pub id: SlotId,
     /// Functions of the unit by address, with their device IDs.
@@ -66,8 +66,8 @@ pub struct Approved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
     /// Addresses for a NIC with `slot = true`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub card: Option<SlotCard>,
+    #[serde(rename = "card", default, skip_serializing_if = "Option::is_none")]
+    pub nic: Option<SlotNic>,
     /// Why an operator disabled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
@@ -133,16 +133,16 @@ pub struct Slot {
     pub numa: Option<u32>,
     /// Functions of the unit by address, with their device IDs.
     pub functions: BTreeMap<String, String>,
-    pub approved: Option<Approved>,
+    pub approved: Option<ApprovedSlot>,
     /// Nearest disk and fabric device, as a suggestion.
-    pub near: Near,
+    pub near: NearestDevices,
     /// Resources on another NUMA node than the unit.
     pub mismatch: String,
 }
 
 /// The disk and fabric device nearest to a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Near {
+pub struct NearestDevices {
     /// An assignable disk.
     pub disk: Option<String>,
     /// A fabric device.
@@ -151,36 +151,36 @@ pub struct Near {
 
 /// The choice of a disk or fabric device at approval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pick<T> {
+pub enum DeviceChoice<T> {
     /// The device nearest to the unit.
     Nearest,
     Named(T),
 }
 
-impl<T: FromStr> FromStr for Pick<T> {
+impl<T: FromStr> FromStr for DeviceChoice<T> {
     type Err = T::Err;
 
     fn from_str(text: &str) -> Result<Self, T::Err> {
-        if text == NEAREST { Ok(Pick::Nearest) } else { text.parse().map(Pick::Named) }
+        if text == NEAREST { Ok(DeviceChoice::Nearest) } else { text.parse().map(DeviceChoice::Named) }
     }
 }
 
-impl<T: fmt::Display> fmt::Display for Pick<T> {
+impl<T: fmt::Display> fmt::Display for DeviceChoice<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Pick::Nearest => f.write_str(NEAREST),
-            Pick::Named(name) => name.fmt(f),
+            DeviceChoice::Nearest => f.write_str(NEAREST),
+            DeviceChoice::Named(name) => name.fmt(f),
         }
     }
 }
 
-impl<T: fmt::Display> Serialize for Pick<T> {
+impl<T: fmt::Display> Serialize for DeviceChoice<T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(self)
     }
 }
 
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for Pick<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for DeviceChoice<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
@@ -208,7 +208,13 @@ pub fn candidates(node: NodeId, facts: &Facts) -> impl Iterator<Item = SlotId> +
 }
 
 /// Determines the state of a slot. `implied`: the site needs no approvals.
-pub fn judge(id: SlotId, facts: &Facts, approved: Option<&Approved>, holder: Option<&Vm>, implied: bool) -> Slot {
+pub fn derive_slot(
+    id: SlotId,
+    facts: &Facts,
+    approved: Option<&ApprovedSlot>,
+    holder: Option<&Vm>,
+    implied: bool,
+) -> Slot {
     let unit = unit_of(&id, facts);
     let (state, reason) = match holder {
         Some(vm) => held(vm),
@@ -223,7 +229,8 @@ pub fn judge(id: SlotId, facts: &Facts, approved: Option<&Approved>, holder: Opt
         (_, None, Some(near)) => near.mismatch.clone(),
         _ => String::new(),
     };
-    let near = near.map(|near| Near { disk: near.disk.clone(), fabric: near.fabric.clone() }).unwrap_or_default();
+    let near =
+        near.map(|near| NearestDevices { disk: near.disk.clone(), fabric: near.fabric.clone() }).unwrap_or_default();
     let (numa, functions) = (unit.and_then(|unit| unit.numa_node), unit.map(functions).unwrap_or_default());
     Slot { id, state, reason, numa, functions, approved: approved.cloned(), near, mismatch }
 }
@@ -242,7 +249,7 @@ fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
 }
 
 /// Describes resources of a slot that are far from its unit (GP-7).
-fn mismatch(unit: &UnitFacts, approved: &Approved, facts: &Facts) -> String {
+fn mismatch(unit: &UnitFacts, approved: &ApprovedSlot, facts: &Facts) -> String {
     let disk = approved.disk.as_ref().and_then(|disk| {
         let numa = DiskFacts::called(&facts.disks, disk.as_str())?.numa_node?;
         Some((format!("disk {disk}"), numa))
@@ -264,19 +271,26 @@ fn held(vm: &Vm) -> (SlotState, String) {
     match (vm.desired_state, seen, &vm.obstacle) {
         (VmDesiredState::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
         (VmDesiredState::Release, ..) => (SlotState::Releasing, of),
-        (_, Some(VmState::Failed), _) => {
+        (_, Some(ReportedVmState::Failed), _) => {
             let why = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).map(|failure| failure.detail.as_str());
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
         }
-        (_, Some(VmState::Starting), _) => (SlotState::Provisioning, of),
-        (_, Some(VmState::Running | VmState::Paused | VmState::Stopping | VmState::Waiting), _) => {
-            (SlotState::Active, of)
-        }
-        (_, None | Some(VmState::Stopped), _) => (SlotState::Reserved, of),
+        (_, Some(ReportedVmState::Starting), _) => (SlotState::Provisioning, of),
+        (
+            _,
+            Some(
+                ReportedVmState::Running
+                | ReportedVmState::Paused
+                | ReportedVmState::Stopping
+                | ReportedVmState::Waiting,
+            ),
+            _,
+        ) => (SlotState::Active, of),
+        (_, None | Some(ReportedVmState::Stopped), _) => (SlotState::Reserved, of),
     }
 }
 
-fn free(unit: Option<&UnitFacts>, approved: Option<&Approved>, implied: bool) -> (SlotState, String) {
+fn free(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied: bool) -> (SlotState, String) {
     if let Some(why) = approved.and_then(|approved| approved.disabled.as_ref()) {
         return (SlotState::Disabled, why.clone());
     }
@@ -307,10 +321,10 @@ pub fn of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<It
 
 /// Returns the slots of a node whose unit is ready and free but cannot be assigned: not approved, disabled, changed, or its fabric device
 /// is in use. By first function, with the reason.
-pub fn barred(
+pub fn unassignable_units(
     node: NodeId,
     facts: &Facts,
-    approved: &BTreeMap<SlotId, Approved>,
+    approved: &BTreeMap<SlotId, ApprovedSlot>,
     holds: impl Fn(&SlotId) -> bool,
     implied: bool,
 ) -> Vec<(PciAddress, String)> {
@@ -320,7 +334,7 @@ pub fn barred(
     };
     let bar = |id: SlotId| {
         let record = approved.get(&id);
-        let slot = judge(id, facts, record, None, implied);
+        let slot = derive_slot(id, facts, record, None, implied);
         let taken = record.and_then(|record| record.fabric.as_deref()).filter(|device| fabric_in_use(&slot.id, device));
         match (slot.state, taken) {
             (SlotState::Available, None) => None,

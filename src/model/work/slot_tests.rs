@@ -1,7 +1,7 @@
 //! What a slot is, by what was approved, who holds it and what the node tells.
 
 use super::{super::Placement, *};
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::{
     PciFacts,
     vm::{VmReport, VmSpec},
@@ -31,10 +31,18 @@ fn id(unit: &str) -> SlotId {
     SlotId { node: node(), unit: unit.parse().expect("an address") }
 }
 
-fn approve(unit: &str, facts: &Facts, fabric: Option<&str>) -> Approved {
+fn approve(unit: &str, facts: &Facts, fabric: Option<&str>) -> ApprovedSlot {
     let functions = functions(unit_of(&id(unit), facts).expect("it is there"));
     let fabric = fabric.map(str::to_owned);
-    Approved { id: id(unit), functions, disk: None, fabric, card: None, disabled: None, approved_at: Timestamp::EPOCH }
+    ApprovedSlot {
+        id: id(unit),
+        functions,
+        disk: None,
+        fabric,
+        nic: None,
+        disabled: None,
+        approved_at: Timestamp::EPOCH,
+    }
 }
 
 const ONE: &str = "0000:41:00.0";
@@ -43,8 +51,9 @@ const TWO: &str = "0000:42:00.0";
 #[test]
 fn a_unit_is_a_candidate_until_it_is_approved_and_what_changed_has_to_be_approved_again() {
     let good = facts(&[(ONE, "2335", UnitState::Ready)]);
-    let state =
-        |facts: &Facts, approved: Option<&Approved>, implied| judge(id(ONE), facts, approved, None, implied).state;
+    let state = |facts: &Facts, approved: Option<&ApprovedSlot>, implied| {
+        derive_slot(id(ONE), facts, approved, None, implied).state
+    };
     assert_eq!(state(&good, None, false), SlotState::Candidate);
     assert_eq!(state(&good, None, true), SlotState::Available, "the site lets machines in by itself");
     let mut approved = approve(ONE, &good, None);
@@ -60,19 +69,19 @@ fn a_unit_is_a_candidate_until_it_is_approved_and_what_changed_has_to_be_approve
 #[test]
 fn whoever_holds_it_says_where_it_stands() {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
-    let mut vm = Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH);
+    let mut vm = Vm::new(VmRequest::new(spec), None, Timestamp::EPOCH);
     vm.run();
     let place = Placement { node: node(), since: Timestamp::EPOCH, session: None };
     vm.assign(place, vec![ONE.parse().expect("an address")], Vec::new());
     let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
-    let state = |vm: &Vm| judge(id(ONE), &facts, None, Some(vm), false).state;
+    let state = |vm: &Vm| derive_slot(id(ONE), &facts, None, Some(vm), false).state;
     assert_eq!(state(&vm), SlotState::Reserved);
     for (told, expected) in [
-        (VmState::Starting, SlotState::Provisioning),
-        (VmState::Running, SlotState::Active),
-        (VmState::Waiting, SlotState::Active),
-        (VmState::Failed, SlotState::Failed),
-        (VmState::Stopped, SlotState::Reserved),
+        (ReportedVmState::Starting, SlotState::Provisioning),
+        (ReportedVmState::Running, SlotState::Active),
+        (ReportedVmState::Waiting, SlotState::Active),
+        (ReportedVmState::Failed, SlotState::Failed),
+        (ReportedVmState::Stopped, SlotState::Reserved),
     ] {
         let (uuid, name) = (vm.uuid(), vm.name().clone());
         vm.apply_report(VmReport::new(uuid, name, told), Timestamp::EPOCH);
@@ -81,7 +90,7 @@ fn whoever_holds_it_says_where_it_stands() {
     vm.desired_state = VmDesiredState::Release;
     assert_eq!(state(&vm), SlotState::Releasing);
     vm.obstacle = Some("QEMU does not end".to_owned());
-    let blocked = judge(id(ONE), &facts, None, Some(&vm), false);
+    let blocked = derive_slot(id(ONE), &facts, None, Some(&vm), false);
     assert_eq!((blocked.state, blocked.reason.contains("QEMU")), (SlotState::CleanupBlocked, true));
 }
 
@@ -92,14 +101,14 @@ fn of_those_that_share_a_fabric_device_one_is_given_and_an_empty_name_shares_not
         let slots = [(ONE, fabrics[0]), (TWO, fabrics[1])];
         let approved = slots.map(|(unit, fabric)| (id(unit), approve(unit, &facts, fabric))).into();
         let holds = |slot: &SlotId| slot.unit.as_str() == held;
-        barred(node(), &facts, &approved, holds, false).len()
+        unassignable_units(node(), &facts, &approved, holds, false).len()
     };
     assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_0")], ONE), 1);
     assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_0")], ""), 0, "nobody has either");
     assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_1")], ONE), 0);
     assert_eq!(barred_with([None, None], ONE), 0);
-    assert_eq!(barred(node(), &facts, &BTreeMap::new(), |_| false, false).len(), 2, "nobody approved them");
-    assert_eq!(barred(node(), &facts, &BTreeMap::new(), |_| false, true), []);
+    assert_eq!(unassignable_units(node(), &facts, &BTreeMap::new(), |_| false, false).len(), 2, "nobody approved them");
+    assert_eq!(unassignable_units(node(), &facts, &BTreeMap::new(), |_| false, true), []);
 }
 
 #[test]

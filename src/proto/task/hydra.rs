@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Options that a proxy may be given, beside where the head is and which proxy it is. Those of MPICH 3.3 to 4.2 when it launches by hand.
+/// Accepted proxy options besides control port and proxy ID: those of MPICH 3.3 to 4.2 with the manual launcher.
 const OPTIONS: [&str; 10] = [
     "rmk",
     "launcher",
@@ -17,39 +17,36 @@ const OPTIONS: [&str; 10] = [
     "gpus-per-proc",
     "gpu-subdevs-per-proc",
 ];
-/// Longest value, in bytes.
+/// Maximum length of a value in bytes.
 const MAX_VALUE: usize = 64;
 
 /// The port of the head, and the options that are the same for all proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "HydraLaunchData", into = "HydraLaunchData")]
 pub struct HydraLaunch {
     port: u16,
     options: BTreeMap<String, String>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct HydraLaunchData {
     port: u16,
     options: BTreeMap<String, String>,
 }
 
-/// Not how a proxy is started.
+/// The launch options are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HydraLaunchError {
-    /// A proxy is told something that this program does not know.
     #[error("Hydra wants its proxies to have --{0}, which this agent does not know; use the MPICH of the bundle `mpi`")]
     Option(String),
-    /// The value of an option is no plain word.
-    #[error("Hydra gives its proxies an odd value of --{0}; use the MPICH of the bundle `mpi`")]
+    #[error("Hydra gives its proxies an invalid value of --{0}; use the MPICH of the bundle `mpi`")]
     Value(String),
-    /// Nobody listens at port 0.
     #[error("Hydra names no port")]
     Port,
 }
 
 impl HydraLaunch {
-    /// Only options that are known, with plain values.
+    /// Validates port and options.
     pub fn new(port: u16, options: BTreeMap<String, String>) -> Result<Self, HydraLaunchError> {
         for (name, value) in &options {
             if !OPTIONS.contains(&name.as_str()) {
@@ -66,27 +63,27 @@ impl HydraLaunch {
         Ok(HydraLaunch { port, options })
     }
 
-    /// Where the head waits for its proxies.
+    /// Returns the control port of the head.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The options, as a command line has them.
+    /// Returns the options as arguments.
     pub fn args(&self) -> impl Iterator<Item = String> + '_ {
         self.options.iter().flat_map(|(name, value)| [format!("--{name}"), value.clone()])
     }
 }
 
-impl TryFrom<Written> for HydraLaunch {
+impl TryFrom<HydraLaunchData> for HydraLaunch {
     type Error = HydraLaunchError;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
-        HydraLaunch::new(written.port, written.options)
+    fn try_from(data: HydraLaunchData) -> Result<Self, Self::Error> {
+        HydraLaunch::new(data.port, data.options)
     }
 }
 
-impl From<HydraLaunch> for Written {
+impl From<HydraLaunch> for HydraLaunchData {
     fn from(HydraLaunch { port, options }: HydraLaunch) -> Self {
-        Written { port, options }
+        HydraLaunchData { port, options }
     }
 }

@@ -3,41 +3,38 @@
 use super::{Firmware, MachineType, RestartPolicy, VmSpec, VolumeSource};
 use std::{collections::BTreeSet, fmt::Display, net::Ipv4Addr, ops::RangeInclusive};
 
-/// Virtual processors. More than 288 take another chipset than QEMU 7.2 has.
+/// More than 288 CPUs need a chipset that QEMU 7.2 does not have.
 const VCPUS: RangeInclusive<u32> = 1..=288;
-/// Most virtual processors of the old chipset.
+/// Maximum number of CPUs of machine type `pc`.
 const MAX_VCPUS_PC: u32 = 255;
 const MEMORY_MIB: RangeInclusive<u64> = 16..=64 * 1024 * 1024;
-/// Most disks, and how many of them may be CDs: a chipset of IDE has four places, and the seed takes one.
+/// IDE has four ports, and the cloud-init disk uses one: three CDs.
 const MAX_VOLUMES: usize = 8;
 const MAX_CDS: usize = 3;
-/// Most network cards.
 const MAX_NICS: usize = 4;
-/// Most units.
 const MAX_UNITS: usize = 32;
-/// Longest text of cloud-init, in bytes. Three of them fit into one message.
+/// Longest text of cloud-init in bytes. Three of them fit into one message.
 const MAX_SEED_TEXT: usize = 64 * 1024;
 /// Size of a disk, in MiB.
 const VOLUME_MIB: RangeInclusive<u64> = 1..=1024 * 1024 * 1024;
-/// Highest NUMA node.
 const MAX_NUMA_NODE: u32 = 1023;
-/// Seconds before a new start.
+/// Seconds before a restart.
 const DELAY_S: RangeInclusive<u32> = 1..=3600;
-/// New starts in a row.
+/// Restarts in a row.
 const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
-/// Seconds after which a row is over.
+/// Seconds of running after which the restart count is reset.
 const STABLE_S: RangeInclusive<u32> = 10..=7 * 24 * 3600;
 
-/// Something of a specification that cannot be.
+/// A fault of a VM specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecFault {
-    /// Where, as a vm.toml writes it: `memory`, `volume[1].size`.
+    /// Key in vm.toml: `memory`, `volume[1].size`.
     pub key: String,
     pub message: String,
     pub hint: String,
 }
 
-/// Longest text of cloud-init, in bytes.
+/// Returns the maximum length of a cloud-init text in bytes.
 pub const fn max_seed_text() -> usize {
     MAX_SEED_TEXT
 }
@@ -65,7 +62,7 @@ impl Found {
 }
 
 impl VmSpec {
-    /// Everything that is wrong with it, whatever node it runs on; empty for a sound one.
+    /// Returns all faults that do not depend on the node.
     pub fn faults(&self) -> Vec<SpecFault> {
         let mut found = Found::default();
         self.machine_faults(&mut found);
@@ -132,7 +129,7 @@ impl VmSpec {
     }
 
     fn nic_faults(&self, found: &mut Found) {
-        found.count("nic", "network cards", self.nics.len(), MAX_NICS);
+        found.count("nic", "NICs", self.nics.len(), MAX_NICS);
         twice(found, "nic", self.nics.iter().map(|nic| nic.mac), |index| format!("nic[{index}].mac"));
         let mut addresses = BTreeSet::new();
         for (index, nic) in self.nics.iter().enumerate() {
@@ -149,7 +146,7 @@ impl VmSpec {
                 let hint = "write one that begins with 52:54:00, or leave it out";
                 found.add(format!("nic[{index}].mac"), format!("`{}` is not a unicast MAC address", nic.mac), hint);
             }
-            if let Some(address) = nic.address.filter(|address| !is_of_a_machine(*address)) {
+            if let Some(address) = nic.address.filter(|address| !is_host_address(*address)) {
                 let message = format!("`{address}` is not a host address");
                 found.add(format!("nic[{index}].address"), message, "write one such as 10.0.2.15");
             }
@@ -164,7 +161,7 @@ impl VmSpec {
             ("network_config", seed.network_config.as_ref()),
         ];
         for (name, text) in texts {
-            // Only its length is looked at.
+            // The content is secret: only its length is checked.
             let length = text.map_or(0, |text| text.expose().len());
             if length > MAX_SEED_TEXT {
                 let hint = format!("at most {MAX_SEED_TEXT}; let it fetch the rest");
@@ -174,8 +171,8 @@ impl VmSpec {
     }
 }
 
-/// True if a machine could have it, wherever it is.
-pub fn is_of_a_machine(address: Ipv4Addr) -> bool {
+/// Returns true for an address that a host can have.
+pub fn is_host_address(address: Ipv4Addr) -> bool {
     !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || address.is_broadcast())
 }
 

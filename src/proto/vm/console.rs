@@ -4,39 +4,36 @@
 use meshd_types::SystemUuid;
 use serde::{Deserialize, Serialize};
 
-/// Largest binary frame, in bytes.
+/// Maximum size of a binary frame in bytes.
 pub const MAX_PIECE: usize = 16 * 1024;
 
-/// Names one sitting at a console, for as long as this central node runs.
+/// Identifies a console session; unique until the central node restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ConsoleId(pub u64);
 
-/// Open a console, at [`crate::CONSOLE_PATH`] with the ID behind it.
+/// Requests that the node opens a console connection at [`crate::CONSOLE_PATH`]/ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsoleOrder {
     pub console: ConsoleId,
     pub uuid: SystemUuid,
-    /// Most bytes of what is kept that are told first, the newest.
+    /// Maximum bytes of recorded output to send first; the newest are sent.
     pub history: u64,
-    /// Go on with what comes; else the node hangs up after what is kept.
+    /// Continue with live output; otherwise the node closes the connection after the recorded output.
     pub follow: bool,
 }
 
-/// What is said beside the bytes.
+/// A control message of a console connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum ConsoleNote {
-    /// Who listens was too slow: some of what the guest wrote is not kept any more.
+    /// The reader was too slow: this many bytes of output are lost.
     Lost {
-        /// So many bytes.
         bytes: u64,
     },
-    /// The guest does not read: what is typed waits for it.
+    /// The guest does not read; input is queued.
     Unheard,
-    /// It is over, for this reason.
     Ended {
-        /// In words.
         reason: String,
     },
 }

@@ -5,19 +5,18 @@ use meshd_types::{Digest, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// What becomes of the content of a disk when a machine leaves it.
+/// The action on the content of a disk when its VM is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnRelease {
-    /// It stays.
     Keep,
-    /// All of it reads as zero afterwards.
+    /// Overwrites or discards the whole disk; it reads as zero afterwards.
     Wipe,
 }
 
 impl VolumeSource {
-    /// True if its content goes when the machine leaves it. Where nothing is said, that of a slot goes, for whoever comes next is not
-    /// known; a disk that was named stays as it is.
+    /// Returns true if the content is wiped at release. By default disks of slots are wiped, because another VM gets them next; named
+    /// disks are not.
     pub fn is_wiped(&self) -> bool {
         match self {
             VolumeSource::Raw { on_release: Some(on_release), .. } => *on_release == OnRelease::Wipe,
@@ -26,7 +25,7 @@ impl VolumeSource {
         }
     }
 
-    /// The file of the central node that it stands on, or that is written onto it.
+    /// Returns the digest of the required file of the central node.
     pub fn digest(&self) -> Option<Digest> {
         match self {
             VolumeSource::Qcow2 { digest, .. } | VolumeSource::Iso { digest } => Some(*digest),
@@ -34,7 +33,7 @@ impl VolumeSource {
         }
     }
 
-    /// The disk of the node that it is, if it is one.
+    /// Returns the disk of the node, for a raw volume.
     pub fn disk(&self) -> Option<&RawDisk> {
         match self {
             VolumeSource::Raw { disk, .. } => Some(disk),
@@ -43,17 +42,17 @@ impl VolumeSource {
     }
 }
 
-/// Which whole disk of the node a machine gets. As text: an identity, `slot`, or `slot:` and the identity that it came to.
+/// The disk of the node for a raw volume. As text: an identity, `slot`, or `slot:IDENTITY` after placement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RawDisk {
-    /// The one of this WWID or serial number.
+    /// The disk with this WWID or serial number.
     Named(DiskIdentity),
-    /// That of a slot which the machine has: the first such volume has that of its first unit. Known as long as it has a node.
+    /// The disk of a slot: the n-th such volume gets that of the n-th unit. Known only while the VM is placed.
     Slot(Option<DiskIdentity>),
 }
 
 impl RawDisk {
-    /// The disk, where it is known.
+    /// Returns the identity, if known.
     pub fn identity(&self) -> Option<&DiskIdentity> {
         match self {
             RawDisk::Named(disk) => Some(disk),
@@ -88,5 +87,5 @@ impl fmt::Display for RawDisk {
 
 serde_as_text!(RawDisk);
 
-/// The word for the disk of a slot.
+/// Keyword for the disk of a slot.
 pub(super) const SLOT: &str = "slot";

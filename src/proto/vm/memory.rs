@@ -2,23 +2,22 @@
 
 use super::VmSpec;
 
-/// Memory that a node keeps for itself, in bytes: its kernel and its agent.
+/// Memory that a node reserves for kernel and agent, in bytes.
 pub const NODE_RESERVE: u64 = 256 << 20;
-/// How much more a layer in memory may come to hold, as it is counted ahead, in bytes.
+/// Expected growth of an overlay file in memory, in bytes.
 pub const LAYER_MARGIN: u64 = 1 << 30;
-/// What QEMU takes beside the guest's memory, in bytes: the program, its threads, its devices.
+/// Overhead of QEMU beyond guest memory, in bytes: program, threads, devices.
 const QEMU: u64 = 64 << 20;
-/// And one part in so many of the guest's memory: page tables of KVM and of the IOMMU have 8 bytes for each 4 KiB, each.
+/// Page tables of KVM and IOMMU take 8 bytes each for each 4 KiB of guest memory: one part in 256.
 const TABLES: u64 = 256;
 
 impl VmSpec {
-    /// Returns whether it shares the node's processors with other machines. One that is bound to a NUMA node, has units or huge pages has
-    /// its processors for itself.
+    /// Returns true if the VM shares CPUs with other VMs. A VM with a NUMA node, units or huge pages has dedicated CPUs.
     pub fn shares_processors(&self) -> bool {
         self.numa_node.is_none() && self.units.is_empty() && !self.hugepages
     }
 
-    /// Bytes of the node's ordinary memory that it may come to take, without its volumes. Huge pages are not ordinary memory.
+    /// Returns the maximum memory of the VM on its node in bytes, without volumes and huge pages.
     pub fn node_memory(&self) -> u64 {
         let memory = self.memory.bytes();
         let own = QEMU.saturating_add(memory / TABLES);
@@ -26,9 +25,9 @@ impl VmSpec {
     }
 }
 
-/// Bytes by which a layer that holds `held` and whose disk has `size` is expected to grow. Where it lies in memory, that much is kept for it.
-pub fn layer_growth(size: u64, held: u64) -> u64 {
-    size.saturating_sub(held).min(LAYER_MARGIN)
+/// Returns the expected growth in bytes of an overlay file of `used` bytes for a disk of `size` bytes. In memory, this much is reserved.
+pub fn layer_growth(size: u64, used: u64) -> u64 {
+    size.saturating_sub(used).min(LAYER_MARGIN)
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! Virtual machines: specification, desired state and reported state.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `check` | limits and consistency rules of a VM specification, checked by the central node and by the agent |
-//! | `console` | A VM console between node and operator |
+//! | `console` | VM console between node and operator |
 //! | `disk` | whole disks of a node that a VM uses: selection and wiping |
 //! | `memory` | memory that VMs take from their node |
 //! | `order` | VM messages of the link: the desired state of one VM, and the whole state of all |
 //! | `qcow2` | parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used |
 //! | `size` | sizes of memory and disks: `512M`, `64G` |
 //! | `spec` | the specification of a VM |
-//! | `state` | the states of a VM |
+//! | `state` | state and failure of a VM, as its node reports them |
 
 mod check;
 mod console;
@@ -22,7 +22,7 @@ mod size;
 mod spec;
 mod state;
 
-pub use check::{SpecFault, is_of_a_machine, max_seed_text};
+pub use check::{SpecFault, is_host_address, max_seed_text};
 pub use console::{ConsoleId, ConsoleNote, ConsoleOrder, MAX_PIECE};
 pub use disk::{OnRelease, RawDisk};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
@@ -33,8 +33,8 @@ pub use spec::{
     RestartWhen, VmSpec, VmTextError, Volume, VolumeName, VolumeSource,
 };
 pub use state::{
-    DiskUse, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmFailureKind, VmFetching, VmRefusal, VmRefusalReason,
-    VmReport, VmState,
+    DiskUse, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmRefusal,
+    VmRefusalReason, VmReport,
 };
 
 #[cfg(test)]

@@ -6,85 +6,79 @@ use meshd_types::{PciAddress, SystemUuid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most virtual machines of one node.
+/// Maximum number of VMs of one node.
 pub const MAX_VMS: usize = 256;
 
-/// What the central node wants of one virtual machine.
+/// The desired state of one VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmOrder {
     pub uuid: SystemUuid,
     pub want: VmWant,
 }
 
-/// A disk of a node that belongs to a slot: who has its unit may have it, and nobody else.
+/// A disk that belongs to a slot. Only the VM that has the unit of the slot may use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotDisk {
     /// One function of the slot's unit.
     pub unit: PciAddress,
-    /// Its WWID or serial number.
     pub disk: DiskIdentity,
 }
 
-/// How a virtual machine shall be.
+/// The desired state of a VM on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "want", rename_all = "snake_case")]
 pub enum VmWant {
-    /// It shall run. One that runs, or waits for its restart, is left alone; one that is off or failed is started if `start` is another
-    /// number than that of the order by which it was started last.
+    /// Run. A VM that is off or failed starts if `start` differs from the number of the last executed start order. A VM that runs or
+    /// waits for a restart is not touched.
     Run {
         spec: Box<VmSpec>,
-        /// Counts the operator's starts and restarts of it; a machine that runs by an older number is stopped and started again.
+        /// Number of start and restart orders. A VM that runs under an older number restarts.
         start: u32,
-        /// Seconds that a restart leaves the guest to end by itself.
+        /// Grace period of a restart in seconds.
         grace_s: u32,
         /// Disks of the node that belong to slots.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         slots: Vec<SlotDisk>,
-        /// What the node told of its disks, which a boot makes it forget.
+        /// Disk uses that the node reported; the node loses them at a boot.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         disks: BTreeMap<VolumeName, DiskUse>,
     },
-    /// It shall be off; what it wrote stays.
+    /// Off, with its data kept.
     Stop {
-        /// Seconds that the guest has to end by itself.
+        /// Grace period in seconds.
         grace_s: u32,
     },
-    /// It shall be gone with everything it has on the node; answered by [`VmUpdate::Released`], also where it is not there.
+    /// Remove the VM and its data from the node. The answer is [`VmUpdate::Released`], also if the node does not have the VM.
     Release {
-        /// Disks of the node that it had. They hold before what the node itself knows of it, which a boot makes it forget.
+        /// Disks that the VM had. They take precedence over records of the node, which a boot deletes.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         disks: Vec<LeftDisk>,
     },
 }
 
-/// A disk that a machine leaves. It is idle before it is anybody else's.
+/// A disk that a VM releases. The node assigns it again only when nothing uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftDisk {
-    /// Its WWID or serial number.
     pub disk: DiskIdentity,
-    /// What the machine left on it goes first.
+    /// Wipe the disk before another VM gets it.
     #[serde(default)]
     pub wipe: bool,
-    /// It is known that the machine had it. What a machine never had is not wiped.
+    /// The VM has used the disk. An unused disk is not wiped.
     #[serde(default)]
     pub used: bool,
 }
 
-/// What a node tells of its virtual machines.
+/// A report of a node on its VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "news", rename_all = "snake_case")]
 pub enum VmUpdate {
-    /// All of them, at most [`MAX_VMS`]: after each welcome, and whenever one has changed.
+    /// All VMs, at most [`MAX_VMS`]: after each welcome and after each change.
     All {
         /// By UUID.
         vms: Vec<VmReport>,
     },
-    /// Nothing of it is on this node any more.
+    /// The node has no data of the VM any more.
     Released { uuid: SystemUuid },
-    /// Something of it stays; the order is to be given again.
-    ReleaseBlocked {
-        uuid: SystemUuid,
-        /// What, and why.
-        reason: String,
-    },
+    /// The release failed; the central node must repeat the order.
+    ReleaseBlocked { uuid: SystemUuid, reason: String },
 }

@@ -1,20 +1,17 @@
 //! Parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used.
 
-/// What is looked at, in bytes.
+/// Size of the parsed header in bytes.
 pub const HEADER: u64 = 104;
 
 /// The first bytes of an image.
 pub const MAGIC: [u8; 4] = *b"QFI\xfb";
-/// Incompatible feature: the content lies in another file.
+/// Incompatible feature bit: the data is in another file.
 const EXTERNAL_DATA: u64 = 1 << 2;
 
 const SHORT: &str = "it is too short for a qcow2 image";
 
-/// What an image says of itself that could not be used as it is. An image that names another file, as its backing file or for its
-/// data, would give the guest any file of the node.
-///
-/// # Errors
-/// Why it cannot be used.
+/// Returns the virtual size of a self-contained image. An image with a backing file or an external data file is refused: it could give
+/// the guest any file of the node.
 pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
     let size = size(header)?;
     if long(header, 8)? != 0 {
@@ -26,10 +23,7 @@ pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
     Ok(size)
 }
 
-/// The size that a guest sees, also of a layer above another image.
-///
-/// # Errors
-/// Why it is none.
+/// Returns the virtual size, also of an image with a backing file.
 pub fn size(header: &[u8]) -> Result<u64, &'static str> {
     if header.get(..4) != Some(MAGIC.as_slice()) {
         return Err("it is no qcow2 image");

@@ -3,35 +3,34 @@
 use meshd_types::serde_as_text;
 use std::{fmt, str::FromStr};
 
-/// Letters and what they stand for, the largest first.
+/// Unit letters and their factors, the largest first.
 const UNITS: [(char, u64); 4] = [('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
-/// An amount in bytes, a whole number of KiB.
+/// A size in bytes, a whole number of KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(u64);
 
-/// The text is no amount.
+/// The text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a size; write a whole number and K, M, G or T: 512M, 64G")]
 pub struct ParseByteSizeError(String);
 
 impl ByteSize {
-    /// So many MiB; at most what 64 bits of bytes hold.
+    /// Converts from MiB; saturates.
     pub const fn from_mib(mib: u64) -> Self {
         ByteSize(mib.saturating_mul(1 << 20))
     }
 
-    /// So many bytes, rounded down to whole KiB.
+    /// Converts from bytes, rounded down to whole KiB.
     pub const fn from_bytes(bytes: u64) -> Self {
         ByteSize(bytes - bytes % 1024)
     }
 
-    /// In bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// In MiB, rounded down.
+    /// Returns the size in MiB, rounded down.
     pub const fn mib(self) -> u64 {
         self.0 >> 20
     }
@@ -54,7 +53,7 @@ impl FromStr for ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// With the largest unit that divides it.
+    /// Uses the largest unit that divides the size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (letter, factor) = UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor)).unwrap_or(&UNITS[3]);
         write!(f, "{}{letter}", self.0 / factor)

@@ -5,17 +5,16 @@ use meshd_types::{Digest, MacAddr, PciAddress, Secret, SystemUuid, VmName, serde
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, str::FromStr};
 
-/// The bridge of a node whose network is its own: the node gives the addresses there, and other nodes have the same ones.
+/// The bridge of the private network of each node. The node assigns its addresses; they repeat on other nodes.
 pub const PRIVATE_BRIDGE: &str = "mesh-nat0";
 
-/// Everything that a node needs to know to run a virtual machine.
+/// The specification of a VM for a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmSpec {
-    /// What people call it; one of its kind on a site.
+    /// Unique on the site.
     pub name: VmName,
-    /// What everything else calls it, and its own SMBIOS system UUID.
+    /// Also the SMBIOS system UUID of the guest.
     pub uuid: SystemUuid,
-    /// Virtual processors.
     pub vcpus: u32,
     pub memory: ByteSize,
     #[serde(default)]
@@ -24,50 +23,48 @@ pub struct VmSpec {
     pub cpu: CpuModel,
     #[serde(default)]
     pub firmware: Firmware,
-    /// UEFI that starts signed loaders only.
+    /// UEFI Secure Boot.
     #[serde(default)]
     pub secure_boot: bool,
-    /// A TPM 2.0, emulated.
+    /// Emulated TPM 2.0.
     #[serde(default)]
     pub vtpm: bool,
     /// Memory from the node's huge pages.
     #[serde(default)]
     pub hugepages: bool,
-    /// Processors and memory of this NUMA node only.
+    /// Restricts CPUs and memory to this NUMA node.
     #[serde(default)]
     pub numa_node: Option<u32>,
-    /// Disks, in the order in which they are tried at boot.
+    /// Disks in boot order.
     #[serde(default)]
     pub volumes: Vec<Volume>,
     /// A NoCloud disk for cloud-init.
     #[serde(default)]
     pub cloud_init: Option<CloudInit>,
-    /// Network cards.
     #[serde(default)]
     pub nics: Vec<Nic>,
-    /// One function of each unit that it gets; the units go whole.
+    /// One PCI function of each assigned unit. Units are assigned as a whole.
     #[serde(default)]
     pub units: Vec<PciAddress>,
-    /// What happens when it ends by itself.
     #[serde(default)]
     pub restart: RestartPolicy,
-    /// May run emulated, ten to thirty times slower, where the node has no KVM.
+    /// Permits emulation without KVM, which is 10 to 30 times slower.
     #[serde(default)]
     pub allow_tcg: bool,
 }
 
 impl VmSpec {
-    /// Whole disks of the node, as far as they are known.
+    /// Returns the known disks of the node that the VM uses.
     pub fn disks(&self) -> impl Iterator<Item = &DiskIdentity> {
         self.volumes.iter().filter_map(|volume| volume.source.disk()?.identity())
     }
 
-    /// The volumes that are files of the central node, with their digests; twice where two volumes stand on one file.
+    /// Returns the volumes that need a file of the central node, with its digest. Digests may repeat.
     pub fn files(&self) -> impl Iterator<Item = (&VolumeName, Digest)> {
         self.volumes.iter().filter_map(|volume| Some((&volume.name, volume.source.digest()?)))
     }
 
-    /// What is said of one of which nothing but this is known; it is there to be released.
+    /// Makes a specification for a VM of which only name and UUID are known, so that its node can release it.
     pub fn unknown(name: VmName, uuid: SystemUuid) -> Self {
         VmSpec {
             name,
@@ -94,77 +91,71 @@ impl VmSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MachineType {
-    /// PCI Express; needed by units and Secure Boot.
+    /// PCI Express; required for units and Secure Boot.
     #[default]
     Q35,
     /// PCI, for old systems.
     Pc,
 }
 
-/// What starts a virtual machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Firmware {
     #[default]
     Bios,
-    /// OVMF; its variables are kept until the machine is released.
+    /// OVMF. Its variables are kept until the VM is released.
     Uefi,
 }
 
-/// A disk.
+/// A disk of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Its serial number, as the guest sees it.
+    /// Serial number of the disk in the guest.
     pub name: VolumeName,
-    /// Where it comes from.
     #[serde(flatten)]
     pub source: VolumeSource,
 }
 
-/// Where a disk comes from.
+/// Content and backing of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum VolumeSource {
-    /// An image that stays as it is; what the guest writes is kept beside it until the machine is released.
+    /// A read-only base image. Guest writes go to an overlay file that is deleted when the VM is released.
     Qcow2 {
-        /// Of the whole file.
         digest: Digest,
-        /// Size that the guest sees, where it is more than the image's own.
+        /// Virtual size, if larger than that of the image.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<ByteSize>,
     },
     /// A whole disk of the node.
     Raw {
         disk: RawDisk,
-        /// The file, raw or qcow2, whose content is written onto it before the first start.
+        /// Raw or qcow2 file that is written onto the disk before the first start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         digest: Option<Digest>,
-        /// It is written also onto a disk that holds something.
+        /// Permits writing the image onto a disk with content.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         overwrite: bool,
-        /// Without an image: the machine gets the disk also if it holds something, which is the machine's own from then on.
+        /// Without an image: permits a disk with content, which the VM then owns.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         adopt: bool,
-        /// What becomes of its content when the machine leaves it; see [`VolumeSource::is_wiped`] for what holds where nothing is said.
+        /// Keep or wipe the content at release; [`VolumeSource::is_wiped`] defines the default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         on_release: Option<OnRelease>,
     },
-    /// A CD, read only.
-    Iso {
-        /// Of the whole file.
-        digest: Digest,
-    },
+    /// A read-only CD.
+    Iso { digest: Digest },
 }
 
-/// Words that stand for a disk, and are none's identity.
+/// Keywords that cannot be disk identities.
 const DISK_WORDS: [&str; 2] = [SLOT, "nearest"];
 
-/// What cloud-init reads. It often holds keys, so it is never printed.
+/// Data for cloud-init. It often contains keys and is therefore never printed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloudInit {
     /// File `user-data`.
     pub user_data: Secret<String>,
-    /// File `meta-data`; made of name and UUID where it is absent.
+    /// File `meta-data`; generated from name and UUID if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta_data: Option<Secret<String>>,
     /// File `network-config`.
@@ -172,51 +163,49 @@ pub struct CloudInit {
     pub network_config: Option<Secret<String>>,
 }
 
-/// A network card.
+/// A NIC of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// Reserved for it.
     pub mac: MacAddr,
-    /// Reserved for it. In the private network it is what the node gives; on a bridge of the site what the DHCP there gives: meshd, where it
-    /// leases, else another server that has to know of it. The guest may show no other.
+    /// Reserved address, the only one that the guest may use. The node assigns it in the private network. On a bridge of the site the
+    /// DHCP server assigns it: meshd, or another server that must have the same reservation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
-    /// The bridge of the node that it hangs on. An earlier release ran cards without one; none is run any more.
+    /// Bridge of the node. `None` occurs only in records of an earlier release; such a VM does not start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<InterfaceName>,
-    /// Both addresses are those of a slot, which the central node fills in: the n-th such card has those of the n-th unit's.
+    /// The central node sets both addresses from a slot: the n-th such NIC gets those of the slot of the n-th unit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slot: bool,
-    /// It reaches, and is reached by, guests whose cards on the same bridge of the same node say so too.
+    /// Permits traffic with other guests on the same bridge and node whose NICs permit it too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub peers: bool,
 }
 
-/// What happens when a virtual machine ends and nobody asked for it.
+/// Restarts after an unexpected end of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestartPolicy {
-    /// After which ends it is started again.
     pub when: RestartWhen,
-    /// Seconds before the first new start; doubled before each further one.
+    /// Seconds before the first restart, doubled for each further one.
     pub delay_s: u32,
-    /// Most seconds before a new start.
+    /// Maximum seconds before a restart.
     pub max_delay_s: u32,
-    /// How often it is started again in a row.
+    /// Maximum number of restarts in a row.
     pub attempts: u32,
-    /// After so many seconds of running a row is over.
+    /// Seconds of running after which the restart count is reset.
     pub stable_after_s: u32,
 }
 
-/// After which ends a virtual machine is started again.
+/// The ends after which a VM restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartWhen {
     #[default]
     Never,
-    /// A crash; not when the guest switched itself off.
+    /// After a crash, not after a shutdown of the guest.
     OnFailure,
-    /// Every one but a stop that was ordered.
+    /// After every end except an ordered stop.
     Always,
 }
 
@@ -226,7 +215,7 @@ impl Default for RestartPolicy {
     }
 }
 
-/// Why a text of a specification cannot be taken.
+/// The text is not a valid value of a VM specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no {what}; {hint}")]
 pub struct VmTextError {
@@ -242,7 +231,6 @@ macro_rules! text {
         pub struct $type(String);
 
         impl $type {
-            /// As it was written.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -270,36 +258,35 @@ macro_rules! text {
     };
 }
 
-/// Letters, digits and marks, within a length; no comma or space, so that it stands in QEMU's options as it is.
+/// Accepts letters, digits and `marks`. Commas and spaces would need escaping in QEMU options.
 fn plain(text: &str, longest: usize, marks: &[u8]) -> bool {
     let fits = (1..=longest).contains(&text.len());
     fits && text.bytes().all(|c| c.is_ascii_alphanumeric() || marks.contains(&c)) && !text.starts_with(['-', '.'])
 }
 
 text!(
-    /// The serial number of a disk: virtio has room for 20 bytes.
+    /// Serial number of a disk: virtio limits it to 20 bytes.
     VolumeName,
     "volume name",
     "use 1 to 20 of A-Z, a-z, 0-9, `-` and `_`",
     |text| plain(text, 20, b"-_")
 );
 text!(
-    /// A processor as QEMU names it, with flags switched on and off: `host`, `max`, `EPYC-Milan`, `Skylake-Server-v4`.
+    /// CPU model of QEMU: `host`, `max`, `EPYC-Milan`, `Skylake-Server-v4`.
     CpuModel,
     "processor model",
     "write `host`, `max` or a name that `qemu-system-x86_64 -cpu help` shows",
     |text| plain(text, 64, b"-_.")
 );
 text!(
-    /// A network interface of Linux (15 bytes).
+    /// Name of a Linux network interface (IFNAMSIZ: 15 bytes).
     InterfaceName,
     "interface name",
     "use 1 to 15 of a-z, A-Z, 0-9, `-`, `_` and `.`",
     |text| plain(text, 15, b"-_.")
 );
 text!(
-    /// What a disk calls itself: WWID or serial number, as `node show` lists them. A kernel name such as `sda` is none: the next
-    /// boot may give it to another disk.
+    /// WWID or serial number of a disk. Kernel names such as `sda` are not accepted: the next boot may assign them to another disk.
     DiskIdentity,
     "identity of a disk",
     "write the wwid or the serial number that `meshd node show` lists; kernel names such as sda change hands",
@@ -310,7 +297,7 @@ text!(
     }
 );
 
-/// `sda`, `vdb3`, `nvme0n1`, `dm-0`: what the kernel gives out in the order in which disks come up.
+/// Returns true for kernel names, which depend on the order of discovery: `sda`, `vdb3`, `nvme0n1`, `dm-0`.
 fn is_kernel_name(text: &str) -> bool {
     let rest = |prefix: &str| text.strip_prefix(prefix);
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
@@ -329,7 +316,7 @@ fn is_kernel_name(text: &str) -> bool {
 }
 
 impl Default for CpuModel {
-    /// The node's own, without loss.
+    /// The CPU model of the node.
     fn default() -> Self {
         CpuModel("host".to_owned())
     }

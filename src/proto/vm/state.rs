@@ -1,4 +1,4 @@
-//! The states of a VM.
+//! State and failure of a VM, as its node reports them.
 
 use super::VolumeName;
 use meshd_types::{MacAddr, SystemUuid, VmName};
@@ -10,57 +10,60 @@ pub const MAX_FAILURE_TEXT: usize = 1024;
 /// Most lines of QEMU's log that go with a failure.
 pub const MAX_FAILURE_LINES: usize = 20;
 
-/// Where a virtual machine stands.
+/// The state of the QEMU process of a VM, as the agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub enum VmState {
+pub enum ReportedVmState {
     /// QEMU is being started; the guest does not run yet.
     Starting,
     /// The guest runs.
     Running,
-    /// QEMU holds the guest: the store is full, a disk fails, or the processor gave up on it. Nothing of it is lost yet.
+    /// QEMU paused the guest: the store is full, a disk fails, or a CPU error occurred. No guest data is lost yet.
     Paused,
-    /// It was asked to end.
+    /// A stop was ordered and the guest has not ended yet.
     Stopping,
-    /// It ended by itself, and is started again after a delay.
+    /// The guest ended without an order and restarts after a delay.
     Waiting,
-    /// It is off, as asked, or because the guest switched itself off.
+    /// Off, by order or because the guest shut down.
     Stopped,
-    /// It is off, and nobody wanted that.
+    /// Off unexpectedly.
     Failed,
 }
 
-impl VmState {
+impl ReportedVmState {
     /// All states.
-    pub const ALL: [VmState; 7] = [
-        VmState::Starting,
-        VmState::Running,
-        VmState::Paused,
-        VmState::Stopping,
-        VmState::Waiting,
-        VmState::Stopped,
-        VmState::Failed,
+    pub const ALL: [ReportedVmState; 7] = [
+        ReportedVmState::Starting,
+        ReportedVmState::Running,
+        ReportedVmState::Paused,
+        ReportedVmState::Stopping,
+        ReportedVmState::Waiting,
+        ReportedVmState::Stopped,
+        ReportedVmState::Failed,
     ];
 
-    /// The word of the wire, which is also shown.
+    /// Returns the serialised name.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    /// True while there is, or may be, a process of it.
+    /// Returns true while a QEMU process exists or may exist.
     pub fn is_live(self) -> bool {
-        matches!(self, VmState::Starting | VmState::Running | VmState::Paused | VmState::Stopping)
+        matches!(
+            self,
+            ReportedVmState::Starting | ReportedVmState::Running | ReportedVmState::Paused | ReportedVmState::Stopping
+        )
     }
 }
 
-/// What ended a virtual machine that nobody asked to end.
+/// The cause of an unexpected end of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmFailureKind {
-    /// The node cannot run it as it is now.
+    /// The node cannot run the VM; see [`VmRefusalReason`].
     Refused,
-    /// Its files could not be made, or QEMU could not be run.
+    /// Files of the VM could not be created, or QEMU could not be executed.
     Prepare,
     /// QEMU ended before the guest ran.
     NotStarted,
@@ -68,177 +71,175 @@ pub enum VmFailureKind {
     StartTimeout,
     /// QEMU ended while the guest ran.
     Crashed,
-    /// The guest's kernel gave up.
+    /// The guest kernel panicked.
     GuestPanic,
-    /// It ended while no agent watched.
+    /// QEMU ended while no agent supervised it.
     EndedUnseen,
-    /// QEMU holds the guest.
+    /// QEMU paused the guest.
     Paused,
-    /// QEMU does not end, not even when killed.
+    /// QEMU survives SIGKILL.
     Immortal,
 }
 
-/// Why a virtual machine has failed.
+/// An unexpected end of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFailure {
     pub kind: VmFailureKind,
-    /// In words, at most [`MAX_FAILURE_TEXT`] bytes.
+    /// At most [`MAX_FAILURE_TEXT`] bytes.
     pub detail: String,
-    /// The last of QEMU's own words, at most [`MAX_FAILURE_LINES`].
+    /// Last lines of the QEMU log, at most [`MAX_FAILURE_LINES`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub log: Vec<String>,
 }
 
 impl VmFailure {
-    /// True if it was refused for what every other node would refuse it for, too.
+    /// Returns true for a refusal that every other node would repeat.
     pub fn is_everywhere(&self) -> bool {
         use VmRefusalReason::{SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit};
-        let says = |reason: VmRefusalReason| self.detail.contains(&format!("{}: ", reason.as_str()));
+        let is_cause = |reason: VmRefusalReason| self.detail.contains(&format!("{}: ", reason.as_str()));
         self.kind == VmFailureKind::Refused
-            && [SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit].into_iter().any(says)
+            && [SpecInvalid, VolumeDiffers, VolumeMissing, VolumeUnfit].into_iter().any(is_cause)
     }
 }
 
-/// What a node tells of one of its virtual machines.
+/// The report of a node on one of its VMs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmReport {
     pub uuid: SystemUuid,
-    /// What people call it.
     pub name: VmName,
-    pub state: VmState,
-    /// Why it failed, or why it was started again last.
+    pub state: ReportedVmState,
+    /// Cause of the failure or of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<VmFailure>,
-    /// How often it was started again in a row.
+    /// Automatic restarts in a row.
     #[serde(default)]
     pub restarts: u32,
-    /// The number of the order by which it was started last; `None` from an older agent.
+    /// Number of the last executed start order; `None` from an older agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u32>,
-    /// How far the fetch of its volumes is, while they are fetched.
+    /// Progress while volumes are downloaded or written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fetching: Option<VmFetching>,
-    /// What the node gave to its cards in the node's private network.
+    /// Addresses of its NICs in the private network of the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<MacAddr, Ipv4Addr>,
-    /// Disks of the node that are its own by now, by the volumes that they are.
+    /// Disks of the node that the VM owns, by volume.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
-    /// What each of those disks held when it became the machine's own; absent for one that was empty.
+    /// Signatures found on each of these disks before the VM got it; absent for an empty disk.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub contents: BTreeMap<VolumeName, Vec<String>>,
 }
 
 impl VmReport {
-    /// One of which no more than that is told.
-    pub fn new(uuid: SystemUuid, name: VmName, state: VmState) -> Self {
+    /// Makes a report without details.
+    pub fn new(uuid: SystemUuid, name: VmName, state: ReportedVmState) -> Self {
         let (failure, restarts, start, fetching) = (None, 0, None, None);
         let (addresses, disks, contents) = Default::default();
         VmReport { uuid, name, state, failure, restarts, start, fetching, addresses, disks, contents }
     }
 }
 
-/// How far a disk of the node is a machine's own.
+/// The extent to which a VM owns a disk of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskUse {
     /// The write of its image has begun.
     Begun,
-    /// Its image is on it, or the guest had it as it was. Nothing is written onto it any more but by the guest.
+    /// The image is written, or the guest used the disk without an image. From now on only the guest writes.
     Done,
 }
 
-/// How far the fetch of a machine's volumes is, or the write of them onto disks.
+/// Progress of downloading volumes of a VM or of writing them onto disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFetching {
-    /// Bytes that are on the node and checked.
+    /// Bytes that the node has verified.
     pub bytes: u64,
-    /// Bytes of all volumes whose size is known so far.
+    /// Total bytes of all volumes with a known size.
     pub of: u64,
-    /// Why the last piece did not come, while it is asked for again.
+    /// Why the last request failed, while it is retried.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
-    /// They are here, and are being written onto disks of the node.
+    /// The download is complete; the node writes to its disks.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub writing: bool,
 }
 
-/// What a node lacks for a virtual machine.
+/// The reason why a node cannot run a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum VmRefusalReason {
-    /// The specification cannot be run on any node.
+    /// The specification is invalid on every node.
     SpecInvalid,
-    /// There is no QEMU.
+    /// QEMU is not installed.
     QemuMissing,
     /// `/dev/kvm` does not open, and the specification does not allow emulation.
     KvmMissing,
-    /// QEMU does not know the processor's model.
+    /// QEMU does not know the CPU model.
     CpuUnknown,
-    /// More processors than the node has threads.
+    /// More CPUs than the node has threads.
     CpusExceeded,
-    /// More memory than the node has left.
+    /// More memory than the node has free.
     MemoryExceeded,
-    /// Fewer huge pages are free than it needs.
+    /// More huge pages than the node has free.
     HugepagesExceeded,
-    /// There is no such NUMA node.
+    /// The NUMA node does not exist.
     NumaMissing,
-    /// No unit has that function.
+    /// No unit has this PCI function.
     UnitMissing,
-    /// The unit cannot be given now.
+    /// The unit cannot be assigned now.
     UnitNotReady,
-    /// Another machine of this node has it, or shall have it.
+    /// Another VM of this node has, or is to get, the unit.
     UnitTaken,
-    /// A file that was named by its digest is not on the node.
+    /// A file with this digest is not on the node.
     VolumeMissing,
-    /// A file that is no image, or one that reaches for other files.
+    /// The file is not an image, or it refers to other files.
     VolumeUnfit,
-    /// What was fetched is not what its digest names.
+    /// The content does not have the requested digest.
     VolumeDiffers,
-    /// A file has no room on the node.
+    /// The store of the node has no space for a file.
     StoreFull,
-    /// No disk has that identity, or several have.
+    /// No disk has this identity, or several have it.
     DiskMissing,
-    /// The node itself, or another machine, uses the disk.
+    /// The node itself or another VM uses the disk.
     DiskInUse,
-    /// The disk belongs to a slot that the machine does not have.
+    /// The disk belongs to a slot that the VM does not have.
     DiskTaken,
-    /// The disk holds something, and nobody said that it may go.
+    /// The disk has content, and `overwrite` and `adopt` are not set.
     DiskNotEmpty,
-    /// The disk has less room than the image takes.
+    /// The disk is smaller than the image.
     DiskTooSmall,
-    /// The image is not on the disk as it should be.
+    /// Reading back the written image found a difference.
     DiskWriteFailed,
-    /// The node's doctor says that no disk is to be written (DR-16).
+    /// A failed readiness check forbids writing to disks (DR-16).
     DoctorFails,
-    /// There is no such bridge.
+    /// The bridge does not exist.
     BridgeMissing,
-    /// The firmware that it asks for is not installed.
+    /// The firmware is not installed.
     FirmwareMissing,
-    /// There is no TPM emulator.
+    /// The TPM emulator is not installed.
     TpmMissing,
-    /// Another machine of this node has that name.
+    /// Another VM of this node has the name.
     NameTaken,
-    /// Another machine of this node has that MAC address.
+    /// Another VM of this node has the MAC address.
     MacTaken,
-    /// Another card has that address in the node's private network.
+    /// Another NIC has the address in the private network.
     AddressTaken,
-    /// The node's private network does not hold that address.
+    /// The address is outside the private network.
     AddressUnfit,
 }
 
 impl VmRefusalReason {
-    /// The word of the wire, which is also shown.
+    /// Returns the serialised name.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// One reason why a node cannot run a virtual machine.
+/// A reason why a node cannot run a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmRefusal {
     pub reason: VmRefusalReason,
-    /// In words.
     pub detail: String,
 }

@@ -27,8 +27,8 @@ fn omitted_keys_are_off_and_the_minimal_file_is_valid() {
 
 #[test]
 fn words_of_states_and_reasons_are_those_of_the_wire() {
-    use VmState::*;
-    for state in [Starting, Running, VmState::Paused, Stopping, Waiting, Stopped, Failed] {
+    use ReportedVmState::*;
+    for state in [Starting, Running, ReportedVmState::Paused, Stopping, Waiting, Stopped, Failed] {
         assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
     }
     use VmRefusalReason::*;

@@ -10,80 +10,115 @@ use crate::serve::admin::{
         orders::{Body, body, checked_vars, profile},
         shown,
     },
+    transport::auth::Caller,
 };
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 use meshd_api::{
-    Approve, AssignProfile, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, routes as api,
+    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, Pin,
+    routes as api,
 };
-use meshd_central::{BulkOrder, Shared};
+use meshd_central::{BulkOrder, Shared, doctor_report};
 use meshd_model::fleet::{Audit, AuditContext};
 use meshd_store::StoreError;
+use meshd_trust::Role;
 use meshd_types::NodeId;
 use serde::de::DeserializeOwned;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
-    let all: [(&api::BulkPost, Reading); 12] = [
+    let all: [(&api::BulkPost, Reading); 15] = [
         (&api::APPROVE_NODES, approve),
-        (&api::REJECT_NODES, |_| Ok(BulkOrder::Reject)),
-        (&api::QUARANTINE_NODES, |_| Ok(BulkOrder::Quarantine)),
-        (&api::RELEASE_NODES, |_| Ok(BulkOrder::Release)),
+        (&api::REJECT_NODES, |_, _| Ok(BulkOrder::Reject)),
+        (&api::QUARANTINE_NODES, |_, _| Ok(BulkOrder::Quarantine)),
+        (&api::RELEASE_NODES, |_, _| Ok(BulkOrder::Release)),
         (&api::DRAIN_NODES, drain),
-        (&api::START_NODES_MAINTENANCE, |_| Ok(BulkOrder::Maintenance)),
-        (&api::RESUME_NODES, |_| Ok(BulkOrder::Resume)),
-        (&api::REMOVE_NODES, |_| Ok(BulkOrder::Remove)),
-        (&api::REBOOT_NODES, |_| Ok(BulkOrder::Reboot)),
+        (&api::START_NODES_MAINTENANCE, |_, _| Ok(BulkOrder::Maintenance)),
+        (&api::RESUME_NODES, |_, _| Ok(BulkOrder::Resume)),
+        (&api::REMOVE_NODES, |_, _| Ok(BulkOrder::Remove)),
+        (&api::REBOOT_NODES, |_, _| Ok(BulkOrder::Reboot)),
         (&api::ASSIGN_NODES_PROFILE, assign_profile),
         (&api::CHANGE_NODES_VARIABLES, vars),
         (&api::LABEL_NODES, label),
+        (&api::PIN_NODES, pin),
+        (&api::SET_NODES_BOOT_ONCE, boot_once),
+        (&api::RUN_NODES_CHECKS, |_, _| Ok(BulkOrder::Doctor)),
     ];
     all.into_iter().fold(binder, |binder, (route, reading)| {
-        binder.post(route, async move |State(Plane { central, .. }): State<Plane>, by: AuditContext, order: Body<_>| {
-            run(&central, &by, order, reading).await
-        })
+        let handler = async move |State(Plane { central, .. }): State<Plane>,
+                                  Extension(caller): Extension<Caller>,
+                                  by: AuditContext,
+                                  order: Body<_>| {
+            run(&central, &by, order, |order| reading(order, caller.role)).await
+        };
+        binder.post(route, handler)
     })
 }
 
-/// Reads the order of one route.
-type Reading = fn(serde_json::Value) -> Result<BulkOrder, Refused>;
+/// Reads the order of one route, for a caller of this role.
+type Reading = fn(serde_json::Value, Role) -> Result<BulkOrder, Refused>;
 
 fn read<T: DeserializeOwned>(order: serde_json::Value) -> Result<T, Refused> {
     serde_json::from_value(order).map_err(|error| Refused::bad_request(format!("invalid `order`: {error}")))
 }
 
-fn approve(order: serde_json::Value) -> Result<BulkOrder, Refused> {
+fn approve(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
     Ok(BulkOrder::Approve(read::<Option<Approve>>(order)?.unwrap_or_default().moved))
 }
 
-fn drain(order: serde_json::Value) -> Result<BulkOrder, Refused> {
+fn drain(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
     let Drain { workloads, grace_s } = checked_drain(read(order)?)?;
     Ok(BulkOrder::Drain(workloads, grace_s))
 }
 
-fn assign_profile(order: serde_json::Value) -> Result<BulkOrder, Refused> {
+fn assign_profile(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
     Ok(BulkOrder::AssignProfile(profile(&read::<AssignProfile>(order)?.profile)?))
 }
 
-fn vars(order: serde_json::Value) -> Result<BulkOrder, Refused> {
+fn vars(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
     let ChangeVars { set, unset } = checked_vars(read(order)?)?;
     Ok(BulkOrder::Vars(set, unset))
 }
 
-fn label(order: serde_json::Value) -> Result<BulkOrder, Refused> {
+fn label(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
     Ok(BulkOrder::Label(read::<ChangeLabels>(order)?.change))
 }
 
-async fn run(central: &Shared, by: &AuditContext, request: Body<BulkRequest>, reading: Reading) -> Answer<BulkDone> {
+fn pin(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
+    let Pin { generation, off } = read::<Option<Pin>>(order)?.unwrap_or_default();
+    if generation.is_some() {
+        return Err(Refused::bad_request(
+            "several nodes are pinned to their running generations; leave `generation` out",
+        ));
+    }
+    Ok(BulkOrder::Pin(!off))
+}
+
+fn boot_once(order: serde_json::Value, role: Role) -> Result<BulkOrder, Refused> {
+    let BootOnce { profile: named, kernel_args, clear } = read(order)?;
+    let named = named.as_deref().map(profile).transpose()?;
+    Ok(BulkOrder::BootOnce { once: (!clear).then_some((named, kernel_args)), role })
+}
+
+async fn run(
+    central: &Shared,
+    by: &AuditContext,
+    request: Body<BulkRequest>,
+    read: impl FnOnce(serde_json::Value) -> Result<BulkOrder, Refused>,
+) -> Answer<BulkDone> {
     let BulkRequest { nodes, order } = body(request)?;
-    let order = reading(order)?;
+    let order = read(order)?;
+    let is_doctor = matches!(order, BulkOrder::Doctor);
     let came = central.nodes.bulk(&nodes, &order, by).await?;
     let (mut results, mut failed) = (Vec::with_capacity(came.len()), Vec::new());
     for (id, result) in came {
         results.push(match result.map_err(Refused::from) {
-            Ok(_) => BulkNode { id, node: shown(central, id).ok().map(|Json(node)| node), error: None },
+            Ok(node) => {
+                let report = if is_doctor { doctor_report(&node) } else { None };
+                BulkNode { id, node: shown(central, id).ok().map(|Json(node)| node), report, error: None }
+            }
             Err(refused) => {
                 let error = Some(refused.view(by.correlation));
                 failed.push((id, refused));
-                BulkNode { id, node: None, error }
+                BulkNode { id, node: None, report: None, error }
             }
         });
     }

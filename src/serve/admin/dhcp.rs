@@ -39,7 +39,7 @@ fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentVie
         name: segment.name(),
         mode: segment.mode.as_str().to_owned(),
         address: segment.address,
-        range: segment.pool.as_ref().map(|pool| [pool.first, pool.last]),
+        range: segment.subnet.as_ref().map(|subnet| [subnet.first, subnet.last]),
         size: pool.size,
         leased: pool.leased,
         offered: pool.offered,

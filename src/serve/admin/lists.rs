@@ -1,4 +1,4 @@
-//! The routes of the node list and of the search.
+//! The routes of the node list, of the search and of operations.
 
 use super::{
     Plane,
@@ -13,8 +13,13 @@ use super::{
     },
     routes::{Answer, tasks, vms},
 };
-use axum::{Json, extract::State, http::HeaderMap, response::Response};
-use meshd_api::{NodeView, SearchView, routes::SEARCH};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
+use meshd_api::{NodeView, OperationsView, SearchView, routes::SEARCH};
 use meshd_model::fleet::Node;
 
 /// `GET /v1/nodes`. Only nodes of the page are made into views.
@@ -56,4 +61,12 @@ pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, query: Ra
     vms::all(&central).iter().for_each(|vm| run.vm(vm));
     tasks::all(&central).iter().for_each(|task| run.task(task));
     Ok(Json(run.finish()))
+}
+
+/// `GET /v1/operations`.
+pub(crate) async fn operations(State(Plane { central, .. }): State<Plane>) -> Answer<OperationsView> {
+    let read = tokio::task::spawn_blocking(move || central.operations()).await;
+    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "reading was interrupted");
+    let (operations, rest) = read.map_err(interrupted)??;
+    Ok(Json(OperationsView { operations: operations.into_iter().map(Into::into).collect(), rest }))
 }

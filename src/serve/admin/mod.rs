@@ -11,7 +11,7 @@
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
 //! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
-//! | `lists` | the routes of the node list and of the search |
+//! | `lists` | the routes of the node list, of the search and of operations |
 //! | `query` | queries of lists, and the search |
 //! | `router` | the handler of each route |
 //! | `routes` | the handlers |

@@ -62,6 +62,7 @@ fn nodes(binder: Binder) -> Binder {
     binder
         .get(&api::LIST_NODES, lists::nodes)
         .get(&api::SEARCH, lists::search)
+        .get(&api::LIST_OPERATIONS, lists::operations)
         .get(&api::GET_NODE, node)
         .get(&api::GET_NODE_TIMELINE, timeline)
         .get(&api::GET_NODE_LOG, stored_logs::boot_log)

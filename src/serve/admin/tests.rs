@@ -1,7 +1,9 @@
 //! Tests of the admin API over a real socket.
 
+mod catalog;
 mod document;
 mod event_stream;
+mod guesses;
 mod orders;
 mod revoked;
 

@@ -18,7 +18,7 @@ pub trait Ticket: Send + 'static {
 }
 
 /// The central node, as the agent plane sees it.
-pub trait AgentPlane: Send + Sync + 'static {
+pub trait AgentSettings: Send + Sync + 'static {
     /// A waiting node.
     type Ticket: Ticket;
     /// Names one link.
@@ -98,7 +98,7 @@ impl Ticket for PendingTicket {
     }
 }
 
-impl AgentPlane for Arc<Central> {
+impl AgentSettings for Arc<Central> {
     type Ticket = PendingTicket;
     type Link = LinkId;
 

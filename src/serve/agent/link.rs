@@ -1,7 +1,7 @@
 //! The link: receives messages, sends replies and commands, probes, and always reports its end.
 
 use super::{
-    AgentApi, AgentClient, AgentPlane, LinkCommand, PlaneError,
+    AgentApi, AgentClient, AgentSettings, LinkCommand, PlaneError,
     routes::check_version,
     socket::{AgentSocket, Ended, Heard},
 };
@@ -45,7 +45,7 @@ impl From<Ended> for End {
 }
 
 /// Serves one link from its hello to its end.
-pub(super) async fn serve<P: AgentPlane>(
+pub(super) async fn serve<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: WebSocket,
     client: &AgentClient,
@@ -73,7 +73,7 @@ pub(super) async fn serve<P: AgentPlane>(
     socket.close(&reason).await;
 }
 
-async fn converse<P: AgentPlane>(
+async fn converse<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,
@@ -117,7 +117,7 @@ fn check_hello(hello: &Hello, client: &AgentClient) -> Result<(), End> {
 }
 
 /// Between welcome and goodbye.
-async fn run_link<P: AgentPlane>(
+async fn run_link<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     client: &AgentClient,

@@ -21,7 +21,7 @@
 //!           certificate of this site, or none
 //! ```
 //! Connections without an honoured certificate have places of their own, and so have waiting nodes: neither takes anything from the
-//! links of nodes. Routes of other planes do not exist here. What the requests mean is decided by [`AgentPlane`], which the central node
+//! links of nodes. Routes of other planes do not exist here. What the requests mean is decided by [`AgentSettings`], which the central node
 //! implements; this module owns sockets, limits and time.
 
 mod console;
@@ -33,7 +33,7 @@ mod node_connections;
 mod socket;
 mod volumes;
 
-pub use central_interface::{AgentPlane, Ticket};
+pub use central_interface::{AgentSettings, Ticket};
 pub use meshd_central::{LinkCommand, PlaneError};
 
 use crate::serve::limiter::{ConnectionLimiter, ConnectionPermit, Source};
@@ -115,7 +115,7 @@ struct AgentClient {
 }
 
 /// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
-pub async fn run<P: AgentPlane>(
+pub async fn run<P: AgentSettings>(
     limits: AgentLimits,
     plane: Arc<P>,
     listener: TcpListener,
@@ -170,7 +170,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-async fn serve<P: AgentPlane>(
+async fn serve<P: AgentSettings>(
     acceptor: &TlsAcceptor,
     service: &AgentApi<P>,
     router: axum::Router,
@@ -209,7 +209,7 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// Encrypts, and names the node at the other end, if it shows a certificate.
-async fn handshake<P: AgentPlane>(
+async fn handshake<P: AgentSettings>(
     acceptor: &TlsAcceptor,
     service: &AgentApi<P>,
     stream: TcpStream,

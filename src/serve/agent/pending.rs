@@ -1,7 +1,7 @@
 //! The pending connection: a node without token or certificate waits for approval.
 
 use super::{
-    AgentApi, AgentPlane, PlaneError, Ticket,
+    AgentApi, AgentSettings, PlaneError, Ticket,
     routes::check_version,
     socket::{AgentSocket, Ended},
 };
@@ -11,7 +11,7 @@ use meshd_proto::{PendingHello, PendingReply};
 use std::net::SocketAddr;
 
 /// Holds one waiting node until it is approved, rejected or gone.
-pub(super) async fn serve<P: AgentPlane>(service: &AgentApi<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
+pub(super) async fn serve<P: AgentSettings>(service: &AgentApi<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
     let mut socket = AgentSocket::new(socket, service.plane.offline_after());
     let reason = match wait(service, &mut socket, from, meter).await {
         Ok(reason) => reason,
@@ -23,7 +23,7 @@ pub(super) async fn serve<P: AgentPlane>(service: &AgentApi<P>, socket: WebSocke
     socket.close(&reason).await;
 }
 
-async fn wait<P: AgentPlane>(
+async fn wait<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
     from: SocketAddr,

@@ -1,6 +1,6 @@
 //! Routes of the agent API, and their error responses.
 
-use super::{AgentApi, AgentClient, AgentConnection, AgentPlane, PlaneError, console, link, pending, volumes};
+use super::{AgentApi, AgentClient, AgentConnection, AgentSettings, PlaneError, console, link, pending, volumes};
 use crate::serve::{limiter::Source, metrics::count_request};
 use axum::{
     Extension, Json, Router,
@@ -28,7 +28,7 @@ const PLACE_WAIT: Duration = Duration::from_secs(2);
 type ApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Every route of the agent plane.
-pub(super) fn router<P: AgentPlane>(service: Arc<AgentApi<P>>) -> Router {
+pub(super) fn router<P: AgentSettings>(service: Arc<AgentApi<P>>) -> Router {
     Router::new()
         .route(meshd_proto::ENROL_PATH, post(enrol::<P>))
         .route(meshd_proto::RENEW_PATH, post(renew::<P>))
@@ -58,7 +58,7 @@ async fn counted(request: Request, next: Next) -> Response {
     response
 }
 
-async fn enrol<P: AgentPlane>(
+async fn enrol<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
@@ -70,7 +70,7 @@ async fn enrol<P: AgentPlane>(
     response.map(Json).map_err(|error| refused("enrol", &format!("node {node} at {}", connection.from), error))
 }
 
-async fn renew<P: AgentPlane>(
+async fn renew<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
@@ -82,7 +82,7 @@ async fn renew<P: AgentPlane>(
     response.map(Json).map_err(|error| refused("renew", &format!("node {}", client.peer.node), error))
 }
 
-async fn pending<P: AgentPlane>(
+async fn pending<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -104,7 +104,7 @@ async fn pending<P: AgentPlane>(
     }))
 }
 
-async fn link<P: AgentPlane>(
+async fn link<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -122,7 +122,7 @@ async fn link<P: AgentPlane>(
 
 /// A node in good standing. 401 before an upgrade is what tells an agent that its certificate is over, so that it looks for
 /// another way in.
-fn known<P: AgentPlane>(service: &AgentApi<P>, connection: &AgentConnection) -> Result<Arc<AgentClient>, Refusal> {
+fn known<P: AgentSettings>(service: &AgentApi<P>, connection: &AgentConnection) -> Result<Arc<AgentClient>, Refusal> {
     let client = connection.client.clone().ok_or_else(|| no_client(connection))?;
     if client.peer.expired {
         return Err(Refusal::STALE);
@@ -131,7 +131,7 @@ fn known<P: AgentPlane>(service: &AgentApi<P>, connection: &AgentConnection) -> 
 }
 
 /// A node brings the console of one of its machines.
-async fn accept_console<P: AgentPlane>(
+async fn accept_console<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(console): Path<u64>,
@@ -153,7 +153,7 @@ async fn accept_console<P: AgentPlane>(
 }
 
 /// A node fetches a file that one of its machines names.
-async fn volume<P: AgentPlane>(
+async fn volume<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(digest): Path<Digest>,
@@ -200,7 +200,7 @@ fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, R
 }
 
 pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
-    if meshd_proto::speaks(version) {
+    if meshd_proto::is_supported_version(version) {
         return Ok(());
     }
     let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);

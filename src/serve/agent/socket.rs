@@ -2,7 +2,7 @@
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
-use meshd_proto::bounded::Unread;
+use meshd_proto::bounded::ReadError;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
@@ -28,7 +28,7 @@ pub enum Ended {
     Broken(#[source] axum::Error),
     /// It said something that cannot be read.
     #[error("a message is not read: {0}")]
-    Unread(Unread),
+    ReadError(ReadError),
     /// It said something that is not in the protocol.
     #[error("{0}")]
     Violation(&'static str),
@@ -85,7 +85,7 @@ impl AgentSocket {
             self.heard = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
-                    return meshd_proto::bounded::read(text.as_bytes()).map(Heard::Message).map_err(Ended::Unread);
+                    return meshd_proto::bounded::read(text.as_bytes()).map(Heard::Message).map_err(Ended::ReadError);
                 }
                 Message::Pong(payload) => return Ok(Heard::Pong(payload)),
                 Message::Ping(_) => {}

@@ -4,7 +4,7 @@ use meshd_central::{DhcpSeen, DhcpStep, LeaseChange, SegmentHealth};
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},
-    work::{CardNews, ReservedNic},
+    work::{NicChanges, ReservedNic},
 };
 
 /// Converts a `[[reservation]]` of site.toml.
@@ -19,11 +19,11 @@ pub(super) fn nic(nic: ReservedNic) -> dhcp::ReservedNic {
 }
 
 /// Converts changes to the NICs of virtual machines.
-pub(super) fn nic_changes(news: CardNews) -> dhcp::NicChanges {
-    match news {
-        CardNews::All(all) => dhcp::NicChanges::All(all.into_iter().map(nic).collect()),
-        CardNews::Changed(changed) => {
-            dhcp::NicChanges::Changed(changed.into_iter().map(|(mac, card)| (mac, card.map(nic))).collect())
+pub(super) fn nic_changes(changes: NicChanges) -> dhcp::NicChanges {
+    match changes {
+        NicChanges::All(all) => dhcp::NicChanges::All(all.into_iter().map(nic).collect()),
+        NicChanges::Changed(changed) => {
+            dhcp::NicChanges::Changed(changed.into_iter().map(|(mac, reserved)| (mac, reserved.map(nic))).collect())
         }
     }
 }
@@ -59,7 +59,7 @@ pub(super) fn step(change: dhcp::Change) -> DhcpStep {
             exchange: match seen.client {
                 dhcp::ClientKind::Firmware => DhcpExchange::Firmware,
                 dhcp::ClientKind::Ipxe => DhcpExchange::Ipxe,
-                dhcp::ClientKind::Os => DhcpExchange::Os,
+                dhcp::ClientKind::Other => DhcpExchange::Os,
             },
             uuid: seen.uuid,
             arch: seen.arch,
@@ -69,8 +69,8 @@ pub(super) fn step(change: dhcp::Change) -> DhcpStep {
             relay_port: seen.relay_port.map(relay_port),
             is_relayed: seen.is_relayed,
         }),
-        dhcp::Change::Leased(leased) => DhcpStep::Leased(lease(leased)),
-        dhcp::Change::Lease(dhcp::LeaseChange { before, after }) => {
+        dhcp::Change::LeaseGranted(leased) => DhcpStep::Leased(lease(leased)),
+        dhcp::Change::LeaseChanged(dhcp::LeaseChange { before, after }) => {
             DhcpStep::Lease(LeaseChange { before: lease(before), after: after.map(lease) })
         }
     }

@@ -140,7 +140,7 @@ impl Driver {
             segments: site.segments.clone(),
             reservations: site.reservations.iter().map(convert::reservation).collect(),
             nics: nics.into_iter().map(convert::nic).collect(),
-            deny: site.identity.deny.clone(),
+            non_identifying_uuids: site.identity.deny.clone(),
             sources: BootSources { http_port: site.http.port, loaders },
         };
         for BoundInterface { interface, .. } in bound.interfaces.iter().filter(|bound| bound.server.is_some()) {
@@ -220,15 +220,15 @@ impl Driver {
         self.update_nics();
         let since = Instant::now();
         let (serves, listens) = (self.serves(), self.listens());
-        for via in 0..self.interfaces.len() {
+        for index in 0..self.interfaces.len() {
             for _ in 0..if serves { READ_BATCH } else { 0 } {
-                if self.receive_one(via, since).is_none() {
+                if self.receive_one(index, since).is_none() {
                     break;
                 }
                 self.telemetry.received();
             }
             for _ in 0..if listens { READ_BATCH } else { 0 } {
-                if self.receive_probe_reply(via, since).is_none() {
+                if self.receive_probe_reply(index, since).is_none() {
                     break;
                 }
                 self.telemetry.received();
@@ -246,36 +246,41 @@ impl Driver {
     }
 
     /// Receives and handles one packet of a client or relay. Returns `None` if there is none.
-    fn receive_one(&mut self, via: usize, since: Instant) -> Option<()> {
-        let receiver = self.interfaces.get_mut(via)?.receiver.as_mut()?;
+    fn receive_one(&mut self, index: usize, since: Instant) -> Option<()> {
+        let receiver = self.interfaces.get_mut(index)?.receiver.as_mut()?;
         let received = match receiver.try_receive(&mut self.buffer[..]) {
             Ok(Some(received)) => received,
             Ok(None) => return Some(()),
-            Err(error) => return self.unreadable(via, &error),
+            Err(error) => return self.unreadable(index, &error),
         };
         let (now, packet) = (self.shared.now(), self.buffer.get(received.payload)?);
-        let origin = Origin { via, source: received.source, local_port: received.port, hardware: received.hardware };
+        let origin = Origin {
+            interface_index: index,
+            source: received.source,
+            local_port: received.port,
+            ethernet_source: received.ethernet_source,
+        };
         let effects = self.engine.handle(now, packet, origin, &Records(&self.shared));
         self.perform(effects, since);
         Some(())
     }
 
     /// Receives one reply to a probe. Returns `None` if there is none.
-    fn receive_probe_reply(&mut self, via: usize, since: Instant) -> Option<()> {
-        let probe = self.interfaces.get(via)?.probe.as_ref()?;
+    fn receive_probe_reply(&mut self, index: usize, since: Instant) -> Option<()> {
+        let probe = self.interfaces.get(index)?.probe.as_ref()?;
         let length = match probe.try_recv_from(&mut self.buffer[..]) {
             Ok((length, _)) => length,
-            Err(error) => return self.unreadable(via, &error),
+            Err(error) => return self.unreadable(index, &error),
         };
-        let warning = self.engine.handle_server_packet(self.shared.now(), self.buffer.get(..length)?, via);
+        let warning = self.engine.handle_server_packet(self.shared.now(), self.buffer.get(..length)?, index);
         self.perform(warning, since);
         Some(())
     }
 
     /// Handles a receive error: pauses, unless there is just no packet.
-    fn unreadable(&mut self, via: usize, error: &io::Error) -> Option<()> {
+    fn unreadable(&mut self, index: usize, error: &io::Error) -> Option<()> {
         if error.kind() != io::ErrorKind::WouldBlock {
-            let name = self.interfaces.get(via).map_or("?", |bound| bound.interface.name.as_str());
+            let name = self.interfaces.get(index).map_or("?", |bound| bound.interface.name.as_str());
             self.log.warn("receive", || format!("cannot receive DHCP packets on {name}: {error}"));
             self.paused_until = Some(tokio::time::Instant::now() + ERROR_PAUSE);
         }
@@ -321,7 +326,7 @@ impl Driver {
     }
 
     fn send(&mut self, reply: &Reply, since: Instant) {
-        let Some(interface) = self.interfaces.get(reply.via) else { return };
+        let Some(interface) = self.interfaces.get(reply.interface_index) else { return };
         match interface.send(reply) {
             Ok(()) => self.telemetry.sent(reply.kind, since),
             Err(error) => {
@@ -385,9 +390,9 @@ impl Driver {
 
     /// Probes all segments for other servers.
     fn probe(&mut self) {
-        for (via, bound) in self.interfaces.iter().enumerate().filter(|(_, bound)| bound.probe.is_some()) {
+        for (index, bound) in self.interfaces.iter().enumerate().filter(|(_, bound)| bound.probe.is_some()) {
             let xid =
-                u32::try_from(self.ticks).unwrap_or_default() ^ 0x6d65_0000 ^ u32::try_from(via).unwrap_or_default();
+                u32::try_from(self.ticks).unwrap_or_default() ^ 0x6d65_0000 ^ u32::try_from(index).unwrap_or_default();
             for packet in probe_packets(bound.interface.address, xid) {
                 if let Err(error) = bound.send_probe(&packet) {
                     let name = &bound.interface.name;

@@ -3,7 +3,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `survey` | finds other DHCP servers before meshd runs |
+//! | `find_other_servers` | finds other DHCP servers before meshd runs |
 //! | `socket` | opens the ports of each interface, sends and receives |
 //! | `frame_socket` | sends Ethernet frames to clients without an address |
 //! | `driver` | the task: packets to the engine, effects to sockets, store and log |
@@ -17,10 +17,10 @@ mod driver;
 mod frame_socket;
 mod machines;
 mod socket;
-mod survey;
+mod find_other_servers;
 mod telemetry;
 mod warnings;
 
 pub use driver::run;
+pub use find_other_servers::find_servers;
 pub use socket::{Bound, bind};
-pub use survey::find_servers;

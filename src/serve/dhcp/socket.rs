@@ -3,7 +3,7 @@
 use super::frame_socket::FrameSocket;
 use crate::serve::{
     bind::{self, BindError, Service},
-    lan::{Receiver, send_only},
+    lan::{Receiver, drop_all_received},
 };
 use meshd_config::{DhcpMode, Link, Segment, Site};
 use meshd_dhcp::{
@@ -135,7 +135,7 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
     let socket = bind::udp(service, Some(interface), at)?;
     let failed = |source| BindError::Io { service, at, source };
     if port != PROBE_PORT {
-        send_only(&socket).map_err(failed)?;
+        drop_all_received(&socket).map_err(failed)?;
     }
     UdpSocket::from_std(socket.into()).map_err(failed)
 }
@@ -160,7 +160,7 @@ mod tests {
             link: Link::Interface("lo".to_owned()),
             address,
             mode: DhcpMode::Off,
-            pool: None,
+            subnet: None,
             relay_macs: Vec::new(),
         };
         let bound = BoundInterface::open("lo", &segment, false, false).expect("nothing to open");

@@ -15,7 +15,7 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
         Warning::OtherServer { proxy: true, .. } => "other PXE server",
         Warning::Declined { .. } => "declined",
         Warning::Forged { .. } => "forged sender",
-        Warning::OtherPort { .. } => "other relay port",
+        Warning::RelayPortMismatch { .. } => "other relay port",
         Warning::NotReserved { .. } => "not reserved",
         Warning::Pool { .. } => "pool",
     }
@@ -26,7 +26,7 @@ pub(super) fn event(warning: &Warning) -> Option<EventKind> {
     match warning {
         Warning::NoLoader(_) | Warning::ForeignRelay(_) | Warning::NotReserved { .. } => None,
         // Alarms, by [`alarm`].
-        Warning::Forged { .. } | Warning::OtherPort { .. } => None,
+        Warning::Forged { .. } | Warning::RelayPortMismatch { .. } => None,
         Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
         Warning::Declined { .. } => Some(EventKind::AddressDeclined),
         Warning::Pool { level: PoolLevel::Exhausted, .. } => Some(EventKind::PoolExhausted),
@@ -38,7 +38,7 @@ pub(super) fn event(warning: &Warning) -> Option<EventKind> {
 pub(super) fn alarm(warning: &Warning) -> Option<(MacAddr, ConditionKind, String)> {
     match warning {
         Warning::Forged { mac, sender, .. } => Some((*mac, ConditionKind::BootImpersonated, sender.to_string())),
-        Warning::OtherPort { mac, seen, .. } => {
+        Warning::RelayPortMismatch { mac, seen, .. } => {
             let port = seen.clone().map_or_else(|| "no relay port".to_owned(), |seen| relay_port(seen).to_string());
             Some((*mac, ConditionKind::RelayPortChanged, port))
         }
@@ -71,7 +71,7 @@ pub(super) fn text(warning: &Warning) -> String {
         Warning::Forged { mac, sender, kind } => {
             format!("{sender} sent a DHCP {kind:?} in the name of {mac}; it is ignored")
         }
-        Warning::OtherPort { mac, known, seen } => {
+        Warning::RelayPortMismatch { mac, known, seen } => {
             let seen = seen.clone().map_or_else(|| "no port at all".to_owned(), |seen| relay_port(seen).to_string());
             let known = relay_port(known.clone());
             format!("{mac} asks from another relay port, {seen}, than it enrolled from, {known}; it is ignored")

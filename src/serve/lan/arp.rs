@@ -1,6 +1,6 @@
 //! Finds all machines that claim an IPv4 address, with ARP (RFC 826). The kernel's neighbour table holds only one of them.
 
-use super::{ethernet, link_of, waiting_for};
+use super::{ethernet, link_of, register_with_tokio};
 use meshd_types::MacAddr;
 use nix::sys::socket::{LinkAddr, MsgFlags, bind, recvfrom, sendto};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -34,7 +34,7 @@ pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> 
     let protocol = Protocol::from(i32::from(ETH_P_ARP.to_be()));
     let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking().cloexec(), Some(protocol))?;
     bind(socket.as_raw_fd(), &link)?;
-    let socket = waiting_for(socket)?;
+    let socket = register_with_tokio(socket)?;
     let mut answers = BTreeSet::new();
     for _ in 0..REQUESTS {
         sendto(socket.as_raw_fd(), &request(mac, own, address), &link, MsgFlags::MSG_DONTWAIT)?;

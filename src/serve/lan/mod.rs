@@ -17,7 +17,7 @@ mod receive;
 mod system;
 
 pub use datagram::{Datagram, parse};
-pub use receive::{Received, Receiver, send_only};
+pub use receive::{Received, Receiver, drop_all_received};
 pub use system::SystemLan;
 
 use meshd_types::MacAddr;
@@ -34,7 +34,7 @@ const ETHERNET: u16 = 1;
     deprecated,
     reason = "its successor is an unsafe function, for descriptors that may be closed meanwhile; a socket2 Socket owns its own"
 )]
-fn waiting_for(socket: Socket) -> io::Result<AsyncFd<Socket>> {
+fn register_with_tokio(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     AsyncFd::with_interest(socket, Interest::READABLE)
 }
 

@@ -1,7 +1,7 @@
 //! Receives UDP packets of one interface together with their Ethernet source address. A UDP socket does not tell it, so a packet socket
 //! receives, and a UDP socket that keeps the port only sends.
 
-use super::{datagram, ethernet, link_of, waiting_for};
+use super::{datagram, ethernet, link_of, register_with_tokio};
 use meshd_types::MacAddr;
 use nix::{
     ifaddrs::getifaddrs,
@@ -35,7 +35,7 @@ pub struct Received {
     /// The port that it was sent to.
     pub port: u16,
     /// The Ethernet address that sent the frame; `None` if the interface is not Ethernet.
-    pub hardware: Option<MacAddr>,
+    pub ethernet_source: Option<MacAddr>,
     /// Where in the buffer its payload is.
     pub payload: Range<usize>,
 }
@@ -64,7 +64,7 @@ impl Receiver {
         }
         bind(socket.as_raw_fd(), &link)?;
         Ok(Receiver {
-            socket: waiting_for(socket)?,
+            socket: register_with_tokio(socket)?,
             interface: interface.to_owned(),
             index: link.ifindex(),
             is_ethernet: ethernet(&link).is_some(),
@@ -100,8 +100,8 @@ impl Receiver {
         if !self.is_own(*destination.ip()) {
             return Ok(None);
         }
-        let hardware = from.addr().map(MacAddr).filter(|_| self.is_ethernet);
-        Ok(Some(Received { source, port: destination.port(), hardware, payload }))
+        let ethernet_source = from.addr().map(MacAddr).filter(|_| self.is_ethernet);
+        Ok(Some(Received { source, port: destination.port(), ethernet_source, payload }))
     }
 
     /// True for an address of this machine, and for broadcasts. A frame for this machine can carry a packet that it only routes.
@@ -126,7 +126,7 @@ impl Receiver {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn send_only(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
+pub fn drop_all_received(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
     SockRef::from(socket).attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
 }
 
@@ -173,7 +173,7 @@ mod tests {
     async fn packets_to_the_ports_are_received_and_others_are_not() {
         let closed = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         let port = closed.local_addr().expect("bound").port();
-        send_only(&closed).expect("a filter");
+        drop_all_received(&closed).expect("a filter");
         let Ok(mut receiver) = Receiver::open("lo", &[1, port], 65_536) else {
             assert!(!rustix::process::geteuid().is_root(), "root may open packet sockets");
             return;
@@ -192,7 +192,7 @@ mod tests {
             }
         };
         assert_eq!(buffer.get(received.payload), Some(&b"this"[..]));
-        assert_eq!((received.port, received.hardware), (port, None), "lo is not Ethernet");
+        assert_eq!((received.port, received.ethernet_source), (port, None), "lo is not Ethernet");
         assert_eq!(received.source.port(), sender.local_addr().expect("bound").port());
         closed.set_nonblocking(true).expect("it can be");
         let nothing = closed.recv(&mut buffer).expect_err("the UDP socket only sends");

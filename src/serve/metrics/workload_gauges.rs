@@ -3,7 +3,7 @@
 use super::page::MetricsPage;
 use meshd_central::Central;
 use meshd_model::work::{SlotState, task::TaskState};
-use meshd_proto::{UnitState, vm::VmState};
+use meshd_proto::{UnitState, vm::ReportedVmState};
 use std::collections::BTreeMap;
 
 /// State of a VM that no node has reported yet.
@@ -30,7 +30,7 @@ pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
         let tasks = model.tasks().map(|task| task.state.as_str());
         let units = model.nodes().flat_map(|node| node.facts.iter().flat_map(|facts| &facts.units));
         (
-            counts(VmState::ALL.map(VmState::as_str).into_iter().chain([UNREPORTED]), vms),
+            counts(ReportedVmState::ALL.map(ReportedVmState::as_str).into_iter().chain([UNREPORTED]), vms),
             counts(TaskState::ALL.map(TaskState::as_str), tasks),
             counts(UnitState::ALL.map(UnitState::as_str), units.map(|unit| unit.state.as_str())),
         )

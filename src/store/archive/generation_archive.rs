@@ -9,7 +9,7 @@
 //! secrets are not archived.
 
 use bytes::Bytes;
-use meshd_model::fleet::{Generation, KeptGeneration};
+use meshd_model::fleet::{ArchivedGeneration, Generation};
 use meshd_types::Digest;
 use std::{
     collections::BTreeSet,
@@ -91,7 +91,7 @@ impl GenerationArchive {
     pub fn put<'c>(
         &self,
         generation: Generation,
-        kept: &KeptGeneration,
+        kept: &ArchivedGeneration,
         contents: impl IntoIterator<Item = (Digest, &'c [u8])>,
     ) -> Result<(), ArchiveError> {
         let _writing = self.sweeping.read().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ impl GenerationArchive {
     ///
     /// # Errors
     /// It is not kept, or damaged.
-    pub fn get(&self, generation: Generation) -> Result<KeptGeneration, ArchiveError> {
+    pub fn get(&self, generation: Generation) -> Result<ArchivedGeneration, ArchiveError> {
         let name = || generation.0.short();
         let bytes = read(&self.path(generation), MAX_GENERATION, name)?;
         let damaged = |error: serde_json::Error| ArchiveError::Damaged { generation: name(), what: error.to_string() };
@@ -148,7 +148,7 @@ impl GenerationArchive {
     ///
     /// # Errors
     /// A file cannot be flushed.
-    pub fn sync(&self, generation: Generation, kept: &KeptGeneration) -> Result<(), ArchiveError> {
+    pub fn sync(&self, generation: Generation, kept: &ArchivedGeneration) -> Result<(), ArchiveError> {
         let contents = kept.contents().map(|digest| self.content_path(&digest));
         let folders = [self.dir.clone(), self.dir.join("content")];
         for path in contents.chain([self.path(generation)]).chain(folders) {
@@ -172,7 +172,7 @@ impl GenerationArchive {
             let generation: Option<Generation> = name.strip_suffix(".json").and_then(|name| name.parse().ok());
             match generation {
                 Some(generation) if keep.contains(&generation) => {
-                    named.extend(self.get(generation).iter().flat_map(KeptGeneration::contents));
+                    named.extend(self.get(generation).iter().flat_map(ArchivedGeneration::contents));
                 }
                 Some(generation) => gone += usize::from(fs::remove_file(self.path(generation)).is_ok()),
                 None if name.starts_with(".new-") => drop(fs::remove_file(self.dir.join(name))),
@@ -213,25 +213,25 @@ pub(crate) fn read(path: &Path, most: u64, name: impl Fn() -> String) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meshd_model::fleet::{KEPT_FORMAT, KeptFile, KeptKind};
+    use meshd_model::fleet::{ARCHIVE_FORMAT, ArchivedFile, ArchivedKind};
     use meshd_types::SafePath;
 
     fn generation(number: u8) -> Generation {
         Generation(Digest([number; 32]))
     }
 
-    fn kept(contents: &[&[u8]]) -> KeptGeneration {
-        let file = |(place, bytes): (usize, &&[u8])| KeptFile {
+    fn kept(contents: &[&[u8]]) -> ArchivedGeneration {
+        let file = |(place, bytes): (usize, &&[u8])| ArchivedFile {
             path: SafePath::new(&format!("/f{place}")).expect("plain"),
-            kind: KeptKind::File,
+            kind: ArchivedKind::File,
             mode: 0o644,
             owner: (0, 0),
             origin: "base".into(),
             digest: Digest::of(bytes),
             size: bytes.len() as u64,
         };
-        KeptGeneration {
-            format: KEPT_FORMAT,
+        ArchivedGeneration {
+            format: ARCHIVE_FORMAT,
             profile: "p".parse().expect("a name"),
             image: "i".parse().expect("a name"),
             version: Digest([1; 32]),

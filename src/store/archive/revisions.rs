@@ -186,6 +186,14 @@ mod tests {
         assert_eq!(fs::metadata(copy.join("rootfs/etc/run")).unwrap().permissions().mode() & 0o777, 0o755);
         assert_eq!(fs::read_link(copy.join("rootfs/etc/link")).unwrap(), Path::new("run"));
         assert!(!copy.join("golden").exists() && copy.join("rootfs/etc/golden").exists());
+        let files = store.overlay_files(&digest).unwrap();
+        let paths: Vec<&str> = files.keys().map(String::as_str).collect();
+        assert_eq!(paths, ["motd/rootfs/etc/link", "motd/rootfs/etc/run"]);
+        fs::set_permissions(copy.join("rootfs/etc/run"), fs::Permissions::from_mode(0o644)).unwrap();
+        let changed = store.overlay_files(&digest).unwrap();
+        assert_ne!(changed["motd/rootfs/etc/run"], files["motd/rootfs/etc/run"], "its mode counts");
+        assert_eq!(changed["motd/rootfs/etc/link"], files["motd/rootfs/etc/link"]);
+        assert!(store.overlay_files(&Digest([9; 32])).is_err(), "it is not kept");
         let generation = Generation(Digest([2; 32]));
         store.put(generation, b"{}").unwrap();
         store.sweep(&[generation].into(), &[digest].into());

@@ -7,7 +7,7 @@ use crate::{
 };
 use meshd_model::{
     fleet::Lease,
-    work::{CardNews, ReservedNic, Vm, site_address},
+    work::{NicChanges, ReservedNic, Vm, site_address},
 };
 use meshd_types::{MacAddr, SystemUuid};
 use std::{
@@ -102,26 +102,26 @@ impl Model {
     }
 
     /// What of the cards is new to who has seen them at this revision; `None`: never.
-    pub fn cards_since(&self, seen: Option<u64>) -> CardNews {
+    pub fn cards_since(&self, seen: Option<u64>) -> NicChanges {
         let cards = &self.work.cards;
         let behind = seen.map(|seen| cards.revision.saturating_sub(seen)).and_then(|count| usize::try_from(count).ok());
         match behind.filter(|count| *count <= cards.recent.len()) {
             Some(count) => {
                 let changed: BTreeSet<MacAddr> = cards.recent.iter().rev().take(count).copied().collect();
-                CardNews::Changed(changed.into_iter().map(|mac| (mac, self.card(mac))).collect())
+                NicChanges::Changed(changed.into_iter().map(|mac| (mac, self.card(mac))).collect())
             }
             None => {
                 let mut all: BTreeMap<MacAddr, ReservedNic> = BTreeMap::new();
-                for card in self.vms().flat_map(Vm::cards) {
-                    all.entry(card.mac).or_insert(card);
+                for nic in self.vms().flat_map(Vm::reserved_nics) {
+                    all.entry(nic.mac).or_insert(nic);
                 }
-                CardNews::All(all.into_values().collect())
+                NicChanges::All(all.into_values().collect())
             }
         }
     }
 
     fn card(&self, mac: MacAddr) -> Option<ReservedNic> {
-        self.vm_of_mac(mac)?.cards().find(|card| card.mac == mac)
+        self.vm_of_mac(mac)?.reserved_nics().find(|nic| nic.mac == mac)
     }
 
     /// What is leased to the cards of a virtual machine.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Store, StoreError};
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_model::work::VmDesiredState;
 use meshd_proto::vm::{Nic, VmSpec};
 use meshd_types::Timestamp;
@@ -33,7 +33,7 @@ fn vm(number: u16) -> Vm {
         peers: false,
     };
     spec.nics = vec![nic(mac(number), "br0"), nic(mac(number | 0x8000), "mesh-nat0")];
-    Vm::new(VmAsk::new(spec), None, Timestamp::EPOCH)
+    Vm::new(VmRequest::new(spec), None, Timestamp::EPOCH)
 }
 
 async fn change(store: &Store, change: impl FnOnce(&mut Tx<'_>)) {
@@ -77,21 +77,21 @@ async fn incremental_scan_reports_exactly_the_changed_nics() {
     let store = Store::open(dir.path()).expect("a store");
     let news = |seen| store.read(|model| (model.card_revision(), model.cards_since(seen)));
     change(&store, |tx| tx.put_vm(vm(1))).await;
-    let (seen, CardNews::All(all)) = news(None) else { panic!("nothing was seen before") };
+    let (seen, NicChanges::All(all)) = news(None) else { panic!("nothing was seen before") };
     assert_eq!(
         all.iter().map(|card| (card.mac, card.address)).collect::<Vec<_>>(),
         [(mac(1), Some(ip(1))), (mac(0x8001), None)]
     );
     // Its state changes, not its cards.
     change(&store, |tx| tx.put_vm(Vm { desired_state: VmDesiredState::Run, ..vm(1) })).await;
-    assert_eq!(news(Some(seen)), (seen, CardNews::Changed(Vec::new())));
+    assert_eq!(news(Some(seen)), (seen, NicChanges::Changed(Vec::new())));
     change(&store, |tx| tx.put_vm(vm(2))).await;
     change(&store, |tx| tx.remove_vm(uuid(1))).await;
-    let (_, CardNews::Changed(changed)) = news(Some(seen)) else { panic!("it is not far behind") };
+    let (_, NicChanges::Changed(changed)) = news(Some(seen)) else { panic!("it is not far behind") };
     let there: Vec<(MacAddr, bool)> = changed.iter().map(|(mac, card)| (*mac, card.is_some())).collect();
     assert_eq!(there, [(mac(1), false), (mac(2), true), (mac(0x8001), false), (mac(0x8002), true)]);
     change(&store, |tx| (3..3000).for_each(|number| tx.put_vm(vm(number)))).await;
-    assert!(matches!(news(Some(seen)).1, CardNews::All(all) if all.len() == 2 * 2998), "it is told of all");
+    assert!(matches!(news(Some(seen)).1, NicChanges::All(all) if all.len() == 2 * 2998), "it is told of all");
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn next_free_address_is_found_among_many_and_shared_ones_stay_taken() {
     assert_eq!((next(ip(1)), next(ip(778))), (Some(ip(777)), Some(ip(20_000))));
     // As an older meshd may have recorded it.
     let mut twin = vm(20_001);
-    twin.ask.spec.nics = vm(5).ask.spec.nics;
+    twin.request.spec.nics = vm(5).request.spec.nics;
     change(&store, |tx| tx.put_vm(twin)).await;
     assert_eq!(store.read(|model| model.vm_of_mac(mac(5)).map(Vm::uuid)), Some(uuid(5)));
     change(&store, |tx| tx.remove_vm(uuid(5))).await;

@@ -4,7 +4,7 @@
 use crate::Model;
 use meshd_model::{
     fleet::Node,
-    work::{Allocations, SlotId, barred},
+    work::{Allocations, SlotId, unassignable_units},
 };
 use meshd_proto::{UnitFacts, UnitKind, UnitState};
 use meshd_types::NodeId;
@@ -51,9 +51,10 @@ impl Model {
         let held = self.held(node).unwrap_or(&NOTHING);
         let is_held = |unit: &UnitFacts| held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some();
         let holds = |slot: &SlotId| held.unit([slot.unit.as_str()].into_iter()).is_some();
-        let barred = barred(node, facts, self.slots(), holds, implied);
+        let unassignable_units = unassignable_units(node, facts, self.slots(), holds, implied);
         let is_closed = |unit: &UnitFacts| {
-            let is_barred = || barred.iter().any(|(slot, _)| unit.selected.iter().any(|own| own == slot.as_str()));
+            let is_barred =
+                || unassignable_units.iter().any(|(slot, _)| unit.selected.iter().any(|own| own == slot.as_str()));
             unit.state != UnitState::Ready || (unit.kind == UnitKind::Device && is_barred())
         };
         facts.units.iter().filter(|unit| !is_held(unit) && is_closed(unit)).count()

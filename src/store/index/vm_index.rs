@@ -7,7 +7,7 @@ use crate::{
 };
 use meshd_model::{
     fleet::Node,
-    work::{Allocations, Approved, SlotId, Vm, VmDesiredState},
+    work::{Allocations, ApprovedSlot, SlotId, Vm, VmDesiredState},
 };
 use meshd_types::{MacAddr, NodeId, SystemUuid, VmName};
 use std::{
@@ -19,7 +19,7 @@ use std::{
 #[derive(Default)]
 pub(crate) struct VmIndex {
     vms: BTreeMap<SystemUuid, Vm>,
-    pub(crate) slots: BTreeMap<SlotId, Approved>,
+    pub(crate) slots: BTreeMap<SlotId, ApprovedSlot>,
     /// Derived: the addresses of slots.
     slot_macs: BTreeMap<MacAddr, SlotId>,
     slot_addresses: BTreeMap<Ipv4Addr, SlotId>,
@@ -38,7 +38,11 @@ pub(crate) struct VmIndex {
 }
 
 impl VmIndex {
-    pub(crate) fn apply(&mut self, vms: BTreeMap<SystemUuid, Change<Vm>>, slots: BTreeMap<SlotId, Change<Approved>>) {
+    pub(crate) fn apply(
+        &mut self,
+        vms: BTreeMap<SystemUuid, Change<Vm>>,
+        slots: BTreeMap<SlotId, Change<ApprovedSlot>>,
+    ) {
         for (uuid, change) in vms {
             match change {
                 Change::Put(vm) => self.put_vm(vm),
@@ -54,27 +58,27 @@ impl VmIndex {
         }
     }
 
-    pub(crate) fn put_slot(&mut self, slot: Approved) {
+    pub(crate) fn put_slot(&mut self, slot: ApprovedSlot) {
         self.remove_slot(&slot.id);
-        if let Some(card) = slot.card {
-            self.slot_macs.insert(card.mac, slot.id.clone());
-            card.address.map(|address| self.slot_addresses.insert(address, slot.id.clone()));
+        if let Some(nic) = slot.nic {
+            self.slot_macs.insert(nic.mac, slot.id.clone());
+            nic.address.map(|address| self.slot_addresses.insert(address, slot.id.clone()));
         }
         self.slots.insert(slot.id.clone(), slot);
     }
 
     fn remove_slot(&mut self, id: &SlotId) {
-        let Some(card) = self.slots.remove(id).and_then(|slot| slot.card) else { return };
+        let Some(nic) = self.slots.remove(id).and_then(|slot| slot.nic) else { return };
         // It may be another slot's by now: a node whose ID becomes another one takes its slots along in one transaction.
-        forget(&mut self.slot_macs, card.mac, id);
-        if let Some(address) = card.address {
+        forget(&mut self.slot_macs, nic.mac, id);
+        if let Some(address) = nic.address {
             forget(&mut self.slot_addresses, address, id);
         }
     }
 
     pub(crate) fn put_vm(&mut self, vm: Vm) {
         let old = self.take_vm(vm.uuid());
-        if old.as_ref().is_none_or(|old| !old.has_cards_of(&vm)) {
+        if old.as_ref().is_none_or(|old| !old.has_same_nics(&vm)) {
             old.iter().for_each(|old| self.cards.remove(old));
             self.cards.add(&vm);
         }
@@ -154,7 +158,7 @@ impl Model {
     }
 
     /// All slots that were approved.
-    pub fn slots(&self) -> &BTreeMap<SlotId, Approved> {
+    pub fn slots(&self) -> &BTreeMap<SlotId, ApprovedSlot> {
         &self.work.slots
     }
 
@@ -215,7 +219,7 @@ impl Tx<'_> {
     }
 
     /// Stores an approved slot.
-    pub fn put_slot(&mut self, slot: Approved) {
+    pub fn put_slot(&mut self, slot: ApprovedSlot) {
         self.staged.slots.insert(slot.id.clone(), Change::Put(slot));
     }
 

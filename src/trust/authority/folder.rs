@@ -23,38 +23,38 @@ use std::{
     time::Duration,
 };
 
-/// Names everything else of the folder.
+/// Manifest of the folder.
 pub const MANIFEST: &str = "authority.json";
-/// All roots that are trusted; the whole authority of the first release.
+/// All trusted roots; the whole authority of the first release.
 pub const BUNDLE: &str = "ca.pem";
 /// Key of the authority of the first release.
 pub const FIRST_KEY: &str = "ca.key";
 /// Version of [`MANIFEST`].
 const VERSION: u32 = 2;
-/// How long the authority of the first release is trusted beside the one that replaces it.
+/// How long the authority of the first release is trusted after its replacement.
 pub const FIRST_GRACE: Duration = Duration::from_secs(30 * 86_400);
-/// Roots of which one still knows that they were ours.
+/// Maximum number of former roots.
 const MAX_FORMER: usize = 16;
 
 /// [`MANIFEST`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     version: u32,
-    /// The root under which certificates are issued.
+    /// The root that certificates are issued under.
     pub active: String,
-    /// Roots that are trusted still.
+    /// Roots that are still trusted.
     #[serde(default)]
     pub retiring: Vec<Retiring>,
-    /// Roots that were ours: what they signed is refused, and known for what it is.
+    /// Former roots: their certificates are refused with a specific cause.
     #[serde(default)]
     pub former: Vec<String>,
 }
 
-/// A root that was replaced.
+/// A replaced root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retiring {
     pub root: String,
-    /// Trusted until then.
+    /// End of trust.
     pub until: Timestamp,
 }
 
@@ -62,7 +62,7 @@ pub struct Retiring {
 pub struct Folder<'a>(pub &'a Path);
 
 impl Folder<'_> {
-    /// What is there; `None` if nothing is.
+    /// Reads the manifest; `None` if there is none.
     pub fn manifest(&self) -> Result<Option<Manifest>, TrustError> {
         let path = self.0.join(MANIFEST);
         let Some(text) = files::read(&path)? else { return Ok(None) };
@@ -75,7 +75,7 @@ impl Folder<'_> {
         Ok(Some(manifest))
     }
 
-    /// The first start: a new root, trusted by nobody yet.
+    /// Creates the first root at the first start.
     pub fn found(&self, site_name: &str, now: Timestamp) -> Result<Manifest, TrustError> {
         let root = self.make(site_name, now, &[])?;
         let manifest = Manifest { version: VERSION, active: root, retiring: Vec::new(), former: Vec::new() };
@@ -83,7 +83,7 @@ impl Folder<'_> {
         Ok(manifest)
     }
 
-    /// Takes over the authority of the first release, if there is one: its nodes go on, and learn the new root.
+    /// Takes over the authority of the first release, if there is one: its nodes continue, and learn the new root.
     pub fn take_over(&self, site_name: &str, now: Timestamp) -> Result<Option<Manifest>, TrustError> {
         let (key_path, path) = (self.0.join(FIRST_KEY), self.0.join(BUNDLE));
         let (key, pem) = match (files::read_private(&key_path)?, files::read(&path)?) {
@@ -108,7 +108,7 @@ impl Folder<'_> {
         Ok(Some(manifest))
     }
 
-    /// A new root beside those that are there, which are trusted for a grace time more; with none of it, not at all.
+    /// Adds a new root. Present roots are trusted for a grace time; if it is zero, not at all.
     pub fn rotate(
         &self,
         before: &Manifest,
@@ -118,7 +118,7 @@ impl Folder<'_> {
     ) -> Result<Manifest, TrustError> {
         let mut retiring: Vec<_> = before.retiring.iter().filter(|old| old.until > now).cloned().collect();
         retiring.push(Retiring { root: before.active.clone(), until: now.after(grace) });
-        // Whoever wants none of the old ones wants none of those before them.
+        // Zero grace also ends the trust in earlier roots.
         retiring.retain(|_| !grace.is_zero());
         let older: Vec<Root> = retiring.iter().map(|old| self.root(&old.root)).collect::<Result<_, _>>()?;
         let active = self.make(site_name, now, &older)?;
@@ -132,7 +132,7 @@ impl Folder<'_> {
         Ok(manifest)
     }
 
-    /// The root that signs issuers, with its key.
+    /// Returns the root that signs issuers, with its key.
     fn root(&self, root: &str) -> Result<Root, TrustError> {
         let (key_path, path) = (self.root_key(root), self.root_pem(root));
         let key = files::read_private(&key_path)?.ok_or_else(|| TrustError::NoRootKey { path: key_path.clone() })?;
@@ -140,7 +140,7 @@ impl Folder<'_> {
         Root::read(&pem, &key).map_err(|what| damaged(what.of(&key_path, &path), what.detail()))
     }
 
-    /// Makes a root and its issuer, also under older roots. It counts once it is in the manifest.
+    /// Creates a root and its issuer, also under older roots. The manifest activates it.
     fn make(&self, site_name: &str, now: Timestamp, older: &[Root]) -> Result<String, TrustError> {
         let made = make::authority(site_name, now, older)?;
         let id = made.id;
@@ -161,25 +161,25 @@ impl Folder<'_> {
         self.show(&self.bundle(manifest, now)?)
     }
 
-    /// Writes [`BUNDLE`], unless it says so already.
+    /// Writes [`BUNDLE`] if it differs.
     pub fn show(&self, roots_pem: &str) -> Result<(), TrustError> {
         let path = self.0.join(BUNDLE);
         if files::read(&path)?.as_deref() == Some(roots_pem) { Ok(()) } else { files::write(&path, roots_pem, 0o644) }
     }
 
-    /// Every root that is trusted, the active one first.
+    /// Returns every trusted root, the active one first.
     pub fn bundle(&self, manifest: &Manifest, now: Timestamp) -> Result<String, TrustError> {
         let retiring = manifest.retiring.iter().filter(|old| old.until > now).map(|old| &old.root);
         let roots = [&manifest.active].into_iter().chain(retiring);
         roots.map(|root| self.must_read(&self.root_pem(root))).collect()
     }
 
-    /// A file that the manifest says is there.
+    /// Reads a file that the manifest refers to.
     pub fn must_read(&self, path: &Path) -> Result<String, TrustError> {
         files::read(path)?.ok_or_else(|| damaged(path, "it is missing"))
     }
 
-    /// Keys of roots that are not trusted any more are nobody's business, nor are those of a rotation that was cut off.
+    /// Deletes keys of roots that are not trusted any more, and those of an interrupted rotation.
     fn forget_keys(&self, manifest: &Manifest) -> Result<(), TrustError> {
         let is_trusted =
             |name: &str| manifest.active == name || manifest.retiring.iter().any(|retiring| retiring.root == name);
@@ -187,7 +187,7 @@ impl Folder<'_> {
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let over = names.filter(|name| is_id(name) && !is_trusted(name));
         let keys = over.flat_map(|name| [self.root_key(&name), self.issuer_key(&name)]);
-        // The last one is left behind if taking over was cut off; it has a copy for as long as it is trusted.
+        // The last one is a leftover of an interrupted takeover; a copy exists as long as it is trusted.
         for key in keys.chain([self.0.join(FIRST_KEY)]) {
             match fs::remove_file(&key) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(files::fault("remove", &key)(error)),
@@ -222,12 +222,12 @@ fn is_id(name: &str) -> bool {
     name.len() == make::ID_LEN && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A file of the authority that is not what it should be.
+/// Creates the error of a damaged file.
 pub fn damaged(path: &Path, detail: &str) -> TrustError {
     TrustError::Damaged { path: path.into(), detail: detail.into() }
 }
 
-/// The name of a root: the beginning of the digest of its public key.
+/// Returns the name of a root: the beginning of the digest of its public key.
 pub fn root_id(public_key: &[u8]) -> String {
     Digest::of(public_key).to_string()[..make::ID_LEN].to_owned()
 }

@@ -11,65 +11,65 @@ use rcgen::{
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use std::{path::Path, time::Duration};
 
-/// Life of roots and issuers: longer than any site. They go by rotation.
+/// Lifetime of roots and issuers: longer than that of any site. Rotation replaces them.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// 2020-01-01T00:00:00Z in milliseconds.
 pub const NOT_BEFORE_MS: i64 = 1_577_836_800_000;
-/// Characters of the name of a root.
+/// Length of a root's name.
 pub const ID_LEN: usize = 8;
-/// First byte of the serial number of everything that an issuer signs; the name of its root follows, then random bytes.
+/// First byte of the serial number of certificates by an issuer; the name of its root follows, then random bytes.
 const SERIAL_MARK: u8 = 0x4d;
 /// Random bytes of a serial number; RFC 5280 (4.1.2.2) allows 20 in all.
 const SERIAL_RANDOM: usize = 12;
 
-/// A root with its key: what signs issuers.
+/// A root with its key, which signs issuers.
 pub struct Root {
     id: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// What is wrong with a key or with its certificate.
-pub enum Unfit {
+/// Fault of a key or of its certificate.
+pub enum InvalidPair {
     Key(&'static str),
     Certificate(&'static str),
 }
 
-impl Unfit {
+impl InvalidPair {
     pub fn of<'a>(&self, key: &'a Path, certificate: &'a Path) -> &'a Path {
         match self {
-            Unfit::Key(_) => key,
-            Unfit::Certificate(_) => certificate,
+            InvalidPair::Key(_) => key,
+            InvalidPair::Certificate(_) => certificate,
         }
     }
 
     pub fn detail(&self) -> &'static str {
         match self {
-            Unfit::Key(detail) | Unfit::Certificate(detail) => detail,
+            InvalidPair::Key(detail) | InvalidPair::Certificate(detail) => detail,
         }
     }
 }
 
-/// Reads an authority's certificate and the key that belongs to it.
-pub fn read(pem: &str, key_pem: &str) -> Result<(CertificateDer<'static>, Issuer<'static, KeyPair>), Unfit> {
-    let key = KeyPair::from_pem(key_pem).map_err(|_| Unfit::Key("it is not a private key"))?;
-    let der = certificate(pem).ok_or(Unfit::Certificate("it is not a certificate"))?;
+/// Reads an authority's certificate and its key.
+pub fn read(pem: &str, key_pem: &str) -> Result<(CertificateDer<'static>, Issuer<'static, KeyPair>), InvalidPair> {
+    let key = KeyPair::from_pem(key_pem).map_err(|_| InvalidPair::Key("it is not a private key"))?;
+    let der = certificate(pem).ok_or(InvalidPair::Certificate("it is not a certificate"))?;
     let (_, parsed) =
-        x509_parser::parse_x509_certificate(&der).map_err(|_| Unfit::Certificate("it is not a certificate"))?;
+        x509_parser::parse_x509_certificate(&der).map_err(|_| InvalidPair::Certificate("it is not a certificate"))?;
     if *parsed.public_key().subject_public_key.data != *key.public_key_raw() {
-        return Err(Unfit::Certificate("it is not the certificate of the key beside it"));
+        return Err(InvalidPair::Certificate("it is not the certificate of the key beside it"));
     }
     let issuer = Issuer::from_ca_cert_der(&der, key)
-        .map_err(|_| Unfit::Certificate("it is not the certificate of an authority"))?;
+        .map_err(|_| InvalidPair::Certificate("it is not the certificate of an authority"))?;
     Ok((der, issuer))
 }
 
-/// The first certificate of a text.
+/// Returns the first certificate of a text.
 pub fn certificate(pem: &str) -> Option<CertificateDer<'static>> {
     CertificateDer::from_pem_slice(pem.as_bytes()).ok()
 }
 
 impl Root {
-    pub fn read(pem: &str, key_pem: &str) -> Result<Self, Unfit> {
+    pub fn read(pem: &str, key_pem: &str) -> Result<Self, InvalidPair> {
         let (_, issuer) = read(pem, key_pem)?;
         Ok(Root { id: root_id(issuer.key().public_key_raw()), issuer })
     }
@@ -79,19 +79,19 @@ impl Root {
     }
 }
 
-/// A new root, and its issuer.
-pub struct Made {
+/// A new root with its issuer.
+pub struct NewRoot {
     pub id: String,
     pub root_key: String,
     pub root_pem: String,
     pub issuer_key: String,
     pub issuer_pem: String,
-    /// The issuer under each of the older roots, by their names.
+    /// Certificates of the issuer under older roots, by their names.
     pub crosses: Vec<(String, String)>,
 }
 
-/// Makes a root that signs one issuer; older roots sign the same issuer.
-pub fn authority(site_name: &str, now: Timestamp, older: &[Root]) -> Result<Made, TrustError> {
+/// Creates a root that signs one issuer; older roots sign the same issuer.
+pub fn authority(site_name: &str, now: Timestamp, older: &[Root]) -> Result<NewRoot, TrustError> {
     let root_key = new_key()?;
     let id = root_id(root_key.public_key_raw());
     let root = authority_params(&format!("meshd site {site_name} root {id}"), 1, &id, now)?;
@@ -107,7 +107,7 @@ pub fn authority(site_name: &str, now: Timestamp, older: &[Root]) -> Result<Made
         Ok((old.id(), params.signed_by(&key, &old.issuer).map_err(made("an issuer"))?.pem()))
     };
     let crosses = older.iter().map(cross).collect::<Result<_, TrustError>>()?;
-    Ok(Made { id, root_key: keys, root_pem, issuer_key: key.serialize_pem(), issuer_pem, crosses })
+    Ok(NewRoot { id, root_key: keys, root_pem, issuer_key: key.serialize_pem(), issuer_pem, crosses })
 }
 
 pub fn new_key() -> Result<KeyPair, TrustError> {
@@ -126,7 +126,7 @@ fn authority_params(name: &str, below: u8, id: &str, now: Timestamp) -> Result<C
     Ok(params)
 }
 
-/// A certificate that signs nothing.
+/// Parameters of a certificate that signs nothing.
 pub fn leaf_params(
     name: &str,
     not_after: Timestamp,
@@ -159,7 +159,7 @@ fn new_serial(root: &str) -> Result<SerialNumber, TrustError> {
     Ok(SerialNumber::from_slice(&[[SERIAL_MARK].as_slice(), &root, &random].concat()))
 }
 
-/// The root under which something was signed, by its serial number; those of the first release do not tell.
+/// Returns the root of a certificate by its serial number; `None` for those of the first release.
 pub fn signed_under(serial: &str) -> Option<&str> {
     let is_ours = serial.len() == 2 * (1 + SERIAL_RANDOM) + ID_LEN && serial.starts_with("4d");
     is_ours.then(|| serial.get(2..2 + ID_LEN)).flatten()

@@ -6,9 +6,9 @@
 //! | `make` | makes the keys and certificates of roots, issuers and nodes |
 //! | `tls` | TLS configuration of the agent API |
 //!
-//! The root's key signs issuers and nothing else. A node is held against the issuers, never against a root: whatever else a root
-//! may sign one day is no node. While one root replaces another both are trusted, and the agent plane shows its issuer under
-//! both, so that a node finds its way whichever it knows.
+//! The root's key signs only issuers. A node is verified by the issuers, never by a root, so no other certificate of a root
+//! identifies a node. During a rotation both roots are trusted, and the agent listener presents its issuer under
+//! both, so that each node can verify it.
 
 mod folder;
 mod make;
@@ -31,62 +31,62 @@ use std::{
     time::Duration,
 };
 
-/// Life of a node's certificate from the day of issue. The agent renews at half of it.
+/// Lifetime of a node's certificate. The agent renews it at half of its lifetime.
 pub const NODE_CERT_LIFE: Duration = Duration::from_secs(14 * DAY_S);
-/// How long a root is trusted beside the one that replaces it, unless an operator says otherwise: as long as a certificate that
-/// was issued under it lives.
+/// Default time that a root is trusted after its replacement: the lifetime of a certificate that
+/// was issued under it.
 pub const GRACE: Duration = NODE_CERT_LIFE;
 const DAY_S: u64 = 86_400;
 
-/// Signs node certificates and recognises them again. It never changes: a rotation makes another one.
+/// Signs and verifies node certificates. Immutable: a rotation creates another one.
 pub struct CertificateAuthority {
     dir: PathBuf,
     site_name: String,
     manifest: Manifest,
     issuer: Issuer<'static, KeyPair>,
     roots_pem: String,
-    /// Signatures of these count. Those of former ones pass the handshake too, and are refused after it.
+    /// Accepted signers. Certificates of former ones pass the handshake, too, and are refused after it.
     counts: Vec<CertificateDer<'static>>,
     node_life: Duration,
     server: Arc<ServerConfig>,
 }
 
-/// A certificate that was just issued.
+/// An issued certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
     pub certificate_pem: String,
-    /// Its serial number, lower-case hexadecimal.
+    /// Serial number, lower-case hexadecimal.
     pub serial: String,
-    /// Digest of the public key that it certifies.
+    /// Digest of the certified public key.
     pub key: Digest,
-    /// End of its life.
+    /// Time of expiry.
     pub not_after: Timestamp,
 }
 
 impl Issued {
-    /// What the agent is told.
+    /// Returns the response to the agent.
     pub fn response(&self, now: Timestamp) -> meshd_proto::EnrolResponse {
         let life_s = self.not_after.since(now).as_secs();
         meshd_proto::EnrolResponse { certificate_pem: self.certificate_pem.clone(), life_s }
     }
 }
 
-/// One root of an authority.
+/// A root of an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootState {
-    /// Its name: the beginning of the digest of its public key.
+    /// Name: the beginning of the digest of its public key.
     pub root: String,
-    /// Until when it is trusted; `None` for the active one.
+    /// End of trust; `None` for the active one.
     pub until: Option<Timestamp>,
-    /// Whether its private key lies in the state folder.
+    /// Whether its private key is in the state folder.
     pub has_key: bool,
 }
 
 impl CertificateAuthority {
-    /// Opens the authority in a folder, or makes it there. That of the first release is taken over.
+    /// Opens the authority in a folder, or creates it. Takes over that of the first release.
     ///
     /// # Errors
-    /// Files that cannot be read or written, that others may read, or that do not belong together. Nothing is overwritten.
+    /// Files that are unreadable, readable by others, or inconsistent. Nothing is overwritten.
     pub fn load_or_create(dir: &Path, site_name: &str, now: Timestamp) -> Result<Self, TrustError> {
         files::make_folder(dir)?;
         let folder = Folder(dir);
@@ -103,7 +103,7 @@ impl CertificateAuthority {
     fn read(dir: &Path, site_name: &str, manifest: Manifest, now: Timestamp) -> Result<Self, TrustError> {
         let folder = Folder(dir);
         let active = &manifest.active;
-        // It is not used between two rotations, and nobody else may read it all the same.
+        // The key is not used between two rotations, but still must not be readable by others.
         files::read_private(&folder.root_key(active))?;
         let (key_path, path) = (folder.issuer_key(active), folder.issuer_pem(active));
         let key = files::read_private(&key_path)?.ok_or_else(|| damaged(&key_path, "it is missing"))?;
@@ -126,27 +126,24 @@ impl CertificateAuthority {
         Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, counts, node_life, server })
     }
 
-    /// The same with another life of node certificates, for tests.
+    /// Sets another lifetime of node certificates, for tests.
     #[must_use]
     pub fn with_node_life(self, node_life: Duration) -> Self {
         CertificateAuthority { node_life, ..self }
     }
 
-    /// Makes a new root and issuer, and the authority that they are. The old root is trusted for a grace time more: both sides know
-    /// both by then. Without any, what it signed is refused from now on.
+    /// Creates a new root and issuer, and returns the new authority. The old root is trusted for a grace time, in which both sides
+    /// learn both roots. Without grace, its certificates are refused from now on.
     ///
     /// # Errors
-    /// [`TrustError::NoRootKey`] if the key of a root that stays trusted is not there to sign the new issuer; files.
+    /// [`TrustError::NoRootKey`] if the key of a still trusted root is absent, so that it cannot sign the new issuer.
     pub fn rotated(&self, grace: Duration, now: Timestamp) -> Result<Self, TrustError> {
         let manifest = Folder(&self.dir).rotate(&self.manifest, &self.site_name, grace, now)?;
         let rotated = Self::read(&self.dir, &self.site_name, manifest, now)?;
         Ok(rotated.with_node_life(self.node_life))
     }
 
-    /// The authority as it is at a later time: without the roots whose grace is over. `None` if nothing has changed.
-    ///
-    /// # Errors
-    /// Files.
+    /// Returns the authority at a later time, without roots whose grace is over; `None` if nothing has changed.
     pub fn aged(&self, then: Timestamp, now: Timestamp) -> Result<Option<Self>, TrustError> {
         let trusted = |at| self.manifest.retiring.iter().filter(|old| old.until > at).count();
         if trusted(then) == trusted(now) {
@@ -156,22 +153,22 @@ impl CertificateAuthority {
         Ok(Some(aged.with_node_life(self.node_life)))
     }
 
-    /// Every root that nodes are to trust now, PEM, the active one first.
+    /// Returns every root that nodes are to trust as PEM, the active one first.
     pub fn roots_pem(&self) -> &str {
         &self.roots_pem
     }
 
-    /// The name of the root under which certificates are issued.
+    /// Returns the name of the root that certificates are issued under.
     pub fn active(&self) -> &str {
         &self.manifest.active
     }
 
-    /// True if a serial number is of a certificate under the active root.
+    /// Returns whether a serial number is of a certificate under the active root.
     pub fn is_current(&self, serial: &str) -> bool {
         signed_under(serial) == Some(self.active())
     }
 
-    /// Its roots, the active one first, without those that are trusted no more.
+    /// Returns the trusted roots, the active one first.
     pub fn roots(&self, now: Timestamp) -> Vec<RootState> {
         let retiring = self.manifest.retiring.iter().filter(|old| old.until > now);
         let retiring = retiring.map(|Retiring { root, until }| (root, Some(*until)));
@@ -183,10 +180,10 @@ impl CertificateAuthority {
         .collect()
     }
 
-    /// Issues a certificate for the public key of a request. Whatever else the request asks for is ignored.
+    /// Issues a certificate for the public key of a request. Other contents of the request are ignored.
     ///
     /// # Errors
-    /// [`TrustError::Request`] for anything but a P-256 request, self-signed as PKCS #10 wants, within [`meshd_proto::MAX_CSR`].
+    /// [`TrustError::Request`] unless the request is P-256, self-signed as PKCS #10 requires, within [`meshd_proto::MAX_CSR`].
     pub fn issue_node(&self, csr_pem: &str, node: NodeId, now: Timestamp) -> Result<Issued, TrustError> {
         if csr_pem.len() > meshd_proto::MAX_CSR {
             return Err(TrustError::Request("it is longer than 4096 bytes"));
@@ -211,16 +208,16 @@ impl CertificateAuthority {
         Ok(Issued { certificate_pem: certificate.pem(), serial: hex(&serial), key, not_after })
     }
 
-    /// TLS of the agent plane: version 1.3 only, client certificate optional. An expired one of ours passes, and one of a root that is
-    /// trusted no more: [`CertificateAuthority::identify`] tells them. No session is resumed: each connection shows its certificate.
+    /// Returns the TLS configuration of the agent listener: version 1.3 only, client certificate optional. Expired certificates and those
+    /// of former roots pass; [`CertificateAuthority::identify`] reports them. Sessions are not resumed, so each connection shows its certificate.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
     }
 
-    /// Names the node of a certificate that the handshake of [`CertificateAuthority::server_config`] has let pass.
+    /// Identifies the node of a certificate that passed the handshake of [`CertificateAuthority::server_config`].
     ///
     /// # Errors
-    /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if it is of a root that was replaced.
+    /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if its root was replaced.
     pub fn identify(&self, der: &[u8], now: Timestamp) -> Result<Peer, TrustError> {
         let peer = Peer::of(der, now)?;
         if !tls::is_signed_by(der, &self.counts) {
@@ -230,7 +227,7 @@ impl CertificateAuthority {
     }
 }
 
-/// The certificate of whatever signed nodes under a root: its issuer, or itself in the first release.
+/// Returns the signer of node certificates under a root: its issuer, or the root itself in the first release.
 fn signer(folder: &Folder<'_>, root: &str) -> Result<CertificateDer<'static>, TrustError> {
     let issuer = folder.issuer_pem(root);
     match files::read(&issuer)? {

@@ -14,10 +14,10 @@ use rustls::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Life of the server certificate, which is made anew at each start.
+/// Lifetime of the server certificate, which is created at each start.
 const SERVER_CERT_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// Shows a new certificate with `chain` behind it; lets in what any of `signers` has signed.
+/// Presents a new certificate with `chain`; accepts clients that any of `signers` has signed.
 pub fn server_config(
     issuer: &Issuer<'_, KeyPair>,
     root: &str,
@@ -51,7 +51,7 @@ pub fn server_config(
     Ok(Arc::new(config))
 }
 
-/// True if one of these issued a certificate whose signature the handshake has verified: it is told by its name.
+/// Returns whether one of these issued a certificate with a verified signature, by the issuer's name.
 pub fn is_signed_by(der: &[u8], signers: &[CertificateDer<'_>]) -> bool {
     let Ok((_, leaf)) = x509_parser::parse_x509_certificate(der) else { return false };
     signers.iter().any(|signer| {

@@ -5,11 +5,13 @@
 //! | --- | --- |
 //! | `terminal_screen` | the screen of an emulated terminal as HTML |
 //! | `open_consoles` | open consoles by session and virtual machine |
+//! | `repeat_filter` | bounds the counts of a control sequence that is expensive to emulate |
 //!
 //! A console is one WebSocket of the admin API, opened in the name of its user. The browser polls the screen and posts what is typed.
 
-mod terminal_screen;
 mod open_consoles;
+mod repeat_filter;
+mod terminal_screen;
 
 pub(crate) use open_consoles::{Console, Consoles};
 

@@ -1,12 +1,12 @@
 //! Open consoles by session and virtual machine.
 
-use super::terminal_screen;
+use super::{repeat_filter::RepeatFilter, terminal_screen};
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use maud::Markup;
 use meshd_client::Socket;
 use meshd_proto::vm::ConsoleNote;
-use meshd_types::Digest;
+use meshd_types::{Digest, fail};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,13 +23,21 @@ const IDLE_TIME: Duration = Duration::from_secs(90);
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// Pieces of input that wait for the guest.
 const MAX_WAITING: usize = 64;
+/// Bytes of a guest that are emulated at a time. Between two slices the terminal is unlocked, and other tasks of the thread run.
+const SLICE: usize = 1024;
 
 /// Session, and name or UUID of the virtual machine as the page has it.
 type Key = (Digest, String);
 
+/// What a guest's output goes through.
+struct Terminal {
+    filter: RepeatFilter,
+    emulator: vt100::Parser,
+}
+
 /// One open console.
 pub(crate) struct Console {
-    terminal: Mutex<vt100::Parser>,
+    terminal: Mutex<Terminal>,
     /// Counts the changes of the screen.
     version: watch::Sender<u64>,
     typed: mpsc::Sender<Bytes>,
@@ -47,7 +55,8 @@ impl Console {
     fn new(now: Instant) -> (Self, mpsc::Receiver<Bytes>) {
         let (typed, input) = mpsc::channel(MAX_WAITING);
         let (rows, columns) = terminal_screen::SIZE;
-        let terminal = Mutex::new(vt100::Parser::new(rows, columns, 0));
+        let emulator = vt100::Parser::new(rows, columns, 0);
+        let terminal = Mutex::new(Terminal { filter: RepeatFilter::default(), emulator });
         let (version, used, ended) = (watch::Sender::new(1), Mutex::new(now), Mutex::default());
         (Console { terminal, version, typed, used, ended }, input)
     }
@@ -55,7 +64,7 @@ impl Console {
     /// Number of the present screen, its HTML, and why the console ended if it did.
     pub(crate) fn screen(&self) -> (u64, Markup, Option<String>) {
         let version = *self.version.borrow();
-        (version, terminal_screen::html(lock(&self.terminal).screen()), lock(&self.ended).clone())
+        (version, terminal_screen::html(lock(&self.terminal).emulator.screen()), lock(&self.ended).clone())
     }
 
     /// Waits for a screen with another number, for at most `limit`.
@@ -70,9 +79,20 @@ impl Console {
         lock(&self.ended).is_none() && self.typed.try_send(bytes).is_ok()
     }
 
-    fn show(&self, bytes: &[u8]) {
-        lock(&self.terminal).process(bytes);
+    /// Emulates output. A guest may send more than fits into the time that other tasks can wait.
+    async fn show(&self, bytes: &[u8]) {
+        let size = if fail::defends("ui-console-slices") { SLICE } else { bytes.len().max(1) };
+        for slice in bytes.chunks(size) {
+            self.emulate(slice);
+            tokio::task::yield_now().await;
+        }
         self.version.send_modify(|version| *version += 1);
+    }
+
+    fn emulate(&self, slice: &[u8]) {
+        let mut terminal = lock(&self.terminal);
+        let bytes = terminal.filter.apply(slice);
+        terminal.emulator.process(&bytes);
     }
 
     fn end(&self, reason: &str) {
@@ -88,35 +108,53 @@ impl Console {
         lock(&self.ended).is_none()
     }
 
-    /// Carries bytes between guest and terminal until one side ends.
+    /// Serves a socket until one side ends.
     async fn run(&self, mut socket: Socket, mut input: mpsc::Receiver<Bytes>, now: fn() -> Instant) {
-        let mut checks = tokio::time::interval(CHECK_INTERVAL);
-        let mut versions = self.version.subscribe();
-        let reason = loop {
-            tokio::select! {
-                message = socket.next() => match message {
-                    Some(Ok(Message::Binary(bytes))) => self.show(&bytes),
-                    Some(Ok(Message::Text(text))) => self.note(&text),
-                    Some(Ok(Message::Close(_))) | None => break "the console was closed".to_owned(),
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) => break format!("the connection broke: {error}"),
-                },
-                Some(bytes) = input.recv() => if let Err(error) = socket.send(Message::Binary(bytes)).await {
-                    break format!("the connection broke: {error}");
-                },
-                _ = checks.tick() => if self.is_idle(now()) { break "no page looked at it any more".to_owned() },
-                // The sender lives as long as `self`.
-                _ = versions.changed() => if !self.is_open() { break String::new() },
-            }
+        let reason = tokio::select! {
+            reason = self.carry(&mut socket, &mut input) => reason,
+            // Also while `carry` waits for a guest that does not read.
+            reason = self.over(now), if fail::defends("ui-console-ends") => reason,
         };
         self.end(&reason);
         // Whoever is gone does not hear it.
         let _ = tokio::time::timeout(Duration::from_secs(1), socket.close(None)).await;
     }
 
-    fn note(&self, text: &str) {
+    /// Carries bytes between guest and terminal. Returns why that ended.
+    async fn carry(&self, socket: &mut Socket, input: &mut mpsc::Receiver<Bytes>) -> String {
+        loop {
+            tokio::select! {
+                message = socket.next() => match message {
+                    Some(Ok(Message::Binary(bytes))) => self.show(&bytes).await,
+                    Some(Ok(Message::Text(text))) => self.note(&text).await,
+                    Some(Ok(Message::Close(_))) | None => return "the console was closed".to_owned(),
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return format!("the connection broke: {error}"),
+                },
+                Some(bytes) = input.recv() => if let Err(error) = socket.send(Message::Binary(bytes)).await {
+                    return format!("the connection broke: {error}");
+                },
+            }
+        }
+    }
+
+    /// Resolves once somebody ended this console, or no page looked at it for long.
+    async fn over(&self, now: fn() -> Instant) -> String {
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        let mut versions = self.version.subscribe();
+        while self.is_open() {
+            tokio::select! {
+                _ = checks.tick() => if self.is_idle(now()) { return "no page looked at it any more".to_owned() },
+                // The sender lives as long as `self`.
+                _ = versions.changed() => {}
+            }
+        }
+        String::new()
+    }
+
+    async fn note(&self, text: &str) {
         if let Ok(ConsoleNote::Lost { bytes }) = serde_json::from_str(text) {
-            self.show(format!("\r\n[{bytes} bytes are missing here]\r\n").as_bytes());
+            self.show(format!("\r\n[{bytes} bytes are missing here]\r\n").as_bytes()).await;
         }
     }
 }
@@ -164,5 +202,50 @@ impl Consoles {
     pub(crate) fn end(&self, session: Digest) {
         let all = lock(&self.0);
         all.iter().filter(|((of, _), _)| *of == session).for_each(|(_, console)| console.end("signed out"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// The runtime of this test has one thread: the other task runs only while the emulator yields.
+    #[tokio::test]
+    async fn output_of_a_guest_is_emulated_in_slices_between_which_others_run() {
+        const SLICES: usize = 64;
+        let (console, _input) = Console::new(Instant::now());
+        let console = Arc::new(console);
+        let (turns, watched) = (Arc::new(AtomicUsize::new(0)), console.clone());
+        let counted = turns.clone();
+        let other = tokio::spawn(async move {
+            loop {
+                drop(watched.terminal.try_lock().expect("the terminal is unlocked"));
+                counted.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+        console.show("a\u{1b}[65535b".repeat(SLICES * SLICE / 9 + 1).as_bytes()).await;
+        assert!(turns.load(Ordering::Relaxed) >= SLICES, "{turns:?}");
+        other.abort();
+    }
+
+    /// The title is kept until its end comes, which a guest need not send.
+    #[test]
+    fn title_that_a_guest_never_ends_is_bounded() {
+        #[derive(Default)]
+        struct TitleLength(usize);
+        impl vt100::Callbacks for TitleLength {
+            fn set_window_title(&mut self, _: &mut vt100::Screen, title: &[u8]) {
+                self.0 = title.len();
+            }
+        }
+        let (rows, columns) = terminal_screen::SIZE;
+        let mut emulator = vt100::Parser::new_with_callbacks(rows, columns, 0, TitleLength::default());
+        emulator.process(b"\x1b]2;");
+        emulator.process(&[b'a'; 64 * 1024]);
+        emulator.process(b"\x07");
+        let kept = emulator.callbacks().0;
+        assert!((1..=1024).contains(&kept), "{kept} bytes");
     }
 }

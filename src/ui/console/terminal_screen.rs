@@ -1,5 +1,6 @@
 //! The screen of an emulated terminal as HTML: rows of text in spans, whose classes name colours and attributes.
 
+use crate::plain_text::is_shown;
 use maud::{Markup, html};
 use std::num::NonZero;
 use vt100::{Cell, Color, Screen};
@@ -39,7 +40,8 @@ fn runs(screen: &Screen, row: u16) -> Vec<(String, String)> {
             continue;
         }
         let class = classes(cell, cursor == Some((row, column)));
-        let text = if cell.has_contents() { cell.contents() } else { " " };
+        let text: String = cell.contents().chars().filter(|c| is_shown(*c)).collect();
+        let text = if text.is_empty() { " " } else { &text };
         match runs.last_mut() {
             Some((last, run)) if *last == class => run.push_str(text),
             _ => runs.push((class, text.to_owned())),
@@ -85,6 +87,12 @@ mod tests {
         assert!(shown(b"\x1b[7mx").starts_with("<span class=\"inverse\">x</span>"));
         assert!(shown(b"\x1b[7;34mx").starts_with("<span class=\"b4\">x</span>"));
         assert!(!shown(b"\x1b[?25l").contains("cursor"));
+    }
+
+    #[test]
+    fn direction_marks_of_a_guest_do_not_reach_the_page() {
+        let text = shown("id \u{202e}321\u{202c}\u{200b}\u{2066}e\u{301}".as_bytes());
+        assert!(text.starts_with("id 321e\u{301}<span"), "{text}");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | `log` | events and the audit log |
 //! | `node` | everything of one node, the log of its boots, the files of its overlay |
 //! | `nodes` | the node list |
+//! | `operations` | operations that are not finished |
 //! | `overview` | the rack at a glance, the findings of doctor, and the search |
 //! | `sign_in` | the page for whoever is not signed in |
 //! | `work` | virtual machines, slots, tasks and their output |
@@ -24,6 +25,7 @@ mod inbox;
 mod log;
 mod node;
 mod nodes;
+mod operations;
 mod overview;
 pub(crate) mod sign_in;
 mod work;
@@ -46,6 +48,7 @@ pub(crate) fn router() -> Router {
     Router::new()
         .route(PREFIX, get(overview::page))
         .route(&at("/"), get(overview::page))
+        .route(&at("/operations"), get(operations::page))
         .route(&at("/search"), get(overview::search))
         .route(&at("/nodes"), get(nodes::page))
         .route(&at("/nodes/{node}"), get(node::page))
@@ -69,12 +72,15 @@ pub(crate) fn router() -> Router {
         .route(&at("/tasks/{task}/cancel"), post(work::tasks::cancel))
         .route(&at("/slots"), get(work::slots::page))
         .route(&at("/slots/{node}/{unit}/{verb}"), post(work::slots::order))
-        .route(&at("/profiles"), get(catalog::profiles))
-        .route(&at("/profiles/{profile}"), get(catalog::profile))
-        .route(&at("/profiles/{profile}/diff"), get(catalog::profile_diff))
-        .route(&at("/profiles/{profile}/rollback"), post(catalog::rollback))
+        .route(&at("/volumes"), get(work::volumes::page))
+        .route(&at("/volumes/{volume}/remove"), post(work::volumes::remove))
+        .route(&at("/profiles"), get(catalog::profiles::profiles))
+        .route(&at("/profiles/{profile}"), get(catalog::profiles::profile))
+        .route(&at("/profiles/{profile}/diff"), get(catalog::profiles::profile_diff))
+        .route(&at("/profiles/{profile}/rollback"), post(catalog::profiles::rollback))
         .route(&at("/images"), get(catalog::images))
-        .route(&at("/overlays"), get(catalog::overlays))
+        .route(&at("/overlays"), get(catalog::overlays::overlays))
+        .route(&at("/overlays/{overlay}"), get(catalog::overlays::overlay))
         .route(&at("/dhcp"), get(dhcp::page))
         .route(&at("/doctor"), get(overview::doctor))
         .route(&at("/events"), get(log::events))

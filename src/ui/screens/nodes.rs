@@ -90,7 +90,7 @@ fn list(client: &ApiClient, asked: &ListQuery, nodes: &ListPage<NodeView>) -> Ma
     let total = nodes.total.unwrap_or(nodes.rows.len());
     html! {
         form method="post" action=(format!("{PREFIX}/actions/preview")) {
-            @if actions::may_order(client) { (actions::bar()) }
+            @if actions::may_order(client) { (actions::bar(&[])) }
             p.quiet id="count" data-live { (total) @if total == 1 { " node" } @else { " nodes" } }
             div.scroll tabindex="0" role="group" aria-label="Nodes" {
                 table {

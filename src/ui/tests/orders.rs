@@ -99,6 +99,31 @@ async fn operator_sees_tokens_and_no_order_about_them() {
 }
 
 #[tokio::test]
+async fn pin_boot_once_and_doctor_name_nodes_with_their_revisions() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let nodes = "node=3f9a1c0e~r1~n1&node=5a0b77c1~r2~n2";
+    for (action, form, order) in [
+        ("pin", "", json!({ "generation": null, "off": false })),
+        ("pin", "&off=1", json!({ "generation": null, "off": true })),
+        (
+            "boot-once",
+            "&profile=compute&kernel_args=debug+-quiet",
+            json!({ "profile": "compute", "kernel_args": ["debug", "-quiet"], "clear": false }),
+        ),
+        ("doctor", "", Value::Null),
+    ] {
+        let preview = browser.post("/ui/actions/preview", &format!("action={action}&{nodes}")).await;
+        assert!(preview.status.is_success() && preview.text.contains("2 nodes"), "{action}: {}", preview.text);
+        browser.post("/ui/actions/run", &format!("action={action}&{nodes}{form}")).await;
+        let body = json!({ "nodes": [{ "id": "3f9a1c0e", "revision": "r1" }, { "id": "5a0b77c1", "revision": "r2" }], "order": order });
+        assert_eq!(last(&api), (format!("/v1/bulk/nodes/{action}"), body));
+    }
+    let refused = browser.post("/ui/actions/run", &format!("action=accept-nic&{nodes}")).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "each node has another NIC");
+}
+
+#[tokio::test]
 async fn variables_are_read_as_on_the_command_line() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;

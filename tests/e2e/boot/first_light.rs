@@ -63,7 +63,7 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     assert!(!serial.contains("unpacking failed"), "node{place} lost an initrd");
 
     let id = rack.id(place).to_string();
-    let shown = rack.ask(&["node", "show", &id]).or_end();
+    let shown = rack.query(&["node", "show", &id]).or_end();
     let facts = &shown["facts"];
     assert_eq!(facts["system"]["uuid"], rack.identity(place).uuid.to_string().as_str());
     assert_eq!(facts["system"]["serial"], rack.identity(place).serial.as_str());
@@ -77,12 +77,12 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     let passes = |check: &Value| check["status"] == "PASS" || check["status"] == "SKIP";
     assert!(checks.iter().all(passes) && checks.iter().any(|check| check["status"] == "PASS"), "{checks:?}");
 
-    let doctor = rack.ask(&["node", "doctor", &id]).or_end();
+    let doctor = rack.query(&["node", "doctor", &id]).or_end();
     assert_eq!((&doctor["failures"], &doctor["session"]), (&Value::from(0), &node["boot"]["session"]), "{doctor}");
     assert!(doctor["checks"].as_array().is_some_and(|checks| checks.iter().all(passes)), "{doctor}");
 
     keeps_its_log(rack, &id);
-    let timeline = rack.ask(&["node", "timeline", &id]).or_end();
+    let timeline = rack.query(&["node", "timeline", &id]).or_end();
     assert!(timeline["total_ms"].as_u64().is_some_and(|ms| ms > 1_000), "{timeline}");
     assert_eq!(timeline["stages"].as_array().map(Vec::len), Some(reached.len()));
 }

@@ -80,7 +80,7 @@ fn stages_now(rack: &Rack) -> String {
 fn pending(rack: &Rack) -> serde_json::Value {
     let id = rack.id(NODE).to_string();
     rack.wait(BOOT, "the pending connection of node1", |rack| {
-        let Ok(shown) = rack.ask(&["node", "show", &id]) else {
+        let Ok(shown) = rack.query(&["node", "show", &id]) else {
             return Ok(Wait::NotYet("meshd does not know it".into()));
         };
         let tells = !shown["facts"].is_null();

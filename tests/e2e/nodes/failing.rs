@@ -56,7 +56,7 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
     });
     let rack = &mut test.rack;
     until_phase(rack, NODE, "online", BOOT);
-    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
+    let node = rack.query(&["node", "show", &rack.id(NODE).to_string()]).or_end();
     assert_eq!(disk(&node, "LAB-DISK")["blocked"], Value::Null, "the good disk beside them");
     let why = |serial: &str| disk(&node, serial)["blocked"].as_str().unwrap_or_default().to_owned();
     assert!(why("LAB-UNREADABLE").contains("read"), "{}", why("LAB-UNREADABLE"));
@@ -70,7 +70,7 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
     let mut heard: Vec<String> = Vec::new();
     let (id, end) = (rack.id(NODE).to_string(), Instant::now() + WATCHED);
     rack.wait(WATCHED * 2, "heartbeats while a disk hangs", |rack| {
-        let shown = rack.ask(&["node", "show", &id])?;
+        let shown = rack.query(&["node", "show", &id])?;
         assert_eq!(shown["phase"], "degraded", "it does not fall silent: {heard:?}");
         let seen = shown["last_seen"].as_str().unwrap_or_default().to_owned();
         if heard.last() != Some(&seen) {

@@ -9,13 +9,13 @@ const NODE: u8 = 1;
 const TWIN: u8 = 2;
 
 fn shown(rack: &Rack, id: &str) -> Value {
-    rack.ask(&["node", "show", id]).or_end()
+    rack.query(&["node", "show", id]).or_end()
 }
 
 /// Waits until something of a node is as wanted, and gives all that is known of it then.
 fn until(rack: &Rack, id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     rack.wait(BOOT, what, |rack| {
-        let Ok(shown) = rack.ask(&["node", "show", id]) else { return Ok(Wait::NotYet("it is not known".into())) };
+        let Ok(shown) = rack.query(&["node", "show", id]) else { return Ok(Wait::NotYet("it is not known".into())) };
         let seen = format!("phase {}, {}", shown["phase"], shown["conditions"]);
         Ok(Wait::some(wanted(&shown).then_some(shown), &seen))
     })
@@ -55,7 +55,7 @@ fn a_machine_stays_what_it_is_through_a_twin_a_power_cycle_and_another_card_and_
 /// Another machine with node1's UUID: it is told why it does not boot, and goes nowhere.
 fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
     let own = Identity::at(TWIN);
-    rack.refit(TWIN, Identity { uuid: rack.identity(NODE).uuid, ..own.clone() }).or_end();
+    rack.set_identity(TWIN, Identity { uuid: rack.identity(NODE).uuid, ..own.clone() }).or_end();
     rack.power(TWIN, Power::On).or_end();
     rack.wait(STAGE, "the twin to be refused", |rack| {
         // A screen is 80 columns wide: words are broken where a line is full.
@@ -81,7 +81,7 @@ fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
 fn another_card_is_the_same_node(rack: &mut Rack, id: &str, before: &Value) {
     rack.power(NODE, Power::Off).or_end();
     let card = MacAddr([0x52, 0x54, 0x00, 0x6d, 0x68, 0x77]);
-    rack.refit(NODE, Identity { mac: card, ..rack.identity(NODE) }).or_end();
+    rack.set_identity(NODE, Identity { mac: card, ..rack.identity(NODE) }).or_end();
     rack.power(NODE, Power::On).or_end();
     let mac = card.to_string();
     let booted = |shown: &Value| shown["phase"] == "online" && shown["mac"] == mac.as_str();

@@ -32,7 +32,7 @@ fn with_program(dir: &Path) -> std::path::PathBuf {
 }
 
 fn task(rack: &Rack, id: &str) -> Value {
-    rack.ask(&["task", "show", id]).or_end()
+    rack.query(&["task", "show", id]).or_end()
 }
 
 #[test]

@@ -71,7 +71,7 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     // A narrow screen scrolls tables, not the page.
     browser.set_window_rect(0, 0, 500, 800).await.unwrap();
     let width = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth";
-    for page in ["Nodes", "Events", "Overview"] {
+    for page in ["Nodes", "Operations", "Events", "Overview"] {
         wait_for(browser, "nav a", page).await.click().await.unwrap();
         wait_for(browser, "nav a[aria-current]", page).await;
         let fits = browser.execute(width, vec![]).await.unwrap();
@@ -80,8 +80,9 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
 }
 
 /// Pages of a site with nodes and a virtual machine, below `/ui`.
-const PAGES: [&str; 17] = [
+const PAGES: [&str; 22] = [
     "",
+    "operations",
     "nodes",
     "nodes/gpu-1",
     "nodes/gpu-1/overlay",
@@ -90,9 +91,13 @@ const PAGES: [&str; 17] = [
     "vms",
     "tasks",
     "slots",
+    "volumes",
     "profiles",
+    "profiles/compute",
     "images",
     "overlays",
+    "overlays/motd",
+    "overlays/motd?path=%2Fetc%2Fmotd",
     "dhcp",
     "doctor",
     "events",

@@ -194,6 +194,23 @@ fn search_finds_a_node_by_name_address_and_id_and_the_list_filters_on_the_server
 }
 
 #[test]
+fn revisions_of_a_profile_that_are_not_on_record_are_not_compared() {
+    let world = five();
+    let newest = world.json(&["profile", "history", "compute", "-o", "json"])[0]["generation"].clone();
+    let newest = newest.as_str().unwrap();
+    let same = get(&world, &format!("/v1/profiles/compute/diff?from={newest}&to={newest}")).json();
+    assert_eq!(same, serde_json::json!({ "changed": {}, "files": {} }));
+    for (query, status) in [
+        (format!("from={newest}&to=%3Cscript%3E"), 404),
+        (format!("from=&to={newest}"), 404),
+        (format!("from={newest}"), 400),
+        (format!("from={newest}&to={newest}&x=1"), 400),
+    ] {
+        assert_eq!(ask(&world, &format!("/v1/profiles/compute/diff?{query}"), "").status, status, "{query}");
+    }
+}
+
+#[test]
 fn files_of_an_overlay_are_listed_and_one_is_shown_but_not_the_credentials() {
     let world = five();
     let files = get(&world, "/v1/overlay/web-3/files").json();

@@ -117,6 +117,22 @@ fn viewer_may_not_act_and_whoever_signs_out_is_out() {
     let node = target(&list);
     let refused = client.post("/ui/actions/run", &[("action", "approve"), ("node", &node)]);
     assert!(refused.status == 403 && refused.body.contains("role viewer may not do this"), "{}", refused.body);
+    for (path, field) in [
+        ("/ui/volumes/root/remove", ("reason", "")),
+        ("/ui/profiles/compute/rollback", ("off", "1")),
+        ("/ui/actions/run", ("action", "pin")),
+        ("/ui/actions/run", ("action", "boot-once")),
+        ("/ui/actions/run", ("action", "doctor")),
+    ] {
+        let refused = client.post(path, &[field, ("node", &node)]);
+        assert!(
+            refused.status == 403 && refused.body.contains("role viewer may not do this"),
+            "{path}: {}",
+            refused.body
+        );
+    }
+    let operations = client.get("/ui/operations");
+    assert!(operations.status == 200 && operations.body.contains("<td>boot</td>"), "{}", operations.body);
     assert_eq!(office.world.node()["phase"], "discovered");
     assert_eq!(client.post("/ui/sign-out", &[]).status, 303);
     assert!(client.is_signed_out());

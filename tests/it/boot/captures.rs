@@ -5,8 +5,8 @@
 
 use crate::world::dhcp::parse;
 use meshd_dhcp::{
-    BootSources, Change, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin, Pool, Reply,
-    SeenExchange, Segment, Setup,
+    BootSources, Change, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin, Reply,
+    SeenExchange, Segment, Setup, Subnet,
 };
 use meshd_types::{MacAddr, Timestamp};
 use std::{
@@ -62,7 +62,7 @@ fn captures() -> Vec<Capture> {
 fn engine(mode: DhcpMode) -> Engine {
     let segment = |link: Link| {
         let (network, first) = if matches!(link, Link::Relay(_)) { (78, 20) } else { (77, 100) };
-        let pool = Pool {
+        let subnet = Subnet {
             first: Ipv4Addr::new(10, network, 0, first),
             last: Ipv4Addr::new(10, network, 0, 200),
             prefix_len: 24,
@@ -72,8 +72,8 @@ fn engine(mode: DhcpMode) -> Engine {
             ntp: Vec::new(),
             domain: None,
         };
-        let pool = (mode == DhcpMode::Authoritative).then_some(pool);
-        Segment { link, address: Some(CENTRAL), mode, pool, relay_macs: Vec::new() }
+        let subnet = (mode == DhcpMode::Authoritative).then_some(subnet);
+        Segment { link, address: Some(CENTRAL), mode, subnet, relay_macs: Vec::new() }
     };
     let loaders = ["undionly.kpxe", "snponly.efi"].map(str::to_owned).into();
     let setup = Setup {
@@ -81,7 +81,7 @@ fn engine(mode: DhcpMode) -> Engine {
         segments: vec![segment(Link::Interface(INTERFACE.to_owned())), segment(Link::Relay(RELAY))],
         reservations: Vec::new(),
         nics: Vec::new(),
-        deny: Default::default(),
+        non_identifying_uuids: Default::default(),
         sources: BootSources { http_port: 8080, loaders },
     };
     Engine::new(setup, Vec::new())
@@ -89,7 +89,8 @@ fn engine(mode: DhcpMode) -> Engine {
 
 fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
     let sender = capture.bytes.get(28..34).and_then(|mac| mac.try_into().ok()).map(MacAddr);
-    let origin = Origin { via: 0, source: capture.from, local_port: capture.to.port(), hardware: sender };
+    let origin =
+        Origin { interface_index: 0, source: capture.from, local_port: capture.to.port(), ethernet_source: sender };
     let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &NoMachines);
     effects.iter().map(told).collect()
 }

@@ -87,7 +87,7 @@ fn the_card_of_a_virtual_machine_gets_its_own_address_boots_nothing_and_leaves_n
         (node, vm)
     });
     world.start();
-    let mac = vm.ask.spec.nics[0].mac;
+    let mac = vm.request.spec.nics[0].mac;
     world.nodes.ip(&["link", "set", "eth0", "down"]).unwrap();
     world.nodes.ip(&["link", "set", "eth0", "address", &mac.to_string(), "up"]).unwrap();
     let granted = world.nodes.inside(|| obtain(mac, vm.uuid(), As::Firmware(7))).unwrap();

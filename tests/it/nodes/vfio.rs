@@ -81,7 +81,7 @@ fn bind_says_one_line_a_unit_and_the_doctor_ends_with_how_many_are_ready() {
     let root = machine();
     let bound = agent(root.path(), &["vfio", "bind"]);
     let told = String::from_utf8_lossy(&bound.stdout).into_owned();
-    let expected = "unit without a group (0000:00:02.0): unbound; it is in no IOMMU group: the IOMMU is off\n";
+    let expected = "unit without a group (0000:00:02.0): unbound; no IOMMU group: the IOMMU is off\n";
     assert_eq!((told.as_str(), bound.status.code()), (expected, Some(1)), "{bound:?}");
 
     let doctor = agent(root.path(), &["doctor"]);

@@ -1,4 +1,4 @@
-//! What is tried, not read: clock, gateway, room.
+//! Checks that use probes: clock, gateway, free space.
 
 use super::*;
 use crate::fake::Fake;
@@ -6,20 +6,19 @@ use std::time::Duration;
 
 const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
 
-/// A machine of which some can be tried.
-struct Tried {
+struct TestProbe {
     answers: Option<bool>,
     space: Option<Space>,
 }
 
-impl Probe for Tried {
-    fn answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
+impl Probe for TestProbe {
+    fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         assert_eq!(neighbour, Ipv4Addr::new(10, 77, 0, 1));
         self.answers
     }
 
     fn space(&self, folder: &Path) -> Option<Space> {
-        assert_eq!(folder, Path::new("/srv/machines"), "where the agent was told to keep them");
+        assert_eq!(folder, Path::new("/srv/machines"), "the folder of VMs");
         self.space
     }
 
@@ -36,28 +35,28 @@ fn routed() -> Fake {
 }
 
 #[test]
-fn the_default_route_counts_when_its_gateway_answers() {
+fn default_route_passes_when_its_gateway_answers() {
     let (fake, config, boot) = (routed(), config(&[]), boot());
-    let tried = |answers| {
-        let probe = &Tried { answers, space: None };
-        verdict_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
+    let tested = |answers| {
+        let probe = &TestProbe { answers, space: None };
+        check_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
     };
-    assert_eq!(tried(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
-    assert_eq!(tried(Some(true)).status, CheckStatus::Pass);
-    let silent = tried(Some(false));
+    assert_eq!(tested(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
+    assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
+    let silent = tested(Some(false));
     assert!(silent.status == CheckStatus::Warn && !silent.unproven, "{silent:?}");
-    assert!(tried(None).unproven);
+    assert!(tested(None).unproven);
     fake.file("proc/net/route", HEADER);
-    assert_eq!(tried(None).status, CheckStatus::Pass, "a rack may have no router");
+    assert_eq!(tested(None).status, CheckStatus::Pass, "a rack may have no router");
 }
 
 #[test]
-fn a_clock_far_from_the_central_nodes_fails_on_either_side_and_an_unknown_one_is_unproven() {
+fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
     let (fake, boot) = (Fake::new("", &[]), boot());
     let mut config = config(&[]);
     let off = |config: &AgentConfig, seconds: i64| {
         let central = Some(Timestamp::from_millis(1_000_000 - seconds * 1000));
-        verdict_of("clock", &Context { central, ..context(&fake.tree, config, &boot, 1_000_000) })
+        check_of("clock", &Context { central, ..context(&fake.tree, config, &boot, 1_000_000) })
     };
     for (seconds, status) in [
         (0, CheckStatus::Pass),
@@ -73,73 +72,73 @@ fn a_clock_far_from_the_central_nodes_fails_on_either_side_and_an_unknown_one_is
     config.checks.thresholds.clock_offset_s = Some(5);
     assert_eq!(off(&config, 6).status, CheckStatus::Fail);
     let unknown = Context { central: None, ..context(&fake.tree, &config, &boot, 1_000_000) };
-    assert!(verdict_of("clock", &unknown).unproven);
+    assert!(check_of("clock", &unknown).unproven);
 }
 
 #[test]
-fn what_a_link_told_of_the_time_goes_on_with_the_kernel_and_not_with_the_clock() {
+fn central_time_advances_with_the_uptime_of_the_node() {
     let fake = Fake::new("", &[]);
     fake.file("proc/uptime", "100.25 1.0\n");
-    let told = Reference::new(&fake.tree, Timestamp::from_millis(5_000));
+    let reference = CentralClock::new(&fake.tree, Timestamp::from_millis(5_000));
     let dir = tempfile::tempdir().expect("a folder");
-    told.keep(dir.path()).expect("written");
+    reference.store(dir.path()).expect("written");
     fake.file("proc/uptime", "160.25 1.0\n");
-    let kept = Reference::kept(dir.path()).expect("there");
-    assert_eq!(kept.now(&fake.tree), Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60))));
+    let loaded = CentralClock::load(dir.path()).expect("there");
+    assert_eq!(loaded.now(&fake.tree), Some(Timestamp::from_millis(5_000).after(Duration::from_secs(60))));
     fake.file("proc/uptime", "3.00 1.0\n");
-    assert_eq!(kept.now(&fake.tree), None, "another boot");
+    assert_eq!(loaded.now(&fake.tree), None, "another boot");
 }
 
 #[test]
-fn the_store_has_limits_on_a_disk_and_in_memory_those_that_the_profile_names() {
+fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
     let fake = Fake::new("", &[]);
     let config = AgentConfig { kvm: true, ..config(&[]) };
     let boot = boot();
     let context = || Context { vms: Path::new("/srv/machines"), ..context(&fake.tree, &config, &boot, 1000) };
     let free = |config: &AgentConfig, kind: StoreKind, gb: u64| {
         let space = Some(Space { kind, bytes: u64::MAX, used: 0, free: gb * 1_000_000_000 });
-        verdict_of("store", &Context { config, probe: &Tried { answers: None, space }, ..context() }).status
+        check_of("store", &Context { config, probe: &TestProbe { answers: None, space }, ..context() }).status
     };
-    assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "a node that keeps all in memory");
+    assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "no default limit");
     let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, StoreKind::Disk, gb)).collect();
     assert_eq!(seen, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
     let mut wanting = config.clone();
     wanting.checks.thresholds.store_fail_gb = Some(2);
     assert_eq!(free(&wanting, StoreKind::Disk, 3), CheckStatus::Warn);
-    assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the profile wants it in memory, too");
-    assert!(verdict_of("store", &Context { probe: &Tried { answers: None, space: None }, ..context() }).unproven);
+    assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the limit of the profile applies");
+    assert!(check_of("store", &Context { probe: &TestProbe { answers: None, space: None }, ..context() }).unproven);
 }
 
 #[test]
-fn files_of_virtual_machines_count_when_none_is_half_there() {
+fn volumes_pass_when_none_is_incomplete() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
     let vms = fake.tree.path("/srv/machines");
-    let checked = || verdict_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
-    assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 whole"));
+    let checked = || check_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
+    assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 complete"));
     let digest = "ab".repeat(32);
     fake.file(&format!("srv/machines/volumes/{digest}"), "x");
-    assert_eq!(checked().detail, "1 whole");
+    assert_eq!(checked().detail, "1 complete");
     fake.file(&format!("srv/machines/volumes/{digest}.part"), "x");
-    assert!(checked().unproven && checked().detail.starts_with("1 whole, 1 not: "), "{:?}", checked());
+    assert!(checked().unproven && checked().detail.starts_with("1 complete, 1 incomplete: "), "{:?}", checked());
     fake.file(&format!("srv/machines/volumes/{digest}"), "");
     assert_eq!(checked().status, CheckStatus::Fail);
 }
 
 #[test]
-fn the_private_network_counts_where_there_is_one_and_when_it_works() {
+fn private_network_is_skipped_when_disabled_and_passes_when_it_works() {
     let fake = Fake::new("", &[]);
     let (host, boot) = (config(&[]), boot());
-    let tried = |answers| {
-        let probe = &Tried { answers, space: None };
-        verdict_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
+    let tested = |answers| {
+        let probe = &TestProbe { answers, space: None };
+        check_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
     };
-    assert_eq!(tried(Some(false)).status, CheckStatus::Skip);
+    assert_eq!(tested(Some(false)).status, CheckStatus::Skip);
     fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");
-    assert_eq!(tried(Some(true)).status, CheckStatus::Pass);
+    assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
     assert_eq!(
-        (tried(Some(false)).status, tried(Some(false)).detail.as_str()),
+        (tested(Some(false)).status, tested(Some(false)).detail.as_str()),
         (CheckStatus::Fail, "mesh-nat0: no rule")
     );
-    assert!(tried(None).unproven);
+    assert!(tested(None).unproven);
 }

@@ -22,7 +22,7 @@ fn checked(name: &str, fake: &Fake, config: &AgentConfig) -> (CheckStatus, Strin
 }
 
 fn judged(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
-    let check = verdict_of(name, &Context { units, ..context(tree, config, &boot(), 1000) });
+    let check = check_of(name, &Context { units, ..context(tree, config, &boot(), 1000) });
     (check.status, check.detail)
 }
 
@@ -38,14 +38,14 @@ fn without_iommu(cmdline: &str, cpu: &str, files: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn arguments_that_are_missing_firmware_that_is_off_and_an_active_iommu_are_told_apart() {
+fn iommu_cause_is_argument_or_firmware_and_active_passes() {
     const DMAR: (&str, &str) = ("sys/firmware/acpi/tables/DMAR", "x");
     let missing = without_iommu("quiet", INTEL, &[DMAR]);
     assert_eq!(missing, "the kernel argument intel_iommu=on is missing");
     assert_eq!(without_iommu("quiet intel_iommu=on_x", INTEL, &[DMAR]), missing, "a word is whole");
     let off = without_iommu("intel_iommu=on iommu=off", INTEL, &[DMAR]);
-    assert_eq!(off, "the kernel argument iommu=off switches it off");
-    let disabled = "disabled by BIOS, or the machine has none: no table DMAR, IVRS or IORT";
+    assert_eq!(off, "the kernel argument iommu=off disables the IOMMU");
+    let disabled = "disabled by BIOS or unsupported: no table DMAR, IVRS or IORT";
     assert_eq!(without_iommu("intel_iommu=on iommu=pt", INTEL, &[]), disabled);
     assert_eq!(without_iommu("quiet", AMD, &[]), disabled, "AMD needs no argument");
     let log = ("dev/kmsg", "6,1,0,-;Linux version 6.1\n4,2,0,-;DMAR: Disabled: no usable unit\n");
@@ -60,7 +60,7 @@ fn arguments_that_are_missing_firmware_that_is_off_and_an_active_iommu_are_told_
 }
 
 #[test]
-fn a_unit_is_fit_only_when_bound_whole_and_the_modules_are_there() {
+fn unit_passes_only_when_fully_bound_and_modules_are_loaded() {
     let fake = Fake::new("", &GPU);
     assert_eq!(checked("vfio", &fake, &vfio()).0, CheckStatus::Pass);
     let (status, detail) = checked("units", &fake, &vfio());
@@ -77,7 +77,7 @@ fn a_unit_is_fit_only_when_bound_whole_and_the_modules_are_there() {
 }
 
 #[test]
-fn one_bad_unit_is_a_warning_beside_good_ones_and_a_failure_alone() {
+fn unusable_unit_warns_beside_usable_ones_and_fails_alone() {
     let unit = |state| UnitFacts { state, reason: "so".into(), ..UnitFacts::default() };
     let fake = Fake::new("", &[]);
     let status = |units: &[UnitFacts]| judged("units", &fake.tree, &vfio(), units).0;
@@ -98,7 +98,7 @@ fn kvm_is_opened_and_its_absence_is_explained() {
     fake.file("proc/cpuinfo", AMD);
     let host = AgentConfig { kvm: true, ..config(&[]) };
     let (status, detail) = checked("kvm", &fake, &host);
-    assert!(status == CheckStatus::Fail && detail.contains("/dev/kvm cannot be opened"), "{detail}");
+    assert!(status == CheckStatus::Fail && detail.contains("cannot open /dev/kvm"), "{detail}");
     assert_eq!(checked("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay promises it");
     assert_eq!(checked("kvm", &fake, &vfio()).0, CheckStatus::Warn, "without a KVM overlay nobody promised it");
     // There, and it cannot be opened: a folder cannot be written to.
@@ -116,7 +116,7 @@ fn kvm_is_opened_and_its_absence_is_explained() {
 }
 
 #[test]
-fn a_bare_metal_profile_neither_runs_nor_fails_what_is_for_virtual_machines() {
+fn bare_metal_profile_skips_virtualization_checks() {
     let fake = Fake::new("", &NO_GROUP);
     for name in ["kvm", "iommu", "vfio", "units", "store", "images"] {
         assert_eq!(checked(name, &fake, &config(&[])).0, CheckStatus::Skip, "{name}");

@@ -6,12 +6,12 @@ use rustix::{fs::OFlags, io::Errno};
 use std::{fs::OpenOptions, io, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
 use tokio::{io::AsyncWrite, time::sleep};
 
-/// Before the capability in a URL.
+/// Precedes the capability in a URL.
 const OVERLAY: &str = "/overlay/";
-/// Size of the buffer of a read; the kernel refuses smaller ones than its longest record.
+/// Size of the read buffer: the kernel fails if a record does not fit.
 const MAX_RECORD: usize = 8 << 10;
 
-/// Writes each message as a line, those in the kernel's buffer first. Ends only with an error.
+/// Writes each message as a line, starting with the kernel's buffer. Ends only with an error.
 pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -25,7 +25,7 @@ pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(INTERVAL).await,
-            // The kernel overwrote the record that would have been next; the following read continues with the oldest one.
+            // The kernel overwrote the next record; the following read returns the oldest one.
             Err(error) if error.raw_os_error() == Some(Errno::PIPE.raw_os_error()) => {
                 to.write(b"(kernel messages were overwritten before they were read)\n").await?;
             }
@@ -34,7 +34,7 @@ pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::
     }
 }
 
-/// Returns a record as `dmesg` shows it; `None` if it is not one.
+/// Formats a record like `dmesg`; `None` for an invalid record.
 pub fn line(record: &[u8]) -> Option<String> {
     let record = String::from_utf8_lossy(record);
     let (head, text) = record.split_once(';')?;
@@ -43,7 +43,7 @@ pub fn line(record: &[u8]) -> Option<String> {
     Some(format!("[{:5}.{:06}] {text}\n", micros / 1_000_000, micros % 1_000_000))
 }
 
-/// Removes the capability from the URL of the overlay, which the kernel logs with its command line if `delivery = "url"`.
+/// Removes the capability from the URL of the overlay. With `delivery = "url"` the kernel logs the URL with its command line.
 fn without_capability(text: &str) -> String {
     let mut parts = text.split(OVERLAY);
     let first = parts.next().unwrap_or_default().to_owned();

@@ -1,12 +1,12 @@
 //! Sends the node's log to the central node: kernel messages since the start of the kernel, and the system log.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `kernel_log` | reads `/dev/kmsg` |
 //! | `system_log` | follows `/var/log/messages` |
 //!
 //! Bounds: one unacknowledged piece of each source, and after the first MiB one piece a second. A source that writes faster loses its oldest
-//! lines: the kernel counts them, and syslogd rotates its file.
+//! lines to the kernel's ring buffer or the rotation of syslogd.
 
 mod kernel_log;
 mod system_log;
@@ -29,12 +29,12 @@ use tokio::{
 
 const KERNEL_LOG: &str = "/dev/kmsg";
 const SYSTEM_LOG: &str = "/var/log/messages";
-/// Bytes of a source that are sent without a pause: more than the log of a long boot.
+/// Bytes of a source that are sent at full speed: more than the log of a long boot.
 const BURST: u64 = 1 << 20;
-/// After the burst, so many bytes are sent for each pause.
+/// Bytes between two pauses after the burst.
 const STEP: u64 = 8 << 10;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval of looking for new lines. Both sources are in memory: looking costs a system call or two.
+/// Interval of polls for new lines. Both sources are in memory, so that a poll costs one or two system calls.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Length of the queue to the driver.
 const QUEUE_LENGTH: usize = 4;
@@ -48,25 +48,26 @@ pub struct BootLog {
 }
 
 impl BootLog {
-    /// Reads nothing yet.
     pub fn new() -> Self {
         let (sender, messages) = mpsc::channel(QUEUE_LENGTH);
         BootLog { messages, sender, acked: watch::Sender::default(), readers: JoinSet::new() }
     }
 
-    /// A central node that stores logs welcomed a new link: starts to read, or repeats unacknowledged pieces.
+    /// Starts to read after the first welcome. Repeats unacknowledged pieces after later ones.
     pub fn welcome(&mut self, tree: &Tree) {
         if !self.readers.is_empty() {
             return self.acked.send_modify(AckedOffsets::welcome);
         }
         let (kernel, system) = (tree.path(KERNEL_LOG), tree.path(SYSTEM_LOG));
         let to = self.start(LogSource::Kernel);
-        self.readers.spawn(async move { ended(LogSource::Kernel, kernel_log::follow(&kernel, Paced::new(to)).await) });
+        self.readers
+            .spawn(async move { log_end(LogSource::Kernel, kernel_log::follow(&kernel, Paced::new(to)).await) });
         let to = self.start(LogSource::System);
-        self.readers.spawn(async move { ended(LogSource::System, system_log::follow(&system, Paced::new(to)).await) });
+        self.readers
+            .spawn(async move { log_end(LogSource::System, system_log::follow(&system, Paced::new(to)).await) });
     }
 
-    /// Forwards what is written into the returned stream.
+    /// Returns a stream whose bytes are forwarded.
     fn start(&mut self, source: LogSource) -> DuplexStream {
         let (to, from) = duplex(meshd_proto::task::MAX_PIECE);
         let message = move |at, data| LogPiece { source, at, data };
@@ -74,7 +75,7 @@ impl BootLog {
         to
     }
 
-    /// The central node stored a piece.
+    /// Records that the central node stored a piece.
     pub fn stored(&self, LogStored { source, upto }: LogStored) {
         self.acked.send_modify(|acked| acked.acknowledge(source, upto));
     }
@@ -83,7 +84,7 @@ impl BootLog {
     pub async fn next(&mut self) -> LogPiece {
         match self.messages.recv().await {
             Some(piece) => piece,
-            // Not reached: this value holds a sender.
+            // Unreachable: `self.sender` keeps the channel open.
             None => std::future::pending().await,
         }
     }
@@ -94,10 +95,10 @@ impl BootLog {
     }
 }
 
-/// A source that cannot be read is absent: the agent runs without it.
-fn ended(source: LogSource, result: io::Result<()>) {
+/// Logs the error of a source. The agent continues without the source.
+fn log_end(source: LogSource, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::info!(source = source.as_str(), %error, "a log is not sent");
+        tracing::info!(source = source.as_str(), %error, "cannot send a log");
     }
 }
 

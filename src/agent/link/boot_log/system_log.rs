@@ -11,7 +11,7 @@ use tokio::{io::AsyncWrite, time::sleep};
 
 const BUFFER: usize = 8 << 10;
 
-/// Writes what the file holds and what is appended to it. A file that is absent is waited for. Ends only with an error.
+/// Writes the content of the file and each appended line. Waits for a missing file. Ends only with an error.
 pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
@@ -24,12 +24,12 @@ pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::
             Err(error) => return Err(error),
         };
         loop {
-            // Asked before the read: what was written before the rotation is read before the new file is opened.
-            let rotated = is_other(path, &file);
+            // Check before the read, so that the read includes the last lines before the rotation.
+            let is_rotated = is_replaced(path, &file);
             let length = file.read(&mut buffer)?;
             if length > 0 {
                 to.write(buffer.get(..length).unwrap_or_default()).await?;
-            } else if rotated {
+            } else if is_rotated {
                 break;
             } else {
                 sleep(INTERVAL).await;
@@ -38,10 +38,10 @@ pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::
     }
 }
 
-/// Whether the path names another file than the open one.
-fn is_other(path: &Path, open: &File) -> bool {
+/// Returns true if the path is not the open file.
+fn is_replaced(path: &Path, open: &File) -> bool {
     match (fs::metadata(path), open.metadata()) {
-        (Ok(named), Ok(open)) => (named.dev(), named.ino()) != (open.dev(), open.ino()),
+        (Ok(current), Ok(open)) => (current.dev(), current.ino()) != (open.dev(), open.ino()),
         _ => true,
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::vfio::ProbeError;
 
 #[test]
-fn a_group_is_bound_whole_by_name_and_a_second_time_nothing_is_done() {
+fn bind_binds_the_whole_group_and_is_idempotent() {
     let fake = Fake::new("", &CARD);
     let first = bind(&fake.tree, &wanted(&["class:0300"]), &fake).expect("recorded");
     assert_eq!(first[0].to_string(), "unit 1 (0000:01:00.0 0000:01:00.1): ready, 2 function(s) bound now");
@@ -23,42 +23,42 @@ fn a_group_is_bound_whole_by_name_and_a_second_time_nothing_is_done() {
 }
 
 #[test]
-fn a_driver_name_is_not_enough_the_container_must_take_the_group() {
+fn bound_unit_is_ready_only_if_the_container_accepts_its_group() {
     let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
     let mut fake = Fake::new("", &bound_rows);
     assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Ready]);
-    fake.refuse(1, ProbeError::Failed("no interrupt remapping".into()));
+    fake.fail_probe(1, ProbeError::Failed("no interrupt remapping".into()));
     let units = surveyed(&fake, &["class:0300"]);
     assert_eq!(states(&units), [UnitState::Unbound]);
     assert!(units[0].reason.contains("no interrupt remapping"), "{units:?}");
-    fake.refuse(1, ProbeError::Busy);
+    fake.fail_probe(1, ProbeError::Busy);
     assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::InUse]);
-    fake.refuse(1, ProbeError::NotViable);
+    fake.fail_probe(1, ProbeError::NotViable);
     assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Conflict]);
 }
 
 #[test]
-fn a_unit_that_a_virtual_machine_has_is_in_use_and_named_after_it() {
+fn unit_open_in_a_vm_is_in_use_with_its_process() {
     let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
     let fake = Fake::new("", &bound_rows);
     fake.process(99, "qemu-system-x86", "/dev/vfio/1");
     let units = bound(&fake, &["class:0300"]);
-    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], "held by qemu-system-x86 (99)"));
+    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], "open in qemu-system-x86 (99)"));
     assert_eq!(units_ready(&units), "0/1 GPU unit(s) ready");
 }
 
 #[test]
-fn what_another_program_claims_is_a_conflict_and_stays_with_it() {
+fn driver_override_of_another_program_is_a_conflict() {
     let fake = Fake::new("", &CARD);
     fake.file("sys/devices/pci0000:00/0000:01:00.1/driver_override", "pci-stub\n");
     let units = bound(&fake, &["class:0300"]);
     assert_eq!(states(&units), [UnitState::Conflict]);
-    assert_eq!(units[0].reason, "driver_override of 0000:01:00.1 claims it for pci-stub");
+    assert_eq!(units[0].reason, "driver_override of 0000:01:00.1 selects pci-stub");
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
 
 #[test]
-fn virtual_functions_that_are_on_keep_their_card_with_the_host() {
+fn enabled_virtual_functions_are_a_conflict() {
     let fake = Fake::new("", &[("0000:18:00.0", "15b3:1021", "0200", 3, "mlx5_core", 0)]);
     fake.file("sys/devices/pci0000:00/0000:18:00.0/sriov_totalvfs", "16");
     fake.file("sys/devices/pci0000:00/0000:18:00.0/sriov_numvfs", "2");
@@ -68,7 +68,7 @@ fn virtual_functions_that_are_on_keep_their_card_with_the_host() {
 }
 
 #[test]
-fn without_selectors_there_are_no_units_and_a_named_address_must_be_there() {
+fn selected_address_without_function_is_missing() {
     let fake = Fake::new("", &CARD);
     assert_eq!(bound(&fake, &[]), []);
     let units = bound(&fake, &["address:0000:7f:00.0"]);
@@ -78,24 +78,24 @@ fn without_selectors_there_are_no_units_and_a_named_address_must_be_there() {
 }
 
 #[test]
-fn a_bridge_is_never_selected() {
+fn bridge_is_never_selected() {
     let fake = Fake::new("", &[("0000:00:01.0", "8086:a70d", "0604", 1, "pcieport", -1)]);
     assert_eq!(bound(&fake, &["vendor:8086"]), []);
 }
 
 #[test]
-fn a_unit_that_a_virtual_machine_has_function_by_function_is_in_use_too() {
+fn unit_open_by_iommufd_is_in_use() {
     let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
     let fake = Fake::new("", &bound_rows);
     fake.file("sys/devices/pci0000:00/0000:01:00.0/vfio-dev/vfio3/uevent", "MAJOR=511\nDEVNAME=vfio/devices/vfio3\n");
     fake.process(99, "qemu-system-x86", "/dev/vfio/devices/vfio3");
     let units = bound(&fake, &["class:0300"]);
-    let reason = "/dev/vfio/devices/vfio3 is held by qemu-system-x86 (99)";
+    let reason = "/dev/vfio/devices/vfio3 is open in qemu-system-x86 (99)";
     assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], reason));
 }
 
 #[test]
-fn of_a_group_that_is_too_large_to_be_looked_at_whole_nothing_is_bound() {
+fn group_with_too_many_functions_is_not_bound() {
     let address = |at: usize| format!("0000:01:{:02x}.{}", at / 8, at % 8).leak() as &str;
     let rows: Vec<Row> = (0..70).map(|at| (address(at), "10de:2684", "0300", 1, "nouveau", -1)).collect();
     let fake = Fake::new("", &rows);

@@ -1,4 +1,4 @@
-//! What the node stands on is never taken, however it stands on it.
+//! Functions that the node needs are never assigned.
 
 use super::*;
 
@@ -18,11 +18,11 @@ fn shared(fake: &Fake, reason: &str) {
 }
 
 #[test]
-fn a_disk_that_is_mounted_swapped_to_or_part_of_another_stays() {
+fn disk_in_use_keeps_its_controller_with_the_host() {
     shared_by("proc/self/mountinfo", "36 35 259:1 / /data rw - ext4 /dev/mapper/x rw\n", "p1 is mounted on /data");
     // btrfs has a number of its own.
     shared_by("proc/self/mountinfo", "36 35 0:44 / /data rw - btrfs /dev/nvme0n1p1 rw\n", "p1 is mounted on /data");
-    shared_by("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "p1 is swapped to");
+    shared_by("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "p1 is used as swap");
     let folder = "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1";
     shared_by(&format!("{folder}/nvme0n1p1/holders/md0"), "", "p1 is part of md0");
     shared_by(&format!("{folder}/holders/dm-0"), "", " is part of dm-0");
@@ -35,22 +35,22 @@ fn a_disk_that_is_mounted_swapped_to_or_part_of_another_stays() {
 }
 
 #[test]
-fn a_disk_that_nobody_uses_goes_with_its_group() {
+fn idle_disk_does_not_keep_its_controller() {
     let fake = with_disk();
     assert_eq!(states(&bound(&fake, &["class:0300"])), [UnitState::Ready]);
     assert_eq!(fake.driver("0000:03:00.0").as_deref(), Some("vfio-pci"));
 }
 
 #[test]
-fn a_disk_that_a_process_has_open_makes_its_group_busy() {
+fn disk_open_in_a_process_makes_its_unit_busy() {
     let fake = with_disk();
     fake.process(12, "dd", "/dev/nvme0n1");
     let units = bound(&fake, &["class:0300"]);
-    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::Busy], "/dev/nvme0n1 is held by dd (12)"));
+    assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::Busy], "/dev/nvme0n1 is open in dd (12)"));
 }
 
 #[test]
-fn nvidias_own_nodes_count_as_the_cards() {
+fn nvidia_device_nodes_belong_to_the_gpu() {
     let fake = Fake::new("", &CARD);
     fake.file("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: X\nDevice Minor: \t 3\n");
     fake.process(12, "python3", "/dev/nvidia3");
@@ -58,7 +58,7 @@ fn nvidias_own_nodes_count_as_the_cards() {
 }
 
 #[test]
-fn a_card_below_a_bond_that_carries_the_default_route_stays() {
+fn nic_below_a_bond_with_the_default_route_is_needed() {
     let mut rows = CARD.to_vec();
     rows.push(("0000:04:00.0", "8086:1533", "0200", 1, "igb", -1));
     let fake = Fake::new("", &rows);
@@ -72,7 +72,7 @@ fn a_card_below_a_bond_that_carries_the_default_route_stays() {
 }
 
 #[test]
-fn a_console_on_a_card_stays() {
+fn function_of_a_console_is_needed() {
     let mut rows = CARD.to_vec();
     rows.push(("0000:05:00.0", "1415:c158", "0700", 1, "serial", -1));
     let fake = Fake::new("console=ttyS4", &rows);

@@ -28,7 +28,7 @@ fn h200() -> Vec<Row> {
 }
 
 #[test]
-fn an_hgx_h200_gives_eight_gpu_units_and_four_switches_and_keeps_its_infiniband() {
+fn hgx_h200_has_eight_gpu_units_and_four_switches() {
     let fake = Fake::new("intel_iommu=on iommu=pt BOOTIF=01-52-54-00-00-00-01", &h200());
     fake.interface("eth0", "52:54:00:00:00:01", "0000:02:00.0");
     for name in ["0000:18:00.0", "0000:dc:00.0"] {
@@ -53,7 +53,7 @@ fn an_hgx_h200_gives_eight_gpu_units_and_four_switches_and_keeps_its_infiniband(
 }
 
 #[test]
-fn an_mi300_gives_seven_units_and_says_which_process_has_the_eighth() {
+fn mi300_has_seven_units_and_reports_the_holder_of_the_eighth() {
     let addresses =
         ["05", "26", "46", "65", "85", "a6", "c6", "e5"].map(|bus| format!("0000:{bus}:00.0").leak() as &str);
     let rows: Vec<Row> =
@@ -65,12 +65,12 @@ fn an_mi300_gives_seven_units_and_says_which_process_has_the_eighth() {
     let units = bound(&fake, &["class:1200"]);
     assert_eq!(units_ready(&units), "7/8 GPU unit(s) ready");
     let busy = units.last().expect("eight");
-    assert_eq!((busy.state, busy.reason.as_str()), (UnitState::Busy, "/dev/dri/renderD135 is held by train.py (4711)"));
+    assert_eq!((busy.state, busy.reason.as_str()), (UnitState::Busy, "/dev/dri/renderD135 is open in train.py (4711)"));
     assert_eq!(fake.driver("0000:e5:00.0").as_deref(), Some("amdgpu"), "it was not taken from the process");
 }
 
 #[test]
-fn a_desktop_with_its_nic_in_the_gpus_group_gives_nothing_and_is_not_touched() {
+fn gpu_in_the_group_of_the_boot_nic_stays_unbound() {
     let mut rows = CARD.to_vec();
     rows.push(("0000:00:01.0", "8086:a70d", "0604", 1, "pcieport", -1));
     rows.push(("0000:02:00.0", "10ec:8168", "0200", 1, "r8169", -1));
@@ -86,18 +86,18 @@ fn a_desktop_with_its_nic_in_the_gpus_group_gives_nothing_and_is_not_touched() {
 }
 
 #[test]
-fn a_machine_with_its_iommu_off_shows_its_card_as_one_unit_that_cannot_be_given() {
+fn disabled_iommu_reports_a_slot_as_one_unbound_unit() {
     let rows = CARD.map(|row| (row.0, row.1, row.2, -1, row.4, row.5));
     let fake = Fake::new("intel_iommu=on iommu=pt", &rows);
     let units = bound(&fake, &["vendor:10de"]);
     assert_eq!(units_ready(&units), "0/1 GPU unit(s) ready");
     assert_eq!((units[0].group, units[0].members.len(), units[0].state), (None, 2, UnitState::Unbound));
-    assert_eq!(units[0].reason, "it is in no IOMMU group: the IOMMU is off");
+    assert_eq!(units[0].reason, "no IOMMU group: the IOMMU is off");
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
 
 #[test]
-fn a_gpu_that_fell_off_the_bus_is_wedged_and_once_it_is_gone_missing() {
+fn gpu_without_answer_is_wedged_and_after_removal_missing() {
     let fake = Fake::new("intel_iommu=on iommu=pt", &CARD);
     assert_eq!(states(&bound(&fake, &["class:0300"])), [UnitState::Ready]);
     fake.raw("sys/devices/pci0000:00/0000:01:00.0/config", &[0xff; 256]);
@@ -118,7 +118,7 @@ fn a_gpu_that_fell_off_the_bus_is_wedged_and_once_it_is_gone_missing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn junk_in_every_file_never_panics(junk: Vec<u8>, text in "\\PC{0,60}") {
+    fn arbitrary_file_contents_never_panic(junk: Vec<u8>, text in "\\PC{0,60}") {
         let fake = Fake::new(&text, &CARD);
         let device = "sys/devices/pci0000:00/0000:01:00.0";
         fake.disk("nvme0n1", "0000:01:00.1", &text);
@@ -139,7 +139,7 @@ proptest! {
 }
 
 #[test]
-fn a_grace_hopper_gives_its_gpu_without_any_argument_of_x86() {
+fn grace_hopper_unit_is_ready_without_x86_kernel_arguments() {
     let rows: [Row; 3] = [
         ("0002:01:00.0", "15b3:1021", "0200", 4, "mlx5_core", 0),
         ("0009:00:00.0", "10de:22b9", "0604", 20, "pcieport", 0),

@@ -1,16 +1,11 @@
-//! Dedicated CPUs of a VM: a cpuset partition, from which the kernel keeps all other processes (Linux,
-//! Documentation/admin-guide/cgroup-v2.rst, "Cpuset").
+//! Dedicated CPUs of a VM: a cpuset partition, which excludes all other processes (Linux, Documentation/admin-guide/cgroup-v2.rst,
+//! "Cpuset").
 //!
-//! The kernel holds the assignment: the groups of live machines name their processors, also after a restart of the agent. Those groups are
-//! children of the root group: Linux before 6.7 accepts partitions nowhere else.
+//! The groups of running VMs record the assignment, so it survives a restart of the agent. They are children of the root group: Linux before
+//! 6.7 accepts partitions nowhere else.
 
-use crate::vm::host::resources::cpu_list;
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    path::Path,
-    sync::{Mutex, PoisonError},
-};
+use crate::vm::{host::resources::parse_cpu_list, sync::locked};
+use std::{collections::BTreeSet, fs, io, path::Path, sync::Mutex};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const CPUS: &str = "cpuset.cpus";
@@ -18,87 +13,74 @@ const PARTITION: &str = "cpuset.cpus.partition";
 /// Prefix of the groups with dedicated CPUs.
 pub(super) const PREFIX: &str = "meshd-vm-";
 
-/// CPUs that are dedicated to a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedicatedCpus {
-    /// Number of CPUs.
     pub count: usize,
     /// Candidate CPUs; all online CPUs if absent.
-    pub among: Option<Vec<u32>>,
+    pub candidates: Option<Vec<u32>>,
 }
 
-/// Binds a group to CPUs that no other VM has. Returns false if the kernel has no cpuset controller or too few CPUs are free: then the VM
-/// shares CPUs.
-///
-/// # Errors
-/// The kernel rejects the CPUs.
+/// Binds a group to CPUs that no other VM has. Returns false if the VM must share CPUs, because the kernel has no cpuset controller or too
+/// few CPUs are free.
 pub fn dedicate(group: &Path, dedicated: &DedicatedCpus) -> io::Result<bool> {
     if !group.join(CPUS).exists() {
-        tracing::warn!(group = %group.display(), "the kernel has no cpuset for a machine that has processors for itself");
+        tracing::warn!(group = %group.display(), "cannot dedicate CPUs: the kernel has no cpuset controller");
         return Ok(false);
     }
-    let among = match &dedicated.among {
-        Some(among) => among.iter().copied().collect(),
-        None => cpu_list(&fs::read_to_string(ONLINE)?).into_iter().collect(),
+    let candidates = match &dedicated.candidates {
+        Some(candidates) => candidates.iter().copied().collect(),
+        None => parse_cpu_list(&fs::read_to_string(ONLINE)?).into_iter().collect(),
     };
     // Serialises choices: VMs start concurrently.
-    static CHOOSING: Mutex<()> = Mutex::new(());
-    let _one = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
-    let taken = taken(group)?;
-    let Some(chosen) = choose(&among, &taken, dedicated.count) else {
-        tracing::warn!(group = %group.display(), wanted = dedicated.count, "too few processors are free for a machine");
+    static CHOICE: Mutex<()> = Mutex::new(());
+    let _guard = locked(&CHOICE);
+    let taken = cpus_of_siblings(group)?;
+    let Some(chosen) = choose(&candidates, &taken, dedicated.count) else {
+        tracing::warn!(group = %group.display(), count = dedicated.count, "cannot dedicate CPUs: too few are free");
         return Ok(false);
     };
-    fs::write(group.join(CPUS), list(&chosen))?;
+    let list: Vec<String> = chosen.iter().map(u32::to_string).collect();
+    fs::write(group.join(CPUS), list.join(","))?;
     isolate(group);
     Ok(true)
 }
 
 /// Frees the CPUs at once: a group with a dying process cannot be removed yet.
-pub fn give_back(group: &Path) {
+pub fn free(group: &Path) {
     for (file, value) in [(PARTITION, "member"), (CPUS, "\n")] {
-        // A group without cpuset has no such file, and none is made.
+        // A group without cpuset controller has no such file, and none is made.
         let opened = fs::OpenOptions::new().write(true).open(group.join(file));
         let _ = opened.and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
     }
 }
 
-/// Chooses the highest free CPUs, because the node's own work prefers the first ones. `None` if too few are free. Pure.
-fn choose(among: &BTreeSet<u32>, taken: &BTreeSet<u32>, count: usize) -> Option<BTreeSet<u32>> {
-    let chosen: BTreeSet<u32> = among.iter().rev().filter(|cpu| !taken.contains(cpu)).take(count).copied().collect();
+/// Chooses the highest free CPUs, because the other processes of the node prefer the first ones. `None` if too few are free. Pure.
+fn choose(candidates: &BTreeSet<u32>, taken: &BTreeSet<u32>, count: usize) -> Option<BTreeSet<u32>> {
+    let chosen: BTreeSet<u32> =
+        candidates.iter().rev().filter(|cpu| !taken.contains(cpu)).take(count).copied().collect();
     (chosen.len() == count).then_some(chosen)
 }
 
-/// CPUs of the other VMs' groups.
-fn taken(group: &Path) -> io::Result<BTreeSet<u32>> {
+/// Returns the CPUs of the other VMs.
+fn cpus_of_siblings(group: &Path) -> io::Result<BTreeSet<u32>> {
     let mut taken = BTreeSet::new();
     for sibling in fs::read_dir(group.parent().unwrap_or(group))?.flatten() {
         // A group that was just removed has no file.
         if sibling.path() != group && sibling.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
-            taken.extend(cpu_list(&fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default()));
+            taken.extend(parse_cpu_list(&fs::read_to_string(sibling.path().join(CPUS)).unwrap_or_default()));
         }
     }
     Ok(taken)
 }
 
-/// Makes the group a partition, which excludes all other processes. If the kernel refuses (a partition must leave CPUs to the others), only
-/// other VMs are excluded.
+/// Makes the group a partition, which excludes all other processes. If the kernel refuses, only other VMs are excluded: a partition must
+/// leave CPUs to other processes.
 fn isolate(group: &Path) {
     let file = group.join(PARTITION);
-    match fs::write(&file, "root").and_then(|()| fs::read_to_string(&file)) {
-        Ok(state) if state.trim() == "root" => {}
-        Ok(state) => {
-            tracing::warn!(group = %group.display(), state = state.trim(), "other processes may use a machine's processors");
-        }
-        Err(error) => {
-            tracing::warn!(group = %group.display(), %error, "other processes may use a machine's processors")
-        }
+    let state = fs::write(&file, "root").and_then(|()| fs::read_to_string(&file));
+    if !state.as_ref().is_ok_and(|state| state.trim() == "root") {
+        tracing::warn!(group = %group.display(), ?state, "other processes may use the dedicated CPUs of a virtual machine");
     }
-}
-
-/// Formats a CPU list for the kernel. Pure.
-fn list(cpus: &BTreeSet<u32>) -> String {
-    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -107,8 +89,8 @@ mod tests {
     use std::path::PathBuf;
 
     /// A fake group of plain files.
-    fn group(above: &Path, name: &str) -> PathBuf {
-        let group = above.join(name);
+    fn group(root: &Path, name: &str) -> PathBuf {
+        let group = root.join(name);
         fs::create_dir_all(&group).expect("made");
         for file in [CPUS, PARTITION] {
             fs::write(group.join(file), "").expect("written");
@@ -116,8 +98,12 @@ mod tests {
         group
     }
 
-    fn dedicated(count: usize, among: &[u32]) -> DedicatedCpus {
-        DedicatedCpus { count, among: Some(among.to_vec()) }
+    fn dedicated(count: usize, candidates: &[u32]) -> DedicatedCpus {
+        DedicatedCpus { count, candidates: Some(candidates.to_vec()) }
+    }
+
+    fn two_groups(root: &Path) -> [PathBuf; 2] {
+        ["first", "second"].map(|name| group(root, &format!("{PREFIX}{name}")))
     }
 
     fn read(group: &Path, file: &str) -> String {
@@ -125,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn machines_get_different_processors_and_give_them_back() {
-        let above = tempfile::tempdir().expect("a folder");
-        let [first, second] = ["first", "second"].map(|name| group(above.path(), &format!("{PREFIX}{name}")));
+    fn vms_get_different_cpus_and_free_them() {
+        let root = tempfile::tempdir().expect("a folder");
+        let [first, second] = two_groups(root.path());
         assert!(dedicate(&first, &dedicated(2, &[0, 1, 2, 3])).expect("set"));
         assert!(dedicate(&second, &dedicated(1, &[0, 1, 2, 3])).expect("set"));
         assert_eq!((read(&first, CPUS).as_str(), read(&second, CPUS).as_str()), ("2,3", "1"));
@@ -135,23 +121,23 @@ mod tests {
         assert!(dedicate(&first, &dedicated(2, &[0, 1, 2, 3])).expect("set"), "the same group again");
         assert_eq!(read(&first, CPUS), "2,3");
         fs::remove_dir_all(&first).expect("removed");
-        let third = group(above.path(), "meshd-vm-third");
+        let third = group(root.path(), "meshd-vm-third");
         assert!(dedicate(&third, &dedicated(2, &[2, 3])).expect("set"));
         assert_eq!(read(&third, CPUS), "2,3");
     }
 
     #[test]
-    fn machine_shares_where_too_few_processors_are_free() {
-        let above = tempfile::tempdir().expect("a folder");
-        let [first, second] = ["first", "second"].map(|name| group(above.path(), &format!("{PREFIX}{name}")));
+    fn vm_shares_cpus_if_too_few_are_free() {
+        let root = tempfile::tempdir().expect("a folder");
+        let [first, second] = two_groups(root.path());
         assert!(dedicate(&first, &dedicated(1, &[0, 1])).expect("set"));
-        assert!(!dedicate(&second, &dedicated(2, &[0, 1])).expect("looked"));
+        assert!(!dedicate(&second, &dedicated(2, &[0, 1])).expect("no error"));
         assert_eq!((read(&second, CPUS).as_str(), read(&second, PARTITION).as_str()), ("", ""));
     }
 
     #[test]
-    fn kernel_without_cpuset_is_told_apart() {
-        let above = tempfile::tempdir().expect("a folder");
-        assert!(!dedicate(above.path(), &dedicated(1, &[0])).expect("looked"));
+    fn vm_shares_cpus_if_the_kernel_has_no_cpuset() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(!dedicate(root.path(), &dedicated(1, &[0])).expect("no error"));
     }
 }

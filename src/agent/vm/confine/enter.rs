@@ -1,6 +1,7 @@
 //! `mesh-agent vm-enter`: the process between agent and VM program. It enters the control group, opens the files that it passes, drops root
 //! and executes the program.
 
+use crate::vm::vm_paths::remove_file;
 use rustix::{
     fd::{AsRawFd as _, OwnedFd},
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
@@ -53,9 +54,6 @@ impl PassedFile {
     }
 
     /// Parses `r:/path`.
-    ///
-    /// # Errors
-    /// The argument has no known prefix.
     pub fn parse(arg: &std::ffi::OsStr) -> Result<Self, String> {
         let bytes = arg.as_encoded_bytes();
         let path = || PathBuf::from(OsString::from_vec(bytes.get(2..).unwrap_or_default().to_vec()));
@@ -63,7 +61,7 @@ impl PassedFile {
             Some(b"r:") => Ok(PassedFile::Read(path())),
             Some(b"w:") => Ok(PassedFile::Write(path())),
             Some(b"l:") => Ok(PassedFile::Listen(path())),
-            _ => Err(format!("`{}` is no file to be passed", arg.display())),
+            _ => Err(format!("invalid file to pass `{}`: use r:PATH, w:PATH or l:PATH", arg.display())),
         }
     }
 
@@ -76,30 +74,25 @@ impl PassedFile {
     }
 }
 
-/// Binds under another name and renames: QEMU removes the name that it was bound to, and must not remove any file.
+/// Binds under another name and renames: QEMU removes the name to which the socket was bound, and must not remove the socket.
 fn listen(path: &Path) -> io::Result<UnixListener> {
-    let fresh = path.with_extension("new");
-    for stale in [path, &fresh] {
-        match fs::remove_file(stale) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+    let new = path.with_extension("new");
+    for stale in [path, &new] {
+        remove_file(stale)?;
     }
-    let socket = UnixListener::bind(&fresh)?;
-    fs::rename(&fresh, path)?;
+    let socket = UnixListener::bind(&new)?;
+    fs::rename(&new, path)?;
     Ok(socket)
 }
 
 /// User, group and files of a program.
 #[derive(Clone, Debug, Default)]
 pub struct VmExec {
-    /// User ID.
     pub uid: u32,
-    /// Group ID.
     pub gid: u32,
     /// `cgroup.procs` of the VM's group.
     pub procs: Option<PathBuf>,
-    /// May lock all its memory: passthrough devices use DMA.
+    /// The program may lock all its memory: passthrough devices use DMA.
     pub pins: bool,
     /// Passed files; descriptors start at [`FIRST`].
     pub pass: Vec<PassedFile>,
@@ -121,33 +114,30 @@ impl VmExec {
         args
     }
 
-    /// Replaces this process by the program.
-    ///
-    /// # Errors
-    /// The step that failed. On success this function does not return.
+    /// Replaces this process by the program. Returns only after an error.
     pub fn enter(&self, program: &str, args: &[String]) -> Result<Infallible, String> {
-        let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        let failed = |operation: &'static str| move |error: io::Error| format!("{operation}: {error}");
         if let Some(procs) = &self.procs {
             // "0" stands for the writing process.
-            fs::write(procs, "0").map_err(failed("cannot enter the control group of the machine"))?;
+            fs::write(procs, "0").map_err(failed("cannot enter the control group of the virtual machine"))?;
         }
-        fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot make itself the first to go"))?;
+        fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot set the OOM score"))?;
         let mut limits = vec![(Resource::Core, Some(0)), (Resource::Nofile, Some(OPEN_FILES))];
         if self.pins {
             limits.push((Resource::Memlock, None));
         }
         for (resource, limit) in limits {
-            bound(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
+            set_limit(resource, limit).map_err(|error| format!("cannot set the limit {resource:?}: {error}"))?;
         }
         if let Some(users) = &self.users {
             show_users(users)?;
         }
-        // The descriptors stay open until the program runs.
+        // The descriptors must stay open until the program runs.
         let passed = self.open()?;
         let mut command = Command::new(program);
         command.args(args);
         if self.uid != 0 {
-            set_no_new_privs(true).map_err(|error| format!("cannot give up new rights: {error}"))?;
+            set_no_new_privs(true).map_err(|error| format!("cannot set no_new_privs: {error}"))?;
             // Changing the user ID drops supplementary groups and all capabilities.
             command.uid(self.uid).gid(self.gid);
         }
@@ -173,7 +163,10 @@ impl VmExec {
 }
 
 /// Mounts a file over /etc/passwd for this single-threaded process.
-#[expect(deprecated, reason = "its successor is unsafe for what shares file descriptors; this does not")]
+#[expect(
+    deprecated,
+    reason = "the replacement is unsafe if file descriptors are unshared; this call does not unshare them"
+)]
 fn show_users(users: &Path) -> Result<(), String> {
     let failed = |error: rustix::io::Errno| format!("cannot show {} as /etc/passwd: {error}", users.display());
     rustix::thread::unshare(UnshareFlags::NEWNS).map_err(failed)?;
@@ -181,8 +174,8 @@ fn show_users(users: &Path) -> Result<(), String> {
     mount_bind(users, "/etc/passwd").map_err(failed)
 }
 
-/// Sets a limit. In a container that may not raise limits, sets the highest permitted value.
-fn bound(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
+/// Sets a limit. A container may not raise limits: then sets the highest permitted value.
+fn set_limit(resource: Resource, limit: Option<u64>) -> rustix::io::Result<()> {
     let set = |limit| setrlimit(resource, Rlimit { current: limit, maximum: limit });
     match set(limit) {
         Err(rustix::io::Errno::PERM) => set(getrlimit(resource).maximum),
@@ -195,11 +188,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_passed_is_read_as_it_was_written() {
-        for pass in
+    fn passed_file_is_parsed_from_its_argument() {
+        for file in
             [PassedFile::Read("/a b".into()), PassedFile::Write("/dev/sda".into()), PassedFile::Listen("/x:y".into())]
         {
-            assert_eq!(PassedFile::parse(&pass.to_arg()), Ok(pass));
+            assert_eq!(PassedFile::parse(&file.to_arg()), Ok(file));
         }
         assert!(PassedFile::parse("x".as_ref()).is_err() && PassedFile::parse("z:/a".as_ref()).is_err());
     }

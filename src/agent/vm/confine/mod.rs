@@ -1,6 +1,6 @@
 //! Confinement of the programs of a VM: QEMU, swtpm and qemu-img.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `users` | one unprivileged user for each VM |
 //! | `cgroup` | resource limits of a VM, and its end |
@@ -29,11 +29,10 @@ use std::path::{Path, PathBuf};
 /// User and control group of the programs of one VM.
 #[derive(Clone, Debug)]
 pub struct Confinement {
-    /// The agent's program, which has the verb [`enter::VERB`].
+    /// Program of the agent, which has the verb [`enter::VERB`].
     agent: PathBuf,
-    /// User ID; 0 only if a test disabled this defence.
+    /// 0 only if a test disabled this defence.
     uid: u32,
-    /// Group ID.
     gid: u32,
     /// `cgroup.procs` of the control group.
     procs: Option<PathBuf>,
@@ -42,10 +41,7 @@ pub struct Confinement {
 }
 
 impl Confinement {
-    /// Assigns user and control group to a VM.
-    ///
-    /// # Errors
-    /// Something is missing: nothing may run unconfined.
+    /// Assigns user and control group to a VM. After an error no program may run.
     pub fn of(
         spec: &VmSpec,
         files: &VmPaths,
@@ -65,7 +61,6 @@ impl Confinement {
         Ok(Confinement { agent, uid, gid, procs, has_cpus })
     }
 
-    /// Returns whether the group has dedicated CPUs.
     pub fn has_cpus(&self) -> bool {
         self.has_cpus
     }
@@ -75,7 +70,7 @@ impl Confinement {
         (self.uid, self.gid)
     }
 
-    /// Returns the command that runs `program` confined. `pass` are files that it gets as descriptors.
+    /// Returns the command that runs `program` confined. The program gets the files of `pass` as descriptors.
     pub fn command(
         &self,
         pins: bool,
@@ -83,17 +78,17 @@ impl Confinement {
         program: &Path,
         args: &[String],
     ) -> (PathBuf, Vec<String>) {
-        let entry = VmExec { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
-        self.run(&entry, program, args)
+        let exec = VmExec { uid: self.uid, gid: self.gid, procs: self.procs.clone(), pins, pass, users: None };
+        self.enter_command(&exec, program, args)
     }
 
     /// Returns the command of a root program that sees `users` as /etc/passwd.
-    pub fn naming(&self, users: &Path, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        self.run(&VmExec { users: Some(users.to_owned()), ..VmExec::default() }, program, args)
+    pub fn command_with_users(&self, users: &Path, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
+        self.enter_command(&VmExec { users: Some(users.to_owned()), ..VmExec::default() }, program, args)
     }
 
-    fn run(&self, entry: &VmExec, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
-        let mut all = entry.args();
+    fn enter_command(&self, exec: &VmExec, program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
+        let mut all = exec.args();
         all.push(program.display().to_string());
         all.extend(args.iter().cloned());
         (self.agent.clone(), all)

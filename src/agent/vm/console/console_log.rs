@@ -1,10 +1,12 @@
 //! Console output of a VM, and the queue of its input.
 //!
-//! QEMU itself appends every byte to a file, so nothing is lost while no agent lives, and a place in the file is a place in all that the
-//! machine ever wrote. The agent frees what is old by making a hole of it: nobody truncates, so there is no moment at which something
-//! could fall in between, and each listener reads at its own pace from its own place.
+//! QEMU appends all output to a file, so no output is lost while no agent runs. A file offset is an offset in the whole output. The agent
+//! frees old output with FALLOC_FL_PUNCH_HOLE instead of truncation, so offsets stay valid and each reader reads at its own pace.
 
-use crate::vm::vm_paths::VmPaths;
+use crate::vm::{
+    sync::{locked, send_if_changed},
+    vm_paths::VmPaths,
+};
 use rustix::{
     fd::{AsFd as _, AsRawFd as _, OwnedFd},
     fs::{FallocateFlags, SeekFrom, fallocate, inotify, seek},
@@ -14,7 +16,7 @@ use std::{
     io,
     os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 use tokio::{
     io::unix::AsyncFd,
@@ -22,22 +24,21 @@ use tokio::{
 };
 
 /// Minimum scrollback in bytes. Older output is freed at twice this size.
-pub const KEPT: u64 = 256 * 1024;
-/// Holes are whole pages of a file, in bytes.
+pub const SCROLLBACK: u64 = 256 * 1024;
+/// Holes start and end at page boundaries, in bytes.
 const PAGE: u64 = 4096;
 /// Maximum bytes of one event.
-const PIECE: u64 = 16 * 1024;
+const CHUNK: u64 = 16 * 1024;
 /// Length of the input queue.
-const TYPED: usize = 64;
+const INPUT_QUEUE: usize = 64;
 
 /// A console. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Console {
     log: Arc<Mutex<ConsoleLog>>,
-    typed: mpsc::Sender<Vec<u8>>,
+    input: mpsc::Sender<Vec<u8>>,
 }
 
-/// The input of a console.
 #[derive(Clone, Debug)]
 pub struct ConsoleWriter(mpsc::Sender<Vec<u8>>);
 
@@ -53,28 +54,24 @@ impl ConsoleWriter {
 pub struct ConsoleSubscription {
     /// Output up to the subscription.
     pub before: Vec<u8>,
-    /// Reads new output.
     pub new: ConsoleReader,
 }
 
-/// An event of a console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConsoleEvent {
-    /// Output of the guest.
     Bytes(Vec<u8>),
     /// The reader was too slow: this many bytes are lost.
     Lost(u64),
-    /// The VM is released.
-    Over,
+    Released,
 }
 
-/// A position in the output. It does not keep the console open.
+/// Reads output from an offset. A reader does not keep the console open.
 #[derive(Debug)]
 pub struct ConsoleReader {
     log: Weak<Mutex<ConsoleLog>>,
     file: Option<Arc<File>>,
-    kept: watch::Receiver<Scrollback>,
-    at: u64,
+    scrollback: watch::Receiver<Scrollback>,
+    offset: u64,
 }
 
 /// The offsets of the scrollback in the file.
@@ -88,70 +85,55 @@ struct Scrollback {
 struct ConsoleLog {
     path: PathBuf,
     file: Option<Arc<File>>,
-    kept: watch::Sender<Scrollback>,
+    scrollback: watch::Sender<Scrollback>,
 }
 
 impl Console {
-    /// Makes the console of a VM, and the receiver of its input.
+    /// Returns the console of a VM and the receiver of its input.
     pub fn new(files: &VmPaths) -> (Self, mpsc::Receiver<Vec<u8>>) {
-        let (typed, typing) = mpsc::channel(TYPED);
-        let log = ConsoleLog { path: files.console(), file: None, kept: watch::Sender::default() };
-        (Console { log: Arc::new(Mutex::new(log)), typed }, typing)
+        let (input, input_queue) = mpsc::channel(INPUT_QUEUE);
+        let log = ConsoleLog { path: files.console(), file: None, scrollback: watch::Sender::default() };
+        (Console { log: Arc::new(Mutex::new(log)), input }, input_queue)
     }
 
     /// Reads the file size and publishes new output.
-    pub fn look(&self) {
-        let mut log = self.lock();
-        if let Err(error) = log.look()
+    pub fn refresh(&self) {
+        let mut log = locked(&self.log);
+        if let Err(error) = log.refresh()
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(file = %log.path.display(), %error, "a console is not kept");
+            tracing::warn!(file = %log.path.display(), %error, "cannot read console output");
         }
     }
 
-    /// Watches the file for new output.
-    ///
-    /// # Errors
-    /// The file cannot be made or watched.
     pub fn watch(&self) -> io::Result<FileWatch> {
-        FileWatch::of(&*self.lock().open()?)
+        FileWatch::of(&*locked(&self.log).open()?)
     }
 
-    /// Subscribes to the output.
-    pub fn listen(&self) -> ConsoleSubscription {
-        self.look();
-        let log = self.lock();
-        let mut new =
-            ConsoleReader { log: Arc::downgrade(&self.log), file: log.file.clone(), kept: log.kept.subscribe(), at: 0 };
-        // As long as the lock is held, nothing is freed.
-        let kept = *new.kept.borrow_and_update();
-        new.at = kept.to;
-        let before = log.file.as_ref().map(|file| read(file, kept.from, kept.to)).unwrap_or_default();
+    pub fn subscribe(&self) -> ConsoleSubscription {
+        self.refresh();
+        // No output is freed while the lock is held.
+        let log = locked(&self.log);
+        let mut scrollback = log.scrollback.subscribe();
+        let Scrollback { from, to } = *scrollback.borrow_and_update();
+        let before = log.file.as_ref().map(|file| read(file, from, to)).unwrap_or_default();
+        let new = ConsoleReader { log: Arc::downgrade(&self.log), file: log.file.clone(), scrollback, offset: to };
         ConsoleSubscription { before, new }
     }
 
     /// Queues input. Returns `false` if the queue is full or closed.
     pub fn write(&self, bytes: Vec<u8>) -> bool {
-        self.typed.try_send(bytes).is_ok()
+        self.input.try_send(bytes).is_ok()
     }
 
-    /// Returns the input alone, which does not keep the console open.
+    /// Returns the input queue. It does not keep the console open.
     pub fn writer(&self) -> ConsoleWriter {
-        ConsoleWriter(self.typed.clone())
+        ConsoleWriter(self.input.clone())
     }
-
-    fn lock(&self) -> MutexGuard<'_, ConsoleLog> {
-        locked(&self.log)
-    }
-}
-
-fn locked(log: &Mutex<ConsoleLog>) -> MutexGuard<'_, ConsoleLog> {
-    // It is whole after each step.
-    log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConsoleLog {
-    /// The file, which QEMU may or may not have made yet; the folder is there with the first start.
+    /// Opens the file, and makes it if QEMU has not. The folder exists after the first start.
     fn open(&mut self) -> io::Result<Arc<File>> {
         if let Some(file) = &self.file {
             return Ok(file.clone());
@@ -160,29 +142,24 @@ impl ConsoleLog {
         let file = Arc::new(options.create(true).read(true).append(true).mode(0o600).open(&self.path)?);
         let from = match seek(&file, SeekFrom::Data(0)) {
             Ok(from) => from,
-            // Nothing was written, or all of it is freed.
+            // The file is empty, or all output is freed.
             Err(rustix::io::Errno::NXIO) => file.metadata()?.len(),
             Err(_) => 0,
         };
-        self.kept.send_replace(Scrollback { from, to: from });
+        self.scrollback.send_replace(Scrollback { from, to: from });
         Ok(self.file.insert(file).clone())
     }
 
-    fn look(&mut self) -> io::Result<()> {
+    fn refresh(&mut self) -> io::Result<()> {
         let file = self.open()?;
-        let Scrollback { mut from, to: told } = *self.kept.borrow();
-        let to = file.metadata()?.len().max(told);
-        let is_full = to - from >= 2 * KEPT;
+        let Scrollback { mut from, to: last } = *self.scrollback.borrow();
+        let to = file.metadata()?.len().max(last);
+        let is_full = to - from >= 2 * SCROLLBACK;
         if is_full {
-            from = (to - KEPT) / PAGE * PAGE;
+            from = (to - SCROLLBACK) / PAGE * PAGE;
         }
-        // First told, then freed: who has read it meanwhile looks again.
-        self.kept.send_if_modified(|kept| {
-            let now = Scrollback { from, to };
-            let is_new = *kept != now;
-            *kept = now;
-            is_new
-        });
+        // Publish the new offset before the output is freed: readers verify their offset after each read.
+        send_if_changed(&self.scrollback, Scrollback { from, to });
         if is_full {
             fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, from)?;
         }
@@ -190,7 +167,7 @@ impl ConsoleLog {
     }
 }
 
-/// Half a piece is better than none.
+/// Reads output. Returns less after an error.
 fn read(file: &File, from: u64, to: u64) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(to.saturating_sub(from)).unwrap_or(0)];
     let mut length = 0;
@@ -202,31 +179,31 @@ fn read(file: &File, from: u64, to: u64) -> Vec<u8> {
 }
 
 impl ConsoleReader {
-    /// Waits for the next that is new. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> ConsoleEvent {
         loop {
-            let Scrollback { from, to } = *self.kept.borrow_and_update();
-            if let lost @ 1.. = from.saturating_sub(self.at) {
-                self.at = from;
+            let Scrollback { from, to } = *self.scrollback.borrow_and_update();
+            if let lost @ 1.. = from.saturating_sub(self.offset) {
+                self.offset = from;
                 return ConsoleEvent::Lost(lost);
             }
-            if self.at < to {
+            if self.offset < to {
                 let file = self.file();
-                let bytes = file.map(|file| read(&file, self.at, to.min(self.at + PIECE))).unwrap_or_default();
-                if self.kept.borrow().from > self.at {
-                    // It was freed while it was read.
+                let bytes = file.map(|file| read(&file, self.offset, to.min(self.offset + CHUNK))).unwrap_or_default();
+                if self.scrollback.borrow().from > self.offset {
+                    // The output was freed during the read.
                     continue;
                 }
                 if bytes.is_empty() {
-                    let lost = to - self.at;
-                    self.at = to;
+                    let lost = to - self.offset;
+                    self.offset = to;
                     return ConsoleEvent::Lost(lost);
                 }
-                self.at += bytes.len() as u64;
+                self.offset += bytes.len() as u64;
                 return ConsoleEvent::Bytes(bytes);
             }
-            if self.kept.changed().await.is_err() {
-                return ConsoleEvent::Over;
+            if self.scrollback.changed().await.is_err() {
+                return ConsoleEvent::Released;
             }
         }
     }
@@ -239,27 +216,24 @@ impl ConsoleReader {
     }
 }
 
-/// Tells of each change of a file.
+/// Watches a file for changes (inotify(7)).
 #[derive(Debug)]
 pub struct FileWatch(AsyncFd<OwnedFd>);
 
 impl FileWatch {
     #[expect(
         deprecated,
-        reason = "its successor is unsafe; what it asks for, an own descriptor that stays, holds here"
+        reason = "the replacement is unsafe; its precondition holds: the value owns the descriptor and never replaces it"
     )]
     fn of(file: &File) -> io::Result<Self> {
         let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        // The file itself, whatever lies under its name.
+        // Watch the open file, not its name.
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         inotify::add_watch(&fd, path, inotify::WatchFlags::MODIFY)?;
         Ok(FileWatch(AsyncFd::new(fd)?))
     }
 
-    /// Waits for the next. Cancel-safe.
-    ///
-    /// # Errors
-    /// What the kernel says.
+    /// Waits for the next change. Cancel-safe.
     pub async fn changed(&self) -> io::Result<()> {
         let mut events = [0; 4096];
         loop {

@@ -14,22 +14,22 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::{self, Message};
 
-/// Silence after which the session ends; the central node pings several times meanwhile.
-const SILENCE: Duration = Duration::from_secs(90);
-/// Ping interval. While input waits for the guest, the session does not answer the central node's pings.
-const PING: Duration = Duration::from_secs(20);
-/// Time after which the operator is told that the guest does not read its input.
-const STALL: Duration = Duration::from_secs(5);
+/// Timeout without a message of the central node, which pings more often.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Ping interval. While input waits for the guest, the session does not answer the pings of the central node.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Time after which the operator is notified that the guest does not read its input.
+const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves a console until the operator leaves or the VM is released. Without a console, reports that there is none.
 pub async fn open_console(endpoint: Endpoint, order: ConsoleOrder, console: Option<Console>) {
     let path = format!("{CONSOLE_PATH}/{}", order.console.0);
-    let socket = match call::open(&endpoint.config, endpoint.tls, &path).await {
+    let socket = match call::open(&endpoint, &path).await {
         Ok(socket) => socket,
-        Err(error) => return tracing::warn!(uuid = %order.uuid, %error, "a console is not brought"),
+        Err(error) => return tracing::warn!(uuid = %order.uuid, %error, "cannot connect a console"),
     };
     if let Err(error) = relay_console(socket, &order, console).await {
-        tracing::debug!(uuid = %order.uuid, %error, "a console broke off");
+        tracing::debug!(uuid = %order.uuid, %error, "a console session failed");
     }
 }
 
@@ -38,78 +38,79 @@ async fn relay_console(
     order: &ConsoleOrder,
     console: Option<Console>,
 ) -> Result<(), tungstenite::Error> {
-    let (mut out, mut typed) = socket.split();
+    let (mut output, mut input) = socket.split();
     let Some(console) = console else {
-        return end(&mut out, format!("this node has no virtual machine {}", order.uuid)).await;
+        return close(&mut output, format!("this node has no virtual machine {}", order.uuid)).await;
     };
-    let (input, ConsoleSubscription { before, new }) = (console.writer(), console.listen());
-    // The input would keep the console open.
+    let (writer, ConsoleSubscription { before, new }) = (console.writer(), console.subscribe());
+    // A clone of the console would delay `ConsoleEvent::Released`.
     drop(console);
-    let kept = usize::try_from(order.history).unwrap_or(usize::MAX);
-    for piece in before[before.len().saturating_sub(kept)..].chunks(MAX_PIECE) {
-        out.send(Message::Binary(piece.to_vec().into())).await?;
-    }
+    let history = usize::try_from(order.history).unwrap_or(usize::MAX);
+    send_bytes(&mut output, &before[before.len().saturating_sub(history)..]).await?;
     drop(before);
     if !order.follow {
-        return out.send(Message::Close(None)).await;
+        return output.send(Message::Close(None)).await;
     }
-    let (unheard, is_unheard) = watch::channel(());
+    let (stalled, stalls) = watch::channel(());
     tokio::select! {
-        told = send_output(&mut out, new, is_unheard) => told,
-        () = receive_input(&mut typed, &input, &unheard) => Ok(()),
+        result = send_output(&mut output, new, stalls) => result,
+        () = receive_input(&mut input, &writer, &stalled) => Ok(()),
     }
 }
 
-type Out = SplitSink<Socket, Message>;
+type Output = SplitSink<Socket, Message>;
 
-async fn end(out: &mut Out, reason: String) -> Result<(), tungstenite::Error> {
-    note(out, &ConsoleNote::Ended { reason }).await?;
-    out.send(Message::Close(None)).await
+async fn close(output: &mut Output, reason: String) -> Result<(), tungstenite::Error> {
+    send_note(output, &ConsoleNote::Ended { reason }).await?;
+    output.send(Message::Close(None)).await
 }
 
-async fn note(out: &mut Out, note: &ConsoleNote) -> Result<(), tungstenite::Error> {
+async fn send_note(output: &mut Output, note: &ConsoleNote) -> Result<(), tungstenite::Error> {
     let text = serde_json::to_string(note).unwrap_or_default();
-    out.send(Message::Text(text.into())).await
+    output.send(Message::Text(text.into())).await
 }
 
-/// Sends output. A slow reader loses output and is told how much.
+async fn send_bytes(output: &mut Output, bytes: &[u8]) -> Result<(), tungstenite::Error> {
+    for chunk in bytes.chunks(MAX_PIECE) {
+        output.send(Message::Binary(chunk.to_vec().into())).await?;
+    }
+    Ok(())
+}
+
+/// Sends output. If the connection is too slow, reports the number of lost bytes.
 async fn send_output(
-    out: &mut Out,
+    output: &mut Output,
     mut new: ConsoleReader,
-    mut unheard: watch::Receiver<()>,
+    mut stalls: watch::Receiver<()>,
 ) -> Result<(), tungstenite::Error> {
-    let mut pings = interval(PING);
+    let mut pings = interval(PING_INTERVAL);
     loop {
         tokio::select! {
-            _ = pings.tick() => out.send(Message::Ping(Vec::new().into())).await?,
-            Ok(()) = unheard.changed() => note(out, &ConsoleNote::Unheard).await?,
-            heard = new.next() => match heard {
-                ConsoleEvent::Bytes(bytes) => {
-                    for piece in bytes.chunks(MAX_PIECE) {
-                        out.send(Message::Binary(piece.to_vec().into())).await?;
-                    }
-                }
-                ConsoleEvent::Lost(bytes) => note(out, &ConsoleNote::Lost { bytes }).await?,
-                ConsoleEvent::Over => return end(out, "the virtual machine was released".to_owned()).await,
+            _ = pings.tick() => output.send(Message::Ping(Vec::new().into())).await?,
+            Ok(()) = stalls.changed() => send_note(output, &ConsoleNote::Unheard).await?,
+            event = new.next() => match event {
+                ConsoleEvent::Bytes(bytes) => send_bytes(output, &bytes).await?,
+                ConsoleEvent::Lost(bytes) => send_note(output, &ConsoleNote::Lost { bytes }).await?,
+                ConsoleEvent::Released => return close(output, "the virtual machine was released".to_owned()).await,
             },
         }
     }
 }
 
-/// Receives input. A guest that does not read blocks the connection and thereby the operator.
+/// Receives input. A guest that does not read blocks the connection, and thereby the operator.
 async fn receive_input(
-    typed: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
-    input: &ConsoleWriter,
-    unheard: &watch::Sender<()>,
+    input: &mut (impl Stream<Item = Result<Message, tungstenite::Error>> + Unpin),
+    writer: &ConsoleWriter,
+    stalled: &watch::Sender<()>,
 ) {
-    while let Ok(Some(Ok(message))) = timeout(SILENCE, typed.next()).await {
+    while let Ok(Some(Ok(message))) = timeout(RECEIVE_TIMEOUT, input.next()).await {
         match message {
             Message::Binary(bytes) => {
-                let mut taken = pin!(input.write(bytes.to_vec()));
+                let mut write = pin!(writer.write(bytes.to_vec()));
                 // `send_output` reports a released VM.
-                if timeout(STALL, &mut taken).await.is_err() {
-                    unheard.send_replace(());
-                    taken.await;
+                if timeout(STALL_TIMEOUT, &mut write).await.is_err() {
+                    stalled.send_replace(());
+                    write.await;
                 }
             }
             Message::Close(_) => return,

@@ -1,25 +1,24 @@
 //! Makes the NoCloud image of cloud-init: an ISO 9660 file system with the label `cidata`. The same input gives the same bytes. Pure.
 //!
-//! ECMA-119 in its simplest form, which Linux shows in lower case: no extension, one folder, times all zero.
+//! Plain ECMA-119 without extensions: one folder, all times zero. Linux shows the names in lower case.
 
 use meshd_proto::vm::VmSpec;
 
-/// Bytes of a sector.
 const SECTOR: usize = 2048;
 /// Sectors before the first descriptor.
 const SYSTEM_AREA: usize = 16;
-/// Sectors of the path tables and the folder, and the first one of the files.
+/// Sectors of the path tables and of the folder, and first sector of the files.
 const PATHS_LITTLE: u32 = 18;
 const PATHS_BIG: u32 = 19;
 const FOLDER: u32 = 20;
 const FILES: u32 = 21;
-/// A path table that names the root alone.
+/// Bytes of a path table with the root only.
 const PATHS_LENGTH: u32 = 10;
 
-/// The disk of a specification that has one.
+/// Makes the image if the specification has cloud-init data.
 pub fn image(spec: &VmSpec) -> Option<Vec<u8>> {
     let seed = spec.cloud_init.as_ref()?;
-    // The guest is whom it is for; the file is readable by root alone.
+    // The secret goes into a file that only the VM's user and root can read.
     let user_data = seed.user_data.expose().as_bytes();
     let host = spec.name.as_str().replace(['_', '.'], "-");
     let default = format!("instance-id: {}\nlocal-hostname: {host}\n", spec.uuid);
@@ -32,7 +31,7 @@ pub fn image(spec: &VmSpec) -> Option<Vec<u8>> {
     Some(iso("cidata", &files))
 }
 
-/// Files in the order of their names, each at most a few GiB.
+/// Makes a file system. `files` must be sorted by name.
 fn iso(label: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut folder = [record(&[0], FOLDER, SECTOR, true), record(&[1], FOLDER, SECTOR, true)].concat();
     let (mut content, mut next) = (Vec::new(), FILES);
@@ -43,11 +42,14 @@ fn iso(label: &str, files: &[(&str, &[u8])]) -> Vec<u8> {
         next = FILES + sectors(content.len());
     }
     let mut out = vec![0; SYSTEM_AREA * SECTOR];
-    for sector in [primary(label, next), terminator(), paths(FOLDER.to_le_bytes(), 1u16.to_le_bytes())] {
-        push(&mut out, &sector);
+    let terminator = b"\xffCD001\x01".to_vec();
+    let path_tables =
+        [paths(FOLDER.to_le_bytes(), 1u16.to_le_bytes()), paths(FOLDER.to_be_bytes(), 1u16.to_be_bytes())];
+    for sector in [primary(label, next), terminator].into_iter().chain(path_tables).chain([folder]) {
+        let end = out.len() + SECTOR;
+        out.extend(sector);
+        out.resize(end, 0);
     }
-    push(&mut out, &paths(FOLDER.to_be_bytes(), 1u16.to_be_bytes()));
-    push(&mut out, &folder);
     out.extend(content);
     out
 }
@@ -56,13 +58,7 @@ fn sectors(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(SECTOR)).expect("a seed is far below 8 TiB")
 }
 
-fn push(out: &mut Vec<u8>, sector: &[u8]) {
-    let end = out.len() + SECTOR;
-    out.extend_from_slice(sector);
-    out.resize(end, 0);
-}
-
-/// A number in both byte orders, one behind the other (7.3.3).
+/// Encodes a number as little endian followed by big endian (7.3.3).
 fn both32(number: u32) -> [u8; 8] {
     let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
     [little[0], little[1], little[2], little[3], big[0], big[1], big[2], big[3]]
@@ -73,40 +69,36 @@ fn both16(number: u16) -> [u8; 4] {
     [little[0], little[1], big[0], big[1]]
 }
 
-/// One entry of a folder (9.1).
+/// Makes a directory record (9.1).
 fn record(name: &[u8], sector: u32, length: usize, is_folder: bool) -> Vec<u8> {
     let length = u32::try_from(length).expect("a seed is far below 4 GiB");
     let mut out = vec![0, 0];
     out.extend(both32(sector));
     out.extend(both32(length));
-    // The first day of 1970, midnight.
+    // 1970-01-01 00:00 UTC.
     out.extend([70, 1, 1, 0, 0, 0, 0]);
     out.extend([if is_folder { 2 } else { 0 }, 0, 0]);
     out.extend(both16(1));
-    out.push(u8::try_from(name.len()).expect("our own names are short"));
+    out.push(u8::try_from(name.len()).expect("the names are short"));
     out.extend(name);
     if out.len() % 2 == 1 {
         out.push(0);
     }
-    out[0] = u8::try_from(out.len()).expect("our own names are short");
+    out[0] = u8::try_from(out.len()).expect("the names are short");
     out
 }
 
-/// The path table (9.4): the root, whose name is one zero byte.
+/// Makes the path table (9.4) with the root only, whose name is one zero byte.
 fn paths(sector: [u8; 4], parent: [u8; 2]) -> Vec<u8> {
     [&[1, 0][..], &sector, &parent, &[0, 0]].concat()
 }
 
-fn terminator() -> Vec<u8> {
-    b"\xffCD001\x01".to_vec()
-}
-
-/// The primary volume descriptor (8.4).
+/// Makes the primary volume descriptor (8.4).
 fn primary(label: &str, sectors: u32) -> Vec<u8> {
     let mut out = vec![0; SECTOR];
     let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"\x01CD001\x01");
-    // Identifiers are filled with blanks; dates of "not specified" are digits zero.
+    // Unused identifiers are blanks; unspecified dates are digits zero.
     put(8, &[b' '; 64]);
     put(40, label.as_bytes());
     put(80, &both32(sectors));
@@ -129,12 +121,12 @@ fn primary(label: &str, sectors: u32) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Reads a file back as the kernel finds it: descriptor, root, record, bytes.
+    /// Finds a file like the kernel: descriptor, root, record, bytes.
     fn find(image: &[u8], name: &str) -> Option<Vec<u8>> {
         let word = |at: usize| u32::from_le_bytes(image[at..at + 4].try_into().expect("four bytes")) as usize;
         let descriptor = SYSTEM_AREA * SECTOR;
         assert_eq!(&image[descriptor..descriptor + 6], b"\x01CD001");
-        assert_eq!(word(descriptor + 80) * SECTOR, image.len(), "the volume is as long as it says");
+        assert_eq!(word(descriptor + 80) * SECTOR, image.len(), "the size in the descriptor");
         let mut at = word(descriptor + 156 + 2) * SECTOR;
         while image[at] != 0 {
             let length = usize::from(image[at + 32]);
@@ -149,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_is_found_again_under_its_name() {
+    fn files_are_found_by_their_names() {
         let long = vec![7; 5000];
         let image = iso("cidata", &[("META-DATA", b"id"), ("NETWORK-CONFIG", &[]), ("USER-DATA", &long)]);
         assert_eq!(find(&image, "META-DATA"), Some(b"id".to_vec()));
@@ -160,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn the_meta_data_that_nobody_wrote_is_made_of_name_and_uuid() {
+    fn default_meta_data_has_the_uuid_and_the_name() {
         let spec: VmSpec = serde_json::from_value(serde_json::json!({
             "name": "train_7", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G",
             "cloud_init": { "user_data": "#cloud-config\n" },
         }))
         .expect("a specification");
-        let image = super::image(&spec).expect("it has a seed");
-        let meta = find(&image, "META-DATA").expect("it is there");
+        let image = super::image(&spec).expect("an image");
+        let meta = find(&image, "META-DATA").expect("a file");
         assert_eq!(
             String::from_utf8(meta).expect("text"),
             "instance-id: 11223344-5566-7788-99aa-bbccddeeff00\nlocal-hostname: train-7\n"

@@ -2,121 +2,112 @@
 //! (GP-13).
 
 use super::{
-    disk_write::{blocking, doctor_blocks},
+    disk_write::{blocking, blocking_check},
     exclusive_disk::ExclusiveDisk,
     ownership_marker,
 };
 use crate::{
     disks,
     system::Tree,
-    vm::{host::config::HostConfig, reservations::Reservations},
+    vm::{host::config::HostConfig, reservations::Reservations, vm_paths::VmPaths},
 };
 use meshd_proto::{
     DiskFacts,
-    vm::{DiskIdentity, LeftDisk, VmSpec},
+    vm::{LeftDisk, VmSpec},
 };
 use meshd_types::SystemUuid;
-use std::{
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 /// Timeout of a survey of the disks; a disk that hangs is not idle.
-const LOOK_PATIENCE: Duration = Duration::from_secs(30);
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the disks of a VM. What the central node says about a disk takes precedence.
-pub fn disks_of(files: &crate::vm::vm_paths::VmPaths, spec: Option<&VmSpec>, said: Vec<LeftDisk>) -> Vec<LeftDisk> {
-    let Some(spec) = spec else { return said };
-    let used = ownership_marker::of(files, spec);
+/// Returns the disks of a VM. The report of the central node about a disk takes precedence.
+pub fn disks_of(files: &VmPaths, spec: Option<&VmSpec>, reported: Vec<LeftDisk>) -> Vec<LeftDisk> {
+    let Some(spec) = spec else { return reported };
+    let states = ownership_marker::states(files, spec);
     let own = spec.volumes.iter().filter_map(|volume| {
         let disk = volume.source.disk()?.identity()?.clone();
-        Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: used.contains_key(&volume.name) })
+        Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: states.contains_key(&volume.name) })
     });
-    let mut left: Vec<LeftDisk> = own.collect();
-    for said in said {
-        match left.iter_mut().find(|own| own.disk == said.disk) {
+    let mut disks: Vec<LeftDisk> = own.collect();
+    for report in reported {
+        match disks.iter_mut().find(|own| own.disk == report.disk) {
             // The central node may not know yet that the VM used the disk.
-            Some(own) => (own.wipe, own.used) = (said.wipe, own.used || said.used),
-            None => left.push(said),
+            Some(own) => (own.wipe, own.used) = (report.wipe, own.used || report.used),
+            None => disks.push(report),
         }
     }
-    left
+    disks
 }
 
 /// Checks that every disk is idle, and wipes it if requested. The disks stay reserved meanwhile.
-///
-/// # Errors
-/// The first disk that is not released, and why.
-pub async fn leave(
+pub async fn release(
     config: Arc<HostConfig>,
     reservations: Reservations,
     uuid: SystemUuid,
-    left: Vec<LeftDisk>,
+    disks: Vec<LeftDisk>,
 ) -> Result<(), String> {
-    if left.is_empty() {
+    if disks.is_empty() {
         return Ok(());
     }
-    let _until_it_left = reservations.leaving(uuid, left.iter().map(|left| &left.disk));
-    let (look, all, own) = (config.clone(), left.clone(), reservations.clone());
-    let looking = blocking(move |_| all.iter().try_for_each(|left| look_at(&look, &own, uuid, left).map(drop)));
-    match timeout(LOOK_PATIENCE, looking).await {
-        Ok(looked) => looked??,
-        Err(_) => return Err(format!("its disks could not be looked at within {} s", LOOK_PATIENCE.as_secs())),
+    let _reserved = reservations.hold_disks(uuid, disks.iter().map(|left| &left.disk));
+    let release = Arc::new(DiskRelease { config, reservations, uuid });
+    let (check, all) = (release.clone(), disks.clone());
+    let checks = blocking(move |_| all.iter().try_for_each(|left| check.idle_disk(left).map(drop)));
+    match timeout(SURVEY_TIMEOUT, checks).await {
+        Ok(result) => result??,
+        Err(_) => return Err(format!("cannot check its disks: timeout after {} s", SURVEY_TIMEOUT.as_secs())),
     }
-    for left in left.into_iter().filter(|left| left.wipe && left.used) {
-        let (config, own) = (config.clone(), reservations.clone());
-        tracing::info!(disk = %left.disk, "a disk is wiped");
-        blocking(move |is_over| wipe(&config, &own, uuid, &left, is_over)).await??;
+    for left in disks.into_iter().filter(|left| left.wipe && left.used) {
+        let release = release.clone();
+        tracing::info!(disk = %left.disk, "wiping a disk");
+        blocking(move |cancelled| release.wipe(&left, cancelled)).await??;
     }
     Ok(())
 }
 
-/// Returns the disk if it exists, is idle and belongs to no other VM.
-fn look_at(
-    config: &HostConfig,
-    reservations: &Reservations,
+struct DiskRelease {
+    config: Arc<HostConfig>,
+    reservations: Reservations,
     uuid: SystemUuid,
-    left: &LeftDisk,
-) -> Result<Option<DiskFacts>, String> {
-    let tree = Tree::new(&config.root);
-    let all = disks::survey(&tree, &config.data_disks);
-    let Some(found) = called(&all, left)? else { return Ok(None) };
-    reservations.is_free(uuid, found)?;
-    idle(&left.disk, disks::busy(&tree, &found.name))?;
-    Ok(Some(found.clone()))
 }
 
-fn wipe(
-    config: &HostConfig,
-    reservations: &Reservations,
-    uuid: SystemUuid,
-    left: &LeftDisk,
-    is_over: &AtomicBool,
-) -> Result<(), String> {
-    let disk = &left.disk;
-    let Some(found) = look_at(config, reservations, uuid, left)? else { return Ok(()) };
-    if let Some(why) = found.blocked.clone().or_else(|| doctor_blocks(&config.checks.run())) {
-        return Err(format!("disk {disk} is not wiped: {why}"));
+impl DiskRelease {
+    /// Returns the disk if it exists, is idle and belongs to no other VM.
+    fn idle_disk(&self, left: &LeftDisk) -> Result<Option<DiskFacts>, String> {
+        let tree = Tree::new(&self.config.root);
+        let all = disks::survey(&tree, &self.config.data_disks);
+        let Some(found) = find_disk(&all, left)? else { return Ok(None) };
+        self.reservations.check_disk_is_free(self.uuid, found)?;
+        match disks::user(&tree, &found.name) {
+            Some(reason) => Err(format!("disk {} is not idle: {reason}", left.disk)),
+            None => Ok(Some(found.clone())),
+        }
     }
-    let wiped = ExclusiveDisk::hold(&Tree::new(&config.root), &found).and_then(|block| block.wipe(is_over));
-    wiped.map_err(|why| format!("disk {disk} is not wiped: {why}"))
+
+    fn wipe(&self, left: &LeftDisk, cancelled: &CancellationToken) -> Result<(), String> {
+        let Some(found) = self.idle_disk(left)? else { return Ok(()) };
+        let cannot_wipe = |reason: String| format!("cannot wipe disk {}: {reason}", left.disk);
+        if let Some(reason) = found.blocked.clone().or_else(|| blocking_check(&self.config.checks.run())) {
+            return Err(cannot_wipe(reason));
+        }
+        let disk = ExclusiveDisk::open(&Tree::new(&self.config.root), &found);
+        disk.and_then(|disk| disk.wipe(cancelled)).map_err(cannot_wipe)
+    }
 }
 
 /// Finds a disk by identity. A missing disk is an error only if it must be wiped.
-fn called<'a>(all: &'a [DiskFacts], left: &LeftDisk) -> Result<Option<&'a DiskFacts>, String> {
-    let LeftDisk { disk, .. } = left;
-    let found: Vec<&DiskFacts> = all.iter().filter(|one| one.names().any(|name| name == disk.as_str())).collect();
+fn find_disk<'a>(all: &'a [DiskFacts], left: &LeftDisk) -> Result<Option<&'a DiskFacts>, String> {
+    let identity = &left.disk;
+    let found: Vec<&DiskFacts> = all.iter().filter(|disk| disk.names().any(|name| name == identity.as_str())).collect();
     match found.as_slice() {
-        [one] => Ok(Some(one)),
+        [disk] => Ok(Some(disk)),
         [] if !left.wipe || !left.used => Ok(None),
-        [] => Err(format!("disk {disk} is to be wiped and is not there; put it back, or delete with --force")),
-        _ => Err(format!("{} disks are called {disk}", found.len())),
+        [] => Err(format!("cannot wipe disk {identity}: it is missing; insert it, or delete with --force")),
+        _ => Err(format!("{} disks have the identity {identity}", found.len())),
     }
-}
-
-fn idle(disk: &DiskIdentity, busy: Option<String>) -> Result<(), String> {
-    busy.map_or(Ok(()), |why| Err(format!("disk {disk} is not idle: {why}")))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A disk opened exclusively (open(2), O_EXCL on a block device): nobody mounts it or opens it exclusively. Verifies that the kernel name
+//! A disk opened with O_EXCL (open(2)), so that it can be neither mounted nor opened exclusively by others. Verifies that the kernel name
 //! still belongs to the intended disk.
 
 use crate::{disks, system::Tree};
@@ -15,8 +15,8 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
-    sync::atomic::{AtomicBool, Ordering},
 };
+use tokio_util::sync::CancellationToken;
 
 /// Bytes that are zeroed at once; a wipe can be cancelled between two chunks.
 const CHUNK: u64 = 64 << 20;
@@ -32,100 +32,87 @@ pub struct ExclusiveDisk {
 }
 
 impl ExclusiveDisk {
-    /// Opens a disk of a recent survey.
-    ///
-    /// # Errors
-    /// The disk is in use, or its kernel name belongs to another disk now.
-    pub fn hold(tree: &Tree, disk: &DiskFacts) -> Result<Self, String> {
+    /// Opens a disk of a recent survey. Fails if the disk is in use, or if its kernel name belongs to another disk now.
+    pub fn open(tree: &Tree, disk: &DiskFacts) -> Result<Self, String> {
         let path = tree.path(&format!("/dev/{}", disk.name));
-        let alone = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(alone).open(&path);
+        let exclusive = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(exclusive).open(&path);
         let mut file = opened.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::BUSY) => format!("{} is mounted, or part of something else", path.display()),
-            _ => format!("{} cannot be opened: {error}", path.display()),
+            Some(Errno::BUSY) => format!("{} is mounted, or part of another device", path.display()),
+            _ => format!("cannot open {}: {error}", path.display()),
         })?;
         let status = fstat(&file).map_err(|error| format!("{}: {error}", path.display()))?;
         if FileType::from_raw_mode(status.st_mode) != FileType::BlockDevice {
-            return Err(format!("{} is no block device", path.display()));
+            return Err(format!("{} is not a block device", path.display()));
         }
         let number = format!("{}:{}", major(status.st_rdev), minor(status.st_rdev));
-        let known = tree.read(&format!("/sys/block/{}/dev", disk.name));
+        let surveyed = tree.read(&format!("/sys/block/{}/dev", disk.name));
         // While the device is open, its kernel name does not change.
-        if known.as_deref() != Some(&number) || !disks::is_still(tree, disk) {
-            return Err(format!("{} is another disk than a moment ago", path.display()));
+        if surveyed.as_deref() != Some(&number) || !disks::is_unchanged(tree, disk) {
+            return Err(format!("{} is a different disk now", path.display()));
         }
         let bytes = file.seek(SeekFrom::End(0)).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(ExclusiveDisk { file, bytes })
     }
 
-    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns a path by which a child process opens this very disk.
+    /// Returns a path with which a child process opens this disk.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Flushes all writes.
-    ///
-    /// # Errors
-    /// A write failed.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
     }
 
-    /// Discards the disk if it then reads as zero; returns false if it cannot. Blocks.
-    pub fn zero_at_once(&self, is_over: &AtomicBool) -> bool {
-        self.each(FallocateFlags::PUNCH_HOLE, is_over).is_ok()
+    /// Discards the disk. Returns whether the disk then reads as zero. Blocks.
+    pub fn discard(&self, cancelled: &CancellationToken) -> bool {
+        self.fallocate(FallocateFlags::PUNCH_HOLE, cancelled).is_ok()
     }
 
     /// Discards or zeroes the disk, then verifies samples. Blocks, for hours on a large hard disk.
-    ///
-    /// # Errors
-    /// A write fails, a sample is not zero, or `is_over` is set.
-    pub fn wipe(&self, is_over: &AtomicBool) -> Result<(), String> {
-        let wiped = match self.each(FallocateFlags::PUNCH_HOLE, is_over) {
-            Err(Errno::OPNOTSUPP | Errno::INVAL) => self.each(FallocateFlags::ZERO_RANGE, is_over),
-            done => done,
+    pub fn wipe(&self, cancelled: &CancellationToken) -> Result<(), String> {
+        let zeroed = match self.fallocate(FallocateFlags::PUNCH_HOLE, cancelled) {
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => self.fallocate(FallocateFlags::ZERO_RANGE, cancelled),
+            result => result,
         };
-        wiped.map_err(|error| format!("it cannot be wiped: {error}"))?;
-        self.sync().map_err(|error| format!("it cannot be wiped: {error}"))?;
-        match self.first_remains() {
+        zeroed.map_err(io::Error::from).and_then(|()| self.sync()).map_err(|error| error.to_string())?;
+        match self.first_nonzero_sample() {
             Ok(None) => Ok(()),
-            Ok(Some(at)) => Err(format!("it was wiped, and does not read as zero at byte {at}")),
-            Err(error) => Err(format!("it was wiped, and cannot be read: {error}")),
+            Ok(Some(offset)) => Err(format!("byte {offset} is not zero after the wipe")),
+            Err(error) => Err(format!("cannot read the wiped disk: {error}")),
         }
     }
 
-    fn each(&self, how: FallocateFlags, is_over: &AtomicBool) -> Result<(), Errno> {
-        let mut at = 0;
-        while at < self.bytes {
-            if is_over.load(Ordering::Relaxed) {
+    fn fallocate(&self, mode: FallocateFlags, cancelled: &CancellationToken) -> Result<(), Errno> {
+        let mut offset = 0;
+        while offset < self.bytes {
+            if cancelled.is_cancelled() {
                 return Err(Errno::CANCELED);
             }
-            let length = CHUNK.min(self.bytes - at);
-            match fallocate(&self.file, how | FallocateFlags::KEEP_SIZE, at, length) {
+            let length = CHUNK.min(self.bytes - offset);
+            match fallocate(&self.file, mode | FallocateFlags::KEEP_SIZE, offset, length) {
                 Err(Errno::INTR) => continue,
-                done => done?,
+                result => result?,
             }
-            at += length;
+            offset += length;
         }
         Ok(())
     }
 
-    /// Returns the offset of the first sample that is not zero.
-    fn first_remains(&self) -> io::Result<Option<u64>> {
+    fn first_nonzero_sample(&self) -> io::Result<Option<u64>> {
         // Drop the page cache, so that samples come from the disk.
         fadvise(&self.file, 0, None::<NonZeroU64>, Advice::DontNeed)?;
-        let mut piece = vec![0; SAMPLE.min(usize::try_from(self.bytes).unwrap_or(SAMPLE))];
-        let last = self.bytes - piece.len() as u64;
+        let mut sample = vec![0; SAMPLE.min(usize::try_from(self.bytes).unwrap_or(SAMPLE))];
+        let last = self.bytes - sample.len() as u64;
         for number in 0..SAMPLES {
-            let at = u64::try_from(u128::from(last) * u128::from(number) / u128::from(SAMPLES - 1)).unwrap_or(last);
-            self.file.read_exact_at(&mut piece, at)?;
-            if piece.iter().any(|byte| *byte != 0) {
-                return Ok(Some(at));
+            let offset = u64::try_from(u128::from(last) * u128::from(number) / u128::from(SAMPLES - 1)).unwrap_or(last);
+            self.file.read_exact_at(&mut sample, offset)?;
+            if sample.iter().any(|byte| *byte != 0) {
+                return Ok(Some(offset));
             }
         }
         Ok(None)

@@ -1,22 +1,21 @@
-//! Records which disks a VM owns and whether their image is written. An image is written once, and a disk that the VM never had is not
-//! wiped.
+//! Records which disks a VM owns and whether their image is written. Therefore an image is written once, and a disk that the VM never used
+//! is not wiped.
 
 use crate::{
     files,
-    vm::{host::resources::HostDisk, vm_paths::VmPaths},
+    vm::{failure::refusal, vm_paths::VmPaths},
 };
-use meshd_proto::vm::{
-    DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource,
+use meshd_proto::{
+    DiskFacts,
+    vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
 };
 use meshd_types::{Digest, fail};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
-/// The record of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OwnershipMarker {
     disk: DiskIdentity,
-    /// Digest of the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     digest: Option<Digest>,
     state: DiskUse,
@@ -26,159 +25,145 @@ struct OwnershipMarker {
 }
 
 impl OwnershipMarker {
-    /// Returns true if it belongs to the disk and image of a volume.
-    fn is_of(&self, volume: &Volume) -> bool {
-        mark(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
+    /// Makes the marker of a volume; `None` if the volume is not a disk.
+    fn of(volume: &Volume, state: DiskUse) -> Option<Self> {
+        match &volume.source {
+            VolumeSource::Raw { disk, digest, .. } => {
+                Some(OwnershipMarker { disk: disk.identity()?.clone(), digest: *digest, state, before: Vec::new() })
+            }
+            VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
+        }
+    }
+
+    /// Returns true if the marker belongs to the disk and image of a volume.
+    fn belongs_to(&self, volume: &Volume) -> bool {
+        Self::of(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
     }
 }
 
 type OwnershipMarkers = BTreeMap<VolumeName, OwnershipMarker>;
 
-/// Makes the marker of a volume, if the volume is a disk.
-fn mark(volume: &Volume, state: DiskUse) -> Option<OwnershipMarker> {
-    match &volume.source {
-        VolumeSource::Raw { disk, digest, .. } => {
-            Some(OwnershipMarker { disk: disk.identity()?.clone(), digest: *digest, state, before: Vec::new() })
-        }
-        VolumeSource::Qcow2 { .. } | VolumeSource::Iso { .. } => None,
-    }
-}
-
 fn read(files: &VmPaths) -> OwnershipMarkers {
-    match files::read(&files.ownership_markers()) {
-        Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
-            tracing::error!(file = %files.ownership_markers().display(), %error, "what became of its disks is not known any more");
-            OwnershipMarkers::new()
-        }),
-        // The VM has no disks yet.
-        Err(_) => OwnershipMarkers::new(),
-    }
+    // Without a file the VM has no disks yet.
+    let Ok(text) = files::read(&files.ownership_markers()) else { return OwnershipMarkers::new() };
+    serde_json::from_str(&text).unwrap_or_else(|error| {
+        let file = files.ownership_markers();
+        tracing::error!(file = %file.display(), %error, "invalid ownership markers: the state of the disks is lost");
+        OwnershipMarkers::new()
+    })
 }
 
-/// Returns the disks that the VM owns. Markers of other disks or images are ignored.
-pub fn of(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
-    own(files, spec).into_iter().map(|(name, mark)| (name, mark.state)).collect()
-}
-
-/// Like [`of`], and the former content of disks that were not empty.
-pub fn disk_uses(files: &VmPaths, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
-    let own = own(files, spec);
-    let states = own.iter().map(|(name, mark)| (name.clone(), mark.state)).collect();
-    (
-        states,
-        own.into_iter().filter(|(_, mark)| !mark.before.is_empty()).map(|(name, mark)| (name, mark.before)).collect(),
-    )
-}
-
-fn own(files: &VmPaths, spec: &VmSpec) -> OwnershipMarkers {
+/// Returns the markers of a specification. Markers of other disks or images are ignored.
+fn markers(files: &VmPaths, spec: &VmSpec) -> OwnershipMarkers {
     if spec.disks().next().is_none() {
         return OwnershipMarkers::new();
     }
-    let ownership_markers = read(files);
-    let own = spec.volumes.iter().filter_map(|volume| {
-        let known = ownership_markers.get(&volume.name).filter(|known| known.is_of(volume))?;
-        Some((volume.name.clone(), known.clone()))
-    });
-    own.collect()
+    let mut markers = read(files);
+    markers.retain(|name, marker| spec.volumes.iter().any(|volume| volume.name == *name && marker.belongs_to(volume)));
+    markers
 }
 
-/// Records the state of a disk before the state takes effect. The former content stays recorded.
-///
-/// # Errors
-/// The record cannot be written; the disk must not be used.
-pub fn set(files: &VmPaths, volume: &Volume, state: DiskUse) -> io::Result<()> {
-    let known = read(files).remove(&volume.name).filter(|known| known.is_of(volume));
-    put(files, volume, state, known.map(|known| known.before).unwrap_or_default())
+/// Returns the disks that the VM owns.
+pub fn states(files: &VmPaths, spec: &VmSpec) -> BTreeMap<VolumeName, DiskUse> {
+    markers(files, spec).into_iter().map(|(name, marker)| (name, marker.state)).collect()
+}
+
+/// Like [`states`], and the former content of disks that were not empty.
+pub fn disk_uses(files: &VmPaths, spec: &VmSpec) -> (BTreeMap<VolumeName, DiskUse>, BTreeMap<VolumeName, Vec<String>>) {
+    let markers = markers(files, spec);
+    let states = markers.iter().map(|(name, marker)| (name.clone(), marker.state)).collect();
+    let not_empty = markers.into_iter().filter(|(_, marker)| !marker.before.is_empty());
+    (states, not_empty.map(|(name, marker)| (name, marker.before)).collect())
+}
+
+/// Records the state of a disk before the state takes effect. The recorded former content stays. After an error the disk must not be used.
+pub fn set_state(files: &VmPaths, volume: &Volume, state: DiskUse) -> io::Result<()> {
+    put(files, volume, state, Vec::new())
 }
 
 /// Records the start of a disk write with the former content. A repeated write keeps the first record.
-///
-/// # Errors
-/// As [`set`].
-pub fn begun(files: &VmPaths, volume: &Volume, before: Vec<String>) -> io::Result<()> {
-    let known = read(files).remove(&volume.name).filter(|known| known.is_of(volume));
-    put(files, volume, DiskUse::Begun, known.map_or(before, |known| known.before))
+pub fn record_begun(files: &VmPaths, volume: &Volume, before: Vec<String>) -> io::Result<()> {
+    put(files, volume, DiskUse::Begun, before)
 }
 
+/// Writes a marker. `before` is used only if the disk has no marker yet.
 fn put(files: &VmPaths, volume: &Volume, state: DiskUse, before: Vec<String>) -> io::Result<()> {
-    let Some(mark) = mark(volume, state).map(|mark| OwnershipMarker { before, ..mark }) else { return Ok(()) };
-    let mut ownership_markers = read(files);
-    if ownership_markers.get(&volume.name) == Some(&mark) {
+    let mut markers = read(files);
+    let known = markers.get(&volume.name).filter(|known| known.belongs_to(volume));
+    let before = known.map_or(before, |known| known.before.clone());
+    let Some(marker) = OwnershipMarker::of(volume, state).map(|marker| OwnershipMarker { before, ..marker }) else {
+        return Ok(());
+    };
+    if markers.get(&volume.name) == Some(&marker) {
         return Ok(());
     }
-    ownership_markers.insert(volume.name.clone(), mark);
+    markers.insert(volume.name.clone(), marker);
     files.make()?;
-    let text = serde_json::to_string(&ownership_markers).map_err(io::Error::other)?;
+    let text = serde_json::to_string(&markers).map_err(io::Error::other)?;
     files::replace(&files.ownership_markers(), &text).map_err(io::Error::other)
 }
 
-/// Returns volumes that are disks without image and new to the VM.
-fn new_as_it_is<'a>(
+/// Returns the volumes that are disks without image and have no marker yet.
+fn unmarked_disks<'a>(
     files: &VmPaths,
     spec: &'a VmSpec,
-    disks: &'a [HostDisk],
-) -> impl Iterator<Item = (&'a Volume, &'a HostDisk)> {
-    let known = of(files, spec);
-    let new = spec.volumes.iter().filter(move |volume| !known.contains_key(&volume.name));
-    new.filter_map(|volume| {
+    disks: &'a [DiskFacts],
+) -> impl Iterator<Item = (&'a Volume, &'a DiskFacts)> {
+    let known = states(files, spec);
+    let unmarked = spec.volumes.iter().filter(move |volume| !known.contains_key(&volume.name));
+    unmarked.filter_map(|volume| {
         let VolumeSource::Raw { disk, digest: None, .. } = &volume.source else { return None };
-        let identity = Some(disk.identity()?.as_str());
-        let found = disks.iter().find(|disk| [disk.wwid.as_deref(), disk.serial.as_deref()].contains(&identity))?;
-        Some((volume, found))
+        let identity = disk.identity()?.as_str();
+        Some((volume, disks.iter().find(|disk| disk.names().any(|name| name == identity))?))
     })
 }
 
 /// Refuses a new disk that has content and no image, unless the specification adopts it.
-///
-/// # Errors
-/// The first such disk.
-pub fn adopts(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> Result<(), VmRefusal> {
-    let is_foreign = |(volume, disk): &(&Volume, &HostDisk)| {
+pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> Result<(), VmRefusal> {
+    let is_foreign = |(volume, disk): &(&Volume, &DiskFacts)| {
         let adopts = matches!(volume.source, VolumeSource::Raw { adopt: true, .. });
-        !disk.holds.is_empty() && !adopts && fail::defends("disk-adoption")
+        !disk.signatures.is_empty() && !adopts && fail::defends("disk-adoption")
     };
-    let Some((volume, disk)) = new_as_it_is(files, spec, disks).find(is_foreign) else { return Ok(()) };
+    let Some((volume, disk)) = unmarked_disks(files, spec, disks).find(is_foreign) else { return Ok(()) };
     let identity = volume.source.disk().and_then(RawDisk::identity).map_or("", |disk| disk.as_str());
-    let holds = disk.holds.join(", ");
+    let content = disk.signatures.join(", ");
     let detail = format!(
-        "volume {}: `{identity}` holds: {holds}; write adopt = true if the machine is to have that",
+        "volume {}: `{identity}` is not empty: {content}; set adopt = true to use the disk with its content",
         volume.name
     );
-    Err(VmRefusal { reason: VmRefusalReason::DiskNotEmpty, detail })
+    Err(refusal(VmRefusalReason::DiskNotEmpty, detail))
 }
 
 /// Records that a VM gets its disks without image.
-///
-/// # Errors
-/// As [`set`].
-pub fn given(files: &VmPaths, spec: &VmSpec, disks: &[HostDisk]) -> io::Result<()> {
-    let new: Vec<_> = new_as_it_is(files, spec, disks).collect();
-    new.into_iter().try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.holds.clone()))
+pub fn record_assigned(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> io::Result<()> {
+    let unmarked: Vec<_> = unmarked_disks(files, spec, disks).collect();
+    unmarked.into_iter().try_for_each(|(volume, disk)| put(files, volume, DiskUse::Done, disk.signatures.clone()))
 }
 
 /// Records states that only the central node knows.
-///
-/// # Errors
-/// As [`set`].
-pub fn learn(files: &VmPaths, spec: &VmSpec, known: &BTreeMap<VolumeName, DiskUse>) -> io::Result<()> {
-    let here = of(files, spec);
-    let news = |volume: &&Volume| known.contains_key(&volume.name) && !here.contains_key(&volume.name);
-    spec.volumes.iter().filter(news).try_for_each(|volume| set(files, volume, known[&volume.name]))
+pub fn add_missing(files: &VmPaths, spec: &VmSpec, known: &BTreeMap<VolumeName, DiskUse>) -> io::Result<()> {
+    let local = states(files, spec);
+    for volume in spec.volumes.iter().filter(|volume| !local.contains_key(&volume.name)) {
+        if let Some(state) = known.get(&volume.name) {
+            set_state(files, volume, *state)?;
+        }
+    }
+    Ok(())
 }
 
-/// Returns the volumes that the VM still needs: not images that are already on its disks.
-pub fn needed(files: &VmPaths, spec: &VmSpec) -> Vec<Digest> {
-    let done = of(files, spec);
-    let is_done = |volume: &Volume| done.get(&volume.name) == Some(&DiskUse::Done);
+/// Returns the volumes that the VM still needs: images that are not on its disks yet.
+pub fn needed_volumes(files: &VmPaths, spec: &VmSpec) -> Vec<Digest> {
+    let states = states(files, spec);
+    let is_done = |volume: &Volume| states.get(&volume.name) == Some(&DiskUse::Done);
     spec.volumes.iter().filter(|volume| !is_done(volume)).filter_map(|volume| volume.source.digest()).collect()
 }
 
-/// Returns the volumes whose images must be written; true if the write began before.
-pub fn unwritten(files: &VmPaths, spec: &VmSpec) -> Vec<(Volume, bool)> {
-    let known = of(files, spec);
-    let open = spec.volumes.iter().filter(|volume| volume.source.disk().is_some() && volume.source.digest().is_some());
-    let open = open.filter(|volume| known.get(&volume.name) != Some(&DiskUse::Done));
-    open.map(|volume| (volume.clone(), known.contains_key(&volume.name))).collect()
+/// Returns the volumes whose images must be written; true if a write began before.
+pub fn unwritten_volumes(files: &VmPaths, spec: &VmSpec) -> Vec<(Volume, bool)> {
+    let states = states(files, spec);
+    let with_image = spec.volumes.iter().filter(|volume| volume.source.disk().and(volume.source.digest()).is_some());
+    let unwritten = with_image.filter(|volume| states.get(&volume.name) != Some(&DiskUse::Done));
+    unwritten.map(|volume| (volume.clone(), states.contains_key(&volume.name))).collect()
 }
 
 #[cfg(test)]
@@ -195,41 +180,41 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_known_of_that_disk_and_that_image_alone() {
+    fn marker_is_valid_for_its_disk_and_image_only() {
         let dir = tempfile::tempdir().expect("a folder");
-        let one = spec("slot:eui.1", Some("image"));
-        let files = VmPaths::new(dir.path(), one.uuid);
+        let vm = spec("slot:eui.1", Some("image"));
+        let files = VmPaths::new(dir.path(), vm.uuid);
         let digest = Digest::of(b"image");
-        assert_eq!((needed(&files, &one), unwritten(&files, &one).len()), (vec![digest], 1));
-        set(&files, &one.volumes[0], DiskUse::Begun).expect("written");
-        assert_eq!(unwritten(&files, &one), [(one.volumes[0].clone(), true)], "it begins anew");
-        set(&files, &one.volumes[0], DiskUse::Done).expect("written");
-        assert_eq!((needed(&files, &one), unwritten(&files, &one)), (vec![], vec![]));
+        assert_eq!((needed_volumes(&files, &vm), unwritten_volumes(&files, &vm).len()), (vec![digest], 1));
+        set_state(&files, &vm.volumes[0], DiskUse::Begun).expect("written");
+        assert_eq!(unwritten_volumes(&files, &vm), [(vm.volumes[0].clone(), true)], "the write is repeated");
+        set_state(&files, &vm.volumes[0], DiskUse::Done).expect("written");
+        assert_eq!((needed_volumes(&files, &vm), unwritten_volumes(&files, &vm)), (vec![], vec![]));
         for other in [spec("slot:eui.2", Some("image")), spec("slot:eui.1", Some("other"))] {
-            assert_eq!((of(&files, &other).len(), unwritten(&files, &other).len()), (0, 1));
+            assert_eq!((states(&files, &other).len(), unwritten_volumes(&files, &other).len()), (0, 1));
         }
         std::fs::write(files.ownership_markers(), "{").expect("written");
-        assert_eq!(of(&files, &one).len(), 0, "damaged, it says nothing");
+        assert_eq!(states(&files, &vm).len(), 0, "a damaged file has no markers");
     }
 
     #[test]
-    fn a_disk_that_is_given_as_it_is_and_what_the_central_node_knows_is_written_down() {
+    fn assigned_disks_and_states_of_the_central_node_are_recorded() {
         let dir = tempfile::tempdir().expect("a folder");
         let plain = spec("eui.1", None);
         let files = VmPaths::new(dir.path(), plain.uuid);
-        assert!(unwritten(&files, &plain).is_empty() && of(&files, &plain).is_empty());
-        let disk = HostDisk { wwid: Some("eui.1".into()), ..HostDisk::default() };
-        given(&files, &plain, std::slice::from_ref(&disk)).expect("written");
-        assert_eq!(of(&files, &plain), BTreeMap::from([(plain.volumes[0].name.clone(), DiskUse::Done)]));
+        assert!(unwritten_volumes(&files, &plain).is_empty() && states(&files, &plain).is_empty());
+        let disk = DiskFacts { wwid: Some("eui.1".into()), ..DiskFacts::default() };
+        record_assigned(&files, &plain, std::slice::from_ref(&disk)).expect("written");
+        assert_eq!(states(&files, &plain), BTreeMap::from([(plain.volumes[0].name.clone(), DiskUse::Done)]));
         std::fs::remove_dir_all(files.folder()).expect("removed");
         let image = spec("eui.1", Some("image"));
-        given(&files, &image, &[disk]).expect("nothing to write");
-        assert!(of(&files, &image).is_empty(), "it has to be written first");
+        record_assigned(&files, &image, &[disk]).expect("nothing to write");
+        assert!(states(&files, &image).is_empty(), "its image must be written first");
         let known = BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Done)]);
-        learn(&files, &image, &known).expect("written");
-        learn(&files, &image, &BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Begun)]))
-            .expect("known better");
-        assert_eq!(of(&files, &image), known, "the node booted anew, and it is not written again");
+        add_missing(&files, &image, &known).expect("written");
+        add_missing(&files, &image, &BTreeMap::from([(image.volumes[0].name.clone(), DiskUse::Begun)]))
+            .expect("ignored");
+        assert_eq!(states(&files, &image), known, "a local state is not overwritten");
     }
 
     #[test]
@@ -237,34 +222,34 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let mut plain = spec("eui.1", None);
         let files = VmPaths::new(dir.path(), plain.uuid);
-        let holds = vec!["xfs file system on sda".to_owned()];
-        let disks = [HostDisk { serial: Some("eui.1".into()), holds: holds.clone(), ..HostDisk::default() }];
-        let empty = [HostDisk { holds: Vec::new(), ..disks[0].clone() }];
-        assert_eq!(adopts(&files, &plain, &empty), Ok(()));
-        let refused = adopts(&files, &plain, &disks).expect_err("it holds something");
+        let content = vec!["xfs file system on sda".to_owned()];
+        let disks = [DiskFacts { serial: Some("eui.1".into()), signatures: content.clone(), ..DiskFacts::default() }];
+        let empty = [DiskFacts { signatures: Vec::new(), ..disks[0].clone() }];
+        assert_eq!(check_adoption(&files, &plain, &empty), Ok(()));
+        let refused = check_adoption(&files, &plain, &disks).expect_err("not empty");
         assert_eq!(refused.reason, VmRefusalReason::DiskNotEmpty);
-        assert!(refused.detail.contains("xfs file system on sda; write adopt = true"), "{}", refused.detail);
+        assert!(refused.detail.contains("xfs file system on sda; set adopt = true"), "{}", refused.detail);
         if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
             *adopt = true;
         }
-        assert_eq!(adopts(&files, &plain, &disks), Ok(()));
-        given(&files, &plain, &disks).expect("written");
+        assert_eq!(check_adoption(&files, &plain, &disks), Ok(()));
+        record_assigned(&files, &plain, &disks).expect("written");
         let name = plain.volumes[0].name.clone();
-        assert_eq!(disk_uses(&files, &plain).1, BTreeMap::from([(name, holds)]));
+        assert_eq!(disk_uses(&files, &plain).1, BTreeMap::from([(name, content)]));
         if let VolumeSource::Raw { adopt, .. } = &mut plain.volumes[0].source {
             *adopt = false;
         }
-        assert_eq!(adopts(&files, &plain, &disks), Ok(()), "what is on it now is the machine's own");
+        assert_eq!(check_adoption(&files, &plain, &disks), Ok(()), "the content belongs to the VM now");
     }
 
     #[test]
-    fn what_a_disk_held_before_its_write_stays_known_when_the_write_is_done() {
+    fn former_content_of_a_disk_stays_recorded_after_its_write() {
         let dir = tempfile::tempdir().expect("a folder");
         let image = spec("eui.1", Some("image"));
         let files = VmPaths::new(dir.path(), image.uuid);
-        begun(&files, &image.volumes[0], vec!["old".to_owned()]).expect("written");
-        begun(&files, &image.volumes[0], vec!["half an image".to_owned()]).expect("written");
-        set(&files, &image.volumes[0], DiskUse::Done).expect("written");
+        record_begun(&files, &image.volumes[0], vec!["old".to_owned()]).expect("written");
+        record_begun(&files, &image.volumes[0], vec!["half an image".to_owned()]).expect("written");
+        set_state(&files, &image.volumes[0], DiskUse::Done).expect("written");
         let (states, contents) = disk_uses(&files, &image);
         assert_eq!(states.values().collect::<Vec<_>>(), [&DiskUse::Done]);
         assert_eq!(contents.values().collect::<Vec<_>>(), [&["old".to_owned()]]);

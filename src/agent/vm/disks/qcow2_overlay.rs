@@ -1,4 +1,4 @@
-//! The qcow2 overlay of a disk: what a VM writes, above a base image that it does not change.
+//! The qcow2 overlay (layer) of a volume: the guest writes to the overlay, and the base image stays unchanged.
 
 use crate::vm::{
     confine::{Confinement, device},
@@ -14,7 +14,7 @@ use std::{
     path::Path,
 };
 
-/// Creates the overlay of a disk unless it exists. It gets its name when it is complete.
+/// Creates the overlay of a volume unless it exists. A temporary name protects against incomplete overlays.
 pub async fn create(
     files: &VmPaths,
     index: usize,
@@ -22,27 +22,24 @@ pub async fn create(
     qemu_img: &Path,
     confined: &Confinement,
 ) -> Result<(), String> {
-    let (place, (user, group)) = (files.layer(index), confined.owner());
-    let failed = |error: io::Error| format!("{} cannot be made: {error}", place.display());
-    if !place.exists() {
-        let fresh = place.with_extension("new");
-        empty(&fresh).and_then(|()| device::own(&fresh, user, group, 0o600)).map_err(failed)?;
+    let (path, (user, group)) = (files.layer(index), confined.owner());
+    let failed = |error: io::Error| format!("cannot make {}: {error}", path.display());
+    if !path.exists() {
+        let new = path.with_extension("new");
+        let empty = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new);
+        empty.and_then(|_| device::own(&new, user, group, 0o600)).map_err(failed)?;
         let size = virtual_size(base, size).map_err(failed)?;
-        let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&fresh, base, size));
+        let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&new, base, size));
         helper_program::run(&program, &args).await?;
-        fs::rename(&fresh, &place).map_err(failed)?;
+        fs::rename(&new, &path).map_err(failed)?;
     }
-    device::own(&place, user, group, 0o600).map_err(failed)
+    device::own(&path, user, group, 0o600).map_err(failed)
 }
 
-/// Size of the disk that the guest sees, in bytes: the wanted one, or that of the base image.
+/// Returns the size that the guest sees, in bytes: the configured size, or the size of the base image.
 pub fn virtual_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
     let mut header = Vec::new();
     File::open(base)?.take(qcow2::HEADER).read_to_end(&mut header)?;
-    let own = qcow2::virtual_size(&header).map_err(io::Error::other)?;
-    Ok(size.map_or(own, ByteSize::bytes))
-}
-
-fn empty(path: &Path) -> io::Result<()> {
-    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path).map(drop)
+    let base_size = qcow2::virtual_size(&header).map_err(io::Error::other)?;
+    Ok(size.map_or(base_size, ByteSize::bytes))
 }

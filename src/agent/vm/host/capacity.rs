@@ -1,4 +1,4 @@
-//! Free space of the store. On a diskless node the store is in memory, so that free memory limits it.
+//! Free space of the store. On a diskless node the store is in memory, so free memory limits it.
 
 use crate::system::Tree;
 use meshd_proto::{STORE_STEP, StoreFacts, StoreKind};
@@ -16,26 +16,19 @@ const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x794c_7630];
 /// Name of the tmpfs that the overlay `kvm-host` mounts for VMs on a diskless node.
 const OWN_STORE: &str = "mesh-machines";
 
-/// Size and use of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Kind of storage.
     pub kind: StoreKind,
     /// Size in bytes; 0 if unlimited.
     pub bytes: u64,
-    /// Bytes in use.
     pub used: u64,
-    /// Free bytes.
     pub free: u64,
 }
 
 /// Reads the file system of a folder, or of its nearest existing parent.
-///
-/// # Errors
-/// The file system cannot be read.
 pub fn space(folder: &Path) -> io::Result<Space> {
-    let there = folder.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
-    let StatFs { f_type, f_blocks, f_bfree, f_bavail, f_bsize, .. } = statfs(there)?;
+    let existing = folder.ancestors().find(|folder| folder.exists()).ok_or(io::ErrorKind::NotFound)?;
+    let StatFs { f_type, f_blocks, f_bfree, f_bavail, f_bsize, .. } = statfs(existing)?;
     // The magic number has 32 bits in a wider field.
     let is_memory = u32::try_from(f_type & 0xffff_ffff).is_ok_and(|kind| IN_MEMORY.contains(&kind));
     let block = u64::try_from(f_bsize).unwrap_or(0);
@@ -48,17 +41,13 @@ pub fn space(folder: &Path) -> io::Result<Space> {
     })
 }
 
-/// Returns the facts about the store for the central node.
 pub fn store(folder: &Path) -> Option<StoreFacts> {
     let Space { kind, bytes, used, .. } = space(folder).ok()?;
     Some(StoreFacts { kind, bytes, used: used.div_ceil(STORE_STEP).saturating_mul(STORE_STEP) })
 }
 
 /// Returns the bytes that may still be written below `folder`. `memory` is the free memory.
-///
-/// # Errors
-/// The file system cannot be read.
-pub fn room(folder: &Path, memory: u64) -> io::Result<u64> {
+pub fn writable_bytes(folder: &Path, memory: u64) -> io::Result<u64> {
     let space = space(folder)?;
     Ok(match space.kind {
         StoreKind::Disk => space.free.saturating_sub(DISK_RESERVE),
@@ -68,27 +57,25 @@ pub fn room(folder: &Path, memory: u64) -> io::Result<u64> {
     })
 }
 
-/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that guests that write too much are paused and take no memory from others. Leaves any other
-/// file system unchanged.
-///
-/// # Errors
-/// The remount fails. A limit below the current use is never set.
-pub fn bound(folder: &Path, root: &Tree, bytes: u64) -> io::Result<()> {
+/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that QEMU pauses guests that write too much before they use the memory of others. Never sets
+/// a limit below the current use. Leaves any other file system unchanged.
+pub fn limit_store(folder: &Path, root: &Tree, bytes: u64) -> io::Result<()> {
     let mounts = root.read("/proc/self/mountinfo").unwrap_or_default();
     if !mounts.lines().any(|line| is_own(line, folder)) || bytes < space(folder)?.used {
         return Ok(());
     }
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // In pages, and never 0, which means unlimited.
+    // Whole pages; 0 would mean unlimited.
     let size = format!("size={}k", (bytes >> 12 << 2).max(4));
     Ok(mount_remount(folder, flags, size)?)
 }
 
-/// One line of mountinfo: `36 35 0:30 / /var/lib/machines rw,nosuid - tmpfs mesh-machines rw,size=..`.
+/// Returns whether a line of mountinfo is the tmpfs for VMs at `folder`:
+/// `36 35 0:30 / /var/lib/machines rw,nosuid - tmpfs mesh-machines rw,size=..`.
 fn is_own(line: &str, folder: &Path) -> bool {
     let Some((mount, kind)) = line.split_once(" - ") else { return false };
-    let place = mount.split(' ').nth(4).is_some_and(|place| Path::new(place) == folder);
-    place && kind.starts_with(&format!("tmpfs {OWN_STORE} "))
+    let is_mount_point = mount.split(' ').nth(4).is_some_and(|path| Path::new(path) == folder);
+    is_mount_point && kind.starts_with(&format!("tmpfs {OWN_STORE} "))
 }
 
 #[cfg(test)]
@@ -96,12 +83,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_file_system_that_was_made_for_machines_is_bounded() {
+    fn only_the_tmpfs_for_vms_is_limited() {
         let service = include_str!("../../../../overlays/kvm-host/rootfs/etc/init.d/kvm-host");
-        assert!(service.contains(&format!(" {OWN_STORE} /var/lib/machines")), "another name");
+        assert!(
+            service.contains(&format!(" {OWN_STORE} /var/lib/machines")),
+            "the overlay mounts the tmpfs under another name"
+        );
         let own = Path::new("/var/lib/machines");
         let line =
-            |place: &str, kind: &str, name: &str| format!("36 35 0:30 / {place} rw,nosuid - {kind} {name} rw,size=4k");
+            |path: &str, kind: &str, name: &str| format!("36 35 0:30 / {path} rw,nosuid - {kind} {name} rw,size=4k");
         assert!(is_own(&line("/var/lib/machines", "tmpfs", OWN_STORE), own));
         assert!(!is_own(&line("/var/lib", "tmpfs", OWN_STORE), own));
         assert!(!is_own(&line("/var/lib/machines", "tmpfs", "tmpfs"), own));
@@ -110,15 +100,15 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_memory_is_bounded_by_it_and_what_lies_on_a_disk_is_not() {
+    fn free_memory_limits_a_store_in_memory_only() {
         let shm = Path::new("/dev/shm");
-        let memory = space(&shm.join("not/there")).expect("Linux has it");
+        let memory = space(&shm.join("not/there")).expect("Linux has /dev/shm");
         assert_eq!(memory.kind, StoreKind::Memory);
-        assert_eq!(room(shm, 4096).expect("told"), 4096.min(memory.free));
-        assert_eq!(room(shm, u64::MAX).expect("told") >> 30, space(shm).expect("told").free >> 30);
-        let proc = room(Path::new("/proc"), u64::MAX).expect("told");
-        assert_eq!((space(Path::new("/proc")).expect("told").kind, proc), (StoreKind::Disk, 0));
-        let told = store(shm).expect("told");
-        assert_eq!((told.kind, told.used % STORE_STEP), (StoreKind::Memory, 0));
+        assert_eq!(writable_bytes(shm, 4096).expect("statfs"), 4096.min(memory.free));
+        assert_eq!(writable_bytes(shm, u64::MAX).expect("statfs") >> 30, space(shm).expect("statfs").free >> 30);
+        let proc = writable_bytes(Path::new("/proc"), u64::MAX).expect("statfs");
+        assert_eq!((space(Path::new("/proc")).expect("statfs").kind, proc), (StoreKind::Disk, 0));
+        let facts = store(shm).expect("facts");
+        assert_eq!((facts.kind, facts.used % STORE_STEP), (StoreKind::Memory, 0));
     }
 }

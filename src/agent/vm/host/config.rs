@@ -1,14 +1,12 @@
-//! Where the agent keeps VMs and images, and what the profile assigns to VMs.
+//! Folders of VMs and images, and the devices that the profile assigns to VMs.
 
 use super::cpu_models::CpuModels;
 use meshd_proto::Check;
 use meshd_types::VfioSelector;
 use std::{fmt, path::PathBuf, sync::Arc};
 
-/// Folders of the agent and selections of the profile.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Root of the file system.
     pub root: PathBuf,
     /// Folder of VMs; each VM has a folder in it.
     pub machines: PathBuf,
@@ -18,10 +16,25 @@ pub struct HostConfig {
     pub vfio: Vec<VfioSelector>,
     /// WWIDs and serial numbers of disks that the profile marks as data.
     pub data_disks: Vec<String>,
-    /// CPU models of QEMU, cached.
     pub models: CpuModels,
     /// Runs before a disk is written.
     pub checks: CheckRunner,
+}
+
+#[cfg(test)]
+impl HostConfig {
+    /// A configuration without devices, whose folders are below `root`.
+    pub fn of_root(root: &std::path::Path) -> Self {
+        HostConfig {
+            machines: root.join("vms"),
+            images: root.join("images"),
+            models: CpuModels::default(),
+            vfio: Vec::new(),
+            data_disks: Vec::new(),
+            checks: CheckRunner::new(Vec::new),
+            root: root.to_owned(),
+        }
+    }
 }
 
 /// Runs the checks of the node (`mesh-agent doctor`). Blocks.
@@ -29,12 +42,10 @@ pub struct HostConfig {
 pub struct CheckRunner(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
 
 impl CheckRunner {
-    /// Wraps a function that runs the checks.
     pub fn new(checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Self {
         CheckRunner(Arc::new(checks))
     }
 
-    /// Runs the checks.
     pub fn run(&self) -> Vec<Check> {
         (self.0)()
     }

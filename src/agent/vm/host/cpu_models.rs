@@ -1,44 +1,48 @@
 //! CPU models of QEMU (`-cpu help`), cached for each QEMU binary.
 
+use crate::vm::sync::locked;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::SystemTime,
 };
 
-/// How a line of a model begins in `qemu-system-x86_64 -cpu help`.
-const MODEL: &str = "x86 ";
+/// Prefix of a model in the output of `qemu-system-x86_64 -cpu help`.
+const MODEL_PREFIX: &str = "x86 ";
 
 type CpuModelSet = Arc<BTreeSet<String>>;
 
-/// What each QEMU said, as long as it is the same file.
+/// Models by QEMU binary, valid for one modification time.
 #[derive(Clone, Debug, Default)]
 pub struct CpuModels(Arc<Mutex<BTreeMap<PathBuf, (SystemTime, CpuModelSet)>>>);
 
 impl CpuModels {
-    /// Those of a QEMU; `None` where it does not say. It blocks.
+    /// Returns the models of a QEMU binary; `None` if QEMU does not list them. Blocks.
     pub fn of(&self, qemu: &Path) -> Option<CpuModelSet> {
         let changed = qemu.metadata().ok()?.modified().ok()?;
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = all.get(qemu).filter(|(seen, _)| *seen == changed) {
-            return Some(known.clone());
+        let mut all = locked(&self.0);
+        if let Some((_, models)) = all.get(qemu).filter(|(cached_at, _)| *cached_at == changed) {
+            return Some(models.clone());
         }
         let mut command = Command::new(qemu);
-        let said = command.args(["-cpu", "help"]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-        let known = Arc::new(read(&String::from_utf8_lossy(&said.stdout)));
-        if known.is_empty() {
-            tracing::warn!(qemu = %qemu.display(), status = %said.status, "QEMU does not say which processors it knows");
+        let output = command.args(["-cpu", "help"]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+        let models = Arc::new(parse(&String::from_utf8_lossy(&output.stdout)));
+        if models.is_empty() {
+            tracing::warn!(qemu = %qemu.display(), status = %output.status, "QEMU does not list its CPU models");
             return None;
         }
-        all.insert(qemu.to_owned(), (changed, known.clone()));
-        Some(known)
+        all.insert(qemu.to_owned(), (changed, models.clone()));
+        Some(models)
     }
 }
 
-fn read(text: &str) -> BTreeSet<String> {
-    text.lines().filter_map(|line| line.strip_prefix(MODEL)?.split_whitespace().next()).map(str::to_owned).collect()
+fn parse(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix(MODEL_PREFIX)?.split_whitespace().next())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -46,27 +50,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn qemu_is_asked_once_and_again_when_it_is_another() {
+    fn models_are_cached_until_the_qemu_binary_changes() {
         use crate::fake::write_program;
         use std::fs;
         let dir = tempfile::tempdir().expect("a folder");
         let (qemu, count) = (dir.path().join("qemu"), dir.path().join("count"));
-        let says = |words: &str| {
-            let text = format!("#!/bin/sh\necho >>{}\ncat <<'END'\n{words}\nEND\n", count.display());
-            let fresh = dir.path().join("new");
-            write_program(&fresh, &text);
-            fs::rename(fresh, &qemu).expect("there");
+        let install = |output: &str| {
+            let text = format!("#!/bin/sh\necho >>{}\ncat <<'END'\n{output}\nEND\n", count.display());
+            let new = dir.path().join("new");
+            write_program(&new, &text);
+            fs::rename(new, &qemu).expect("renamed");
         };
-        let asked = || fs::read_to_string(&count).unwrap_or_default().lines().count();
+        let calls = || fs::read_to_string(&count).unwrap_or_default().lines().count();
         let models = CpuModels::default();
         assert!(models.of(&qemu).is_none());
-        says(
+        install(
             "Available CPUs:\nx86 EPYC   (alias of EPYC-v4)\nx86 host   (only with KVM)\n\nRecognized CPUID flags:\n  svm",
         );
-        let known: Vec<String> = models.of(&qemu).expect("it says").iter().cloned().collect();
+        let known: Vec<String> = models.of(&qemu).expect("a list").iter().cloned().collect();
         assert_eq!(known, ["EPYC", "host"]);
-        assert!(models.of(&qemu).is_some() && asked() == 1);
-        says("nothing");
+        assert!(models.of(&qemu).is_some() && calls() == 1);
+        install("nothing");
         fs::File::open(&qemu).expect("there").set_modified(SystemTime::UNIX_EPOCH).expect("set");
         assert!(models.of(&qemu).is_none());
     }

@@ -1,4 +1,4 @@
-//! QEMU, its helper programs and UEFI firmware, as the bundle or a distribution installs them.
+//! Paths of QEMU, its helper programs and UEFI firmware, as the bundle or a distribution installs them.
 
 use crate::system::Tree;
 use std::path::PathBuf;
@@ -24,14 +24,10 @@ const UEFI: [(&str, &str, bool); 8] = [
     ("/usr/share/edk2/x64/OVMF_CODE.secure.fd", "/usr/share/edk2/x64/OVMF_VARS.secure.fd", true),
 ];
 
-/// Paths of the installed programs.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
-    /// `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
-    /// `qemu-img`.
     pub qemu_img: Option<PathBuf>,
-    /// `swtpm`.
     pub swtpm: Option<PathBuf>,
     /// `ip`, of iproute2 or busybox.
     pub ip: Option<PathBuf>,
@@ -50,7 +46,6 @@ pub struct Uefi {
 }
 
 impl Programs {
-    /// Finds the installed programs.
     pub fn find(tree: &Tree) -> Self {
         let find = |name: &str| program(tree, name);
         Programs {
@@ -63,31 +58,28 @@ impl Programs {
     }
 }
 
-/// Finds one program.
 pub fn program(tree: &Tree, name: &str) -> Option<PathBuf> {
     let mut paths = PROGRAM_FOLDERS.iter().map(|folder| tree.path(&format!("{folder}/{name}")));
-    paths.find(|place| place.is_file())
+    paths.find(|path| path.is_file())
 }
 
-/// Finds the installed UEFI firmware.
 pub fn uefi(tree: &Tree) -> Vec<Uefi> {
-    let there = |(code, vars, secure): &(&str, &str, bool)| {
+    let installed = |(code, vars, secure): &(&str, &str, bool)| {
         let (code, vars) = (tree.path(code), tree.path(vars));
         (code.is_file() && vars.is_file()).then_some(Uefi { code, vars, secure: *secure })
     };
-    UEFI.iter().filter_map(there).collect()
+    UEFI.iter().filter_map(installed).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The recipe of the bundle, and what mounts it.
     #[test]
-    fn the_bundle_brings_every_program_and_firmware_to_where_it_is_looked_for() {
+    fn programs_and_firmware_of_the_bundle_are_found() {
         let recipe = include_str!("../../../../images/bundles/qemu/bundle.toml");
         let mounts = include_str!("../../../../overlays/agent/rootfs/sbin/mesh-init");
-        assert!(mounts.contains("/opt/bundles/"), "bundles are mounted somewhere else");
+        assert!(mounts.contains("/opt/bundles/"), "bundles are mounted at another path");
         let dir = tempfile::tempdir().expect("a folder");
         for line in recipe.lines() {
             let (target, key) = match (line.strip_prefix("to = "), line.strip_prefix("path = ")) {
@@ -97,13 +89,13 @@ mod tests {
                 }
                 _ => continue,
             };
-            let place = dir.path().join("opt/bundles/qemu").join(&target);
-            std::fs::create_dir_all(place.parent().expect("a folder")).expect("made");
-            std::fs::write(place, key).expect("written");
+            let path = dir.path().join("opt/bundles/qemu").join(&target);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            std::fs::write(path, key).expect("written");
         }
         let tree = Tree::new(dir.path());
         let found: Vec<bool> = uefi(&tree).iter().map(|uefi| uefi.secure).collect();
-        assert_eq!(found, [false, true], "plain, and for Secure Boot");
+        assert_eq!(found, [false, true], "without and with Secure Boot");
         let programs = Programs::find(&tree);
         assert!(programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(), "{programs:?}");
     }

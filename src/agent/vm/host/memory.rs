@@ -1,4 +1,4 @@
-//! Memory that is left for VMs and their files. Memory that guests have not touched and layers have not filled yet counts as used (ADR 28).
+//! Memory that is free for VMs and their files. Reserved memory counts as used before guests touch it or layers grow into it (ADR 28).
 
 use super::capacity;
 use crate::{
@@ -24,39 +24,37 @@ const BLOCK: u64 = 512;
 /// Memory of a node in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// `MemTotal`.
     pub total: u64,
-    /// `MemAvailable`.
     pub available: u64,
     /// Huge pages, used or not (`Hugetlb`).
     pub huge: u64,
     /// Files in memory: volumes, layers, the system (`Shmem`).
     pub files: u64,
-    /// Resident memory of each VM's QEMU.
+    /// Resident memory of QEMU, by VM.
     pub touched: BTreeMap<SystemUuid, u64>,
-    /// Expected growth of each VM's layers; nothing if the store is on a disk.
+    /// Expected growth of the layers, by VM; empty if the store is on a disk.
     pub growth: BTreeMap<SystemUuid, u64>,
 }
 
 impl Memory {
-    /// Returns the bytes that are left beside the memory promised to these VMs.
-    pub fn left<'a>(&self, promised: impl IntoIterator<Item = &'a VmSpec>) -> u64 {
+    /// Returns the bytes that are free beside the memory reserved for these VMs.
+    pub fn free_beside<'a>(&self, reserved: impl IntoIterator<Item = &'a VmSpec>) -> u64 {
         let (mut all, mut untouched, mut growth) = (0u64, 0u64, NODE_RESERVE);
-        for spec in promised {
+        for spec in reserved {
             let own = spec.node_memory();
             let touched = self.touched.get(&spec.uuid).copied().unwrap_or(0);
             all = all.saturating_add(own);
             untouched = untouched.saturating_add(own.saturating_sub(touched));
             growth = growth.saturating_add(self.growth.get(&spec.uuid).copied().unwrap_or(0));
         }
-        // The lesser of total minus promised, and of what the kernel calls available: other processes use memory too.
-        let taken = [self.huge, self.files, all, growth].into_iter().fold(0, u64::saturating_add);
-        self.total.saturating_sub(taken).min(self.available.saturating_sub(untouched.saturating_add(growth)))
+        // The lesser of two: total minus reserved memory, and `MemAvailable`, because other processes use memory too.
+        let used = [self.huge, self.files, all, growth].into_iter().fold(0, u64::saturating_add);
+        self.total.saturating_sub(used).min(self.available.saturating_sub(untouched.saturating_add(growth)))
     }
 }
 
 /// Returns the bytes that VMs and their files in memory use.
-pub fn taken(tree: &Tree, machines: &Path) -> u64 {
+pub fn used_memory(tree: &Tree, machines: &Path) -> u64 {
     let in_memory = capacity::space(machines).is_ok_and(|space| space.kind == StoreKind::Memory);
     let files = if in_memory { files(machines) } else { 0 };
     read(tree, machines).touched.into_values().fold(files, u64::saturating_add)
@@ -85,7 +83,7 @@ pub fn read(tree: &Tree, machines: &Path) -> Memory {
     memory
 }
 
-/// Returns the resident memory of a VM's QEMU.
+/// Returns the resident memory of the QEMU of a VM.
 fn touched(tree: &Tree, files: &VmPaths) -> Option<u64> {
     let pid: u32 = fs::read_to_string(files.pid()).ok()?.trim().parse().ok()?;
     // The process ID may have been reused.
@@ -105,10 +103,10 @@ pub fn resident(tree: &Tree, pid: u32) -> Option<u64> {
 
 /// Returns the expected growth of a layer.
 fn growth(layer: &Path) -> Option<u64> {
-    let held = layer.metadata().ok()?.blocks().saturating_mul(BLOCK);
+    let allocated = layer.metadata().ok()?.blocks().saturating_mul(BLOCK);
     let mut header = Vec::new();
     File::open(layer).ok()?.take(qcow2::HEADER).read_to_end(&mut header).ok()?;
-    Some(layer_growth(qcow2::size(&header).ok()?, held))
+    Some(layer_growth(qcow2::size(&header).ok()?, allocated))
 }
 
 /// Returns the number of out-of-memory kills since the boot.
@@ -117,15 +115,15 @@ pub fn oom_kills(tree: &Tree) -> u64 {
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Returns the bytes that the files below a folder use.
+/// Returns the allocated bytes of the files below a folder.
 fn files(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let each = entries.map(|entry| match entry.metadata() {
-        Ok(found) if found.is_dir() => files(&entry.path()),
-        Ok(found) => found.blocks().saturating_mul(BLOCK),
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => files(&entry.path()),
+        Ok(metadata) => metadata.blocks().saturating_mul(BLOCK),
         Err(_) => 0,
     });
-    each.fold(0, u64::saturating_add)
+    sizes.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -146,36 +144,36 @@ mod tests {
     }
 
     #[test]
-    fn files_in_memory_huge_pages_and_what_guests_may_still_touch_are_not_left() {
+    fn files_huge_pages_and_reserved_memory_are_not_free() {
         let (a, b) = (spec(1, "60G"), spec(2, "20G"));
         let full = Memory { files: 20 * GIB, available: 78 * GIB, ..node() };
-        let left = full.left([&a]);
+        let left = full.free_beside([&a]);
         assert!(left < b.node_memory(), "{left}: 20 GiB of files, 60 GiB promised and untouched");
         assert!(left > 17 * GIB);
         let huge = Memory { huge: 50 * GIB, ..node() };
-        assert!(huge.left([]) < 50 * GIB);
-        assert_eq!(node().left([&a, &spec(2, "1T")]), 0);
+        assert!(huge.free_beside([]) < 50 * GIB);
+        assert_eq!(node().free_beside([&a, &spec(2, "1T")]), 0);
     }
 
     #[test]
     fn what_a_guest_has_touched_is_counted_once_and_what_others_take_is_seen() {
         let a = spec(1, "60G");
         let ran = Memory { available: 38 * GIB, touched: [(a.uuid, 60 * GIB)].into(), ..node() };
-        assert!(ran.left([&a]) > 36 * GIB);
+        assert!(ran.free_beside([&a]) > 36 * GIB);
         let another = Memory { available: 8 * GIB, ..ran };
-        assert!(another.left([&a]) < 8 * GIB, "somebody else has 30 GiB of it");
+        assert!(another.free_beside([&a]) < 8 * GIB, "somebody else has 30 GiB of it");
     }
 
     #[test]
-    fn layers_are_counted_ahead() {
+    fn expected_growth_of_layers_is_not_free() {
         let a = spec(1, "1G");
         let layers = Memory { growth: [(a.uuid, 5 * GIB)].into(), ..node() };
-        assert_eq!(node().left([&a]) - layers.left([&a]), 5 * GIB);
-        assert_eq!(node().left([]), layers.left([]), "one that is off does not grow");
+        assert_eq!(node().free_beside([&a]) - layers.free_beside([&a]), 5 * GIB);
+        assert_eq!(node().free_beside([]), layers.free_beside([]), "a stopped VM does not grow");
     }
 
     #[test]
-    fn a_running_qemu_and_its_layer_are_read_and_a_stale_id_is_nobodys() {
+    fn memory_of_qemu_is_read_and_a_reused_process_id_is_ignored() {
         let dir = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let (tree, machines) = (Tree::new(dir.path()), dir.path().join("vms"));
         let uuid = spec(1, "1G").uuid;
@@ -192,7 +190,7 @@ mod tests {
         fs::write(files.pid(), "7\n").expect("written");
         let mut header = vec![0; 104];
         header[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
-        // It stands on an image.
+        // The layer has a backing file.
         header[15] = 104;
         header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
         fs::write(files.layer(0), &header).expect("written");

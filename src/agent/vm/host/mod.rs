@@ -2,14 +2,14 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `config` | folders of the agent, and what the profile assigns to VMs |
-//! | `resources` | what the node has for one specification: CPUs, NUMA nodes, huge pages, disks, bridges, images |
+//! | `config` | folders of the agent, and devices that the profile assigns to VMs |
+//! | `resources` | resources for one specification: CPUs, NUMA nodes, huge pages, disks, bridges, images |
 //! | `installed` | QEMU, helper programs, UEFI firmware |
 //! | `cpu_models` | CPU models of the installed QEMU |
 //! | `seccomp_support` | whether the installed QEMU has a seccomp sandbox |
-//! | `memory` | memory that is left for VMs and their files |
-//! | `capacity` | space that is left in the store |
-//! | `facts` | the part that is reported to the central node for placement |
+//! | `memory` | memory that is free for VMs and their files |
+//! | `capacity` | free space of the store |
+//! | `facts` | facts for placement by the central node |
 
 pub mod capacity;
 pub mod config;

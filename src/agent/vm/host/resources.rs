@@ -1,4 +1,4 @@
-//! The resources of this node that a VM may need, read from sysfs, procfs and the disks. What cannot be read is absent.
+//! The resources of this node that a VM may need, read from sysfs, procfs and the disks. Unreadable resources are absent.
 
 use super::{
     capacity,
@@ -14,7 +14,7 @@ use crate::{
     vfio,
 };
 use meshd_proto::{
-    StoreKind, UnitFacts,
+    DiskFacts, StoreKind, UnitFacts,
     vm::{SlotDisk, VmSpec, qcow2},
 };
 use meshd_types::Digest;
@@ -34,38 +34,32 @@ pub const VHOST: &str = "/dev/vhost-net";
 /// Maximum number of CPUs in a NUMA node.
 const MAX_CPUS: usize = 4096;
 
-/// The resources of a node for VMs.
 #[derive(Clone, Debug, Default)]
 pub struct HostResources {
-    /// Installed programs.
     pub programs: Programs,
     /// CPU models of QEMU; `None` if QEMU does not list them.
     pub models: Option<Arc<BTreeSet<String>>>,
-    /// True if `/dev/kvm` opens.
     pub kvm: bool,
     /// Why QEMU cannot be confined.
     pub unconfined: Option<String>,
-    /// True if the kernel has vhost-net.
     pub vhost: bool,
-    /// Hardware threads.
     pub threads: u32,
     pub memory: Memory,
     /// True if the store of layers is in memory.
     pub layers_in_memory: bool,
-    /// Huge pages, by NUMA node and size.
+    /// Free huge pages, by NUMA node and size.
     pub hugepages: Vec<HugePool>,
-    /// NUMA nodes.
     pub numa: Vec<NumaNode>,
     /// Units that the profile selects.
     pub units: Vec<UnitFacts>,
-    /// Whole disks.
-    pub disks: Vec<HostDisk>,
+    /// Folder of device nodes.
+    pub dev: PathBuf,
+    pub disks: Vec<DiskFacts>,
     /// Disks that belong to slots, from the last order.
     pub slots: Vec<SlotDisk>,
     pub bridges: BTreeSet<String>,
     /// Subnet of the private network, if it is enabled.
     pub private: Option<Subnet>,
-    /// Installed UEFI firmware.
     pub uefi: Vec<Uefi>,
     /// Fetched volumes of the specification.
     pub images: BTreeMap<Digest, ImageFile>,
@@ -78,36 +72,15 @@ pub struct HugePool {
     pub node: Option<u32>,
     /// Page size in bytes.
     pub page: u64,
-    /// Number of free pages.
-    pub free: u64,
+    pub count: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumaNode {
-    /// NUMA node number.
     pub id: u32,
-    /// CPU numbers.
     pub cpus: Vec<u32>,
 }
 
-/// A disk of the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostDisk {
-    /// Kernel name in this boot.
-    pub name: String,
-    /// Device path in this boot.
-    pub device: PathBuf,
-    /// World-wide ID.
-    pub wwid: Option<String>,
-    /// Serial number.
-    pub serial: Option<String>,
-    /// Why it cannot be assigned.
-    pub in_use: Option<String>,
-    /// Signatures found on it.
-    pub holds: Vec<String>,
-}
-
-/// A fetched volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageFile {
     pub path: PathBuf,
@@ -118,9 +91,9 @@ pub struct ImageFile {
 /// Reads the resources of the node in a blocking thread. A node that cannot be read within [`SURVEY_TIMEOUT`] has no resources.
 pub async fn survey(config: &Arc<HostConfig>, spec: &VmSpec) -> HostResources {
     let (config, spec) = (config.clone(), spec.clone());
-    let looking = tokio::task::spawn_blocking(move || read(&config, &spec));
-    let looked = tokio::time::timeout(SURVEY_TIMEOUT, looking).await.map_err(|late| late.to_string());
-    looked.and_then(|looked| looked.map_err(|error| error.to_string())).unwrap_or_else(|error| {
+    let task = tokio::task::spawn_blocking(move || read(&config, &spec));
+    let result = tokio::time::timeout(SURVEY_TIMEOUT, task).await.map_err(|elapsed| elapsed.to_string());
+    result.and_then(|joined| joined.map_err(|error| error.to_string())).unwrap_or_else(|error| {
         tracing::error!(error, "cannot read the resources of the node");
         HostResources::default()
     })
@@ -139,28 +112,31 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         programs,
         memory: memory::read(&tree, &config.machines),
         layers_in_memory: capacity::space(&config.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
-        hugepages: hugepages(&tree),
+        hugepages: hugepages(&tree, "free_hugepages"),
         numa: numa(&tree),
         units: if spec.units.is_empty() {
             Vec::new()
         } else {
             vfio::survey(&tree, &config.vfio, &vfio::LinuxKernel(&tree))
         },
-        disks: host_disks(&tree, &config.data_disks),
+        dev: tree.path("/dev"),
+        disks: disks::survey(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
-        private: nat::settings(&tree).and_then(|settings| nat::choose(&tree, &settings)),
+        private: nat::settings(&tree).and_then(|settings| nat::choose_subnet(&tree, &settings)),
         uefi: installed::uefi(&tree),
         images: images(&config.images, spec),
     }
 }
 
-fn hugepages(tree: &Tree) -> Vec<HugePool> {
+/// Reads the huge pages of each NUMA node, or of the node as a whole if the kernel shows no NUMA nodes. `counter` is the sysfs file with the
+/// number of pages.
+pub fn hugepages(tree: &Tree, counter: &str) -> Vec<HugePool> {
     let pools = |folder: String, node: Option<u32>| {
         let pool = |name: String| {
             let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let free = tree.number(&format!("{folder}/{name}/free_hugepages"))?;
-            Some(HugePool { node, page: kib.checked_mul(1024)?, free })
+            let count = tree.number(&format!("{folder}/{name}/{counter}"))?;
+            Some(HugePool { node, page: kib.checked_mul(1024)?, count })
         };
         tree.list(&folder).into_iter().filter_map(pool).collect::<Vec<_>>()
     };
@@ -170,7 +146,7 @@ fn hugepages(tree: &Tree) -> Vec<HugePool> {
     if by_node.is_empty() { pools("/sys/kernel/mm/hugepages".to_owned(), None) } else { by_node }
 }
 
-pub fn node_numbers(tree: &Tree) -> Vec<u32> {
+fn node_numbers(tree: &Tree) -> Vec<u32> {
     let names = tree.list("/sys/devices/system/node");
     let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
     numbers.sort_unstable();
@@ -179,11 +155,11 @@ pub fn node_numbers(tree: &Tree) -> Vec<u32> {
 
 pub fn numa(tree: &Tree) -> Vec<NumaNode> {
     let cpus = |id: u32| tree.read(&format!("/sys/devices/system/node/node{id}/cpulist")).unwrap_or_default();
-    node_numbers(tree).into_iter().map(|id| NumaNode { id, cpus: cpu_list(&cpus(id)) }).collect()
+    node_numbers(tree).into_iter().map(|id| NumaNode { id, cpus: parse_cpu_list(&cpus(id)) }).collect()
 }
 
-/// `0-3,8,10-11`, as sysfs writes lists of processors.
-pub fn cpu_list(text: &str) -> Vec<u32> {
+/// Parses a CPU list of sysfs: `0-3,8,10-11`.
+pub fn parse_cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -192,18 +168,6 @@ pub fn cpu_list(text: &str) -> Vec<u32> {
     }
     cpus.truncate(MAX_CPUS);
     cpus
-}
-
-fn host_disks(tree: &Tree, data: &[String]) -> Vec<HostDisk> {
-    let disk = |disk: meshd_proto::DiskFacts| HostDisk {
-        device: tree.path(&format!("/dev/{}", disk.name)),
-        name: disk.name,
-        wwid: disk.wwid,
-        serial: disk.serial,
-        in_use: disk.blocked,
-        holds: disk.signatures,
-    };
-    disks::survey(tree, data).into_iter().map(disk).collect()
 }
 
 pub fn bridges(tree: &Tree) -> BTreeSet<String> {
@@ -226,15 +190,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_processors_is_read_and_junk_gives_none() {
-        assert_eq!(cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
-        assert!(cpu_list("").is_empty());
-        assert_eq!(cpu_list("a-b,3-1,4294967295"), [u32::MAX]);
-        assert_eq!(cpu_list("0-4294967295").len(), MAX_CPUS);
+    fn cpu_list_is_parsed_and_invalid_parts_are_skipped() {
+        assert_eq!(parse_cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert!(parse_cpu_list("").is_empty());
+        assert_eq!(parse_cpu_list("a-b,3-1,4294967295"), [u32::MAX]);
+        assert_eq!(parse_cpu_list("0-4294967295").len(), MAX_CPUS);
     }
 
     #[test]
-    fn a_tree_that_shows_bridges_huge_pages_and_nodes_is_seen() {
+    fn bridges_huge_pages_and_numa_nodes_are_read() {
         let dir = tempfile::tempdir().expect("a folder");
         let write = |path: &str, text: &str| {
             let path = dir.path().join(path);
@@ -248,6 +212,6 @@ mod tests {
         let tree = Tree::new(dir.path());
         assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
         assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
-        assert_eq!(hugepages(&tree), [HugePool { node: Some(1), page: 2 << 20, free: 512 }]);
+        assert_eq!(hugepages(&tree, "free_hugepages"), [HugePool { node: Some(1), page: 2 << 20, count: 512 }]);
     }
 }

@@ -1,55 +1,43 @@
-//! Whether QEMU of this node was built with its seccomp sandbox, which confinement needs.
+//! Checks that the QEMU of this node was built with its seccomp sandbox, which confinement needs.
 
 use super::installed;
-use crate::system::Tree;
+use crate::{system::Tree, vm::sync::locked};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::Mutex,
     time::SystemTime,
 };
 
-/// What QEMU may not do, as `-sandbox` names it: everything that it can deny.
+/// Value of QEMU's option `-sandbox`: denies everything that the sandbox can deny.
 pub const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 
-/// Whether QEMU of this node can be confined, asked once of each QEMU. Blocks.
-///
-/// # Errors
-/// In words: why not.
+/// Checks the installed QEMU, once for each version of the binary. Blocks. Succeeds without QEMU, which another check reports.
 pub fn check_installed(tree: &Tree) -> Result<(), String> {
-    match installed::program(tree, "qemu-system-x86_64") {
-        Some(qemu) => check(&qemu),
-        // Its absence is another check's.
-        None => Ok(()),
-    }
+    installed::program(tree, "qemu-system-x86_64").map_or(Ok(()), |qemu| check(&qemu))
 }
 
-/// Whether this QEMU has [`SANDBOX`].
-///
-/// # Errors
-/// What it says.
+/// Checks that a QEMU binary accepts [`SANDBOX`]. Results are cached until the binary changes.
 pub fn check(qemu: &Path) -> Result<(), String> {
-    type Known = Mutex<BTreeMap<PathBuf, (SystemTime, Result<(), String>)>>;
-    static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
-    let failed = |error: std::io::Error| format!("{} cannot be asked for its sandbox: {error}", qemu.display());
+    type Cache = Mutex<BTreeMap<PathBuf, (SystemTime, Result<(), String>)>>;
+    static CACHE: Cache = Mutex::new(BTreeMap::new());
+    let failed = |error: std::io::Error| format!("cannot check the sandbox of {}: {error}", qemu.display());
     let changed = qemu.metadata().and_then(|file| file.modified()).map_err(failed)?;
-    if let Some((_, known)) =
-        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(qemu).filter(|it| it.0 == changed)
-    {
-        return known.clone();
+    if let Some((_, result)) = locked(&CACHE).get(qemu).filter(|(cached_at, _)| *cached_at == changed) {
+        return result.clone();
     }
-    // Options are read in their order: one that it does not have ends it before it says its version.
-    let asked =
-        Command::new(qemu).args(["-sandbox", SANDBOX, "-version"]).stdin(Stdio::null()).output().map_err(failed)?;
-    let words = String::from_utf8_lossy(&asked.stderr).trim().chars().take(200).collect::<String>();
-    let known = if asked.status.success() {
+    // QEMU parses options in order: an unknown sandbox option ends QEMU before `-version`.
+    let mut command = Command::new(qemu);
+    let output = command.args(["-sandbox", SANDBOX, "-version"]).stdin(Stdio::null()).output().map_err(failed)?;
+    let result = if output.status.success() {
         Ok(())
     } else {
-        Err(format!("{} has no seccomp sandbox: {words}", qemu.display()))
+        let stderr: String = String::from_utf8_lossy(&output.stderr).trim().chars().take(200).collect();
+        Err(format!("{} has no seccomp sandbox: {stderr}", qemu.display()))
     };
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(qemu.to_owned(), (changed, known.clone()));
-    known
+    locked(&CACHE).insert(qemu.to_owned(), (changed, result.clone()));
+    result
 }
 
 #[cfg(test)]
@@ -59,16 +47,16 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn qemu_without_sandbox_is_not_check_installed() {
+    fn qemu_without_seccomp_sandbox_is_rejected() {
         let dir = tempfile::tempdir().expect("a folder");
         let bin = dir.path().join("usr/bin");
         fs::create_dir_all(&bin).expect("made");
         let tree = Tree::new(dir.path());
-        assert_eq!(check_installed(&tree), Ok(()), "there is no QEMU");
+        assert_eq!(check_installed(&tree), Ok(()), "no QEMU is installed");
         let qemu = bin.join("qemu-system-x86_64");
         write_program(&qemu, "#!/bin/sh\necho '-sandbox support is not enabled in this QEMU binary' >&2\nexit 1\n");
         let why = check_installed(&tree).expect_err("no sandbox");
         assert!(why.contains("no seccomp sandbox") && why.contains("not enabled"), "{why}");
-        assert_eq!(check(Path::new("/usr/bin/qemu-system-x86_64")), Ok(()), "Debian's has it");
+        assert_eq!(check(Path::new("/usr/bin/qemu-system-x86_64")), Ok(()), "QEMU of Debian has the sandbox");
     }
 }

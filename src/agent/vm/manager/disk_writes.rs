@@ -1,9 +1,12 @@
 //! Disk writes in progress; a VM starts when its write is complete.
 
 use super::{Reconciler, vms::StartError, waiting_vms::PendingStart};
-use crate::vm::disks::{
-    disk_write::{DiskWrite, WriteProgress},
-    ownership_marker,
+use crate::vm::{
+    disks::{
+        disk_write::{DiskWrite, WriteProgress},
+        ownership_marker,
+    },
+    failure::refusal,
 };
 use meshd_proto::vm::{VmFetching, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::{Digest, SystemUuid};
@@ -14,21 +17,18 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// The outcome of a disk write.
 #[derive(Debug)]
 pub enum WriteOutcome {
-    /// All images are written.
     Written,
     /// An image was not written.
     Failed(VmRefusal),
-    /// The write was cancelled.
-    GivenUp,
+    Cancelled,
 }
 
 /// Disk writes in progress, at most one for each VM.
 #[derive(Debug, Default)]
 pub struct DiskWrites {
-    under_way: BTreeMap<SystemUuid, DiskWriteTask>,
+    running: BTreeMap<SystemUuid, DiskWriteTask>,
     tasks: JoinSet<(SystemUuid, WriteOutcome)>,
 }
 
@@ -41,25 +41,24 @@ struct DiskWriteTask {
 }
 
 impl DiskWrites {
-    fn begin(&mut self, uuid: SystemUuid, task: DiskWrite) {
-        let (cancel, progress) = (CancellationToken::new(), task.progress.clone());
-        let (alive, ended) = watch::channel(());
+    fn start(&mut self, uuid: SystemUuid, write: DiskWrite) {
+        let (cancel, progress) = (CancellationToken::new(), write.progress.clone());
+        let (open_until_end, ended) = watch::channel(());
         let cancelled = cancel.clone();
         self.tasks.spawn(async move {
-            let ended = tokio::select! {
-                written = task.run() => written.map_or_else(WriteOutcome::Failed, |()| WriteOutcome::Written),
-                () = cancelled.cancelled() => WriteOutcome::GivenUp,
+            let outcome = tokio::select! {
+                result = write.run() => result.map_or_else(WriteOutcome::Failed, |()| WriteOutcome::Written),
+                () = cancelled.cancelled() => WriteOutcome::Cancelled,
             };
-            drop(alive);
-            (uuid, ended)
+            drop(open_until_end);
+            (uuid, outcome)
         });
-        self.under_way.insert(uuid, DiskWriteTask { progress, cancel, ended });
+        self.running.insert(uuid, DiskWriteTask { progress, cancel, ended });
     }
 
     /// Cancels a write. The returned future completes when the write has ended.
     pub fn cancel(&self, uuid: SystemUuid) -> impl Future<Output = ()> + Send + use<> {
-        let write = self.under_way.get(&uuid);
-        let ended = write.map(|write| {
+        let ended = self.running.get(&uuid).map(|write| {
             write.cancel.cancel();
             write.ended.clone()
         });
@@ -70,10 +69,9 @@ impl DiskWrites {
         }
     }
 
-    /// Returns the progress of a write.
     pub fn progress(&self, uuid: SystemUuid) -> Option<VmFetching> {
-        let DiskWriteTask { progress, .. } = self.under_way.get(&uuid)?;
-        let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
+        let progress = &self.running.get(&uuid)?.progress;
+        let (bytes, of) = (progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
         Some(VmFetching { bytes, of, writing: true, obstacle: None })
     }
 
@@ -81,17 +79,16 @@ impl DiskWrites {
     pub async fn next(&mut self) -> (SystemUuid, WriteOutcome) {
         loop {
             match self.tasks.join_next().await {
-                Some(Ok((uuid, ended))) => {
-                    self.under_way.remove(&uuid);
-                    return (uuid, ended);
+                Some(Ok((uuid, outcome))) => {
+                    self.running.remove(&uuid);
+                    return (uuid, outcome);
                 }
                 Some(Err(error)) => {
-                    tracing::error!(%error, "a write failed");
-                    let gone = self.under_way.iter().find(|(_, write)| write.ended.has_changed().is_err());
-                    if let Some(uuid) = gone.map(|(uuid, _)| *uuid) {
-                        self.under_way.remove(&uuid);
-                        let detail = error.to_string();
-                        let refusal = VmRefusal { reason: VmRefusalReason::DiskWriteFailed, detail };
+                    tracing::error!(%error, "a disk write failed");
+                    let ended = self.running.iter().find(|(_, write)| write.ended.has_changed().is_err());
+                    if let Some(uuid) = ended.map(|(uuid, _)| *uuid) {
+                        self.running.remove(&uuid);
+                        let refusal = refusal(VmRefusalReason::DiskWriteFailed, error.to_string());
                         return (uuid, WriteOutcome::Failed(refusal));
                     }
                 }
@@ -103,50 +100,50 @@ impl DiskWrites {
 
 impl Reconciler {
     /// Returns the volumes that a VM needs and that are not fetched.
-    pub(super) fn missing(&self, spec: &VmSpec) -> Vec<Digest> {
-        let needed = ownership_marker::needed(&self.vms.files(spec.uuid), spec);
+    pub(super) fn missing_volumes(&self, spec: &VmSpec) -> Vec<Digest> {
+        let needed = ownership_marker::needed_volumes(&self.vms.files(spec.uuid), spec);
         needed.into_iter().filter(|digest| !self.volumes.has(digest)).collect()
     }
 
     /// Starts the disk writes of a VM. Returns `None` if the VM waits for them.
-    pub(super) async fn write(&mut self, run: PendingStart) -> Option<PendingStart> {
-        let uuid = run.spec.uuid;
+    pub(super) async fn write_disks(&mut self, pending: PendingStart) -> Option<PendingStart> {
+        let uuid = pending.spec.uuid;
         let files = self.vms.files(uuid);
-        let volumes = ownership_marker::unwritten(&files, &run.spec);
+        let volumes = ownership_marker::unwritten_volumes(&files, &pending.spec);
         if volumes.is_empty() {
-            return Some(run);
+            return Some(pending);
         }
-        if self.writes.under_way.contains_key(&uuid) {
-            self.waiting.insert(run);
+        if self.disk_writes.running.contains_key(&uuid) {
+            self.waiting.insert(pending);
             return None;
         }
-        match self.vms.reserve(&run.spec).await {
+        match self.vms.reserve(&pending.spec).await {
             Ok(()) => {
                 let (config, progress) = (self.vms.config(), Arc::default());
-                self.writes.begin(uuid, DiskWrite { files, config, volumes, progress });
-                self.waiting.insert(run);
+                self.disk_writes.start(uuid, DiskWrite { files, config, volumes, progress });
+                self.waiting.insert(pending);
                 None
             }
             Err(StartError::Refused { refusals, .. }) => {
                 self.waiting.remove(uuid);
-                self.refuse(&run.spec, run.start, &refusals).await;
+                self.refuse(&pending.spec, pending.start, &refusals);
                 None
             }
-            // The start refuses it for the same reason.
-            Err(_) => Some(run),
+            // The start fails for the same reason.
+            Err(_) => Some(pending),
         }
     }
 
-    pub(super) async fn written(&mut self, uuid: SystemUuid, ended: WriteOutcome) {
-        let run = self.waiting.get(uuid).cloned();
-        match (ended, run) {
-            (WriteOutcome::Written | WriteOutcome::GivenUp, Some(run)) => self.start(run).await,
-            (WriteOutcome::Failed(refusal), Some(run)) => {
+    pub(super) async fn disk_write_ended(&mut self, uuid: SystemUuid, outcome: WriteOutcome) {
+        let pending = self.waiting.get(uuid).cloned();
+        match (outcome, pending) {
+            (WriteOutcome::Written | WriteOutcome::Cancelled, Some(pending)) => self.start(pending).await,
+            (WriteOutcome::Failed(refusal), Some(pending)) => {
                 self.waiting.remove(uuid);
                 self.vms.cancel_reservation(uuid);
-                self.refuse(&run.spec, run.start, &[refusal]).await;
+                self.refuse(&pending.spec, pending.start, &[refusal]);
             }
-            // Its release holds its resources.
+            // The release in progress holds the resources of the VM.
             (_, None) if self.releasing_vms.contains(&uuid) => {}
             (_, None) => self.vms.cancel_reservation(uuid),
         }

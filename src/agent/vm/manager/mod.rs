@@ -18,6 +18,7 @@ use crate::{
     vm::{
         console::console_session,
         disks::{ownership_marker, volumes::Volumes},
+        failure::failure,
         host::config::HostConfig,
         manager::{
             disk_writes::DiskWrites,
@@ -28,8 +29,8 @@ use crate::{
     },
 };
 use meshd_proto::vm::{
-    ConsoleOrder, MAX_VMS, Nic, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec, VmState, VmUpdate,
-    VmWant,
+    ConsoleOrder, MAX_VMS, Nic, ReportedVmState, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec,
+    VmUpdate, VmWant,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -50,23 +51,23 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 const STORE_LIMIT_INTERVAL: Duration = Duration::from_secs(10);
 /// How often unused volumes are removed. A central node that was away has repeated its orders by then.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
-/// Length of the queue of messages to the link.
-const NEWS_QUEUE: usize = 64;
+/// Length of the queue of updates for the link.
+const UPDATE_QUEUE: usize = 64;
 /// Maximum number of open console sessions.
 const MAX_CONSOLES: usize = 32;
 
 /// The VM manager of one node. VMs continue to run when it is dropped.
 #[derive(Debug)]
 pub struct VmManager {
-    asked: mpsc::UnboundedSender<ManagerRequest>,
+    requests: mpsc::UnboundedSender<ManagerRequest>,
     endpoint: watch::Sender<Option<Endpoint>>,
     reports: watch::Receiver<Vec<VmReport>>,
-    news: mpsc::Receiver<VmUpdate>,
-    cards: watch::Receiver<Vec<Nic>>,
-    given: watch::Sender<NicAddresses>,
+    updates: mpsc::Receiver<VmUpdate>,
+    nics: watch::Receiver<Vec<Nic>>,
+    nic_addresses: watch::Sender<NicAddresses>,
     /// The reports changed since the last message.
-    is_due: bool,
-    told_at: Option<Instant>,
+    report_due: bool,
+    reported_at: Option<Instant>,
     _reconciler: JoinSet<()>,
 }
 
@@ -79,35 +80,44 @@ enum ManagerRequest {
 impl VmManager {
     /// Takes over every VM that has a folder below [`HostConfig::machines`].
     pub fn open(config: HostConfig) -> Self {
-        let (asked, orders) = mpsc::unbounded_channel();
-        let (tell, news) = mpsc::channel(NEWS_QUEUE);
+        let (requests, request_queue) = mpsc::unbounded_channel();
+        let (update_sender, updates) = mpsc::channel(UPDATE_QUEUE);
         let endpoint = watch::Sender::new(None);
-        let given = watch::Sender::new(NicAddresses::new());
+        let nic_addresses = watch::Sender::new(NicAddresses::new());
         let vms = Vms::open(config.clone());
         let volumes = Volumes::new(config.clone(), vms.reservations(), endpoint.subscribe());
         let reconciler = Reconciler {
             vms,
             volumes,
-            writes: DiskWrites::default(),
+            disk_writes: DiskWrites::default(),
             endpoint: endpoint.subscribe(),
             waiting: WaitingVms::open(&config),
-            faults: BTreeMap::new(),
+            start_failures: BTreeMap::new(),
             releasing_vms: BTreeSet::new(),
             releases: JoinSet::new(),
             console_sessions: JoinSet::new(),
-            told: watch::Sender::new(Vec::new()),
-            cards: watch::Sender::new(Vec::new()),
-            given: given.subscribe(),
-            tell,
+            reports: watch::Sender::new(Vec::new()),
+            nics: watch::Sender::new(Vec::new()),
+            nic_addresses: nic_addresses.subscribe(),
+            updates: update_sender,
         };
         reconciler.publish();
-        let (reports, cards) = (reconciler.told.subscribe(), reconciler.cards.subscribe());
+        let (reports, nics) = (reconciler.reports.subscribe(), reconciler.nics.subscribe());
         let mut task = JoinSet::new();
-        task.spawn(reconciler.run(orders));
-        VmManager { asked, endpoint, reports, news, cards, given, is_due: false, told_at: None, _reconciler: task }
+        task.spawn(reconciler.run(request_queue));
+        VmManager {
+            requests,
+            endpoint,
+            reports,
+            updates,
+            nics,
+            nic_addresses,
+            report_due: false,
+            reported_at: None,
+            _reconciler: task,
+        }
     }
 
-    /// Sets the address and credentials for calls to the central node.
     pub fn set_endpoint(&self, endpoint: Endpoint) {
         self.endpoint.send_replace(Some(endpoint));
     }
@@ -115,45 +125,43 @@ impl VmManager {
     /// Queues the desired state of a VM.
     pub fn order(&self, order: VmOrder) {
         // The task ends only together with the agent.
-        let _ = self.asked.send(ManagerRequest::Vm(order));
+        let _ = self.requests.send(ManagerRequest::Vm(order));
     }
 
     /// Connects a console to the central node.
     pub fn console(&self, order: ConsoleOrder) {
-        let _ = self.asked.send(ManagerRequest::Console(order));
+        let _ = self.requests.send(ManagerRequest::Console(order));
     }
 
-    /// NICs of all VMs on this node.
-    pub fn cards(&self) -> watch::Receiver<Vec<Nic>> {
-        self.cards.clone()
+    pub fn nics(&self) -> watch::Receiver<Vec<Nic>> {
+        self.nics.clone()
     }
 
-    /// Receives the addresses that the private network assigns to NICs.
-    pub fn given(&self) -> watch::Sender<NicAddresses> {
-        self.given.clone()
+    /// Returns the sender for the addresses that the private network assigns to NICs.
+    pub fn nic_addresses(&self) -> watch::Sender<NicAddresses> {
+        self.nic_addresses.clone()
     }
 
-    /// Returns the reports of all VMs.
-    pub fn all(&mut self) -> VmUpdate {
-        (self.is_due, self.told_at) = (false, Some(Instant::now()));
+    pub fn full_report(&mut self) -> VmUpdate {
+        (self.report_due, self.reported_at) = (false, Some(Instant::now()));
         VmUpdate::All { vms: self.reports.borrow_and_update().clone() }
     }
 
     /// Returns the number of VMs that run or start.
     pub fn workloads(&self) -> u32 {
-        let count = self.reports.borrow().iter().filter(|report| is_work(report.state)).count();
+        let count = self.reports.borrow().iter().filter(|report| is_workload(report.state)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Waits for the next message to the central node. Cancel-safe.
-    pub async fn news(&mut self) -> VmUpdate {
+    pub async fn next_update(&mut self) -> VmUpdate {
         loop {
-            let due_at = self.told_at.map_or_else(Instant::now, |at| at + REPORT_INTERVAL);
+            let due_at = self.reported_at.map_or_else(Instant::now, |at| at + REPORT_INTERVAL);
             tokio::select! {
-                Some(news) = self.news.recv() => return news,
-                () = sleep_until(due_at), if self.is_due => return self.all(),
-                changed = self.reports.changed(), if !self.is_due => match changed {
-                    Ok(()) => self.is_due = true,
+                Some(update) = self.updates.recv() => return update,
+                () = sleep_until(due_at), if self.report_due => return self.full_report(),
+                changed = self.reports.changed(), if !self.report_due => match changed {
+                    Ok(()) => self.report_due = true,
                     Err(_) => std::future::pending().await,
                 },
             }
@@ -161,65 +169,65 @@ impl VmManager {
     }
 }
 
-fn is_work(state: VmState) -> bool {
-    state.is_live() || state == VmState::Waiting
+fn is_workload(state: ReportedVmState) -> bool {
+    state.is_live() || state == ReportedVmState::Waiting
 }
 
 struct Reconciler {
     vms: Vms,
     volumes: Volumes,
-    writes: DiskWrites,
+    disk_writes: DiskWrites,
     endpoint: watch::Receiver<Option<Endpoint>>,
-    /// VMs that wait for volumes or for their own release.
     waiting: WaitingVms,
-    /// Why an order failed, of VMs that stay as they are.
-    faults: BTreeMap<SystemUuid, VmFailure>,
-    /// VMs that are being released.
+    /// Failed start orders of VMs whose state did not change.
+    start_failures: BTreeMap<SystemUuid, VmFailure>,
     releasing_vms: BTreeSet<SystemUuid>,
     releases: JoinSet<(SystemUuid, Result<(), String>)>,
     console_sessions: JoinSet<()>,
-    told: watch::Sender<Vec<VmReport>>,
-    cards: watch::Sender<Vec<Nic>>,
-    given: watch::Receiver<NicAddresses>,
-    tell: mpsc::Sender<VmUpdate>,
+    reports: watch::Sender<Vec<VmReport>>,
+    nics: watch::Sender<Vec<Nic>>,
+    nic_addresses: watch::Receiver<NicAddresses>,
+    updates: mpsc::Sender<VmUpdate>,
 }
 
 impl Reconciler {
-    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<ManagerRequest>) {
+    async fn run(mut self, mut requests: mpsc::UnboundedReceiver<ManagerRequest>) {
         let mut changes = self.vms.changes();
         // Fetches of an earlier agent resume at once; their VMs start when the order is repeated.
-        let wanted: BTreeSet<Digest> = self.waiting.all().flat_map(|run| self.missing(&run.spec)).collect();
-        wanted.into_iter().for_each(|digest| self.volumes.fetch(digest));
-        let (mut look, mut prune, mut bound) =
-            (interval(PROGRESS_INTERVAL), interval(PRUNE_INTERVAL), interval(STORE_LIMIT_INTERVAL));
-        bound.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        prune.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let missing: BTreeSet<Digest> =
+            self.waiting.all().flat_map(|pending| self.missing_volumes(&pending.spec)).collect();
+        missing.into_iter().for_each(|digest| self.volumes.fetch(digest));
+        let [mut progress, mut prune, mut store_limit] =
+            [PROGRESS_INTERVAL, PRUNE_INTERVAL, STORE_LIMIT_INTERVAL].map(|period| {
+                let mut ticks = interval(period);
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                ticks
+            });
         prune.reset();
         loop {
             tokio::select! {
-                asked = orders.recv() => match asked {
+                request = requests.recv() => match request {
                     None => return,
-                    Some(ManagerRequest::Vm(order)) => self.follow(order).await,
+                    Some(ManagerRequest::Vm(order)) => self.apply_order(order).await,
                     Some(ManagerRequest::Console(order)) => self.open_console(order),
                 },
-                (digest, fetched) = self.volumes.next() => self.fetched(digest, fetched).await,
-                (uuid, ended) = self.writes.next() => self.written(uuid, ended).await,
-                Some(released) = self.releases.join_next() => match released {
-                    Ok((uuid, released)) => self.released(uuid, released).await,
+                (digest, result) = self.volumes.next() => self.fetch_ended(digest, result).await,
+                (uuid, outcome) = self.disk_writes.next() => self.disk_write_ended(uuid, outcome).await,
+                Some(release) = self.releases.join_next() => match release {
+                    Ok((uuid, result)) => self.release_ended(uuid, result).await,
                     Err(error) => tracing::error!(%error, "a release failed"),
                 },
                 Some(_) = self.console_sessions.join_next() => continue,
                 Ok(()) = changes.changed() => {}
-                Ok(()) = self.given.changed() => {
-                    let given = self.given.borrow_and_update().clone();
-                    self.vms.set_addresses(given).await;
+                Ok(()) = self.nic_addresses.changed() => {
+                    let addresses = self.nic_addresses.borrow_and_update().clone();
+                    self.vms.set_addresses(addresses).await;
                 }
-                _ = look.tick(), if self.waiting.any() => {}
+                _ = progress.tick(), if self.waiting.any() => {}
                 _ = prune.tick() => self.prune(),
-                _ = bound.tick() => {
-                    self.vms.bound_store().await;
-                    self.vms.isolate().await;
+                _ = store_limit.tick() => {
+                    self.vms.limit_store().await;
+                    self.vms.update_port_filters().await;
                     continue;
                 }
             }
@@ -227,39 +235,38 @@ impl Reconciler {
         }
     }
 
-    async fn follow(&mut self, VmOrder { uuid, want }: VmOrder) {
+    async fn apply_order(&mut self, VmOrder { uuid, want }: VmOrder) {
         match want {
             VmWant::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.set_slots(slots);
-                if let Err(error) = ownership_marker::learn(&self.vms.files(uuid), &spec, &disks) {
+                if let Err(error) = ownership_marker::add_missing(&self.vms.files(uuid), &spec, &disks) {
                     // Without this record an image could be written a second time over data of the guest.
-                    return tracing::error!(vm = %spec.name, %error, "not begun: what became of its disks is not kept");
+                    return tracing::error!(vm = %spec.name, %error, "not started: cannot store the state of its disks");
                 }
                 let grace = Duration::from_secs(grace_s.into());
                 self.start(PendingStart { spec, start, grace, ordered: true }).await;
             }
             VmWant::Run { spec, .. } => {
-                tracing::error!(%uuid, named = %spec.uuid, "an order names two machines")
+                tracing::error!(%uuid, spec_uuid = %spec.uuid, "invalid order: two UUIDs")
             }
             VmWant::Stop { grace_s } => {
-                self.faults.remove(&uuid);
+                self.start_failures.remove(&uuid);
                 self.waiting.remove(uuid);
-                drop(self.writes.cancel(uuid));
+                drop(self.disk_writes.cancel(uuid));
                 self.prune();
-                let works = self.vms.watch(uuid).is_some_and(|report| is_work(report.borrow().state));
-                if works && !self.releasing_vms.contains(&uuid) {
-                    self.vms.stop(uuid, Duration::from_secs(grace_s.into())).await;
+                let is_active = self.vms.watch(uuid).is_some_and(|report| is_workload(report.borrow().state));
+                if is_active && !self.releasing_vms.contains(&uuid) {
+                    self.vms.stop(uuid, Duration::from_secs(grace_s.into()));
                 }
             }
             VmWant::Release { disks } => {
-                self.faults.remove(&uuid);
-                let run = self.waiting.get(uuid).cloned();
-                self.waiting.remove(uuid);
+                self.start_failures.remove(&uuid);
+                let pending = self.waiting.remove(uuid);
                 if self.releasing_vms.insert(uuid) {
-                    let spec = run.as_ref().map(|run| &*run.spec);
-                    let (written, release) = (self.writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
+                    let spec = pending.as_ref().map(|pending| &*pending.spec);
+                    let (write_ended, release) = (self.disk_writes.cancel(uuid), self.vms.releasing(uuid, spec, disks));
                     self.releases.spawn(async move {
-                        written.await;
+                        write_ended.await;
                         (uuid, release.await.map_err(|error| error.reason))
                     });
                 }
@@ -267,83 +274,83 @@ impl Reconciler {
         }
     }
 
-    async fn start(&mut self, run: PendingStart) {
-        let uuid = run.spec.uuid;
-        if self.vms.started_by(uuid) == Some(run.start) && !self.releasing_vms.contains(&uuid) {
+    async fn start(&mut self, pending: PendingStart) {
+        let uuid = pending.spec.uuid;
+        if self.vms.last_start(uuid) == Some(pending.start) && !self.releasing_vms.contains(&uuid) {
             self.waiting.remove(uuid);
             return;
         }
-        let known = |uuid| self.vms.watch(uuid).is_some() || self.waiting.get(uuid).is_some();
-        let others = self.waiting.all().filter(|run| self.vms.watch(run.spec.uuid).is_none()).count();
-        if !known(uuid) && self.vms.specs().count() + others >= MAX_VMS {
+        let is_known = self.vms.watch(uuid).is_some() || self.waiting.get(uuid).is_some();
+        let new = self.waiting.all().filter(|waiting| self.vms.watch(waiting.spec.uuid).is_none()).count();
+        if !is_known && self.vms.specs().count() + new >= MAX_VMS {
             // A report has at most this many VMs: another VM would be left out.
-            return tracing::error!(vm = %run.spec.name, "a node has at most {MAX_VMS} virtual machines");
+            return tracing::error!(vm = %pending.spec.name, "a node has at most {MAX_VMS} virtual machines");
         }
-        let missing: Vec<Digest> = self.missing(&run.spec);
+        let missing = self.missing_volumes(&pending.spec);
         if self.releasing_vms.contains(&uuid) || !missing.is_empty() {
             missing.into_iter().for_each(|digest| self.volumes.fetch(digest));
-            self.waiting.insert(run);
+            self.waiting.insert(pending);
             return;
         }
-        let Some(run) = self.write(run).await else { return };
+        let Some(pending) = self.write_disks(pending).await else { return };
         self.waiting.remove(uuid);
-        self.begin(run).await;
+        self.start_now(pending).await;
     }
 
-    async fn begin(&mut self, PendingStart { spec, start, grace, .. }: PendingStart) {
+    async fn start_now(&mut self, PendingStart { spec, start, grace, .. }: PendingStart) {
         let uuid = spec.uuid;
-        self.faults.remove(&uuid);
-        let taken = nic_addresses::taken(&spec, &self.given.borrow());
-        if !taken.is_empty() {
-            return self.refuse(&spec, start, &taken).await;
+        self.start_failures.remove(&uuid);
+        let conflicts = nic_addresses::conflicts(&spec, &self.nic_addresses.borrow());
+        if !conflicts.is_empty() {
+            return self.refuse(&spec, start, &conflicts);
         }
-        let known = self.vms.watch(uuid).map(|report| report.borrow().state);
-        let begun = match known {
-            Some(state) if is_work(state) && self.vms.specs().any(|known| *known == *spec) => {
-                self.vms.restart(uuid, grace, start).await;
+        let state = self.vms.watch(uuid).map(|report| report.borrow().state);
+        let started = match state {
+            Some(state) if is_workload(state) && self.vms.specs().any(|known| *known == *spec) => {
+                self.vms.restart(uuid, grace, start);
                 Ok(())
             }
             _ => self.vms.start(&spec, start).await,
         };
-        match begun {
+        match started {
             Ok(()) => {}
-            Err(StartError::Refused { refusals, .. }) => self.refuse(&spec, start, &refusals).await,
+            Err(StartError::Refused { refusals, .. }) => self.refuse(&spec, start, &refusals),
             // The central node repeats the order, and the start is tried again.
             Err(error) => {
                 tracing::warn!(vm = %spec.name, %error, "not started");
-                let failure = VmFailure { kind: VmFailureKind::Prepare, detail: error.to_string(), log: Vec::new() };
-                self.faults.insert(uuid, failure);
+                self.start_failures.insert(uuid, failure(VmFailureKind::Prepare, error.to_string()));
             }
         }
     }
 
-    async fn refuse(&mut self, spec: &VmSpec, start: u32, refusals: &[VmRefusal]) {
+    fn refuse(&mut self, spec: &VmSpec, start: u32, refusals: &[VmRefusal]) {
         let failure = launch::refused(refusals);
         tracing::warn!(vm = %spec.name, reason = failure.detail, "the node cannot run a virtual machine");
-        if let Err(error) = self.vms.refuse(spec, start, failure).await {
-            tracing::error!(vm = %spec.name, %error, "a refusal is not kept");
+        if let Err(error) = self.vms.refuse(spec, start, failure) {
+            tracing::error!(vm = %spec.name, %error, "cannot store a refusal");
         }
     }
 
-    async fn fetched(&mut self, digest: Digest, fetched: Result<(), VmRefusal>) {
-        let wants = |run: &&PendingStart| run.ordered && run.spec.files().any(|(_, file)| file == digest);
-        let runs: Vec<PendingStart> = self.waiting.all().filter(wants).cloned().collect();
-        for run in runs {
-            match &fetched {
-                Ok(()) => self.start(run).await,
+    async fn fetch_ended(&mut self, digest: Digest, result: Result<(), VmRefusal>) {
+        let needs = |pending: &&PendingStart| pending.ordered && pending.spec.files().any(|(_, file)| file == digest);
+        let waiting: Vec<PendingStart> = self.waiting.all().filter(needs).cloned().collect();
+        for pending in waiting {
+            match &result {
+                Ok(()) => self.start(pending).await,
                 Err(refusal) => {
-                    self.waiting.remove(run.spec.uuid);
-                    let name = run.spec.files().find(|(_, file)| *file == digest).map_or("", |(name, _)| name.as_str());
+                    let spec = &pending.spec;
+                    self.waiting.remove(spec.uuid);
+                    let name = spec.files().find(|(_, file)| *file == digest).map_or("", |(name, _)| name.as_str());
                     let detail = format!("volume {name}: {}", refusal.detail);
-                    self.refuse(&run.spec, run.start, &[VmRefusal { reason: refusal.reason, detail }]).await;
+                    self.refuse(spec, pending.start, &[VmRefusal { reason: refusal.reason, detail }]);
                 }
             }
         }
     }
 
-    async fn released(&mut self, uuid: SystemUuid, released: Result<(), String>) {
+    async fn release_ended(&mut self, uuid: SystemUuid, result: Result<(), String>) {
         self.releasing_vms.remove(&uuid);
-        let news = match released {
+        let update = match result {
             Ok(()) => {
                 self.vms.forget(uuid);
                 self.vms.cancel_reservation(uuid);
@@ -352,18 +359,18 @@ impl Reconciler {
             Err(reason) => VmUpdate::ReleaseBlocked { uuid, reason },
         };
         self.prune();
-        // A new link asks for all releases again.
-        let _ = self.tell.try_send(news);
-        if let Some(run) = self.waiting.get(uuid).cloned() {
-            self.start(run).await;
+        // A new link repeats all release orders.
+        let _ = self.updates.try_send(update);
+        if let Some(pending) = self.waiting.get(uuid).cloned() {
+            self.start(pending).await;
         }
     }
 
     fn prune(&mut self) {
-        let specs = self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec));
-        let needed = |spec: &VmSpec| ownership_marker::needed(&self.vms.files(spec.uuid), spec);
-        let named: BTreeSet<Digest> = specs.flat_map(needed).collect();
-        self.volumes.keep_only(&named);
+        let specs = self.vms.specs().chain(self.waiting.all().map(|pending| &*pending.spec));
+        let needed = |spec: &VmSpec| ownership_marker::needed_volumes(&self.vms.files(spec.uuid), spec);
+        let needed: BTreeSet<Digest> = specs.flat_map(needed).collect();
+        self.volumes.keep_only(&needed);
     }
 
     fn open_console(&mut self, order: ConsoleOrder) {
@@ -373,7 +380,7 @@ impl Reconciler {
                 let console = self.vms.console(order.uuid);
                 self.console_sessions.spawn(console_session::open_console(endpoint, order, console));
             }
-            _ => tracing::warn!(uuid = %order.uuid, "no more than {MAX_CONSOLES} consoles are brought at once"),
+            _ => tracing::warn!(uuid = %order.uuid, "cannot open a console: at most {MAX_CONSOLES} are open at once"),
         }
     }
 }

@@ -1,57 +1,44 @@
 //! Combines the state reports of all VMs.
 
 use super::Reconciler;
-use crate::vm::{disks::ownership_marker, net::nic_addresses};
-use meshd_proto::vm::{MAX_VMS, Nic, VmFetching, VmReport, VmSpec, VmState};
+use crate::vm::{disks::ownership_marker, net::nic_addresses, sync::send_if_changed};
+use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFetching, VmReport};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;
 
 impl Reconciler {
     /// Publishes the reports if they changed.
     pub(super) fn publish(&self) {
-        let cards: Vec<Nic> = self.vms.specs().flat_map(|spec| spec.nics.clone()).collect();
-        self.cards.send_if_modified(|told| {
-            *told != cards && {
-                *told = cards;
-                true
-            }
-        });
-        let mut all: BTreeMap<SystemUuid, VmReport> =
+        send_if_changed(&self.nics, self.vms.specs().flat_map(|spec| spec.nics.clone()).collect());
+        let mut reports: BTreeMap<SystemUuid, VmReport> =
             self.vms.reports().into_iter().map(|report| (report.uuid, report)).collect();
-        for run in self.waiting.all() {
-            let report = all.entry(run.spec.uuid).or_insert_with(|| fresh(&run.spec));
+        for pending in self.waiting.all() {
+            let spec = &pending.spec;
+            let report = reports.entry(spec.uuid).or_insert_with(|| VmReport {
+                fetching: Some(VmFetching::default()),
+                ..VmReport::new(spec.uuid, spec.name.clone(), ReportedVmState::Starting)
+            });
             if !report.state.is_live() {
-                (report.state, report.start) = (VmState::Starting, Some(run.start));
-                let fetched = || self.volumes.progress(run.spec.files().map(|(_, digest)| digest));
-                report.fetching = Some(self.writes.progress(run.spec.uuid).unwrap_or_else(fetched));
+                (report.state, report.start) = (ReportedVmState::Starting, Some(pending.start));
+                let fetched = || self.volumes.progress(spec.files().map(|(_, digest)| digest));
+                report.fetching = Some(self.disk_writes.progress(spec.uuid).unwrap_or_else(fetched));
             }
         }
-        for spec in self.vms.specs().chain(self.waiting.all().map(|run| &*run.spec)) {
-            if let Some(report) = all.get_mut(&spec.uuid) {
+        for spec in self.vms.specs().chain(self.waiting.all().map(|pending| &*pending.spec)) {
+            if let Some(report) = reports.get_mut(&spec.uuid) {
                 (report.disks, report.contents) = ownership_marker::disk_uses(&self.vms.files(spec.uuid), spec);
             }
         }
-        for (uuid, fault) in &self.faults {
-            if let Some(report) = all.get_mut(uuid) {
-                report.failure = Some(fault.clone());
+        for (uuid, failure) in &self.start_failures {
+            if let Some(report) = reports.get_mut(uuid) {
+                report.failure = Some(failure.clone());
             }
         }
-        let given = self.given.borrow().clone();
         for spec in self.vms.specs() {
-            if let Some(report) = all.get_mut(&spec.uuid) {
-                report.addresses = nic_addresses::of(spec, &given);
+            if let Some(report) = reports.get_mut(&spec.uuid) {
+                report.addresses = nic_addresses::of(spec, &self.nic_addresses.borrow());
             }
         }
-        let all: Vec<VmReport> = all.into_values().take(MAX_VMS).collect();
-        self.told.send_if_modified(|told| {
-            let is_new = *told != all;
-            *told = all;
-            is_new
-        });
+        send_if_changed(&self.reports, reports.into_values().take(MAX_VMS).collect());
     }
-}
-
-fn fresh(spec: &VmSpec) -> VmReport {
-    let plain = VmReport::new(spec.uuid, spec.name.clone(), VmState::Starting);
-    VmReport { fetching: Some(VmFetching::default()), ..plain }
 }

@@ -1,4 +1,4 @@
-//! The VMs of this node: starts, stops, restarts and releases them by their supervisors, and takes over those of an earlier agent.
+//! The VMs of this node: starts, stops, restarts and releases them, and takes over the VMs of an earlier agent.
 
 use crate::{
     files,
@@ -11,7 +11,7 @@ use crate::{
         process::{
             launch, qemu_process,
             supervisor::VmSupervisor,
-            vm_event,
+            vm_event::{VmEvent, VmRecord},
             vm_record::{PersistedVm, SupervisorCommand},
             vm_state_machine,
         },
@@ -22,7 +22,7 @@ use crate::{
 use meshd_proto::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec};
 use meshd_types::SystemUuid;
 use rustix::process::Signal;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -37,42 +37,30 @@ const COMMAND_QUEUE: usize = 16;
 pub enum StartError {
     /// The node lacks resources.
     #[error("the node cannot run {name}: {}", launch::refused(.refusals).detail)]
-    Refused {
-        /// Name of the VM.
-        name: String,
-        /// Every reason.
-        refusals: Vec<VmRefusal>,
-    },
+    Refused { name: String, refusals: Vec<VmRefusal> },
     /// The node has another specification with the same UUID.
     #[error("{name} ({uuid}) is on this node with another specification; release it first")]
-    Differs {
-        /// Name of the existing VM.
-        name: String,
-        /// UUID of the VM.
-        uuid: SystemUuid,
-    },
+    Differs { name: String, uuid: SystemUuid },
     /// The supervisor has ended, or its queue is full.
-    #[error("{0} is being released, or follows earlier orders; try again")]
-    Gone(SystemUuid),
+    #[error("{0} is being released, or its command queue is full; try again")]
+    Unavailable(SystemUuid),
 }
 
 /// Why a VM is not released completely.
 #[derive(Debug, thiserror::Error)]
 #[error("{uuid} is not released: {reason}")]
 pub struct ReleaseError {
-    /// UUID of the VM.
     pub uuid: SystemUuid,
-    /// What remains, and why.
+    /// The remaining resources, and the causes.
     pub reason: String,
 }
 
 /// The VMs of this node. They continue to run when this is dropped.
 #[derive(Debug)]
 pub struct Vms {
-    folder: PathBuf,
     config: Arc<HostConfig>,
     reservations: Reservations,
-    machines: BTreeMap<SystemUuid, ManagedVm>,
+    vms: BTreeMap<SystemUuid, ManagedVm>,
     changed: watch::Sender<u64>,
     supervisors: JoinSet<()>,
 }
@@ -80,39 +68,40 @@ pub struct Vms {
 #[derive(Debug)]
 struct ManagedVm {
     spec: VmSpec,
+    /// Number of the last start order.
     start: u32,
-    orders: mpsc::Sender<SupervisorCommand>,
+    commands: mpsc::Sender<SupervisorCommand>,
     reports: watch::Receiver<VmReport>,
     console: Console,
 }
 
 impl Vms {
-    /// Takes over every VM that has a folder below [`HostConfig::machines`]. That folder need not exist.
+    /// Takes over every VM that has a folder below [`HostConfig::machines`].
     pub fn open(config: HostConfig) -> Self {
-        let folder = config.machines.clone();
         let mut vms = Vms {
-            folder: folder.clone(),
             config: Arc::new(config),
             reservations: Reservations::default(),
-            machines: BTreeMap::new(),
+            vms: BTreeMap::new(),
             changed: watch::Sender::new(0),
             supervisors: JoinSet::new(),
         };
-        for uuid in vm_paths::all(&folder) {
-            let files = VmPaths::new(&folder, uuid);
-            if files.ownership_markers().exists() && !files.kept().exists() {
-                // The write of its disks was interrupted. The write starts again with the next order.
+        for uuid in vm_paths::all(&vms.config.machines) {
+            let files = vms.files(uuid);
+            if files.ownership_markers().exists() && !files.record().exists() {
+                // Its disk write was interrupted. The next start order repeats the write.
                 continue;
             }
-            let stored = files::read(&files.kept()).map_err(|error| error.to_string()).and_then(|text| {
+            let stored = files::read(&files.record()).map_err(|error| error.to_string()).and_then(|text| {
                 // The error text of serde_json would repeat parts of the file, which may contain secrets.
                 serde_json::from_str::<PersistedVm>(&text)
-                    .map_err(|error| format!("it is damaged at line {}", error.line()))
+                    .map_err(|error| format!("the record is damaged at line {}", error.line()))
             });
             match stored {
                 Ok(stored) if stored.spec.uuid == uuid => vms.supervise(stored, files),
-                Ok(_) => tracing::error!(%uuid, "the folder of a virtual machine holds another one; release it"),
-                Err(reason) => tracing::error!(%uuid, reason, "a virtual machine cannot be taken over; release it"),
+                Ok(_) => {
+                    tracing::error!(%uuid, "cannot take over a virtual machine: its record has another UUID; release it")
+                }
+                Err(reason) => tracing::error!(%uuid, reason, "cannot take over a virtual machine; release it"),
             }
         }
         vms
@@ -122,47 +111,36 @@ impl Vms {
         let (spec, start) = (stored.spec.clone(), stored.start);
         let mut supervisor =
             VmSupervisor::new(stored, files, self.config.clone(), self.reservations.clone(), self.changed.clone());
-        let actions = supervisor.adopt();
-        let (orders, ordered) = mpsc::channel(COMMAND_QUEUE);
-        let kept = ManagedVm { orders, reports: supervisor.reports(), console: supervisor.console(), start, spec };
-        self.machines.insert(kept.spec.uuid, kept);
-        self.supervisors.spawn(supervisor.run(ordered, actions));
+        let action = supervisor.adopt();
+        let (commands, command_queue) = mpsc::channel(COMMAND_QUEUE);
+        let vm = ManagedVm { commands, reports: supervisor.reports(), console: supervisor.console(), start, spec };
+        self.vms.insert(vm.spec.uuid, vm);
+        self.supervisors.spawn(supervisor.run(command_queue, action));
     }
 
-    /// Starts a VM by the start number of its order. A VM that runs or starts is left alone.
-    ///
-    /// # Errors
-    /// Every reason; nothing was started.
+    /// Starts a VM with the start number of its order. Does nothing if the VM runs or starts.
     pub async fn start(&mut self, spec: &VmSpec, start: u32) -> Result<(), StartError> {
-        self.check_spec(spec)?;
-        if !self.is_live(spec.uuid) {
-            let host = resources::survey(&self.config, spec).await;
-            self.reservations
-                .take(spec, &host)
-                .map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })?;
-            self.bound_store().await;
+        if self.is_live(spec.uuid) {
+            self.check_spec(spec)?;
+        } else {
+            self.reserve(spec).await?;
+            self.limit_store().await;
         }
-        self.send_command(spec, start, SupervisorCommand::Start(start)).await
+        self.send_start(spec, start, VmEvent::Start)
     }
 
-    /// Records that a VM could not be started: it is failed until the next order. A VM that runs is left alone.
-    ///
-    /// # Errors
-    /// Another VM has its UUID.
-    pub async fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
+    /// Marks a VM as failed until the next order. Does nothing if the VM runs.
+    pub fn refuse(&mut self, spec: &VmSpec, start: u32, failure: VmFailure) -> Result<(), StartError> {
         self.check_spec(spec)?;
-        self.send_command(spec, start, SupervisorCommand::Refuse(start, failure)).await
+        self.send_start(spec, start, VmEvent::Refused(failure))
     }
 
-    /// Reserves the resources of a VM that does not exist yet.
-    ///
-    /// # Errors
-    /// Every reason; nothing was reserved.
+    /// Reserves the resources of a VM.
     pub async fn reserve(&self, spec: &VmSpec) -> Result<(), StartError> {
         self.check_spec(spec)?;
         let host = resources::survey(&self.config, spec).await;
-        let taken = self.reservations.take(spec, &host);
-        taken.map(drop).map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })
+        let reserved = self.reservations.reserve(spec, &host);
+        reserved.map(drop).map_err(|refusals| StartError::Refused { name: spec.name.to_string(), refusals })
     }
 
     /// Cancels the reservation of a VM that does not run.
@@ -172,12 +150,11 @@ impl Vms {
         }
     }
 
-    /// Returns the paths of a VM, which need not exist.
+    /// Returns the paths of a VM. The files may not exist.
     pub fn files(&self, uuid: SystemUuid) -> VmPaths {
-        VmPaths::new(&self.folder, uuid)
+        VmPaths::new(&self.config.machines, uuid)
     }
 
-    /// Returns the configuration of the node.
     pub fn config(&self) -> Arc<HostConfig> {
         self.config.clone()
     }
@@ -188,167 +165,156 @@ impl Vms {
     }
 
     fn check_spec(&self, spec: &VmSpec) -> Result<(), StartError> {
-        match self.machines.get(&spec.uuid) {
-            Some(kept) if kept.spec != *spec => {
-                Err(StartError::Differs { name: kept.spec.name.to_string(), uuid: spec.uuid })
+        match self.vms.get(&spec.uuid) {
+            Some(vm) if vm.spec != *spec => {
+                Err(StartError::Differs { name: vm.spec.name.to_string(), uuid: spec.uuid })
             }
             _ => Ok(()),
         }
     }
 
     fn is_live(&self, uuid: SystemUuid) -> bool {
-        self.machines.get(&uuid).is_some_and(|kept| kept.reports.borrow().state.is_live())
+        self.vms.get(&uuid).is_some_and(|vm| vm.reports.borrow().state.is_live())
     }
 
-    /// Sends a command to the supervisor of a VM, which is started if necessary.
-    async fn send_command(&mut self, spec: &VmSpec, start: u32, order: SupervisorCommand) -> Result<(), StartError> {
-        if !self.machines.contains_key(&spec.uuid) {
-            let (kept, boot, ran) = (vm_event::VmRecord::default(), String::new(), false);
-            // Not yet by this order: a report of a stopped VM that bears its number would be taken for its result.
-            let stored = PersistedVm { spec: spec.clone(), start: start.wrapping_sub(1), kept, boot, ran };
-            self.supervise(stored, VmPaths::new(&self.folder, spec.uuid));
+    /// Sends the event of a start order to the supervisor of a VM, which is started if necessary.
+    fn send_start(&mut self, spec: &VmSpec, start: u32, event: VmEvent) -> Result<(), StartError> {
+        if !self.vms.contains_key(&spec.uuid) {
+            let (record, boot, ran) = (VmRecord::default(), String::new(), false);
+            // A report of a stopped VM with the number of this order would look like the result of this order.
+            let stored = PersistedVm { spec: spec.clone(), start: start.wrapping_sub(1), record, boot, ran };
+            self.supervise(stored, self.files(spec.uuid));
         }
-        if let Some(kept) = self.machines.get_mut(&spec.uuid) {
-            kept.start = start;
+        if let Some(vm) = self.vms.get_mut(&spec.uuid) {
+            vm.start = start;
         }
-        self.order(spec.uuid, order).await.then_some(()).ok_or(StartError::Gone(spec.uuid))
+        if self.send(spec.uuid, event, Some(start)) { Ok(()) } else { Err(StartError::Unavailable(spec.uuid)) }
     }
 
     /// Shuts the guest down, and kills it after `grace`. Returns false if there is no such VM.
-    pub async fn stop(&self, uuid: SystemUuid, grace: Duration) -> bool {
-        self.order(uuid, SupervisorCommand::Stop(grace)).await
+    pub fn stop(&self, uuid: SystemUuid, grace: Duration) -> bool {
+        self.send(uuid, VmEvent::Stop { grace }, None)
     }
 
-    /// Stops a VM and starts it again by this start number. Returns false if there is no such VM.
-    pub async fn restart(&mut self, uuid: SystemUuid, grace: Duration, start: u32) -> bool {
-        let Some(kept) = self.machines.get_mut(&uuid) else { return false };
-        kept.start = start;
-        self.order(uuid, SupervisorCommand::Restart(grace, start)).await
+    /// Stops a VM and starts it again with this start number. Returns false if there is no such VM.
+    pub fn restart(&mut self, uuid: SystemUuid, grace: Duration, start: u32) -> bool {
+        let Some(vm) = self.vms.get_mut(&uuid) else { return false };
+        vm.start = start;
+        self.send(uuid, VmEvent::Restart { grace }, Some(start))
     }
 
     /// Returns the number of the last start order of a VM.
-    pub fn started_by(&self, uuid: SystemUuid) -> Option<u32> {
-        self.machines.get(&uuid).map(|kept| kept.start)
+    pub fn last_start(&self, uuid: SystemUuid) -> Option<u32> {
+        self.vms.get(&uuid).map(|vm| vm.start)
     }
 
-    /// Returns the specifications of all VMs.
     pub fn specs(&self) -> impl Iterator<Item = &VmSpec> {
-        self.machines.values().map(|kept| &kept.spec)
+        self.vms.values().map(|vm| &vm.spec)
     }
 
     /// Kills a VM and removes everything that it has on this node. Succeeds if there is no such VM.
-    ///
-    /// # Errors
-    /// Something of the VM remains.
     pub async fn release(&mut self, uuid: SystemUuid) -> Result<(), ReleaseError> {
         self.releasing(uuid, None, Vec::new()).await?;
         self.forget(uuid);
         Ok(())
     }
 
-    /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards. `waits` is the specification of a VM that
-    /// waits, `said` are disks that only the central node knows.
+    /// Like [`Vms::release`], as a future that does not borrow: call [`Vms::forget`] afterwards. `waiting` is the specification of a VM
+    /// that waits, `reported` are the disks in the order of the central node.
     pub fn releasing(
         &self,
         uuid: SystemUuid,
-        waits: Option<&VmSpec>,
-        said: Vec<LeftDisk>,
+        waiting: Option<&VmSpec>,
+        reported: Vec<LeftDisk>,
     ) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
-        let kept = self.machines.get(&uuid);
-        let files = VmPaths::new(&self.folder, uuid);
-        let left = disk_release::disks_of(&files, kept.map(|kept| &kept.spec).or(waits), said);
-        let orders = kept.map(|kept| kept.orders.clone());
+        let vm = self.vms.get(&uuid);
+        let files = self.files(uuid);
+        let disks = disk_release::disks_of(&files, vm.map(|vm| &vm.spec).or(waiting), reported);
+        let commands = vm.map(|vm| vm.commands.clone());
         let (config, reservations) = (self.config.clone(), self.reservations.clone());
         async move {
-            let (done, is_done) = oneshot::channel();
-            let removed = match orders {
-                Some(orders) if orders.send(SupervisorCommand::Release(done)).await.is_ok() => {
-                    is_done.await.unwrap_or(Ok(()))
+            let (sender, result) = oneshot::channel();
+            let removed = match commands {
+                Some(commands) if commands.send(SupervisorCommand::Release(sender)).await.is_ok() => {
+                    result.await.unwrap_or(Ok(()))
                 }
                 _ => remove(files).await,
             };
-            let gone = match removed {
-                Ok(()) => disk_release::leave(config, reservations, uuid, left).await,
+            let released = match removed {
+                Ok(()) => disk_release::release(config, reservations, uuid, disks).await,
                 Err(reason) => Err(reason),
             };
-            gone.map_err(|reason| ReleaseError { uuid, reason })
+            released.map_err(|reason| ReleaseError { uuid, reason })
         }
     }
 
-    /// Removes a released VM.
     pub fn forget(&mut self, uuid: SystemUuid) {
-        self.machines.remove(&uuid);
+        self.vms.remove(&uuid);
         // Collect tasks that ended.
         while self.supervisors.try_join_next().is_some() {}
     }
 
-    async fn order(&self, uuid: SystemUuid, order: SupervisorCommand) -> bool {
-        match self.machines.get(&uuid) {
-            // A slow supervisor must not block the others. The central node repeats the order.
-            Some(kept) => kept.orders.try_send(order).is_ok(),
-            None => false,
-        }
+    /// Does not wait: a slow supervisor must not block the others. The central node repeats the order.
+    fn send(&self, uuid: SystemUuid, event: VmEvent, start: Option<u32>) -> bool {
+        let command = SupervisorCommand::Event { event, start };
+        self.vms.get(&uuid).is_some_and(|vm| vm.commands.try_send(command).is_ok())
     }
 
-    /// Returns the reports of all VMs, by UUID.
     pub fn reports(&self) -> Vec<VmReport> {
-        self.machines.values().map(|kept| kept.reports.borrow().clone()).collect()
+        self.vms.values().map(|vm| vm.reports.borrow().clone()).collect()
     }
 
-    /// Watches the report of a VM.
     pub fn watch(&self, uuid: SystemUuid) -> Option<watch::Receiver<VmReport>> {
-        self.machines.get(&uuid).map(|kept| kept.reports.clone())
+        self.vms.get(&uuid).map(|vm| vm.reports.clone())
     }
 
-    /// Limits a store in memory by the memory that is left now.
-    pub async fn bound_store(&self) {
+    /// Limits a store in memory to the memory that is free now.
+    pub async fn limit_store(&self) {
         let (config, reservations) = (self.config.clone(), self.reservations.clone());
-        let bounding = tokio::task::spawn_blocking(move || {
+        let limited = tokio::task::spawn_blocking(move || {
             let (tree, machines) = (Tree::new(&config.root), &config.machines);
             let used = capacity::space(machines)?.used;
-            capacity::bound(machines, &tree, reservations.store(memory::read(&tree, machines), used))
+            capacity::limit_store(machines, &tree, reservations.store_limit(memory::read(&tree, machines), used))
         });
-        if let Err(error) = bounding.await.map_err(std::io::Error::other).and_then(|bounded| bounded) {
-            tracing::debug!(%error, "the store is not bounded");
+        if let Err(error) = limited.await.map_err(std::io::Error::other).and_then(|result| result) {
+            tracing::debug!(%error, "cannot limit the store");
         }
     }
 
-    /// Returns the reservations of this node.
     pub fn reservations(&self) -> Reservations {
         self.reservations.clone()
     }
 
-    /// Changes with every report of any VM.
+    /// Watches a counter that changes with every report of any VM.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Returns the console of a VM.
     pub fn console(&self, uuid: SystemUuid) -> Option<Console> {
-        self.machines.get(&uuid).map(|kept| kept.console.clone())
+        self.vms.get(&uuid).map(|vm| vm.console.clone())
     }
 
     /// Sets the addresses that the private network assigned to NICs; the firewall lets guests use them.
-    pub async fn set_addresses(&self, given: nic_addresses::NicAddresses) {
-        self.reservations.set_addresses(given);
-        self.isolate().await;
+    pub async fn set_addresses(&self, addresses: nic_addresses::NicAddresses) {
+        self.reservations.set_addresses(addresses);
+        self.update_port_filters().await;
     }
 
-    /// Installs the filters of all guest ports.
-    pub async fn isolate(&self) {
-        if let Err(error) = tap_ports::isolate(&self.config, &self.reservations).await {
-            tracing::error!(error, "guests may not be kept apart; tried again soon");
+    /// Installs the packet filters of all TAP devices.
+    pub async fn update_port_filters(&self) {
+        if let Err(error) = tap_ports::update_filters(&self.config, &self.reservations).await {
+            tracing::error!(error, "guests may not be isolated from each other; retrying");
         }
     }
 }
 
-/// Removes a VM without supervisor: its folder is damaged.
+/// Removes a VM without supervisor: its record is damaged.
 async fn remove(files: VmPaths) -> Result<(), String> {
     if let Some(process) = qemu_process::find(&files.pid(), files.user()) {
         process.signal(Signal::KILL);
-        let ended = timeout(vm_state_machine::KILL_TIMEOUT, process.ended()).await;
-        ended.map_err(|_| format!("process {} was killed and does not end", process.id()))?;
+        let ended = timeout(vm_state_machine::KILL_TIMEOUT, process.wait()).await;
+        ended.map_err(|_| format!("process {} did not end after SIGKILL", process.id()))?;
     }
-    launch::end_any_tpm(&files).await;
-    files.release().await
+    launch::end_tpm(&files).await;
+    files.remove().await
 }

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `tap_ports` | TAP devices: made before QEMU starts, filtered, plugged into bridges, removed |
+//! | `tap_ports` | TAP devices: made before QEMU starts, filtered, attached to bridges, removed |
 //! | `nic_addresses` | addresses that the private network assigned to NICs; pure |
 
 pub mod nic_addresses;

@@ -1,5 +1,6 @@
 //! Addresses that the private network assigned to NICs, and conflicts with them. Pure.
 
+use crate::vm::failure::refusal;
 use meshd_proto::vm::{Nic, PRIVATE_BRIDGE, VmRefusal, VmRefusalReason, VmSpec};
 use meshd_types::MacAddr;
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -8,25 +9,25 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 pub type NicAddresses = BTreeMap<MacAddr, Ipv4Addr>;
 
 /// Returns the addresses of a VM.
-pub fn of(spec: &VmSpec, given: &NicAddresses) -> NicAddresses {
-    spec.nics.iter().filter_map(|nic| Some((nic.mac, *given.get(&nic.mac)?))).collect()
+pub fn of(spec: &VmSpec, assigned: &NicAddresses) -> NicAddresses {
+    spec.nics.iter().filter_map(|nic| Some((nic.mac, *assigned.get(&nic.mac)?))).collect()
 }
 
-/// Returns refusals for addresses that other NICs have.
-pub fn taken(spec: &VmSpec, given: &NicAddresses) -> Vec<VmRefusal> {
+/// Returns refusals for fixed addresses that other NICs have.
+pub fn conflicts(spec: &VmSpec, assigned: &NicAddresses) -> Vec<VmRefusal> {
     let mut refusals = Vec::new();
-    for (index, address) in named(&spec.nics) {
+    for (index, address) in fixed(&spec.nics) {
         let own = |mac: &MacAddr| spec.nics.iter().any(|nic| nic.mac == *mac);
-        if let Some((mac, _)) = given.iter().find(|(mac, given)| **given == address && !own(mac)) {
-            let detail = format!("nic[{index}].address: {address} is what the card {mac} of this node has");
-            refusals.push(VmRefusal { reason: VmRefusalReason::AddressTaken, detail });
+        if let Some((mac, _)) = assigned.iter().find(|(mac, assigned)| **assigned == address && !own(mac)) {
+            let detail = format!("nic[{index}].address: {address} is the address of the NIC {mac} on this node");
+            refusals.push(refusal(VmRefusalReason::AddressTaken, detail));
         }
     }
     refusals
 }
 
-/// Returns the NICs in the private network with a fixed address, with their indexes.
-pub fn named(nics: &[Nic]) -> impl Iterator<Item = (usize, Ipv4Addr)> {
+/// Returns the indexes and addresses of the NICs in the private network that have a fixed address.
+pub fn fixed(nics: &[Nic]) -> impl Iterator<Item = (usize, Ipv4Addr)> {
     let private = |nic: &Nic| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == PRIVATE_BRIDGE);
     nics.iter().enumerate().filter(move |(_, nic)| private(nic)).filter_map(|(index, nic)| Some((index, nic.address?)))
 }
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_another_card_has_is_refused_and_ones_own_is_not() {
+    fn address_of_another_nic_is_refused() {
         let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
         let spec: VmSpec = serde_json::from_value(serde_json::json!({
             "name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G", "nics": [
@@ -44,17 +45,18 @@ mod tests {
             ],
         }))
         .expect("a specification");
-        let given = |all: &[(u8, u8)]| -> NicAddresses {
-            let one = |(mac, last): &(u8, u8)| (MacAddr([0x52, 0x54, 0, 0, 0, *mac]), Ipv4Addr::new(172, 30, 0, *last));
-            all.iter().map(one).collect()
+        let assigned = |pairs: &[(u8, u8)]| -> NicAddresses {
+            let pair =
+                |(mac, last): &(u8, u8)| (MacAddr([0x52, 0x54, 0, 0, 0, *mac]), Ipv4Addr::new(172, 30, 0, *last));
+            pairs.iter().map(pair).collect()
         };
-        assert!(taken(&spec, &given(&[(1, 9), (2, 10), (7, 11), (8, 12)])).is_empty());
-        let refused = taken(&spec, &given(&[(7, 9), (8, 10)]));
+        assert!(conflicts(&spec, &assigned(&[(1, 9), (2, 10), (7, 11), (8, 12)])).is_empty());
+        let refused = conflicts(&spec, &assigned(&[(7, 9), (8, 10)]));
         assert_eq!(
             refused.iter().map(|refusal| refusal.reason).collect::<Vec<_>>(),
             [VmRefusalReason::AddressTaken; 2]
         );
         assert!(refused[1].detail.starts_with("nic[1].address: 172.30.0.10 "), "{refused:?}");
-        assert_eq!(of(&spec, &given(&[(2, 10), (7, 9)])), given(&[(2, 10)]));
+        assert_eq!(of(&spec, &assigned(&[(2, 10), (7, 9)])), assigned(&[(2, 10)]));
     }
 }

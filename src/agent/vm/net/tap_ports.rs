@@ -11,12 +11,13 @@ use crate::{
             Confinement, device,
             users::{MASK, USERS},
         },
-        helper_program,
+        helper_program::{self, strings},
         host::{
             config::HostConfig,
             installed::{self, Programs},
         },
         reservations::Reservations,
+        sync::locked,
         vm_paths::VmPaths,
     },
 };
@@ -24,24 +25,20 @@ use meshd_proto::vm::VmSpec;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
-/// Network interfaces in sysfs.
 const NET: &str = "/sys/class/net";
 /// Device by which QEMU attaches to a TAP device.
 const TUN: &str = "/dev/net/tun";
 
-/// The name of the TAP device of a NIC: unique to the VM and at most 15 bytes (IFNAMSIZ).
+/// Returns the name of the TAP device of a NIC: unique on the node, at most 15 bytes (IFNAMSIZ).
 pub fn tap_name(spec: &VmSpec, index: usize) -> String {
     let uuid = meshd_types::Digest::of(&spec.uuid.0).to_string();
     format!("vm{}n{index}", &uuid[..10])
 }
 
-/// Makes the TAP devices of a VM, down and without bridge.
-///
-/// # Errors
-/// A TAP device or its filter is not made.
+/// Makes the TAP devices of a VM, down and without bridge, and their filters.
 pub async fn make(
     spec: &VmSpec,
     ip: Option<&Path>,
@@ -54,7 +51,7 @@ pub async fn make(
         return Ok(());
     }
     device::share(&Tree::new(&config.root), TUN)?;
-    let ip = ip.ok_or("there is no `ip` to make a port with")?;
+    let ip = ip.ok_or("cannot make a TAP device: `ip` is not installed")?;
     let (user, _) = confined.owner();
     for index in 0..spec.nics.len() {
         let port = tap_name(spec, index);
@@ -63,58 +60,51 @@ pub async fn make(
     }
     for nic in spec.nics.iter().filter(|nic| nic.address.is_none()) {
         if nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() != BRIDGE) {
-            tracing::warn!(vm = %spec.name, mac = %nic.mac, "a card on a bridge of the site without an address reaches nothing but DHCP");
+            tracing::warn!(vm = %spec.name, mac = %nic.mac, "a NIC without an address on a bridge of the site can use DHCP only");
         }
     }
-    isolate(config, reservations).await
+    update_filters(config, reservations).await
 }
 
-/// Installs the filter of each TAP device for the current VMs and network.
-///
-/// # Errors
-/// The kernel rejects the filter.
-pub async fn isolate(config: &HostConfig, reservations: &Reservations) -> Result<(), String> {
+/// Installs the packet filter of each TAP device for the current VMs and network.
+pub async fn update_filters(config: &HostConfig, reservations: &Reservations) -> Result<(), String> {
     let (root, reservations) = (config.root.clone(), reservations.clone());
-    let done = tokio::task::spawn_blocking(move || isolate_now(root, &reservations)).await;
-    done.map_err(|error| error.to_string())?.map_err(|error| format!("ports cannot be filtered: {error}"))
+    let result = tokio::task::spawn_blocking(move || update_filters_blocking(root, &reservations)).await;
+    result.map_err(|error| error.to_string())?.map_err(|error| format!("cannot filter TAP devices: {error}"))
 }
 
-fn isolate_now(root: PathBuf, reservations: &Reservations) -> std::io::Result<()> {
-    /// Serialises look and write: an older look must not remove the filter of a newer port.
-    static ISOLATING: Mutex<()> = Mutex::new(());
-    let _alone = ISOLATING.lock().unwrap_or_else(PoisonError::into_inner);
+fn update_filters_blocking(root: PathBuf, reservations: &Reservations) -> std::io::Result<()> {
+    /// Serialises read and write: an outdated list of ports must not remove the filter of a new port.
+    static UPDATE: Mutex<()> = Mutex::new(());
+    let _guard = locked(&UPDATE);
     let ports = ports(reservations);
     if ports.is_empty() {
         // A node without guests is left unchanged.
         return Ok(());
     }
-    let around = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
-    if guest_firewall::is_there(&ports, &around)? { Ok(()) } else { guest_firewall::isolate(&ports, &around) }
+    let context = guest_firewall::firewall_context(&Tree::new(&root), (USERS.start, MASK));
+    if guest_firewall::is_current(&ports, &context)? { Ok(()) } else { guest_firewall::isolate(&ports, &context) }
 }
 
-/// Existing ports.
+/// Returns the existing TAP devices of VMs.
 fn ports(reservations: &Reservations) -> Vec<GuestPort> {
     let (specs, addresses) = (reservations.specs(), reservations.addresses());
-    let each = specs.iter().flat_map(|spec| {
+    let ports = specs.iter().flat_map(|spec| {
         spec.nics.iter().enumerate().filter_map(|(index, nic)| {
             let (name, bridge) = (tap_name(spec, index), nic.bridge.as_ref()?.to_string());
-            let given = addresses.get(&nic.mac).copied().filter(|_| bridge == BRIDGE);
-            Some(GuestPort { name, mac: nic.mac, address: given.or(nic.address), bridge, peers: nic.peers })
+            let assigned = addresses.get(&nic.mac).copied().filter(|_| bridge == BRIDGE);
+            Some(GuestPort { name, mac: nic.mac, address: assigned.or(nic.address), bridge, peers: nic.peers })
         })
     });
-    each.filter(|port| Path::new(NET).join(&port.name).exists()).collect()
+    ports.filter(|port| Path::new(NET).join(&port.name).exists()).collect()
 }
 
 /// Isolates a bridge port from other isolated ports.
-///
-/// # Errors
-/// The kernel rejects it.
-pub fn keep_apart(port: &str) -> Result<(), String> {
-    let place = Path::new(NET).join(port).join("brport/isolated");
-    fs::write(&place, "1").map_err(|error| format!("{}: {error}", place.display()))
+pub fn isolate_bridge_port(port: &str) -> Result<(), String> {
+    let path = Path::new(NET).join(port).join("brport/isolated");
+    fs::write(&path, "1").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Removes the TAP devices of a VM.
 pub async fn remove(spec: &VmSpec, config: &HostConfig) {
     let Some(ip) = Programs::find(&Tree::new(&config.root)).ip else { return };
     for index in 0..spec.nics.len() {
@@ -125,7 +115,7 @@ pub async fn remove(spec: &VmSpec, config: &HostConfig) {
     }
 }
 
-/// The `ip` of busybox makes no TAP devices. Its `tunctl` does, but takes the user only by name.
+/// Makes a TAP device. The `ip` of busybox cannot; its `tunctl` can, but accepts the user only by name.
 async fn add(
     ip: &Path,
     config: &HostConfig,
@@ -135,20 +125,18 @@ async fn add(
 ) -> Result<(), String> {
     const NAME: &str = "machine";
     let number = user.to_string();
-    let made = helper_program::run(ip, &words(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
-    let (Err(why), Some(tunctl)) = (&made, installed::program(&Tree::new(&config.root), "tunctl")) else { return made };
+    let made = helper_program::run(ip, &strings(&["tuntap", "add", "dev", port, "mode", "tap", "user", &number])).await;
+    let (Err(ip_error), Some(tunctl)) = (&made, installed::program(&Tree::new(&config.root), "tunctl")) else {
+        return made;
+    };
     let users = files.folder().join("passwd");
     let line = format!("root:x:0:0::/:/bin/sh\n{NAME}:x:{number}:{number}::/:/sbin/nologin\n");
     fs::write(&users, line).map_err(|error| format!("{}: {error}", users.display()))?;
-    let (program, args) = confined.naming(&users, &tunctl, &words(&["-t", port, "-u", NAME]));
-    helper_program::run(&program, &args).await.map_err(|error| format!("{error}; before that: {why}"))
+    let (program, args) = confined.command_with_users(&users, &tunctl, &strings(&["-t", port, "-u", NAME]));
+    helper_program::run(&program, &args).await.map_err(|error| format!("{error}; before that: {ip_error}"))
 }
 
 async fn delete(ip: &Path, port: &str) {
-    // It may not exist.
-    let _ = helper_program::run(ip, &words(&["link", "del", "dev", port])).await;
-}
-
-fn words(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+    // The device may not exist.
+    let _ = helper_program::run(ip, &strings(&["link", "del", "dev", port])).await;
 }

@@ -1,4 +1,4 @@
-//! QEMU as a process that outlives the agent: a later agent finds it by its command line. A pidfd watches it, because process IDs are
+//! The QEMU process. It outlives the agent; a restarted agent finds it by its command line. A pidfd watches it, because process IDs are
 //! reused.
 
 use rustix::{
@@ -23,7 +23,6 @@ const MAX_COMMAND_LINE: usize = 256 * 1024;
 /// OOM score: the kernel kills VMs before the agent.
 const OOM_SCORE: &str = "500";
 
-/// A process that a pidfd watches.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: Pid,
@@ -31,30 +30,27 @@ pub struct WatchedProcess {
 }
 
 /// Starts a program in its own process group, with output to `log`, on these CPUs.
-///
-/// # Errors
-/// The program cannot be started.
 pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) -> io::Result<WatchedProcess> {
     OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(log)?;
     // Append mode: trimming the log must not leave a hole.
-    let words = OpenOptions::new().append(true).open(log)?;
+    let output = OpenOptions::new().append(true).open(log)?;
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(words.try_clone()?).stderr(words).process_group(0);
+    command.args(args).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
     // A process inherits the CPU affinity of the thread that starts it.
-    let before = match cpus.map(pin).transpose() {
+    let own_affinity = match cpus.map(pin).transpose() {
         // All these CPUs belong to partitions of other VMs: run on other CPUs rather than not at all.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            tracing::warn!(?cpus, "no processor that a machine is bound to is free; it runs on others");
+            tracing::warn!(?cpus, "all CPUs of a virtual machine are dedicated to others; it runs on other CPUs");
             None
         }
         pinned => pinned?,
     };
     let spawned = command.spawn();
-    let before = before.map(|before| sched_setaffinity(None, &before).map_err(io::Error::from));
+    let restored = own_affinity.map(|affinity| sched_setaffinity(None, &affinity).map_err(io::Error::from));
     let mut child = spawned?;
-    let watched = before.transpose().and_then(|_| {
+    let watched = restored.transpose().and_then(|_| {
         if let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE) {
-            tracing::warn!(%error, pid = child.id(), "the kernel may end others before this machine");
+            tracing::warn!(%error, pid = child.id(), "cannot set the OOM score of a virtual machine");
         }
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         WatchedProcess::watch(pid)
@@ -64,42 +60,44 @@ pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) 
         child.kill()?;
         child.wait()?;
     }
-    // [`WatchedProcess::ended`] waits for it, also for one that an earlier agent started.
     watched
 }
 
 /// Binds this thread to CPUs and returns its former affinity.
 fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
-    let before = sched_getaffinity(None)?;
-    let mut wanted = CpuSet::new();
+    let former = sched_getaffinity(None)?;
+    let mut set = CpuSet::new();
     for cpu in cpus.iter().filter_map(|cpu| usize::try_from(*cpu).ok()).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
-        wanted.set(cpu);
+        set.set(cpu);
     }
-    sched_setaffinity(None, &wanted)?;
-    Ok(before)
+    sched_setaffinity(None, &set)?;
+    Ok(former)
 }
 
 /// Finds the QEMU with this pidfile. It belongs to `user`, or to root until it drops its privileges.
 pub fn find(pidfile: &Path, user: Option<u32>) -> Option<WatchedProcess> {
-    find_by("-pidfile", pidfile.as_os_str().as_encoded_bytes(), user)
+    find_by_option("-pidfile", pidfile.as_os_str().as_encoded_bytes(), user)
 }
 
 /// Finds a process of a user or of root by an option and its value.
-pub fn find_by(option: &str, value: &[u8], user: Option<u32>) -> Option<WatchedProcess> {
+pub fn find_by_option(option: &str, value: &[u8], user: Option<u32>) -> Option<WatchedProcess> {
     let entries = fs::read_dir("/proc").ok()?.flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
     // A process can change its command line, so the user must match.
-    let ours = |pid: Pid| is_of(pid, user) && has_option(pid, option, value);
+    let matches = |pid: Pid| runs_as(pid, user) && has_option(pid, option, value);
     // Check again with the pidfd open: the ID may have been reused.
-    pids.filter(|pid| ours(*pid)).filter_map(|pid| WatchedProcess::watch(pid).ok()).find(|process| ours(process.pid))
+    pids.filter(|pid| matches(*pid))
+        .filter_map(|pid| WatchedProcess::watch(pid).ok())
+        .find(|process| matches(process.pid))
 }
 
-fn is_of(pid: Pid, user: Option<u32>) -> bool {
-    let found = fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|found| found.uid());
-    found.is_ok_and(|found| found == 0 || Some(found) == user)
+/// Returns whether a process runs as root or as `user`.
+fn runs_as(pid: Pid, user: Option<u32>) -> bool {
+    let uid = fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|status| status.uid());
+    uid.is_ok_and(|uid| uid == 0 || Some(uid) == user)
 }
 
-/// A zombie has no command line and does not match.
+/// Returns whether a command line has an option with this value. A zombie has no command line.
 fn has_option(pid: Pid, option: &str, value: &[u8]) -> bool {
     let Ok(line) = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
     let line = &line[..line.len().min(MAX_COMMAND_LINE)];
@@ -110,24 +108,23 @@ fn has_option(pid: Pid, option: &str, value: &[u8]) -> bool {
 impl WatchedProcess {
     #[expect(
         deprecated,
-        reason = "its successor is unsafe; what it asks for, an own descriptor that stays, holds here"
+        reason = "the replacement is unsafe; its precondition holds: the value owns the descriptor and never replaces it"
     )]
     fn watch(pid: Pid) -> io::Result<Self> {
         let fd = AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK)?)?;
         Ok(WatchedProcess { pid, fd })
     }
 
-    /// Returns the process ID.
     pub fn id(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Waits for the end and describes it as far as known. May be called again.
-    pub async fn ended(&self) -> String {
+    /// Waits for the end and describes it. May be called again.
+    pub async fn wait(&self) -> String {
         if let Err(error) = self.fd.readable().await {
-            return format!("cannot be watched ({error})");
+            return format!("cannot be watched: {error}");
         }
-        // Only the parent gets the exit status; init is the parent of a QEMU that an earlier agent started.
+        // Only the parent gets the exit status. Init is the parent of a QEMU that an earlier agent started.
         match waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
             Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => format!("ended with exit code {code}"),
@@ -143,7 +140,7 @@ impl WatchedProcess {
         if let Err(error) = pidfd_send_signal(self.fd.as_fd(), signal)
             && error != rustix::io::Errno::SRCH
         {
-            tracing::warn!(pid = self.id(), ?signal, %error, "a signal was not delivered");
+            tracing::warn!(pid = self.id(), ?signal, %error, "cannot send a signal");
         }
     }
 }
@@ -153,55 +150,55 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    async fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
-        let looking = async {
-            let mut looks = tokio::time::interval(Duration::from_millis(10));
+    async fn eventually<T>(condition: &str, check: impl Fn() -> Option<T>) -> T {
+        let poll = async {
+            let mut ticks = tokio::time::interval(Duration::from_millis(10));
             loop {
-                looks.tick().await;
-                if let Some(seen) = look() {
-                    return seen;
+                ticks.tick().await;
+                if let Some(value) = check() {
+                    return value;
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(60), looking).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+        tokio::time::timeout(Duration::from_secs(60), poll).await.unwrap_or_else(|_| panic!("timeout: {condition}"))
     }
 
     #[tokio::test]
-    async fn a_process_is_found_by_its_file_killed_and_told_how_it_ended() {
+    async fn process_is_found_by_its_pidfile_and_its_exit_is_described() {
         let dir = tempfile::tempdir().expect("a folder");
         let pidfile = dir.path().join("qemu.pid");
         assert!(find(&pidfile, None).is_none());
         let args = ["-c", "sleep 600; :", "-pidfile"].map(str::to_owned);
         let args: Vec<String> = args.into_iter().chain([pidfile.display().to_string()]).collect();
         let process = spawn(Path::new("/bin/sh"), &args, &dir.path().join("log"), None).expect("it runs");
-        // A process that was just made has no command line for a moment: the kernel writes it after it has let go of who made it.
-        let found = until("it is found", || find(&pidfile, None)).await;
+        // A new process has no command line for a moment.
+        let found = eventually("the process is found", || find(&pidfile, None)).await;
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", process.id())).expect("Linux has it");
-        assert_eq!(score.trim(), OOM_SCORE, "it goes before the agent");
+        assert_eq!(score.trim(), OOM_SCORE, "the kernel kills it before the agent");
         assert_eq!(found.id(), process.id());
-        assert!(find(&dir.path().join("qemu"), None).is_none(), "another file is another machine");
+        assert!(find(&dir.path().join("qemu"), None).is_none(), "another pidfile, another VM");
         // The shell alone is signalled; its own group goes with it.
         let group = Pid::from_raw(process.id()).expect("a process ID");
         rustix::process::kill_process_group(group, Signal::KILL).expect("its own group");
-        assert_eq!(process.ended().await, "was killed by signal 9");
-        assert_eq!(process.ended().await, "ended", "the second time nobody knows more");
+        assert_eq!(process.wait().await, "was killed by signal 9");
+        assert_eq!(process.wait().await, "ended", "the exit status is read once");
         found.signal(Signal::KILL);
-        assert_eq!(found.ended().await, "ended");
-        // What the shell had just forked carries its command line until the kernel is done with it.
-        until("nothing of it is left", || find(&pidfile, None).is_none().then_some(())).await;
+        assert_eq!(found.wait().await, "ended");
+        // A child of the shell may have the command line of the shell for a moment.
+        eventually("no process is found", || find(&pidfile, None).is_none().then_some(())).await;
     }
 
     #[tokio::test]
-    async fn a_pinned_process_leaves_this_thread_where_it_was() {
+    async fn pinned_process_leaves_the_affinity_of_the_agent_unchanged() {
         let dir = tempfile::tempdir().expect("a folder");
         let before = sched_getaffinity(None).expect("known");
-        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("it runs somewhere");
+        let cpu = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("an allowed CPU");
         let cpu = u32::try_from(cpu).expect("small");
         let log = dir.path().join("log");
         let args = ["Cpus_allowed_list".to_owned(), "/proc/self/status".to_owned()];
         let process = spawn(Path::new("/bin/grep"), &args, &log, Some(&[cpu])).expect("it runs");
-        assert_eq!(process.ended().await, "ended with exit code 0");
-        assert_eq!(fs::read_to_string(log).expect("its words"), format!("Cpus_allowed_list:\t{cpu}\n"));
+        assert_eq!(process.wait().await, "ended with exit code 0");
+        assert_eq!(fs::read_to_string(log).expect("the log"), format!("Cpus_allowed_list:\t{cpu}\n"));
         assert!(sched_getaffinity(None).expect("known") == before);
     }
 }

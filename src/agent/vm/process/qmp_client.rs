@@ -1,17 +1,21 @@
-//! The connection to a running QEMU: control socket, console file and input FIFO. Plugs the NICs in before the guest's first instruction.
+//! The connection to a running QEMU: control socket, console file and input FIFO. Attaches the NICs before the guest's first instruction.
 
 use super::{
-    qmp_message::{self, DiskError, Pause, QmpMessage},
-    vm_state_machine::ShutdownCause,
+    exit_status,
+    qmp_message::{self, DiskError, QmpMessage},
+    vm_event::VmEvent,
 };
 use crate::vm::{
     console::{
         console_input::ConsoleInput,
         console_log::{Console, FileWatch},
     },
-    helper_program,
+    failure::failure,
+    helper_program::{self, strings},
     net::tap_ports,
+    vm_paths::VmPaths,
 };
+use meshd_proto::vm::{VmFailureKind, VmSpec};
 use meshd_types::fail;
 use serde_json::Value;
 use std::{
@@ -33,82 +37,56 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Delay between attempts to connect.
-const PAUSE: Duration = Duration::from_millis(20);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(20);
 /// Length of message queues.
-const WAITING: usize = 32;
+const QUEUE: usize = 32;
 
-/// An event of a running QEMU.
-#[derive(Debug)]
-pub enum QemuEvent {
-    /// The guest runs.
-    Answered,
-    /// The guest cannot start.
-    CannotGo(String),
-    /// The guest is paused.
-    Paused {
-        /// QEMU's run state.
-        pause: Pause,
-        /// The disk error that caused it.
-        error: Option<DiskError>,
-    },
-    /// The guest was resumed.
-    Resumed,
-    /// QEMU is about to end.
-    ShuttingDown(ShutdownCause),
-}
-
-/// Paths and channels of a session.
 pub struct QmpSessionConfig {
-    /// Control socket.
-    pub qmp: PathBuf,
-    /// The FIFO that carries console input to QEMU.
-    pub serial: PathBuf,
-    /// Console output.
+    pub spec: VmSpec,
+    pub files: VmPaths,
     pub console: Console,
     pub console_input: Arc<Mutex<mpsc::Receiver<Vec<u8>>>>,
-    /// TAP device, bridge, and whether it may reach its peers there.
-    pub ports: Vec<(String, String, bool)>,
-    /// Path of `ip`.
+    /// Path of the program `ip`.
     pub ip: Option<PathBuf>,
 }
 
 /// A session with a running QEMU, which continues to run when this is dropped.
 #[derive(Debug)]
 pub struct QmpSession {
-    events: mpsc::Receiver<QemuEvent>,
+    events: mpsc::Receiver<VmEvent>,
     commands: mpsc::Sender<&'static str>,
-    gone: CancellationToken,
+    process_ended: CancellationToken,
     _task: JoinSet<()>,
 }
 
 impl QmpSession {
-    /// Opens the session.
-    pub fn open(terms: QmpSessionConfig) -> Self {
-        let (sender, events) = mpsc::channel(WAITING);
-        let (commands, orders) = mpsc::channel(WAITING);
-        let gone = CancellationToken::new();
+    pub fn open(config: QmpSessionConfig) -> Self {
+        let (sender, events) = mpsc::channel(QUEUE);
+        let (commands, command_queue) = mpsc::channel(QUEUE);
+        let process_ended = CancellationToken::new();
         let mut task = JoinSet::new();
-        let ended = gone.clone();
+        let ended = process_ended.clone();
         task.spawn(async move {
-            match run(terms, &sender, orders, &ended).await {
-                // Sockets break when the process ends, and the supervisor knows how it ended.
+            match run(config, &sender, command_queue, &ended).await {
+                // Other errors: the sockets break when the process ends, and the supervisor reports that end.
                 Err(error) if error.kind() == io::ErrorKind::Other => {
-                    let _ = sender.send(QemuEvent::CannotGo(error.to_string())).await;
+                    let failure = failure(VmFailureKind::NotStarted, error.to_string());
+                    let _ = sender.send(VmEvent::GuestStartFailed(failure)).await;
                 }
-                Err(error) => tracing::debug!(%error, "a session with QEMU broke off"),
+                Err(error) => tracing::debug!(%error, "a QMP session broke"),
                 Ok(()) => {}
             }
         });
-        QmpSession { events, commands, gone, _task: task }
+        QmpSession { events, commands, process_ended, _task: task }
     }
 
-    /// Tells the session that the process ended: it delivers what the socket still holds.
-    pub fn is_gone(&self) {
-        self.gone.cancel();
+    /// Stops attempts to connect. Messages that the socket holds are still delivered.
+    pub fn process_ended(&self) {
+        self.process_ended.cancel();
     }
 
-    /// Waits for the next event; `None` when the socket ended.
-    pub async fn next(&mut self) -> Option<QemuEvent> {
+    /// Waits for the next event; `None` if the socket is closed.
+    pub async fn next(&mut self) -> Option<VmEvent> {
         self.events.recv().await
     }
 
@@ -117,109 +95,114 @@ impl QmpSession {
         self.send("system_powerdown");
     }
 
-    /// Resumes the guest.
     pub fn resume(&self) {
         self.send("cont");
     }
 
     fn send(&self, command: &'static str) {
         if let Err(error) = self.commands.try_send(command) {
-            tracing::warn!(%error, command, "a command was not sent to QEMU");
+            tracing::warn!(%error, command, "cannot send a command to QEMU");
         }
     }
 }
 
 async fn run(
-    terms: QmpSessionConfig,
-    events: &mpsc::Sender<QemuEvent>,
-    orders: mpsc::Receiver<&'static str>,
-    gone: &CancellationToken,
+    config: QmpSessionConfig,
+    events: &mpsc::Sender<VmEvent>,
+    commands: mpsc::Receiver<&'static str>,
+    process_ended: &CancellationToken,
 ) -> io::Result<()> {
-    let mut control = QmpConnection::open(&terms.qmp, events, gone).await?;
-    let written = terms.console.watch()?;
-    terms.console.look();
-    if qmp_message::is_before_start(&control.ask("query-status").await?) {
-        plug(&terms).await.map_err(io::Error::other)?;
-        control.ask("cont").await?;
+    let mut connection = QmpConnection::open(&config, events, process_ended).await?;
+    let console_watch = config.console.watch()?;
+    config.console.refresh();
+    if qmp_message::is_before_start(&connection.execute("query-status").await?) {
+        attach_ports(&config).await.map_err(io::Error::other)?;
+        connection.execute("cont").await?;
     }
-    let _ = events.send(QemuEvent::Answered).await;
+    let _ = events.send(VmEvent::GuestRunning).await;
     // The guest may have been paused while no agent ran.
-    control.is_held = true;
-    carry(control, &written, &terms, orders).await
+    connection.may_be_paused = true;
+    serve(connection, &console_watch, &config, commands).await
 }
 
-/// Plugs each TAP device into its bridge.
-async fn plug(terms: &QmpSessionConfig) -> Result<(), String> {
-    for (port, bridge, peers) in &terms.ports {
-        let ip = terms.ip.as_deref().ok_or("there is no `ip` to plug a card into a bridge")?;
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        helper_program::run(ip, &words(&["link", "set", "dev", port, "master", bridge])).await?;
-        if !peers && fail::defends("guest-ports") {
-            tap_ports::keep_apart(port)?;
+async fn attach_ports(config: &QmpSessionConfig) -> Result<(), String> {
+    for (index, nic) in config.spec.nics.iter().enumerate() {
+        let Some(bridge) = &nic.bridge else { continue };
+        let port = &tap_ports::tap_name(&config.spec, index);
+        let ip = config.ip.as_deref().ok_or("cannot attach a NIC to a bridge: `ip` is not installed")?;
+        helper_program::run(ip, &strings(&["link", "set", "dev", port, "master", bridge.as_str()])).await?;
+        if !nic.peers && fail::defends("guest-ports") {
+            tap_ports::isolate_bridge_port(port)?;
         }
-        helper_program::run(ip, &words(&["link", "set", "dev", port, "up"])).await?;
+        helper_program::run(ip, &strings(&["link", "set", "dev", port, "up"])).await?;
     }
     Ok(())
 }
 
-async fn carry(
-    mut control: QmpConnection<'_>,
-    written: &FileWatch,
-    terms: &QmpSessionConfig,
-    mut orders: mpsc::Receiver<&'static str>,
+async fn serve(
+    mut connection: QmpConnection<'_>,
+    console_watch: &FileWatch,
+    config: &QmpSessionConfig,
+    mut commands: mpsc::Receiver<&'static str>,
 ) -> io::Result<()> {
-    let mut console_input = terms.console_input.lock().await;
-    let mut keyboard = ConsoleInput::new(&terms.serial);
+    let mut console_input = config.console_input.lock().await;
+    let serial = config.files.serial_in();
+    let mut fifo = ConsoleInput::new(&serial);
     loop {
-        if std::mem::take(&mut control.is_held) {
-            control.report_pause().await?;
+        if std::mem::take(&mut connection.may_be_paused) {
+            connection.report_pause().await?;
         }
         tokio::select! {
-            line = control.lines.next() => match line {
-                Ok(Some(line)) => control.note(&line).await,
+            line = connection.lines.next() => match line {
+                Ok(Some(line)) => connection.handle(&line).await,
                 Ok(None) | Err(_) => break,
             },
-            new = written.changed() => {
-                new?;
-                terms.console.look();
+            changed = console_watch.changed() => {
+                changed?;
+                config.console.refresh();
             }
-            Some(input) = console_input.recv(), if keyboard.is_idle() => keyboard.take(input),
-            written = keyboard.write(), if !keyboard.is_idle() => {
+            Some(input) = console_input.recv(), if fifo.is_idle() => fifo.set_input(input),
+            written = fifo.write(), if !fifo.is_idle() => {
                 if let Err(error) = written {
-                    tracing::warn!(%error, fifo = %terms.serial.display(), "console input is lost");
-                    keyboard = ConsoleInput::new(&terms.serial);
+                    tracing::warn!(%error, fifo = %serial.display(), "console input is lost");
+                    fifo = ConsoleInput::new(&serial);
                 }
             }
-            Some(command) = orders.recv() => {
-                control.send(command).await?;
+            Some(command) = commands.recv() => {
+                connection.send(command).await?;
             }
         }
     }
     // QEMU ended: read the rest of its output.
-    terms.console.look();
+    config.console.refresh();
     Ok(())
 }
 
 /// The control socket after the capabilities negotiation.
 struct QmpConnection<'a> {
+    spec: &'a VmSpec,
     lines: LineReader,
     write: OwnedWriteHalf,
-    last: u64,
-    events: &'a mpsc::Sender<QemuEvent>,
-    /// The guest is paused or may be: `query-status` follows.
-    is_held: bool,
-    /// Last disk error.
-    error: Option<DiskError>,
+    last_id: u64,
+    events: &'a mpsc::Sender<VmEvent>,
+    /// `query-status` must follow.
+    may_be_paused: bool,
+    last_disk_error: Option<DiskError>,
 }
 
 impl<'a> QmpConnection<'a> {
-    async fn open(path: &Path, events: &'a mpsc::Sender<QemuEvent>, gone: &CancellationToken) -> io::Result<Self> {
-        let (read, write) = connect(path, gone).await?.into_split();
-        let mut control =
-            QmpConnection { lines: LineReader::new(read), write, last: 0, events, is_held: false, error: None };
-        while qmp_message::read(&control.line().await?) != QmpMessage::Greeting {}
-        control.ask("qmp_capabilities").await?;
-        Ok(control)
+    async fn open(
+        QmpSessionConfig { spec, files, .. }: &'a QmpSessionConfig,
+        events: &'a mpsc::Sender<VmEvent>,
+        process_ended: &CancellationToken,
+    ) -> io::Result<Self> {
+        let (read, write) = connect(&files.qmp(), process_ended).await?.into_split();
+        let lines = LineReader::new(read);
+        let mut connection =
+            QmpConnection { spec, lines, write, last_id: 0, events, may_be_paused: false, last_disk_error: None };
+        while qmp_message::parse(&connection.line().await?) != QmpMessage::Greeting {}
+        connection.execute("qmp_capabilities").await?;
+        Ok(connection)
     }
 
     async fn line(&mut self) -> io::Result<Vec<u8>> {
@@ -227,56 +210,56 @@ impl<'a> QmpConnection<'a> {
     }
 
     async fn send(&mut self, command: &str) -> io::Result<u64> {
-        self.last += 1;
-        self.write.write_all(qmp_message::command(self.last, command).as_bytes()).await?;
-        Ok(self.last)
+        self.last_id += 1;
+        self.write.write_all(qmp_message::command(self.last_id, command).as_bytes()).await?;
+        Ok(self.last_id)
     }
 
     /// Sends a command and waits for its answer; processes events meanwhile.
-    async fn ask(&mut self, command: &str) -> io::Result<Value> {
-        let asked = self.send(command).await?;
+    async fn execute(&mut self, command: &str) -> io::Result<Value> {
+        let command_id = self.send(command).await?;
         loop {
             let line = self.line().await?;
-            match qmp_message::read(&line) {
-                QmpMessage::Done { id, value } if id == asked => return Ok(value),
-                QmpMessage::Refused { id, reason } if id == asked => {
-                    return Err(io::Error::other(format!("QEMU refuses `{command}`: {reason}")));
+            match qmp_message::parse(&line) {
+                QmpMessage::Return { id, value } if id == command_id => return Ok(value),
+                QmpMessage::Error { id, reason } if id == command_id => {
+                    return Err(io::Error::other(format!("QMP command `{command}` failed: {reason}")));
                 }
-                _ => self.note(&line).await,
+                _ => self.handle(&line).await,
             }
         }
     }
 
     async fn report_pause(&mut self) -> io::Result<()> {
-        let Some(pause) = qmp_message::pause(&self.ask("query-status").await?) else { return Ok(()) };
-        let _ = self.events.send(QemuEvent::Paused { pause, error: self.error.clone() }).await;
+        let Some(pause) = qmp_message::pause(&self.execute("query-status").await?) else { return Ok(()) };
+        let _ = self.events.send(exit_status::paused(self.spec, &pause, self.last_disk_error.as_ref())).await;
         Ok(())
     }
 
-    async fn note(&mut self, line: &[u8]) {
-        match qmp_message::read(line) {
-            QmpMessage::Stopped => self.is_held = true,
-            QmpMessage::DiskError(error) => self.error = Some(error),
+    async fn handle(&mut self, line: &[u8]) {
+        match qmp_message::parse(line) {
+            QmpMessage::Stopped => self.may_be_paused = true,
+            QmpMessage::DiskError(error) => self.last_disk_error = Some(error),
             QmpMessage::Resumed => {
-                self.error = None;
-                drop(self.events.send(QemuEvent::Resumed).await);
+                self.last_disk_error = None;
+                drop(self.events.send(VmEvent::Resumed).await);
             }
-            QmpMessage::ShuttingDown(leaving) => drop(self.events.send(QemuEvent::ShuttingDown(leaving)).await),
-            QmpMessage::Refused { reason, .. } => tracing::warn!(reason, "QEMU refuses a command"),
+            QmpMessage::ShuttingDown(cause) => drop(self.events.send(VmEvent::ShuttingDown(cause)).await),
+            QmpMessage::Error { reason, .. } => tracing::warn!(reason, "a QMP command failed"),
             _ => {}
         }
     }
 }
 
-/// Connects as soon as QEMU listens, or gives up when it ended. The state machine has the deadline.
-async fn connect(path: &Path, gone: &CancellationToken) -> io::Result<UnixStream> {
+/// Connects as soon as QEMU listens, or fails when QEMU ended. The state machine has the deadline.
+async fn connect(path: &Path, process_ended: &CancellationToken) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
             Ok(stream) => return Ok(stream),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 tokio::select! {
-                    () = gone.cancelled() => return Err(error),
-                    () = sleep(PAUSE) => {}
+                    () = process_ended.cancelled() => return Err(error),
+                    () = sleep(CONNECT_RETRY_DELAY) => {}
                 }
             }
             Err(error) => return Err(error),
@@ -326,13 +309,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_line_without_end_is_passed_over_and_the_next_is_read() {
-        let (one, mut two) = UnixStream::pair().expect("a pair");
-        let (read, _write) = one.into_split();
+    async fn line_that_is_too_long_is_skipped() {
+        let (agent, mut qemu) = UnixStream::pair().expect("a pair");
+        let (read, _write) = agent.into_split();
         let writer = tokio::spawn(async move {
-            two.write_all(b"a\n").await.expect("written");
-            two.write_all(&vec![b'x'; qmp_message::MAX_LINE + 10]).await.expect("written");
-            two.write_all(b"\nb\nhalf").await.expect("written");
+            qemu.write_all(b"a\n").await.expect("written");
+            qemu.write_all(&vec![b'x'; qmp_message::MAX_LINE + 10]).await.expect("written");
+            qemu.write_all(b"\nb\nhalf").await.expect("written");
         });
         let mut lines = LineReader::new(read);
         assert_eq!(lines.next().await.expect("no I/O"), Some(b"a".to_vec()));

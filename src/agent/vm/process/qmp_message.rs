@@ -14,23 +14,13 @@ const MAX_TEXT: usize = 300;
 pub enum QmpMessage {
     /// The greeting; QEMU waits for `qmp_capabilities`.
     Greeting,
-    /// A command succeeded.
-    Done {
-        /// ID of the command.
-        id: u64,
-        /// Returned value.
-        value: Value,
-    },
-    /// A command failed.
-    Refused {
-        /// ID of the command.
-        id: u64,
-        /// QEMU's description of the error.
-        reason: String,
-    },
-    /// The guest was paused; `query-status` tells why.
+    /// The command with this ID succeeded.
+    Return { id: u64, value: Value },
+    /// The command with this ID failed.
+    Error { id: u64, reason: String },
+    /// QEMU paused the guest; `query-status` returns the reason.
     Stopped,
-    /// The guest was resumed.
+    /// QEMU resumed the guest.
     Resumed,
     /// A disk request of the guest failed and paused it.
     DiskError(DiskError),
@@ -40,42 +30,36 @@ pub enum QmpMessage {
     Other,
 }
 
-/// A failed disk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskError {
     /// Index of the volume in the specification; `None` for another disk.
     pub volume: Option<usize>,
-    /// QEMU's word for the operation.
     pub operation: String,
     /// Error of the operating system.
     pub reason: String,
 }
 
-/// A paused guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pause {
-    /// QEMU's run state.
-    pub word: String,
-    /// The guest can resume.
+    pub run_state: String,
     pub resumable: bool,
 }
 
-/// Parses one line.
-pub fn read(line: &[u8]) -> QmpMessage {
+pub fn parse(line: &[u8]) -> QmpMessage {
     let Ok(Value::Object(mut message)) = serde_json::from_slice::<Value>(line) else { return QmpMessage::Other };
     let text = |value: Option<&Value>| -> String {
         value.and_then(Value::as_str).unwrap_or_default().chars().take(MAX_TEXT).collect()
     };
     let id = message.get("id").and_then(Value::as_u64).unwrap_or(0);
     if let Some(value) = message.remove("return") {
-        return QmpMessage::Done { id, value };
+        return QmpMessage::Return { id, value };
     }
     if let Some(error) = message.get("error") {
-        return QmpMessage::Refused { id, reason: text(error.get("desc")) };
+        return QmpMessage::Error { id, reason: text(error.get("desc")) };
     }
     let data = message.get("data");
     match message.get("event").and_then(Value::as_str) {
-        Some("SHUTDOWN") => QmpMessage::ShuttingDown(leaving(text(data.and_then(|data| data.get("reason"))))),
+        Some("SHUTDOWN") => QmpMessage::ShuttingDown(shutdown_cause(text(data.and_then(|data| data.get("reason"))))),
         Some("STOP") => QmpMessage::Stopped,
         Some("RESUME") => QmpMessage::Resumed,
         Some("BLOCK_IO_ERROR") => {
@@ -92,8 +76,8 @@ pub fn read(line: &[u8]) -> QmpMessage {
     }
 }
 
-/// `ShutdownCause` of QEMU's qapi/run-state.json.
-fn leaving(reason: String) -> ShutdownCause {
+/// Converts `ShutdownCause` of QEMU's qapi/run-state.json.
+fn shutdown_cause(reason: String) -> ShutdownCause {
     match reason.as_str() {
         "guest-shutdown" | "guest-reset" => ShutdownCause::Guest,
         "guest-panic" => ShutdownCause::Panic,
@@ -106,20 +90,20 @@ pub fn command(id: u64, name: &str) -> String {
     format!("{}\n", json!({ "execute": name, "id": id }))
 }
 
-/// Returns whether an answer to `query-status` says that the guest has not started.
+/// Returns whether a result of `query-status` shows a guest that has not started.
 pub fn is_before_start(status: &Value) -> bool {
     status.get("status").and_then(Value::as_str) == Some("prelaunch")
 }
 
-/// Returns the pause that an answer to `query-status` describes (`RunState` of QEMU's qapi/run-state.json).
+/// Returns the pause in a result of `query-status` (`RunState` of QEMU's qapi/run-state.json).
 pub fn pause(status: &Value) -> Option<Pause> {
-    let word = status.get("status").and_then(Value::as_str)?;
-    let resumable = match word {
+    let run_state = status.get("status").and_then(Value::as_str)?;
+    let resumable = match run_state {
         "io-error" | "paused" => true,
         "internal-error" | "guest-panicked" | "shutdown" | "watchdog" => false,
         _ => return None,
     };
-    Some(Pause { word: word.to_owned(), resumable })
+    Some(Pause { run_state: run_state.to_owned(), resumable })
 }
 
 #[cfg(test)]
@@ -127,60 +111,66 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn one(text: &str) -> QmpMessage {
-        read(text.as_bytes())
-    }
-
     #[test]
-    fn what_qemu_says_is_understood() {
-        assert_eq!(one(r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#), QmpMessage::Greeting);
-        assert_eq!(one(r#"{"return": {}, "id": 7}"#), QmpMessage::Done { id: 7, value: json!({}) });
-        let refused = one(r#"{"id": 3, "error": {"class": "GenericError", "desc": "no"}}"#);
-        assert_eq!(refused, QmpMessage::Refused { id: 3, reason: "no".into() });
-        let left =
-            |reason: &str| one(&format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#));
-        assert_eq!(left("guest-shutdown"), QmpMessage::ShuttingDown(ShutdownCause::Guest));
-        assert_eq!(left("guest-panic"), QmpMessage::ShuttingDown(ShutdownCause::Panic));
-        assert_eq!(
-            left("host-signal"),
-            QmpMessage::ShuttingDown(ShutdownCause::Outside { reason: "host-signal".into() })
-        );
-        assert_eq!(
-            one(r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#),
-            QmpMessage::ShuttingDown(ShutdownCause::Panic)
-        );
-        assert_eq!(one(r#"{"event": "RTC_CHANGE"}"#), QmpMessage::Other);
-        assert_eq!(
-            (one(r#"{"event": "STOP"}"#), one(r#"{"event": "RESUME"}"#)),
-            (QmpMessage::Stopped, QmpMessage::Resumed)
-        );
-        let fault = |action: &str| {
-            let data = format!(
-                r#"{{"device": "", "node-name": "volume1", "reason": "No space left on device", "nospace": true,
-                "operation": "write", "action": "{action}"}}"#
-            );
-            one(&format!(r#"{{"event": "BLOCK_IO_ERROR", "data": {data}}}"#))
+    fn each_message_of_qemu_is_parsed() {
+        let shutdown =
+            |reason: &str| format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#);
+        let disk_error = |action: &str| {
+            format!(
+                r#"{{"event": "BLOCK_IO_ERROR", "data": {{"device": "", "node-name": "volume1", "nospace": true,
+                "reason": "No space left on device", "operation": "write", "action": "{action}"}}}}"#
+            )
         };
-        let reason = "No space left on device".to_owned();
-        let told = DiskError { volume: Some(1), operation: "write".into(), reason };
-        assert_eq!((fault("stop"), fault("report")), (QmpMessage::DiskError(told), QmpMessage::Other));
+        let error = DiskError { volume: Some(1), operation: "write".into(), reason: "No space left on device".into() };
+        let outside = ShutdownCause::Outside { reason: "host-signal".into() };
+        let cases = [
+            (r#"{"QMP": {"version": {}, "capabilities": ["oob"]}}"#.to_owned(), QmpMessage::Greeting),
+            (r#"{"return": {}, "id": 7}"#.to_owned(), QmpMessage::Return { id: 7, value: json!({}) }),
+            (
+                r#"{"id": 3, "error": {"class": "GenericError", "desc": "no"}}"#.to_owned(),
+                QmpMessage::Error { id: 3, reason: "no".into() },
+            ),
+            (shutdown("guest-shutdown"), QmpMessage::ShuttingDown(ShutdownCause::Guest)),
+            (shutdown("guest-panic"), QmpMessage::ShuttingDown(ShutdownCause::Panic)),
+            (shutdown("host-signal"), QmpMessage::ShuttingDown(outside)),
+            (
+                r#"{"event": "GUEST_PANICKED", "data": {"action": "pause"}}"#.to_owned(),
+                QmpMessage::ShuttingDown(ShutdownCause::Panic),
+            ),
+            (r#"{"event": "RTC_CHANGE"}"#.to_owned(), QmpMessage::Other),
+            (r#"{"event": "STOP"}"#.to_owned(), QmpMessage::Stopped),
+            (r#"{"event": "RESUME"}"#.to_owned(), QmpMessage::Resumed),
+            (disk_error("stop"), QmpMessage::DiskError(error)),
+            (disk_error("report"), QmpMessage::Other),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(parse(line.as_bytes()), expected, "{line}");
+        }
     }
 
     #[test]
-    fn answers_are_looked_through() {
+    fn run_state_decides_whether_the_guest_can_resume() {
         assert!(is_before_start(&json!({"status": "prelaunch", "running": false})));
         assert!(!is_before_start(&json!({"status": "running"})));
-        let held = |word: &str| pause(&json!({"status": word, "running": false})).map(|pause| pause.resumable);
-        assert_eq!((held("io-error"), held("internal-error"), held("running")), (Some(true), Some(false), None));
-        assert_eq!((held("suspended"), pause(&json!(7))), (None, None), "a guest that sleeps is not held");
+        for (run_state, resumable) in [
+            ("io-error", Some(true)),
+            ("internal-error", Some(false)),
+            ("running", None),
+            // A sleeping guest is not paused.
+            ("suspended", None),
+        ] {
+            let status = json!({"status": run_state, "running": false});
+            assert_eq!(pause(&status).map(|pause| pause.resumable), resumable, "{run_state}");
+        }
+        assert_eq!(pause(&json!(7)), None);
         assert_eq!(command(4, "cont"), "{\"execute\":\"cont\",\"id\":4}\n");
     }
 
     proptest! {
         #[test]
-        fn any_line_is_read(junk: Vec<u8>, text in "\\{\"(event|return|error|QMP|id|data)\": ?(\\{|\\[|\"|[0-9])?\\PC{0,40}") {
-            let _ = read(&junk);
-            let _ = read(text.as_bytes());
+        fn any_line_is_parsed_without_panic(junk: Vec<u8>, text in "\\{\"(event|return|error|QMP|id|data)\": ?(\\{|\\[|\"|[0-9])?\\PC{0,40}") {
+            let _ = parse(&junk);
+            let _ = parse(text.as_bytes());
         }
     }
 }

@@ -1,25 +1,25 @@
 //! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives the supervisor.
 
 use super::{
-    exit_status,
     launch::{self, Launched},
     qemu_process::{self, WatchedProcess},
-    qmp_client::{QemuEvent, QmpSession, QmpSessionConfig},
+    qmp_client::{QmpSession, QmpSessionConfig},
     release_check,
     vm_record::{PersistedVm, SupervisorCommand, report},
-    vm_state_machine::{VmAction, VmEvent, VmStateMachine},
+    vm_state_machine::{SURVIVES_KILL, ShutdownCause, VmAction, VmEvent, VmStateMachine},
 };
 use crate::{
     system::{self, Tree},
     vm::{
         console::console_log::Console,
+        failure::failure,
         host::{config::HostConfig, installed::Programs, memory},
-        net::tap_ports,
         reservations::Reservations,
+        sync::send_if_changed,
         vm_paths::VmPaths,
     },
 };
-use meshd_proto::vm::{VmFailure, VmFailureKind, VmReport, VmSpec, VmState};
+use meshd_proto::vm::{ReportedVmState, VmFailureKind, VmReport, VmSpec};
 use rustix::process::Signal;
 use std::{collections::VecDeque, future::pending, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -32,41 +32,42 @@ const LOG_TRIM_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay before a broken control socket is connected again.
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
-/// Supervises one VM.
 pub struct VmSupervisor {
     spec: VmSpec,
+    /// Number of the last start order.
     start: u32,
-    /// Boot ID of the kernel that started it, and of the running kernel.
-    boot: (String, String),
+    /// Boot ID in the stored record.
+    stored_boot: String,
+    /// Boot ID of the running kernel.
+    boot: String,
+    /// QEMU ran in this boot.
     ran: bool,
     files: VmPaths,
     config: Arc<HostConfig>,
     reservations: Reservations,
-    machine: VmStateMachine,
+    state_machine: VmStateMachine,
     started: Instant,
     process: Option<WatchedProcess>,
     session: Option<QmpSession>,
-    /// When a broken control socket is connected again.
     reconnect_at: Option<Instant>,
-    /// When the log of QEMU is trimmed next.
     trim_log_at: Instant,
     /// Count of out-of-memory kills when this QEMU started.
     oom_kills_before: u64,
     console: Console,
     console_input: Arc<tokio::sync::Mutex<mpsc::Receiver<Vec<u8>>>>,
     ip: Option<std::path::PathBuf>,
-    /// Locks of IOMMU groups, held until QEMU has its units, so that no check probes them.
-    groups: Vec<std::fs::File>,
+    /// Locks of IOMMU groups against readiness checks, held until QEMU has opened its units.
+    group_locks: Vec<std::fs::File>,
     stored: Option<PersistedVm>,
     report: watch::Sender<VmReport>,
     changed: watch::Sender<u64>,
     release: Option<oneshot::Sender<Result<(), String>>>,
-    /// It was taken over, but its QEMU no longer runs.
-    has_remains: bool,
+    /// The VM was taken over, but its QEMU no longer runs.
+    needs_cleanup: bool,
 }
 
 impl VmSupervisor {
-    /// Makes the supervisor of a VM whose folder may not exist. [`VmSupervisor::adopt`] takes over its process.
+    /// The folder of the VM may not exist. [`VmSupervisor::adopt`] takes over its process.
     pub fn new(
         stored: PersistedVm,
         files: VmPaths,
@@ -74,19 +75,20 @@ impl VmSupervisor {
         reservations: Reservations,
         changed: watch::Sender<u64>,
     ) -> Self {
-        let PersistedVm { spec, start, kept, boot, ran } = stored;
+        let PersistedVm { spec, start, record, boot, ran } = stored;
         let tree = Tree::new(&config.root);
         let (console, console_input) = Console::new(&files);
-        let machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), kept);
-        let first = report(&spec, start, &machine);
+        let state_machine = VmStateMachine::new(spec.restart, spec.memory.bytes(), record);
+        let first_report = report(&spec, start, &state_machine);
         VmSupervisor {
             start,
-            boot: (boot, system::kernel_boot_id(&tree)),
+            stored_boot: boot,
+            boot: system::kernel_boot_id(&tree),
             ran,
             files,
             config,
             reservations,
-            machine,
+            state_machine,
             started: Instant::now(),
             process: None,
             session: None,
@@ -96,41 +98,39 @@ impl VmSupervisor {
             console,
             console_input: Arc::new(tokio::sync::Mutex::new(console_input)),
             ip: None,
-            groups: Vec::new(),
+            group_locks: Vec::new(),
             stored: None,
-            report: watch::Sender::new(first),
+            report: watch::Sender::new(first_report),
             changed,
             release: None,
-            has_remains: false,
+            needs_cleanup: false,
             spec,
         }
     }
 
-    /// Takes over the process that an earlier agent started.
-    pub fn adopt(&mut self) -> Vec<VmAction> {
+    pub fn adopt(&mut self) -> Option<VmAction> {
         self.process = qemu_process::find(&self.files.pid(), self.files.user());
-        self.has_remains = self.process.is_none();
-        let actions = if self.process.is_none() && self.boot.0 != self.boot.1 {
-            self.machine.left_over();
+        self.needs_cleanup = self.process.is_none();
+        let action = if self.process.is_none() && self.stored_boot != self.boot {
+            self.state_machine.adopt_after_reboot();
             self.ran = false;
-            Vec::new()
+            None
         } else {
-            self.machine.adopt(Duration::ZERO, self.process.is_some())
+            self.state_machine.adopt(Duration::ZERO, self.process.is_some())
         };
-        if self.process.is_some() || self.machine.kept().wanted {
+        if self.process.is_some() || self.state_machine.record().wanted {
             self.reservations.insert(&self.spec);
         }
         if let Some(process) = &self.process {
             self.ran = true;
-            tracing::info!(vm = %self.spec.name, pid = process.id(), "a running virtual machine is taken over");
+            tracing::info!(vm = %self.spec.name, pid = process.id(), "took over a running virtual machine");
             self.ip = Programs::find(&Tree::new(&self.config.root)).ip;
             self.open_session();
         }
         self.publish_report();
-        actions
+        action
     }
 
-    /// Watches the report.
     pub fn reports(&self) -> watch::Receiver<VmReport> {
         self.report.subscribe()
     }
@@ -139,247 +139,221 @@ impl VmSupervisor {
         self.console.clone()
     }
 
-    /// Supervises the VM until it is released or the queue is closed. `actions` are those of [`VmSupervisor::adopt`].
-    pub async fn run(mut self, mut orders: mpsc::Receiver<SupervisorCommand>, actions: Vec<VmAction>) {
-        if self.has_remains {
-            // Its QEMU may have ended while no agent ran: clean up after it.
-            launch::end_all(&self.spec, &self.files, &self.config).await;
+    /// Supervises the VM until it is released or the queue is closed. `action` is the result of [`VmSupervisor::adopt`].
+    pub async fn run(mut self, mut commands: mpsc::Receiver<SupervisorCommand>, action: Option<VmAction>) {
+        if self.needs_cleanup {
+            // QEMU may have ended while no agent ran.
+            launch::clean_up(&self.spec, &self.files, &self.config).await;
         }
         let mut events = VecDeque::new();
-        self.perform(actions, &mut events).await;
+        self.perform(action, &mut events).await;
         loop {
             let event = match events.pop_front() {
                 Some(event) => event,
-                None => match self.next(&mut orders).await {
-                    NextStep::Event(event) => event,
-                    NextStep::Nothing => continue,
-                    NextStep::Gone => return,
+                None => match self.next(&mut commands).await {
+                    NextEvent::Event(event) => event,
+                    NextEvent::None => continue,
+                    NextEvent::QueueClosed => return,
                 },
             };
-            let before = self.machine.state();
-            let actions = self.machine.on(self.started.elapsed(), event);
+            let before = self.state_machine.state();
+            let action = self.state_machine.on(self.started.elapsed(), event);
             self.store();
-            self.perform(actions, &mut events).await;
-            let after = self.machine.state();
+            self.perform(action, &mut events).await;
+            let after = self.state_machine.state();
             if before != after {
                 tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "virtual machine");
             }
-            if !after.is_live() && after != VmState::Waiting && self.process.is_none() {
+            if !after.is_live() && after != ReportedVmState::Waiting && self.process.is_none() {
                 self.reservations.remove(self.spec.uuid);
             }
             self.publish_report();
-            if self.released().await {
+            if self.complete_release().await {
                 return;
             }
         }
     }
 
-    async fn next(&mut self, orders: &mut mpsc::Receiver<SupervisorCommand>) -> NextStep {
-        let deadline = self.machine.deadline().map(|deadline| self.started + deadline);
+    async fn next(&mut self, commands: &mut mpsc::Receiver<SupervisorCommand>) -> NextEvent {
+        let deadline = self.state_machine.deadline().map(|deadline| self.started + deadline);
         tokio::select! {
             biased;
-            how = or_pending(self.process.as_ref().map(WatchedProcess::ended)) => {
-                let leaving = self.drain_session().await;
-                if let Some(leaving) = leaving {
+            exit = or_pending(self.process.as_ref().map(WatchedProcess::wait)) => {
+                if let Some(cause) = self.drain_session().await {
                     // The reported cause comes before the end.
-                    self.machine.on(self.started.elapsed(), leaving);
+                    self.state_machine.on(self.started.elapsed(), VmEvent::ShuttingDown(cause));
                 }
-                launch::end_all(&self.spec, &self.files, &self.config).await;
-                NextStep::Event(VmEvent::Ended { how: how + self.memory_word(), log: self.files.last_words() })
+                launch::clean_up(&self.spec, &self.files, &self.config).await;
+                let exit = exit + self.out_of_memory_note();
+                NextEvent::Event(VmEvent::Ended { exit, log: self.files.last_log_lines() })
             }
             event = or_pending(self.session.as_mut().map(QmpSession::next)) => match event {
-                Some(QemuEvent::Answered) => {
-                    self.groups.clear();
-                    NextStep::Event(VmEvent::Answered)
+                Some(event) => {
+                    if event == VmEvent::GuestRunning {
+                        self.group_locks.clear();
+                    }
+                    NextEvent::Event(event)
                 }
-                Some(QemuEvent::CannotGo(detail)) => {
-                    NextStep::Event(VmEvent::CannotGo(VmFailure { kind: VmFailureKind::NotStarted, detail, log: Vec::new() }))
-                }
-                Some(QemuEvent::ShuttingDown(leaving)) => NextStep::Event(VmEvent::ShuttingDown(leaving)),
-                Some(QemuEvent::Paused { pause, error }) => {
-                    NextStep::Event(exit_status::paused(&self.spec, &pause, error.as_ref()))
-                }
-                Some(QemuEvent::Resumed) => NextStep::Event(VmEvent::Resumed),
                 None => {
                     self.session = None;
                     self.reconnect_at = Some(Instant::now() + RECONNECT_DELAY);
-                    NextStep::Nothing
+                    NextEvent::None
                 }
             },
-            order = orders.recv() => match order {
-                None => NextStep::Gone,
-                Some(order) => NextStep::Event(self.accept(order)),
+            command = commands.recv() => match command {
+                None => NextEvent::QueueClosed,
+                Some(command) => NextEvent::Event(self.command_event(command)),
             },
             () = or_pending(self.reconnect_at.map(sleep_until)) => {
                 self.reconnect_at = None;
                 self.open_session();
-                NextStep::Nothing
+                NextEvent::None
             }
             () = or_pending(self.process.as_ref().map(|_| sleep_until(self.trim_log_at))) => {
                 self.trim_log_at = Instant::now() + LOG_TRIM_INTERVAL;
                 self.files.trim_log();
-                NextStep::Nothing
+                NextEvent::None
             }
-            () = or_pending(deadline.map(sleep_until)) => NextStep::Event(VmEvent::Tick),
+            () = or_pending(deadline.map(sleep_until)) => NextEvent::Event(VmEvent::Tick),
         }
     }
 
-    /// A note for a failure that an out-of-memory kill may have caused.
-    fn memory_word(&self) -> &'static str {
+    fn out_of_memory_note(&self) -> &'static str {
         if memory::oom_kills(&Tree::new(&self.config.root)) > self.oom_kills_before {
-            "; the kernel ended processes for want of memory meanwhile"
+            "; meanwhile the kernel killed processes because memory ran out"
         } else {
             ""
         }
     }
 
-    fn accept(&mut self, order: SupervisorCommand) -> VmEvent {
-        match order {
-            SupervisorCommand::Start(start) => {
-                self.start = start;
-                VmEvent::Start
+    fn command_event(&mut self, command: SupervisorCommand) -> VmEvent {
+        match command {
+            SupervisorCommand::Event { event, start } => {
+                self.start = start.unwrap_or(self.start);
+                event
             }
-            SupervisorCommand::Refuse(start, failure) => {
-                self.start = start;
-                VmEvent::Refused(failure)
-            }
-            SupervisorCommand::Stop(grace) => VmEvent::Stop { grace },
-            SupervisorCommand::Restart(grace, start) => {
-                self.start = start;
-                VmEvent::Restart { grace }
-            }
-            SupervisorCommand::Release(done) => {
-                self.release = Some(done);
+            SupervisorCommand::Release(result) => {
+                self.release = Some(result);
                 VmEvent::Discard
             }
         }
     }
 
-    /// Reads the remaining messages of a process that ended.
-    async fn drain_session(&mut self) -> Option<VmEvent> {
+    /// Reads the remaining messages of a process that ended. Returns the last shutdown cause.
+    async fn drain_session(&mut self) -> Option<ShutdownCause> {
         (self.process, self.reconnect_at) = (None, None);
-        self.groups.clear();
+        self.group_locks.clear();
         let mut session = self.session.take()?;
-        session.is_gone();
-        let mut last = None;
+        session.process_ended();
+        let mut last_cause = None;
         let drain = async {
-            while let Some(told) = session.next().await {
-                if let QemuEvent::ShuttingDown(leaving) = told {
-                    last = Some(VmEvent::ShuttingDown(leaving));
+            while let Some(event) = session.next().await {
+                if let VmEvent::ShuttingDown(cause) = event {
+                    last_cause = Some(cause);
                 }
             }
         };
-        // The sockets end with the process, unless another process holds them.
+        // The sockets close with the process, unless another process has them open.
         let _ = timeout(DRAIN_TIMEOUT, drain).await;
-        last
+        last_cause
     }
 
-    async fn perform(&mut self, actions: Vec<VmAction>, events: &mut VecDeque<VmEvent>) {
-        for action in actions {
-            match (action, &self.process) {
-                (VmAction::Launch, Some(process)) => {
-                    let detail = format!("an earlier QEMU of it, process {}, has not ended", process.id());
-                    let failure = VmFailure { kind: VmFailureKind::Prepare, detail, log: Vec::new() };
-                    events.push_back(VmEvent::LaunchFailed(failure));
-                }
-                (VmAction::Launch, None) => {
-                    self.publish_report();
-                    self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
-                    match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
-                        Ok(Launched { process, ip, groups }) => {
-                            (self.process, self.ip, self.ran, self.groups) = (Some(process), ip, true, groups);
-                            self.store();
-                            self.open_session();
-                        }
-                        Err(failure) => events.push_back(VmEvent::LaunchFailed(failure)),
+    async fn perform(&mut self, action: Option<VmAction>, events: &mut VecDeque<VmEvent>) {
+        match (action, &self.process) {
+            (None, _) => {}
+            (Some(VmAction::Launch), Some(process)) => {
+                let detail = format!("its previous QEMU, process {}, has not ended", process.id());
+                events.push_back(VmEvent::LaunchFailed(failure(VmFailureKind::Prepare, detail)));
+            }
+            (Some(VmAction::Launch), None) => {
+                self.publish_report();
+                self.oom_kills_before = memory::oom_kills(&Tree::new(&self.config.root));
+                match launch::launch(&self.spec, &self.files, &self.config, &self.reservations).await {
+                    Ok(Launched { process, ip, group_locks }) => {
+                        (self.process, self.ip, self.ran) = (Some(process), ip, true);
+                        self.group_locks = group_locks;
+                        self.store();
+                        self.open_session();
                     }
+                    Err(failure) => events.push_back(VmEvent::LaunchFailed(failure)),
                 }
-                (VmAction::PowerDown | VmAction::Resume, _) => {
-                    if let Some(session) = &self.session {
-                        if action == VmAction::Resume { session.resume() } else { session.power_down() }
-                    }
+            }
+            (Some(action @ (VmAction::PowerDown | VmAction::Resume)), _) => {
+                if let Some(session) = &self.session {
+                    if action == VmAction::Resume { session.resume() } else { session.power_down() }
                 }
-                (VmAction::Terminate, Some(process)) => process.signal(Signal::TERM),
-                (VmAction::Kill, Some(process)) => process.signal(Signal::KILL),
-                (VmAction::Terminate | VmAction::Kill, None) => {
-                    events.push_back(VmEvent::Ended { how: "had gone".to_owned(), log: Vec::new() });
-                }
+            }
+            (Some(VmAction::Terminate), Some(process)) => process.signal(Signal::TERM),
+            (Some(VmAction::Kill), Some(process)) => process.signal(Signal::KILL),
+            (Some(VmAction::Terminate | VmAction::Kill), None) => {
+                events.push_back(VmEvent::Ended { exit: "had already ended".to_owned(), log: Vec::new() });
             }
         }
     }
 
     fn open_session(&mut self) {
-        let ports = self.spec.nics.iter().enumerate().filter_map(|(index, nic)| {
-            nic.bridge.as_ref().map(|bridge| (tap_ports::tap_name(&self.spec, index), bridge.to_string(), nic.peers))
-        });
         self.session = Some(QmpSession::open(QmpSessionConfig {
-            qmp: self.files.qmp(),
-            serial: self.files.serial_in(),
+            spec: self.spec.clone(),
+            files: self.files.clone(),
             console: self.console.clone(),
             console_input: self.console_input.clone(),
-            ports: ports.collect(),
             ip: self.ip.clone(),
         }));
     }
 
     /// Writes the record before any action depends on it.
     fn store(&mut self) {
-        let (spec, kept, boot) = (self.spec.clone(), self.machine.kept().clone(), self.boot.1.clone());
-        let stored = PersistedVm { spec, start: self.start, kept, boot, ran: self.ran };
-        // A VM that is being released gets no new folder: a restarted agent would bring it back.
-        let is_going = self.release.is_some() && !self.files.kept().exists();
-        if self.stored.as_ref() == Some(&stored) || is_going {
+        let (spec, record, boot) = (self.spec.clone(), self.state_machine.record().clone(), self.boot.clone());
+        let stored = PersistedVm { spec, start: self.start, record, boot, ran: self.ran };
+        // A VM that is being released gets no new folder: a restarted agent would take it over.
+        let is_removed = self.release.is_some() && !self.files.record().exists();
+        if self.stored.as_ref() == Some(&stored) || is_removed {
             return;
         }
         match stored.write(&self.files) {
             Ok(()) => self.stored = Some(stored),
-            Err(error) => tracing::error!(vm = %self.spec.name, %error, "a virtual machine would not be taken over"),
+            Err(error) => tracing::error!(vm = %self.spec.name, %error, "cannot store the record of a virtual machine"),
         }
     }
 
     fn publish_report(&self) {
-        let now = report(&self.spec, self.start, &self.machine);
-        let is_new = self.report.send_if_modified(|last| {
-            let is_new = *last != now;
-            *last = now;
-            is_new
-        });
-        if is_new {
+        if send_if_changed(&self.report, report(&self.spec, self.start, &self.state_machine)) {
             self.changed.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
     /// Completes a pending release. Returns true if nothing of the VM remains.
-    async fn released(&mut self) -> bool {
-        if self.release.is_none() || self.machine.state().is_live() {
+    async fn complete_release(&mut self) -> bool {
+        if self.release.is_none() || self.state_machine.state().is_live() {
             return false;
         }
         let removed = if self.process.is_some() {
-            Err("QEMU was killed and does not end; look at the node's kernel log".to_owned())
+            Err(SURVIVES_KILL.to_owned())
         } else {
-            launch::end_all(&self.spec, &self.files, &self.config).await;
+            launch::clean_up(&self.spec, &self.files, &self.config).await;
             // A VM that never ran had no units and disks.
-            match if self.ran { release_check::wait_until_free(&self.config, &self.spec).await } else { Ok(()) } {
-                Ok(()) => self.files.release().await,
-                unclean => unclean,
+            let free = if self.ran { release_check::wait_until_free(&self.config, &self.spec).await } else { Ok(()) };
+            match free {
+                Ok(()) => self.files.remove().await,
+                in_use => in_use,
             }
         };
-        let is_gone = removed.is_ok();
-        if is_gone {
+        let is_removed = removed.is_ok();
+        if is_removed {
             self.reservations.remove(self.spec.uuid);
         }
-        if let Some(done) = self.release.take() {
-            // The receiver may be gone.
-            let _ = done.send(removed);
+        if let Some(result) = self.release.take() {
+            // The receiver may be dropped.
+            let _ = result.send(removed);
         }
-        is_gone
+        is_removed
     }
 }
 
-enum NextStep {
+enum NextEvent {
     Event(VmEvent),
-    Nothing,
-    Gone,
+    None,
+    QueueClosed,
 }
 
 async fn or_pending<T>(future: Option<impl Future<Output = T>>) -> T {

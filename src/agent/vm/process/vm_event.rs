@@ -4,45 +4,36 @@ use meshd_proto::vm::VmFailure;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// An event of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmEvent {
-    /// Start it.
     Start,
     /// Shut the guest down; kill it after `grace`.
     Stop {
-        /// Grace period of the guest.
         grace: Duration,
     },
-    /// Shut the guest down, then start it again.
+    /// Shut the guest down, kill it after `grace`, then start it again.
     Restart {
-        /// Grace period of the guest.
         grace: Duration,
     },
-    /// Kill the guest.
+    /// Kill the guest at once.
     Discard,
     /// The node refused the start.
     Refused(VmFailure),
     /// QEMU was not started.
     LaunchFailed(VmFailure),
-    /// QEMU answers, but its guest cannot start.
-    CannotGo(VmFailure),
-    /// QEMU answers, and the guest runs.
-    Answered,
-    /// QEMU paused the guest.
+    /// QEMU runs, but its guest cannot start.
+    GuestStartFailed(VmFailure),
+    GuestRunning,
     Paused {
-        why: String,
-        /// The guest can resume.
+        reason: String,
         resumable: bool,
     },
-    /// QEMU resumed the guest.
     Resumed,
     /// QEMU reported why it is about to end.
     ShuttingDown(ShutdownCause),
-    /// The process ended.
     Ended {
-        /// Exit code or signal.
-        how: String,
+        /// Exit code or signal, as a predicate: "ended with exit code 1".
+        exit: String,
         /// Last lines of its log.
         log: Vec<String>,
     },
@@ -50,12 +41,9 @@ pub enum VmEvent {
     Tick,
 }
 
-/// The reason for which QEMU ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShutdownCause {
-    /// The guest powered off.
     Guest,
-    /// The kernel of the guest panicked.
     Panic,
     /// Something other than the guest ended it.
     Outside {
@@ -64,14 +52,12 @@ pub enum ShutdownCause {
     },
 }
 
-/// An action of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmAction {
     /// Check resources, make files, start QEMU.
     Launch,
-    /// Resume the guest.
     Resume,
-    /// Press the power button.
+    /// Press the ACPI power button.
     PowerDown,
     /// Send SIGTERM.
     Terminate,
@@ -86,7 +72,8 @@ pub struct VmRecord {
     /// The desired state is running.
     pub wanted: bool,
     /// The guest ran since the last start.
-    pub answered: bool,
+    #[serde(rename = "answered")]
+    pub guest_ran: bool,
     /// Automatic restarts in a row.
     pub restarts: u32,
     /// Cause of the last failure or restart.

@@ -1,28 +1,32 @@
-//! The state machine of one VM. Pure: time is an argument, actions are the result.
+//! The state machine of one VM. Pure: time is an argument, an action is the result.
 //!
 //! ```text
-//!            ordered                answered             ordered: ACPI, then SIGTERM, then SIGKILL
-//! stopped ───────────▶ starting ───────────▶ running ───────────────────────────────▶ stopping ──▶ stopped
-//!    ▲                    ▲  │ ended            │ ended
-//!    │ switched itself    │  ▼                  ▼
-//!    │ off, no policy   waiting ◀────── policy allows ──────▶ failed, with the reason
-//! running ◀──▶ paused: QEMU holds the guest (the store is full, a disk fails); an order goes on with it, or the policy, in measure.
-//!    A guest that cannot go on ends as if it had crashed, where the policy starts it again.
+//!           start               guest runs           stop: ACPI, then SIGTERM, then SIGKILL
+//! stopped ─────────▶ starting ─────────────▶ running ─────────────────────────────────▶ stopping ──▶ stopped
+//!    ▲                 ▲  │ QEMU ended         │ QEMU ended
+//!    │ guest powered   │  ▼                    ▼
+//!    │ off, no policy  waiting ◀──── restart policy allows ────▶ failed
+//!
+//! running ◀──▶ paused: QEMU paused the guest (the store is full, a disk fails). A start order or the restart policy resumes the guest.
+//!    A guest that cannot resume counts as crashed: the restart policy starts it again.
 //! ```
 
 pub use super::vm_event::{ShutdownCause, VmAction, VmEvent, VmRecord};
 
-use super::exit_status::{crash, cut};
-use meshd_proto::vm::{RestartPolicy, RestartWhen, VmFailure, VmFailureKind, VmState};
+use super::exit_status::crash;
+use crate::vm::failure::{failure, truncate};
+use meshd_proto::vm::{MAX_FAILURE_TEXT, ReportedVmState, RestartPolicy, RestartWhen, VmFailure, VmFailureKind};
 use std::time::Duration;
 
-/// Timeout until the guest runs, and the addition for each GiB of memory: with devices or huge pages all memory is mapped first.
+/// Timeout of a start, plus an addition for each GiB of memory: with devices or huge pages QEMU maps all memory first.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const START_TIMEOUT_PER_GIB: Duration = Duration::from_secs(1);
 /// Timeout of SIGTERM: QEMU writes its caches back.
 pub const TERM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of SIGKILL: the kernel needs seconds to release devices and memory.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Text of a failure for a process that outlives [`KILL_TIMEOUT`].
+pub const SURVIVES_KILL: &str = "QEMU did not end after SIGKILL; see the kernel log of the node";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum MachineState {
@@ -30,86 +34,81 @@ enum MachineState {
     Starting { deadline: Duration },
     Running { since: Duration },
     Paused { resumable: bool, until: Option<Duration> },
-    Stopping { step: VmStep, deadline: Duration, then: AfterStop },
+    Stopping { step: StopStep, deadline: Duration, then: AfterStop },
     Waiting { until: Duration },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum VmStep {
+enum StopStep {
     Acpi,
     Term,
     Kill,
 }
 
-/// What happens after a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AfterStop {
-    Stay,
+    Stopped,
     Start,
     Fail(VmFailure),
 }
 
-/// The state of one VM.
 #[derive(Clone, Debug)]
 pub struct VmStateMachine {
     state: MachineState,
     policy: RestartPolicy,
     start_timeout: Duration,
-    kept: VmRecord,
+    record: VmRecord,
     shutdown_cause: Option<ShutdownCause>,
 }
 
 impl VmStateMachine {
-    /// Makes a VM that is off. `kept` is the stored state.
-    pub fn new(policy: RestartPolicy, memory_bytes: u64, kept: VmRecord) -> Self {
+    pub fn new(policy: RestartPolicy, memory_bytes: u64, record: VmRecord) -> Self {
         let gib = u32::try_from(memory_bytes >> 30).unwrap_or(u32::MAX);
         let start_timeout = START_TIMEOUT + START_TIMEOUT_PER_GIB * gib;
-        VmStateMachine { state: MachineState::Off, policy, start_timeout, kept, shutdown_cause: None }
+        VmStateMachine { state: MachineState::Off, policy, start_timeout, record, shutdown_cause: None }
     }
 
-    /// A VM of an earlier boot of the node waits for an order, whatever its restart policy: it may run on another node now.
-    pub fn left_over(&mut self) {
-        if std::mem::take(&mut self.kept.wanted) {
-            let detail = "the node booted anew; it waits for an order".to_owned();
-            self.kept.failure = Some(VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
+    /// Takes over a VM of an earlier boot. It waits for an order whatever its restart policy, because it may run on another node now.
+    pub fn adopt_after_reboot(&mut self) {
+        if std::mem::take(&mut self.record.wanted) {
+            let detail = "the node rebooted; the VM waits for a start order";
+            self.record.failure = Some(failure(VmFailureKind::EndedUnseen, detail));
         }
     }
 
-    /// Takes over a VM of an earlier agent. `is_alive`: its process runs.
-    pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Vec<VmAction> {
-        match (self.kept.wanted, is_alive) {
-            (true, true) if self.kept.answered => self.state = MachineState::Running { since: now },
+    /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
+    pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
+        match (self.record.wanted, is_alive) {
+            (true, true) if self.record.guest_ran => self.state = MachineState::Running { since: now },
             // An earlier agent ended during the start: the timeout begins again.
             (true, true) => self.state = MachineState::Starting { deadline: now + self.start_timeout },
             (true, false) => {
-                let detail = "it ended while no agent watched".to_owned();
-                self.failed(now, VmFailure { kind: VmFailureKind::EndedUnseen, detail, log: Vec::new() });
+                self.failed(now, failure(VmFailureKind::EndedUnseen, "QEMU ended while no agent ran"));
             }
-            (false, true) => return self.stop(now, VmStep::Term, TERM_TIMEOUT, AfterStop::Stay),
+            (false, true) => return self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Stopped),
             (false, false) => {}
         }
-        Vec::new()
+        None
     }
 
     /// Returns the state for reports.
-    pub fn state(&self) -> VmState {
+    pub fn state(&self) -> ReportedVmState {
         match &self.state {
-            MachineState::Off if self.kept.failure.is_some() => VmState::Failed,
-            MachineState::Off => VmState::Stopped,
-            MachineState::Starting { .. } => VmState::Starting,
-            MachineState::Running { .. } => VmState::Running,
-            MachineState::Paused { .. } => VmState::Paused,
-            MachineState::Stopping { .. } => VmState::Stopping,
-            MachineState::Waiting { .. } => VmState::Waiting,
+            MachineState::Off if self.record.failure.is_some() => ReportedVmState::Failed,
+            MachineState::Off => ReportedVmState::Stopped,
+            MachineState::Starting { .. } => ReportedVmState::Starting,
+            MachineState::Running { .. } => ReportedVmState::Running,
+            MachineState::Paused { .. } => ReportedVmState::Paused,
+            MachineState::Stopping { .. } => ReportedVmState::Stopping,
+            MachineState::Waiting { .. } => ReportedVmState::Waiting,
         }
     }
 
-    /// Returns the state that outlives the agent.
-    pub fn kept(&self) -> &VmRecord {
-        &self.kept
+    pub fn record(&self) -> &VmRecord {
+        &self.record
     }
 
-    /// Returns when [`VmEvent::Tick`] is due.
+    /// Returns the time at which [`VmEvent::Tick`] is due.
     pub fn deadline(&self) -> Option<Duration> {
         match &self.state {
             MachineState::Starting { deadline } | MachineState::Stopping { deadline, .. } => Some(*deadline),
@@ -119,103 +118,85 @@ impl VmStateMachine {
         }
     }
 
-    /// Processes an event and returns the actions.
-    pub fn on(&mut self, now: Duration, event: VmEvent) -> Vec<VmAction> {
-        match event {
-            VmEvent::Start => self.start(now),
-            VmEvent::Stop { grace } => self.ordered_stop(now, grace, AfterStop::Stay),
-            VmEvent::Restart { .. } if matches!(self.state, MachineState::Off | MachineState::Paused { .. }) => {
-                self.start(now)
+    pub fn on(&mut self, now: Duration, event: VmEvent) -> Option<VmAction> {
+        match (event, &self.state) {
+            (VmEvent::Start, _) | (VmEvent::Restart { .. }, MachineState::Off | MachineState::Paused { .. }) => {
+                return self.start(now);
             }
-            VmEvent::Restart { grace } => self.ordered_stop(now, grace, AfterStop::Start),
-            VmEvent::Discard => self.discard(now),
-            VmEvent::Refused(failure) => {
-                if self.state == MachineState::Off {
-                    self.kept = VmRecord { failure: Some(failure), ..VmRecord::default() };
-                }
-                Vec::new()
+            (VmEvent::Stop { grace }, _) => return self.ordered_stop(now, grace, AfterStop::Stopped),
+            (VmEvent::Restart { grace }, _) => return self.ordered_stop(now, grace, AfterStop::Start),
+            (VmEvent::Discard, _) => return self.discard(now),
+            (VmEvent::Paused { reason, resumable }, _) => return self.paused(now, reason, resumable),
+            (VmEvent::Ended { exit, log }, _) => return self.ended(now, &exit, log),
+            (VmEvent::Tick, _) => return self.tick(now),
+            (VmEvent::GuestStartFailed(failure), MachineState::Starting { .. }) => {
+                return self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure));
             }
-            VmEvent::LaunchFailed(failure) => {
-                if matches!(self.state, MachineState::Starting { .. }) {
-                    self.failed(now, failure);
-                }
-                Vec::new()
+            (VmEvent::Refused(failure), MachineState::Off) => {
+                self.record = VmRecord { failure: Some(failure), ..VmRecord::default() };
             }
-            VmEvent::CannotGo(failure) => match self.state {
-                MachineState::Starting { .. } => self.stop(now, VmStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure)),
-                _ => Vec::new(),
-            },
-            VmEvent::Answered => {
-                if matches!(self.state, MachineState::Starting { .. }) {
-                    self.state = MachineState::Running { since: now };
-                    self.kept.answered = true;
-                }
-                Vec::new()
+            (VmEvent::LaunchFailed(failure), MachineState::Starting { .. }) => self.failed(now, failure),
+            (VmEvent::GuestRunning, MachineState::Starting { .. }) => {
+                self.state = MachineState::Running { since: now };
+                self.record.guest_ran = true;
             }
-            VmEvent::Paused { why, resumable } => self.paused(now, why, resumable),
-            VmEvent::Resumed => {
-                if matches!(self.state, MachineState::Paused { .. }) {
-                    self.state = MachineState::Running { since: now };
-                }
-                Vec::new()
-            }
-            VmEvent::ShuttingDown(shutdown_cause) => {
-                // A panic causes the later shutdown event.
-                if self.shutdown_cause != Some(ShutdownCause::Panic) {
-                    self.shutdown_cause = Some(shutdown_cause);
-                }
-                Vec::new()
-            }
-            VmEvent::Ended { how, log } => self.ended(now, &how, log),
-            VmEvent::Tick => self.tick(now),
+            (VmEvent::Resumed, MachineState::Paused { .. }) => self.state = MachineState::Running { since: now },
+            // A panic causes the later shutdown event.
+            (VmEvent::ShuttingDown(_), _) if self.shutdown_cause == Some(ShutdownCause::Panic) => {}
+            (VmEvent::ShuttingDown(cause), _) => self.shutdown_cause = Some(cause),
+            // The event is too late: the state changed meanwhile.
+            (
+                VmEvent::Refused(_)
+                | VmEvent::LaunchFailed(_)
+                | VmEvent::GuestStartFailed(_)
+                | VmEvent::GuestRunning
+                | VmEvent::Resumed,
+                _,
+            ) => {}
         }
+        None
     }
 
     /// An ordered start resets the restart counter.
-    fn start(&mut self, now: Duration) -> Vec<VmAction> {
+    fn start(&mut self, now: Duration) -> Option<VmAction> {
+        if !matches!(self.state, MachineState::Starting { .. } | MachineState::Running { .. }) {
+            self.record = VmRecord { wanted: true, ..VmRecord::default() };
+        }
         match &mut self.state {
-            MachineState::Off | MachineState::Waiting { .. } => {
-                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
-                self.launch(now)
-            }
+            MachineState::Off | MachineState::Waiting { .. } => self.launch(now),
             MachineState::Stopping { then, .. } => {
-                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
                 *then = AfterStop::Start;
-                Vec::new()
+                None
             }
             MachineState::Paused { resumable: true, until } => {
                 *until = None;
-                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
-                vec![VmAction::Resume]
+                Some(VmAction::Resume)
             }
-            MachineState::Paused { .. } => {
-                self.kept = VmRecord { wanted: true, ..VmRecord::default() };
-                self.stop(now, VmStep::Term, TERM_TIMEOUT, AfterStop::Start)
-            }
-            MachineState::Starting { .. } | MachineState::Running { .. } => Vec::new(),
+            MachineState::Paused { .. } => self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Start),
+            MachineState::Starting { .. } | MachineState::Running { .. } => None,
         }
     }
 
     /// QEMU paused the guest. The restart policy resumes it after a delay. A guest that cannot resume is terminated.
-    fn paused(&mut self, now: Duration, why: String, resumable: bool) -> Vec<VmAction> {
+    fn paused(&mut self, now: Duration, reason: String, resumable: bool) -> Option<VmAction> {
         let since = match self.state {
             MachineState::Running { since } => Some(since),
             MachineState::Paused { until: None, .. } => None,
-            _ => return Vec::new(),
+            _ => return None,
         };
         if since.is_some_and(|since| self.is_stable(now, since)) {
-            self.kept.restarts = 0;
+            self.record.restarts = 0;
         }
-        let failure = VmFailure { kind: VmFailureKind::Paused, detail: cut(why), log: Vec::new() };
-        let again = self.may_restart();
-        if again && !resumable {
-            return self.stop(now, VmStep::Term, TERM_TIMEOUT, AfterStop::Fail(failure));
+        let failure = failure(VmFailureKind::Paused, reason);
+        let restarts = self.may_restart();
+        if restarts && !resumable {
+            return self.stop(now, StopStep::Term, TERM_TIMEOUT, AfterStop::Fail(failure));
         }
-        let until = again.then(|| now + restart_delay(&self.policy, self.kept.restarts));
-        self.kept.restarts += u32::from(again);
-        self.kept.failure = Some(failure);
+        let until = restarts.then(|| now + restart_delay(&self.policy, self.record.restarts));
+        self.record.restarts += u32::from(restarts);
+        self.record.failure = Some(failure);
         self.state = MachineState::Paused { resumable, until };
-        Vec::new()
+        None
     }
 
     /// Returns true if the guest ran long enough to reset the restart counter.
@@ -224,152 +205,148 @@ impl VmStateMachine {
     }
 
     fn may_restart(&self) -> bool {
-        self.policy.when != RestartWhen::Never && self.kept.wanted && self.kept.restarts < self.policy.attempts
+        self.policy.when != RestartWhen::Never && self.record.wanted && self.record.restarts < self.policy.attempts
     }
 
-    fn launch(&mut self, now: Duration) -> Vec<VmAction> {
+    fn launch(&mut self, now: Duration) -> Option<VmAction> {
         self.shutdown_cause = None;
-        self.kept.answered = false;
+        self.record.guest_ran = false;
         self.state = MachineState::Starting { deadline: now + self.start_timeout };
-        vec![VmAction::Launch]
+        Some(VmAction::Launch)
     }
 
-    fn ordered_stop(&mut self, now: Duration, grace: Duration, after: AfterStop) -> Vec<VmAction> {
-        self.kept.wanted = after == AfterStop::Start;
+    fn ordered_stop(&mut self, now: Duration, grace: Duration, after: AfterStop) -> Option<VmAction> {
+        self.record.wanted = after == AfterStop::Start;
         match &mut self.state {
-            MachineState::Off => Vec::new(),
+            MachineState::Off => None,
             MachineState::Waiting { .. } if after == AfterStop::Start => self.launch(now),
             MachineState::Waiting { .. } => {
                 self.state = MachineState::Off;
-                self.kept.failure = None;
-                Vec::new()
+                self.record.failure = None;
+                None
             }
             // The guest does not run, so it cannot shut down by ACPI.
             MachineState::Starting { .. } | MachineState::Paused { .. } => {
-                self.stop(now, VmStep::Term, TERM_TIMEOUT, after)
+                self.stop(now, StopStep::Term, TERM_TIMEOUT, after)
             }
-            MachineState::Running { .. } => self.stop(now, VmStep::Acpi, grace, after),
+            MachineState::Running { .. } => self.stop(now, StopStep::Acpi, grace, after),
             MachineState::Stopping { then, deadline, step } => {
                 *then = after;
                 // A second order may shorten the grace period, never extend it.
-                if *step == VmStep::Acpi {
+                if *step == StopStep::Acpi {
                     *deadline = (*deadline).min(now + grace);
                 }
-                Vec::new()
+                None
             }
         }
     }
 
-    fn discard(&mut self, now: Duration) -> Vec<VmAction> {
-        self.kept.wanted = false;
+    fn discard(&mut self, now: Duration) -> Option<VmAction> {
+        self.record.wanted = false;
         match self.state {
-            MachineState::Off => Vec::new(),
+            MachineState::Off => None,
             MachineState::Waiting { .. } => {
                 self.state = MachineState::Off;
-                Vec::new()
+                None
             }
-            _ => self.stop(now, VmStep::Kill, KILL_TIMEOUT, AfterStop::Stay),
+            _ => self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Stopped),
         }
     }
 
-    fn stop(&mut self, now: Duration, step: VmStep, step_timeout: Duration, then: AfterStop) -> Vec<VmAction> {
+    fn stop(&mut self, now: Duration, step: StopStep, step_timeout: Duration, then: AfterStop) -> Option<VmAction> {
         self.state = MachineState::Stopping { step, deadline: now + step_timeout, then };
-        vec![match step {
-            VmStep::Acpi => VmAction::PowerDown,
-            VmStep::Term => VmAction::Terminate,
-            VmStep::Kill => VmAction::Kill,
-        }]
+        Some(match step {
+            StopStep::Acpi => VmAction::PowerDown,
+            StopStep::Term => VmAction::Terminate,
+            StopStep::Kill => VmAction::Kill,
+        })
     }
 
-    fn tick(&mut self, now: Duration) -> Vec<VmAction> {
+    fn tick(&mut self, now: Duration) -> Option<VmAction> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
-            return Vec::new();
+            return None;
         }
         match &self.state {
             MachineState::Starting { .. } => {
                 let detail = format!("the guest did not run within {} s", self.start_timeout.as_secs());
-                let failure = VmFailure { kind: VmFailureKind::StartTimeout, detail, log: Vec::new() };
-                self.stop(now, VmStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure))
+                let failure = failure(VmFailureKind::StartTimeout, detail);
+                self.stop(now, StopStep::Kill, KILL_TIMEOUT, AfterStop::Fail(failure))
             }
             MachineState::Waiting { .. } => self.launch(now),
             MachineState::Paused { resumable, .. } => {
                 self.state = MachineState::Paused { resumable: *resumable, until: None };
-                vec![VmAction::Resume]
+                Some(VmAction::Resume)
             }
-            MachineState::Stopping { step: VmStep::Acpi, then, .. } => {
-                let then = then.clone();
-                self.stop(now, VmStep::Term, TERM_TIMEOUT, then)
+            MachineState::Stopping { step: StopStep::Acpi, then, .. } => {
+                self.stop(now, StopStep::Term, TERM_TIMEOUT, then.clone())
             }
-            MachineState::Stopping { step: VmStep::Term, then, .. } => {
-                let then = then.clone();
-                self.stop(now, VmStep::Kill, KILL_TIMEOUT, then)
+            MachineState::Stopping { step: StopStep::Term, then, .. } => {
+                self.stop(now, StopStep::Kill, KILL_TIMEOUT, then.clone())
             }
-            MachineState::Stopping { step: VmStep::Kill, .. } => {
-                let detail = "QEMU was killed and does not end; look at the node's kernel log".to_owned();
-                let failure = VmFailure { kind: VmFailureKind::Immortal, detail, log: Vec::new() };
-                self.kept = VmRecord { wanted: false, failure: Some(failure), ..self.kept.clone() };
+            MachineState::Stopping { step: StopStep::Kill, .. } => {
+                self.record.wanted = false;
+                self.record.failure = Some(failure(VmFailureKind::Immortal, SURVIVES_KILL));
                 self.state = MachineState::Off;
-                Vec::new()
+                None
             }
-            MachineState::Off | MachineState::Running { .. } => Vec::new(),
+            MachineState::Off | MachineState::Running { .. } => None,
         }
     }
 
-    fn ended(&mut self, now: Duration, how: &str, log: Vec<String>) -> Vec<VmAction> {
+    fn ended(&mut self, now: Duration, exit: &str, log: Vec<String>) -> Option<VmAction> {
         let shutdown_cause = self.shutdown_cause.take();
         match self.state.clone() {
             MachineState::Starting { .. } => {
-                let detail = format!("QEMU {how} before the guest ran");
-                self.failed(now, VmFailure { kind: VmFailureKind::NotStarted, detail: cut(detail), log });
+                let detail = format!("QEMU {exit} before the guest ran");
+                self.failed(now, VmFailure { log, ..failure(VmFailureKind::NotStarted, detail) });
             }
             MachineState::Running { since } => {
                 if self.is_stable(now, since) {
-                    self.kept.restarts = 0;
+                    self.record.restarts = 0;
                 }
                 match (shutdown_cause, self.policy.when) {
                     (Some(ShutdownCause::Guest), RestartWhen::Always) => {
-                        let detail = "the guest switched itself off".to_owned();
-                        self.failed(now, VmFailure { kind: VmFailureKind::Crashed, detail, log });
+                        let failure = failure(VmFailureKind::Crashed, "the guest powered off");
+                        self.failed(now, VmFailure { log, ..failure });
                     }
-                    (Some(ShutdownCause::Guest), _) => self.rest(),
-                    (shutdown_cause, _) => self.failed(now, crash(shutdown_cause, how, log)),
+                    (Some(ShutdownCause::Guest), _) => self.stopped(),
+                    (shutdown_cause, _) => self.failed(now, crash(shutdown_cause, exit, log)),
                 }
             }
             MachineState::Stopping { then, .. } => match then {
-                AfterStop::Stay => self.rest(),
+                AfterStop::Stopped => self.stopped(),
                 AfterStop::Start => return self.launch(now),
                 AfterStop::Fail(failure) => self.failed(now, VmFailure { log, ..failure }),
             },
-            MachineState::Paused { .. } => self.failed(now, crash(shutdown_cause, how, log)),
+            MachineState::Paused { .. } => self.failed(now, crash(shutdown_cause, exit, log)),
             MachineState::Off | MachineState::Waiting { .. } => {}
         }
-        Vec::new()
+        None
     }
 
-    fn rest(&mut self) {
+    fn stopped(&mut self) {
         self.state = MachineState::Off;
-        self.kept = VmRecord::default();
+        self.record = VmRecord::default();
     }
 
-    /// An unwanted end: restarts after a delay, or stays failed.
+    /// Restarts the VM after a delay, or leaves it failed.
     fn failed(&mut self, now: Duration, mut failure: VmFailure) {
-        let again = self.policy.when != RestartWhen::Never && self.kept.wanted;
         if self.may_restart() {
-            let restart_delay = restart_delay(&self.policy, self.kept.restarts);
-            self.kept.restarts += 1;
-            self.state = MachineState::Waiting { until: now + restart_delay };
+            self.state = MachineState::Waiting { until: now + restart_delay(&self.policy, self.record.restarts) };
+            self.record.restarts += 1;
         } else {
-            if again {
-                failure.detail = cut(format!("{}; given up after {} new starts", failure.detail, self.kept.restarts));
+            if self.policy.when != RestartWhen::Never && self.record.wanted {
+                let detail = format!("{}; gave up after {} restarts", failure.detail, self.record.restarts);
+                failure.detail = truncate(detail, MAX_FAILURE_TEXT);
             }
-            self.kept.wanted = false;
+            self.record.wanted = false;
             self.state = MachineState::Off;
         }
-        self.kept.failure = Some(failure);
+        self.record.failure = Some(failure);
     }
 }
 
-/// The delay before a restart doubles with each restart in a row.
+/// Returns the delay before a restart. It doubles with each restart in a row.
 fn restart_delay(policy: &RestartPolicy, restarts: u32) -> Duration {
     let factor = 1u64.checked_shl(restarts).unwrap_or(u64::MAX);
     Duration::from_secs(u64::from(policy.delay_s).saturating_mul(factor).min(policy.max_delay_s.into()))

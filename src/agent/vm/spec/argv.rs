@@ -1,11 +1,11 @@
 //! The command line of QEMU, without default devices and distribution configuration. Pure.
 //!
-//! Only what is asked for: no default devices, no configuration of the distribution. The guest does not run yet (`-S`): whoever
-//! started it goes on when control socket, console and cards are in place, so nothing runs half.
+//! QEMU starts with the guest stopped (`-S`). The agent resumes the guest when control socket, console and NICs are ready.
 
 use super::plan::{Accel, Plan, PlannedVolume};
 use crate::vm::{
     confine::enter::{FIRST, PassedFile},
+    helper_program::strings,
     host::{installed::Uefi, resources::VHOST, seccomp_support::SANDBOX},
     net::tap_ports,
     vm_paths::VmPaths,
@@ -14,12 +14,11 @@ use meshd_proto::vm::{CpuModel, MachineType, Nic, VmSpec};
 use meshd_types::fail;
 use std::path::Path;
 
-/// First PCI slot of root ports; lower slots are for devices that QEMU places.
+/// First PCI slot of root ports. QEMU assigns lower slots to other devices.
 const FIRST_PORT_SLOT: usize = 0x10;
-/// Functions of a PCI slot.
 const FUNCTIONS_PER_PCI_SLOT: usize = 8;
 
-/// Prefix of the block graph node names of volumes; their index follows.
+/// Prefix of QEMU's block node names of volumes. The index of the volume follows.
 pub const VOLUME_NODE: &str = "volume";
 
 /// Escapes a path for QEMU's comma-separated options.
@@ -27,25 +26,16 @@ fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Arguments of `swtpm`. It goes into the background when its socket is ready, and ends with QEMU.
+/// Returns the arguments of `swtpm`. It becomes a daemon when its socket is ready, and ends with QEMU.
 pub fn swtpm(files: &VmPaths) -> Vec<String> {
-    let args = [
-        "socket".to_owned(),
-        "--tpm2".to_owned(),
-        "--daemon".to_owned(),
-        "--terminate".to_owned(),
-        "--tpmstate".to_owned(),
-        format!("dir={}", files.tpm_state().display()),
-        "--ctrl".to_owned(),
-        files.tpm_control(),
-    ];
-    args.into()
+    let state = format!("dir={}", files.tpm_state().display());
+    strings(&["socket", "--tpm2", "--daemon", "--terminate", "--tpmstate", &state, "--ctrl", &files.tpm_control()])
 }
 
-/// Arguments of `qemu-img` that make a layer. The image is not opened, because the VM's user may not read it.
-pub fn layer(place: &Path, base: &Path, size: u64) -> Vec<String> {
-    let mut args: Vec<String> = ["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"].map(str::to_owned).into();
-    args.extend([base.display().to_string(), place.display().to_string(), size.to_string()]);
+/// Returns the arguments of `qemu-img` that make a layer. `-u` does not open the image, which the VM's user may not read.
+pub fn layer(layer: &Path, base: &Path, size: u64) -> Vec<String> {
+    let mut args = strings(&["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"]);
+    args.extend([base.display().to_string(), layer.display().to_string(), size.to_string()]);
     args
 }
 
@@ -56,7 +46,7 @@ pub enum ImageFormat {
 }
 
 impl ImageFormat {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             ImageFormat::Raw => "raw",
             ImageFormat::Qcow2 => "qcow2",
@@ -64,40 +54,37 @@ impl ImageFormat {
     }
 }
 
-/// Arguments of `qemu-img` that write an image onto an exclusively opened disk, bypassing the page cache. If the disk does not read as
-/// zero, zeros are written: `qemu-img` does not have the exclusive descriptor, so it may not discard.
+/// Returns the arguments of `qemu-img` that write an image to an exclusively opened disk, bypassing the page cache. Unless the disk reads as
+/// zero, `qemu-img` writes zeros: it may not discard, because it does not have the exclusive descriptor.
 pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -> Vec<String> {
     let zeros: &[&str] = if is_zero { &["--target-is-zero"] } else { &["-S", "0"] };
-    let mut args: Vec<String> = ["convert", "-p", "-n", "-f", format.word()].map(str::to_owned).into();
-    args.extend(zeros.iter().map(|word| (*word).to_owned()));
-    args.extend(["--target-image-opts".to_owned(), image.display().to_string(), held(target, None)]);
+    let mut args = strings(&["convert", "-p", "-n", "-f", format.name()]);
+    args.extend(strings(zeros));
+    args.extend(["--target-image-opts".to_owned(), image.display().to_string(), disk_options(target, None)]);
     args
 }
 
-/// Arguments of `qemu-img` that compare an image with the start of a disk.
+/// Returns the arguments of `qemu-img` that compare an image with the start of a disk.
 pub fn compare(image: &Path, format: ImageFormat, target: &str, bytes: u64) -> Vec<String> {
-    let image = format!("driver={},file.driver=file,file.filename={}", format.word(), escaped(image));
-    let mut args: Vec<String> = ["compare", "-p", "--image-opts"].map(str::to_owned).into();
-    args.extend([image, held(target, Some(bytes))]);
-    args
+    let image = format!("driver={},file.driver=file,file.filename={}", format.name(), escaped(image));
+    strings(&["compare", "-p", "--image-opts", &image, &disk_options(target, Some(bytes))])
 }
 
-fn held(target: &str, bytes: Option<u64>) -> String {
+fn disk_options(target: &str, bytes: Option<u64>) -> String {
     let size = bytes.map_or_else(String::new, |bytes| format!("size={bytes},"));
     format!("driver=raw,{size}cache.direct=on,file.driver=host_device,file.filename={target}")
 }
 
-/// QEMU's arguments and passed files.
-#[derive(Debug)]
-pub struct Invocation {
+/// Arguments of QEMU, and the files that QEMU receives as open descriptors.
+#[derive(Debug, Default)]
+pub struct CommandLine {
     pub args: Vec<String>,
-    /// Files, in the order of their descriptors.
+    /// Files in the order of their descriptors.
     pub pass: Vec<PassedFile>,
 }
 
-/// Returns the command line of QEMU.
-pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
-    let mut line = CommandLine { args: Vec::new(), pass: Vec::new() };
+pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
+    let mut line = CommandLine::default();
     if fail::defends("vm-sandbox") {
         line.add("-sandbox", SANDBOX);
     }
@@ -112,8 +99,8 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
     let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
-    // QEMU writes console output to a file, because agents restart. Input is a FIFO: while the guest's UART is full, QEMU does not read it.
-    // With a socket, QEMU would hang up and lose input when the UART is full.
+    // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU does not read while the UART of the guest is
+    // full. With a socket, QEMU would close the connection and lose input.
     line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);
@@ -139,7 +126,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
         line.add("-device", "ide-cd,drive=seed");
     }
     for (index, nic) in spec.nics.iter().enumerate() {
-        card(spec, index, nic, plan.vhost, &mut line);
+        nic_device(spec, index, nic, plan.vhost, &mut line);
     }
     if plan.swtpm.is_some() {
         line.add("-chardev", format!("socket,id=tpm,path={}", escaped(&files.tpm_socket())));
@@ -149,12 +136,7 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> Invocation {
     line.add("-device", "virtio-rng-pci");
     // Reports a panic of the guest's kernel.
     line.add("-device", "pvpanic");
-    Invocation { args: line.args, pass: line.pass }
-}
-
-struct CommandLine {
-    args: Vec<String>,
-    pass: Vec<PassedFile>,
+    line
 }
 
 impl CommandLine {
@@ -164,12 +146,12 @@ impl CommandLine {
 
     /// Passes a file and returns the number of its descriptor.
     fn pass(&mut self, pass: PassedFile) -> i32 {
-        let number = FIRST + i32::try_from(self.pass.len()).expect("a machine has few files");
+        let number = FIRST + i32::try_from(self.pass.len()).expect("a VM has few files");
         self.pass.push(pass);
         number
     }
 
-    /// Passes a file and returns a path by which QEMU opens it.
+    /// Passes a file and returns a path with which QEMU opens it.
     fn open(&mut self, pass: PassedFile) -> String {
         let number = self.pass(pass);
         self.add("-add-fd", format!("fd={number},set={number}"));
@@ -183,7 +165,7 @@ fn processors(spec: &VmSpec, plan: &Plan, line: &mut CommandLine) {
         MachineType::Pc => "pc",
     };
     let secure = if spec.secure_boot { ",smm=on" } else { "" };
-    // Without a screen SeaBIOS uses the serial port.
+    // With `graphics=off` SeaBIOS uses the serial port.
     line.add("-machine", format!("{machine},graphics=off,memory-backend=ram{secure}"));
     line.add(
         "-accel",
@@ -245,8 +227,8 @@ fn disk(spec: &VmSpec, index: usize, volume: &PlannedVolume, files: &VmPaths, li
     line.add("-device", device);
 }
 
-fn card(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut CommandLine) {
-    // The agent made and filtered the TAP device. It is plugged into the bridge before the guest runs.
+fn nic_device(spec: &VmSpec, index: usize, nic: &Nic, vhost: bool, line: &mut CommandLine) {
+    // The agent makes and filters the TAP device, and attaches it to the bridge before the guest runs.
     let mut network = format!("tap,id=net{index},ifname={},script=no,downscript=no", tap_ports::tap_name(spec, index));
     if vhost {
         let number = line.pass(PassedFile::Write(VHOST.into()));

@@ -3,6 +3,7 @@
 mod disks;
 
 use crate::vm::{
+    failure::refusal,
     host::{installed::Uefi, resources::HostResources},
     net::nic_addresses,
 };
@@ -16,10 +17,8 @@ use std::{collections::BTreeSet, path::PathBuf};
 /// Maximum number of PCI functions behind root ports.
 const MAX_FUNCTIONS: usize = 64;
 
-/// The accelerator of QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
-    /// Hardware virtualisation.
     Kvm,
     Tcg,
 }
@@ -27,7 +26,6 @@ pub enum Accel {
 /// Resources of a VM on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Path of QEMU.
     pub qemu: PathBuf,
     pub accel: Accel,
     /// Volumes in the order of the specification.
@@ -36,7 +34,6 @@ pub struct Plan {
     pub functions: Vec<PciAddress>,
     /// IOMMU groups of these functions.
     pub groups: Vec<u32>,
-    /// UEFI firmware.
     pub uefi: Option<Uefi>,
     /// Huge page size in bytes.
     pub hugepage: Option<u64>,
@@ -44,77 +41,65 @@ pub struct Plan {
     pub cpus: Option<Vec<u32>>,
     /// Path of `qemu-img`, if a layer is made.
     pub qemu_img: Option<PathBuf>,
-    /// Path of `swtpm`.
     pub swtpm: Option<PathBuf>,
-    /// Path of `ip`, if NICs are plugged into bridges.
+    /// Path of `ip`, if NICs are attached to bridges.
     pub ip: Option<PathBuf>,
-    /// Use vhost-net.
     pub vhost: bool,
     /// Expected growth of the layers in memory, in bytes.
     pub growth: u64,
 }
 
-/// Where the data of a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlannedVolume {
-    /// A layer of the VM on an image.
+    /// A layer of the VM above an image.
     Layer {
-        /// Path of the image.
         base: PathBuf,
         /// Size that the guest sees, if larger than the image.
         size: Option<ByteSize>,
     },
-    /// A disk of the node.
     Disk {
         /// Device path in this boot.
         device: PathBuf,
     },
-    /// A CD image.
     Cd {
-        /// Path of the image.
         file: PathBuf,
     },
 }
 
-/// Plans a VM. `others` are the VMs that run or will run on this node.
-///
-/// # Errors
-/// Every reason against the plan.
+/// Plans a VM. `others` are the VMs that run or will run on this node. An error has every reason against the plan.
 pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<Plan, Vec<VmRefusal>> {
     use VmRefusalReason as Reason;
-    let mut judge = Planner { spec, host, others, refusals: Vec::new(), sizes: Vec::new() };
+    let mut planner = Planner { spec, host, others, refusals: Vec::new(), layer_sizes: Vec::new() };
     for fault in spec.faults() {
-        judge.refuse(Reason::SpecInvalid, format!("{}: {}", fault.key, fault.message));
+        planner.refuse(Reason::SpecInvalid, format!("{}: {}", fault.key, fault.message));
     }
-    judge.unique();
-    let qemu = judge.program(&host.programs.qemu, Reason::QemuMissing, "qemu-system-x86_64", true);
-    let layered = spec.volumes.iter().any(|volume| match &volume.source {
+    planner.check_unique();
+    let qemu = planner.program(&host.programs.qemu, Reason::QemuMissing, "qemu-system-x86_64", true);
+    let needs_qemu_img = spec.volumes.iter().any(|volume| match &volume.source {
         VolumeSource::Qcow2 { .. } => true,
         VolumeSource::Raw { digest, .. } => digest.is_some(),
         VolumeSource::Iso { .. } => false,
     });
-    let qemu_img = judge.program(&host.programs.qemu_img, Reason::QemuMissing, "qemu-img", layered);
-    let swtpm = judge.program(&host.programs.swtpm, Reason::TpmMissing, "swtpm", spec.vtpm);
-    let bridged = spec.nics.iter().any(|nic| nic.bridge.is_some());
-    let ip = judge.program(&host.programs.ip, Reason::BridgeMissing, "ip", bridged);
-    if let Some(why) = &host.unconfined {
-        judge.refuse(Reason::QemuMissing, format!("{why}; install a QEMU that is built with seccomp"));
+    let qemu_img = planner.program(&host.programs.qemu_img, Reason::QemuMissing, "qemu-img", needs_qemu_img);
+    let swtpm = planner.program(&host.programs.swtpm, Reason::TpmMissing, "swtpm", spec.vtpm);
+    let has_bridge = spec.nics.iter().any(|nic| nic.bridge.is_some());
+    let ip = planner.program(&host.programs.ip, Reason::BridgeMissing, "ip", has_bridge);
+    if let Some(reason) = &host.unconfined {
+        planner.refuse(Reason::QemuMissing, format!("{reason}; install a QEMU that is built with seccomp"));
     }
-    let accel = judge.accel();
-    judge.model();
-    let cpus = judge.processors();
-    let hugepage = judge.hugepages();
-    judge.bridges();
-    judge.addresses();
-    let uefi = judge.uefi();
-    let volumes = judge.volumes();
-    let growth = judge.memory();
-    let functions = judge.units();
-    let given = |unit: &&UnitFacts| {
-        functions.iter().any(|function| unit.members.iter().any(|it| it.address == function.as_str()))
-    };
-    let groups = host.units.iter().filter(given).filter_map(|unit| unit.group).collect();
-    if let (true, Some(qemu)) = (judge.refusals.is_empty(), qemu) {
+    let accel = planner.accel();
+    planner.check_cpu_model();
+    let cpus = planner.cpus();
+    let hugepage = planner.hugepages();
+    planner.check_bridges();
+    planner.check_addresses();
+    let uefi = planner.uefi();
+    let volumes = planner.volumes();
+    let growth = planner.memory();
+    let functions = planner.units();
+    let is_assigned = |unit: &&UnitFacts| functions.iter().any(|function| has_function(unit, function));
+    let groups = host.units.iter().filter(is_assigned).filter_map(|unit| unit.group).collect();
+    if let (true, Some(qemu)) = (planner.refusals.is_empty(), qemu) {
         return Ok(Plan {
             qemu,
             accel,
@@ -131,7 +116,7 @@ pub fn plan(spec: &VmSpec, host: &HostResources, others: &[&VmSpec]) -> Result<P
             growth,
         });
     }
-    Err(judge.refusals)
+    Err(planner.refusals)
 }
 
 struct Planner<'a> {
@@ -139,23 +124,26 @@ struct Planner<'a> {
     host: &'a HostResources,
     others: &'a [&'a VmSpec],
     refusals: Vec<VmRefusal>,
-    /// Sizes of the layers' disks.
-    sizes: Vec<u64>,
+    /// Virtual sizes of the layers, in bytes.
+    layer_sizes: Vec<u64>,
 }
 
 impl Planner<'_> {
     fn refuse(&mut self, reason: VmRefusalReason, detail: impl Into<String>) {
-        self.refusals.push(VmRefusal { reason, detail: detail.into() });
+        self.refusals.push(refusal(reason, detail));
     }
 
-    fn unique(&mut self) {
+    fn check_unique(&mut self) {
         for other in self.others {
             if other.name == self.spec.name {
-                self.refuse(VmRefusalReason::NameTaken, format!("{} is the name of {}", other.name, other.uuid));
+                self.refuse(VmRefusalReason::NameTaken, format!("the name {} belongs to {}", other.name, other.uuid));
             }
             for nic in &self.spec.nics {
                 if other.nics.iter().any(|taken| taken.mac == nic.mac) {
-                    self.refuse(VmRefusalReason::MacTaken, format!("{} is a card of {}", nic.mac, other.name));
+                    self.refuse(
+                        VmRefusalReason::MacTaken,
+                        format!("the MAC address {} belongs to a NIC of {}", nic.mac, other.name),
+                    );
                 }
             }
         }
@@ -171,7 +159,7 @@ impl Planner<'_> {
         if is_needed && found.is_none() {
             self.refuse(
                 reason,
-                format!("{name} is not installed; give the profile the overlay `kvm-host` or the bundle"),
+                format!("{name} is not installed; add the overlay `kvm-host` or the bundle to the profile"),
             );
         }
         found.clone().filter(|_| is_needed)
@@ -182,55 +170,55 @@ impl Planner<'_> {
             return Accel::Kvm;
         }
         if !self.spec.allow_tcg {
-            let detail = "/dev/kvm does not open; `meshd node doctor` says why, or write allow_tcg = true";
+            let detail = "cannot open /dev/kvm; run `meshd node doctor`, or set allow_tcg = true";
             self.refuse(VmRefusalReason::KvmMissing, detail);
         }
         Accel::Tcg
     }
 
-    fn model(&mut self) {
+    fn check_cpu_model(&mut self) {
         let (Some(models), model) = (&self.host.models, self.spec.cpu.as_str()) else { return };
         if !models.contains(model) {
             let detail =
-                format!("QEMU of this node knows no `{model}`; `qemu-system-x86_64 -cpu help` lists what it knows");
+                format!("QEMU of this node has no CPU model `{model}`; run `qemu-system-x86_64 -cpu help` for a list");
             self.refuse(VmRefusalReason::CpuUnknown, detail);
         }
     }
 
-    fn processors(&mut self) -> Option<Vec<u32>> {
-        let (asked, there) = (self.spec.vcpus, self.host.threads);
-        if asked > there {
-            self.refuse(VmRefusalReason::CpusExceeded, format!("{asked} processors, and the node has {there} threads"));
+    fn cpus(&mut self) -> Option<Vec<u32>> {
+        let (vcpus, threads) = (self.spec.vcpus, self.host.threads);
+        if vcpus > threads {
+            let detail = format!("{vcpus} CPUs requested, the node has {threads} threads");
+            self.refuse(VmRefusalReason::CpusExceeded, detail);
         }
-        let wanted = self.spec.numa_node?;
-        let Some(node) = self.host.numa.iter().find(|node| node.id == wanted && !node.cpus.is_empty()) else {
-            self.refuse(VmRefusalReason::NumaMissing, format!("there is no NUMA node {wanted} with processors"));
+        let id = self.spec.numa_node?;
+        let Some(node) = self.host.numa.iter().find(|node| node.id == id && !node.cpus.is_empty()) else {
+            self.refuse(VmRefusalReason::NumaMissing, format!("there is no NUMA node {id} with CPUs"));
             return None;
         };
-        let there = node.cpus.len();
-        if usize::try_from(asked).is_ok_and(|asked| asked > there) {
-            let detail = format!("{asked} processors, and NUMA node {wanted} has {there} threads");
+        let threads = node.cpus.len();
+        if usize::try_from(vcpus).is_ok_and(|vcpus| vcpus > threads) {
+            let detail = format!("{vcpus} CPUs requested, NUMA node {id} has {threads} threads");
             self.refuse(VmRefusalReason::CpusExceeded, detail);
         }
         Some(node.cpus.clone())
     }
 
-    /// Returns the expected growth of the layers. Guests touch memory and fill layers over time, so memory promised to others is not free.
+    /// Returns the expected growth of the layers. Guests touch memory and fill layers over time, so reserved memory is not free.
     fn memory(&mut self) -> u64 {
         let host = self.host;
-        let planned = || self.sizes.iter().map(|size| layer_growth(*size, 0)).fold(0, u64::saturating_add);
+        let planned = || self.layer_sizes.iter().map(|size| layer_growth(*size, 0)).fold(0, u64::saturating_add);
         let growth = match host.memory.growth.get(&self.spec.uuid) {
             _ if !host.layers_in_memory => 0,
             Some(growth) => *growth,
             None => planned(),
         };
-        let (own, left) = (self.spec.node_memory(), host.memory.left(self.others.iter().copied()));
-        if own.saturating_add(growth) > left {
+        let (own, free) = (self.spec.node_memory(), host.memory.free_beside(self.others.iter().copied()));
+        if own.saturating_add(growth) > free {
             let mib = |bytes| ByteSize::from_bytes(bytes).mib();
-            let (total, left, own) = (mib(host.memory.total), mib(left), mib(own));
-            let layers =
-                if growth > 0 { format!(" and {} MiB for what it writes", mib(growth)) } else { String::new() };
-            let detail = format!("{own} MiB with QEMU's own{layers}, and {left} MiB of {total} MiB are left");
+            let (total, free, own) = (mib(host.memory.total), mib(free), mib(own));
+            let layers = if growth > 0 { format!(" plus {} MiB for its layers", mib(growth)) } else { String::new() };
+            let detail = format!("{own} MiB with QEMU{layers} needed, {free} MiB of {total} MiB are free");
             self.refuse(VmRefusalReason::MemoryExceeded, detail);
         }
         growth
@@ -241,58 +229,52 @@ impl Planner<'_> {
         if !self.spec.hugepages {
             return None;
         }
-        let asked = self.spec.memory.bytes();
-        let here = |node: Option<u32>| self.spec.numa_node.is_none() || node == self.spec.numa_node;
-        let pools = || self.host.hugepages.iter().filter(|pool| here(pool.node));
+        let needed = self.spec.memory.bytes();
+        let is_usable = |node: Option<u32>| self.spec.numa_node.is_none() || node == self.spec.numa_node;
+        let pools = || self.host.hugepages.iter().filter(|pool| is_usable(pool.node));
         let mut sizes: Vec<u64> = pools().map(|pool| pool.page).collect();
         sizes.sort_unstable();
         sizes.dedup();
         let free = |page: u64| {
-            pools()
-                .filter(|pool| pool.page == page)
-                .fold(0, |sum: u64, pool| sum.saturating_add(pool.free.saturating_mul(page)))
+            let free = pools().filter(|pool| pool.page == page).map(|pool| pool.count.saturating_mul(page));
+            free.fold(0, u64::saturating_add)
         };
+        let fits = |page: &u64| *page > 0 && needed.is_multiple_of(*page) && free(*page) >= needed;
         // Prefer the largest size: it needs fewer TLB entries.
-        let fit = sizes
-            .iter()
-            .rev()
-            .find(|page| **page > 0 && asked.is_multiple_of(**page) && free(**page) >= asked)
-            .copied();
-        if fit.is_none() {
-            let free: Vec<String> = sizes
-                .iter()
-                .map(|page| format!("{} of {}", ByteSize::from_bytes(free(*page)), ByteSize::from_bytes(*page)))
-                .collect();
+        let size = sizes.iter().copied().rev().find(fits);
+        if size.is_none() {
+            let free = |page: &u64| format!("{} of {}", ByteSize::from_bytes(free(*page)), ByteSize::from_bytes(*page));
+            let free: Vec<String> = sizes.iter().map(free).collect();
             let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
-            let detail = format!("{} of huge pages, and free are: {free}", self.spec.memory);
+            let detail = format!("{} of huge pages requested, free: {free}", self.spec.memory);
             self.refuse(VmRefusalReason::HugepagesExceeded, detail);
         }
-        fit
+        size
     }
 
-    fn bridges(&mut self) {
+    fn check_bridges(&mut self) {
         let spec = self.spec;
-        let wanted: BTreeSet<&str> =
+        let bridges: BTreeSet<&str> =
             spec.nics.iter().filter_map(|nic| nic.bridge.as_ref()).map(|bridge| bridge.as_str()).collect();
-        for bridge in wanted {
+        for bridge in bridges {
             if !self.host.bridges.contains(bridge) {
                 self.refuse(VmRefusalReason::BridgeMissing, format!("the node has no bridge {bridge}"));
             }
         }
     }
 
-    /// In the private network the node assigns addresses, each to one VM.
-    fn addresses(&mut self) {
-        for (index, address) in nic_addresses::named(&self.spec.nics) {
-            let has = |other: &&&VmSpec| nic_addresses::named(&other.nics).any(|(_, theirs)| theirs == address);
-            if let Some(other) = self.others.iter().find(has) {
-                let detail = format!("nic[{index}].address: {address} is that of {}", other.name);
+    /// The node assigns the addresses of the private network, each to one VM.
+    fn check_addresses(&mut self) {
+        for (index, address) in nic_addresses::fixed(&self.spec.nics) {
+            let has_address = |other: &&&VmSpec| nic_addresses::fixed(&other.nics).any(|(_, used)| used == address);
+            if let Some(other) = self.others.iter().find(has_address) {
+                let detail = format!("nic[{index}].address: {address} belongs to {}", other.name);
                 self.refuse(VmRefusalReason::AddressTaken, detail);
             }
-            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_free(address)) {
-                let (first, last) = subnet.machines();
+            if let Some(subnet) = self.host.private.filter(|subnet| !subnet.is_assignable(address)) {
+                let (first, last) = subnet.vm_range();
                 let detail = format!(
-                    "nic[{index}].address: {address} is not among {first} to {last}, which {} on this node has; leave it out",
+                    "nic[{index}].address: {address} is outside of {first} to {last}, the range of {} on this node; omit it",
                     meshd_proto::vm::PRIVATE_BRIDGE
                 );
                 self.refuse(VmRefusalReason::AddressUnfit, detail);
@@ -304,12 +286,12 @@ impl Planner<'_> {
         if self.spec.firmware == Firmware::Bios {
             return None;
         }
-        let found = self.host.uefi.iter().find(|uefi| uefi.secure == self.spec.secure_boot).cloned();
-        if found.is_none() {
+        let uefi = self.host.uefi.iter().find(|uefi| uefi.secure == self.spec.secure_boot).cloned();
+        if uefi.is_none() {
             let kind = if self.spec.secure_boot { "UEFI firmware for Secure Boot" } else { "UEFI firmware (OVMF)" };
             self.refuse(VmRefusalReason::FirmwareMissing, format!("no {kind} is installed"));
         }
-        found
+        uefi
     }
 
     fn volumes(&mut self) -> Vec<PlannedVolume> {
@@ -318,18 +300,19 @@ impl Planner<'_> {
         for volume in &spec.volumes {
             let image = |digest| host.images.get(digest);
             let missing = |digest: &meshd_types::Digest| {
-                format!("volume {}: the file of digest {} is not on the node", volume.name, digest.short())
+                format!("volume {}: the image {} is not on the node", volume.name, digest.short())
             };
             match &volume.source {
                 VolumeSource::Qcow2 { digest, size } => match image(digest) {
                     None => self.refuse(VmRefusalReason::VolumeMissing, missing(digest)),
                     Some(image) => match qcow2::virtual_size(&image.header) {
-                        Err(why) => {
-                            self.refuse(VmRefusalReason::VolumeUnfit, format!("volume {}: {why}", volume.name));
+                        Err(error) => {
+                            self.refuse(VmRefusalReason::VolumeUnfit, format!("volume {}: {error}", volume.name));
                         }
-                        Ok(own) => {
-                            let size = size.filter(|size| size.bytes() > own);
-                            self.sizes.push(size.map_or(own, ByteSize::bytes));
+                        Ok(base_size) => {
+                            // A size below the size of the image would truncate the image.
+                            let size = size.filter(|size| size.bytes() > base_size);
+                            self.layer_sizes.push(size.map_or(base_size, ByteSize::bytes));
                             planned.push(PlannedVolume::Layer { base: image.path.clone(), size });
                         }
                     },
@@ -340,7 +323,7 @@ impl Planner<'_> {
                 },
                 VolumeSource::Raw { disk, .. } => match self.disk(disk) {
                     Ok(device) => planned.push(PlannedVolume::Disk { device }),
-                    Err((reason, why)) => self.refuse(reason, format!("volume {}: {why}", volume.name)),
+                    Err((reason, detail)) => self.refuse(reason, format!("volume {}: {detail}", volume.name)),
                 },
             }
         }
@@ -349,37 +332,42 @@ impl Planner<'_> {
 
     fn units(&mut self) -> Vec<PciAddress> {
         let (spec, host) = (self.spec, self.host);
-        let mut given: Vec<PciAddress> = Vec::new();
+        let mut functions: Vec<PciAddress> = Vec::new();
         for address in &spec.units {
-            let Some(unit) = host.units.iter().find(|unit| holds(unit, address)) else {
-                self.refuse(VmRefusalReason::UnitMissing, format!("no unit of this node holds {address}"));
+            let Some(unit) = host.units.iter().find(|unit| has_function(unit, address)) else {
+                self.refuse(VmRefusalReason::UnitMissing, format!("no unit of this node has {address}"));
                 continue;
             };
-            if given.contains(address) {
-                let detail = format!("{address} is in a unit that another address names already: {}", unit.name());
+            if functions.contains(address) {
+                let detail = format!("{address} belongs to a unit that is already listed: {}", unit.name());
                 self.refuse(VmRefusalReason::SpecInvalid, detail);
                 continue;
             }
-            let taken = self.others.iter().find(|other| other.units.iter().any(|theirs| holds(unit, theirs)));
-            if let Some(other) = taken {
-                self.refuse(VmRefusalReason::UnitTaken, format!("{} belongs to {}", unit.name(), other.name));
+            let owner = self.others.iter().find(|other| other.units.iter().any(|used| has_function(unit, used)));
+            if let Some(owner) = owner {
+                self.refuse(VmRefusalReason::UnitTaken, format!("{} belongs to {}", unit.name(), owner.name));
             } else if unit.state != UnitState::Ready {
-                let (name, state) = (unit.name(), unit.state.as_str());
-                let reason = if unit.reason.is_empty() { String::new() } else { format!(": {}", unit.reason) };
-                self.refuse(VmRefusalReason::UnitNotReady, format!("{name} is {state}{reason}"));
+                self.refuse(VmRefusalReason::UnitNotReady, state_text(unit));
             }
-            // The whole IOMMU group.
-            given.extend(unit.members.iter().filter_map(|member| member.address.parse().ok()));
+            // A VM gets the whole IOMMU group.
+            functions.extend(unit.members.iter().filter_map(|member| member.address.parse().ok()));
         }
-        if given.len() > MAX_FUNCTIONS || (spec.machine == MachineType::Pc && !given.is_empty()) {
-            let detail = format!("{} functions; there is room for {MAX_FUNCTIONS}, on a q35", given.len());
+        if functions.len() > MAX_FUNCTIONS || (spec.machine == MachineType::Pc && !functions.is_empty()) {
+            let detail = format!("{} PCI functions; the limit is {MAX_FUNCTIONS} on q35 and 0 on pc", functions.len());
             self.refuse(VmRefusalReason::SpecInvalid, detail);
         }
-        given
+        functions
     }
 }
 
-fn holds(unit: &UnitFacts, address: &PciAddress) -> bool {
+/// Returns the name, state and reason of a unit as text.
+pub fn state_text(unit: &UnitFacts) -> String {
+    let reason = if unit.reason.is_empty() { String::new() } else { format!(": {}", unit.reason) };
+    format!("{} is {}{reason}", unit.name(), unit.state.as_str())
+}
+
+/// Returns whether a unit contains a PCI function.
+pub fn has_function(unit: &UnitFacts, address: &PciAddress) -> bool {
     unit.members.iter().any(|member| member.address == address.as_str())
 }
 

@@ -1,13 +1,12 @@
 //! Resolves inheritance of profiles, and records the origin of each setting.
 //!
-//! Lists: the outermost parent's first, each profile's appended; `-x` takes an inherited `x` away. An overlay that is named again
-//! moves to its later place; so does a kernel argument, and the last one of a key counts. Single values, variables, checks and
-//! thresholds: the nearest wins.
+//! | kind | rule |
+//! | --- | --- |
+//! | lists | each profile appends to the list of its parent; `-x` removes an inherited `x` |
+//! | overlays, kernel arguments | a repeated element moves to its later position; of a kernel argument key the last value counts |
+//! | single values, variables, checks, thresholds | the most derived profile takes precedence |
 
-use super::{
-    place,
-    written::{THRESHOLDS, Threshold, WrittenProfile},
-};
+use super::written::{THRESHOLDS, Threshold, WrittenProfile};
 use crate::{
     Profile, Setting,
     edit::{Edit, arg_key, removes_arg, replaces_arg},
@@ -18,35 +17,35 @@ use meshd_proto::{CheckPolicy, CheckRule, Thresholds};
 use meshd_types::{ProfileName, VarValue, Vars};
 use std::fmt::Display;
 
-/// Most overlays, bundles and PCI selectors of a profile with all that it inherits.
+/// Maximum number of overlays, of bundles and of PCI selectors, including inherited ones.
 const MAX_OVERLAYS: usize = 64;
-/// Most packages of a profile with all that it inherits.
+/// Maximum number of packages, including inherited ones.
 const MAX_PACKAGES: usize = 512;
-/// Longest kernel arguments of a profile, in bytes. The kernel takes 2048 on x86; meshd's own need about 600.
+/// Maximum length of the kernel arguments in bytes. The kernel takes 2048 on x86; those of meshd need about 600.
 const MAX_ARGS: usize = 1024;
 
-/// The merging of one profile: its parents first, and what came of it so far.
+/// The state of merging one profile. `chain` begins with the outermost parent.
 struct Merge<'a> {
     document: &'a Document,
     chain: &'a [&'a WrittenProfile],
     settings: Vec<Setting>,
 }
 
-/// How one kind of list is merged.
+/// The merge rules of one list.
 struct Rules<T> {
     key: &'static str,
-    /// Whether a later element takes the place of an earlier one; else the earlier stays and the later adds nothing.
+    /// Whether a later element replaces an earlier one. Otherwise an equal later element is ignored.
     replaces: fn(&T, &T) -> bool,
-    /// Whether a removal means this element.
+    /// Whether a removal applies to an element.
     removes: fn(&T, &T) -> bool,
 }
 
-/// Merges a chain, the outermost parent first; `None` when it has no image.
+/// Merges a chain; `None` if it has no image.
 pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<Profile> {
     let own = chain.last()?;
     if !chain.iter().any(|profile| profile.has_image) {
         let hint = "write image = \"..\", or extend a profile that has one";
-        document.fault(place(own), "neither this profile nor one that it extends names an image", hint);
+        document.fault(&own.place, "neither this profile nor one that it extends names an image", hint);
     }
     let mut merge = Merge { document, chain, settings: Vec::new() };
     let image = merge.nearest("image", |profile| profile.image.as_ref())?;
@@ -75,7 +74,7 @@ pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<
 }
 
 impl<T: PartialEq> Rules<T> {
-    /// What is named twice counts once, where it was named first.
+    /// Ignores repeated elements.
     fn once(key: &'static str) -> Self {
         Rules { key, replaces: |_, _| false, removes: PartialEq::eq }
     }
@@ -94,7 +93,7 @@ impl Merge<'_> {
         self.settings.push(Setting { key: key.into(), value, by: by.clone(), removed_by: None, line });
     }
 
-    /// A single value: the nearest profile's.
+    /// Returns the value of the most derived profile.
     fn nearest<T: Clone + Display>(
         &mut self,
         key: &str,
@@ -112,7 +111,7 @@ impl Merge<'_> {
         pick: impl Fn(&WrittenProfile) -> &Vec<At<Edit<T>>>,
     ) -> Vec<T> {
         let mut list: Vec<(T, &ProfileName, usize)> = Vec::new();
-        let mut gone: Vec<Setting> = Vec::new();
+        let mut removed_settings: Vec<Setting> = Vec::new();
         for profile in self.chain {
             for edit in pick(profile) {
                 match &edit.value {
@@ -121,21 +120,21 @@ impl Merge<'_> {
                         list.retain(|(earlier, ..)| !(rules.replaces)(value, earlier));
                         if list.len() < before
                             || (rules.key == "kernel_args")
-                            || list.iter().all(|(it, ..)| it != value)
+                            || list.iter().all(|(element, ..)| element != value)
                         {
                             list.push((value.clone(), &profile.name, edit.line));
                         }
                     }
                     Edit::Remove(value) => {
-                        let (out, kept) = list.into_iter().partition(|(it, ..)| (rules.removes)(value, it));
-                        list = kept;
-                        let out: Vec<(T, &ProfileName, usize)> = out;
-                        if out.is_empty() {
+                        let (removed, rest): (Vec<_>, Vec<_>) =
+                            list.into_iter().partition(|(element, ..)| (rules.removes)(value, element));
+                        list = rest;
+                        if removed.is_empty() {
                             self.nothing_to_remove(edit, value, &list);
                         }
-                        gone.extend(out.into_iter().map(|(it, by, line)| Setting {
+                        removed_settings.extend(removed.into_iter().map(|(element, by, line)| Setting {
                             key: rules.key.to_owned(),
-                            value: text(it),
+                            value: text(element),
                             by: by.clone(),
                             removed_by: Some(profile.name.clone()),
                             line,
@@ -147,23 +146,23 @@ impl Merge<'_> {
         for (value, by, line) in &list {
             self.set_at(rules.key, text(value), by, *line);
         }
-        self.settings.extend(gone);
+        self.settings.extend(removed_settings);
         list.into_iter().map(|(value, ..)| value).collect()
     }
 
     fn nothing_to_remove<T: Display>(&self, edit: &At<Edit<T>>, value: &T, list: &[(T, &ProfileName, usize)]) {
-        let there: Vec<String> = list.iter().map(|(it, ..)| it.to_string()).collect();
-        let message = format!("takes `{value}` away, which is not inherited");
-        let hint = if there.is_empty() {
+        let inherited: Vec<String> = list.iter().map(|(element, ..)| element.to_string()).collect();
+        let message = format!("removes `{value}`, which is not inherited");
+        let hint = if inherited.is_empty() {
             "remove it".to_owned()
         } else {
             let key = value.to_string();
-            suggest(&key, there.iter().map(|it| if key.contains('=') { it.as_str() } else { arg_key(it) }))
+            suggest(&key, inherited.iter().map(|arg| if key.contains('=') { arg.as_str() } else { arg_key(arg) }))
         };
         self.document.fault(edit, message, hint);
     }
 
-    /// The nearest table; it becomes kernel arguments.
+    /// Converts the table of the most derived profile to kernel arguments.
     fn hugepages(&mut self, profile: &mut Profile) {
         let nearest = self.chain.iter().rev().find_map(|written| Some((written, written.hugepages.as_ref()?)));
         let Some((written, pages)) = nearest else { return };
@@ -172,7 +171,7 @@ impl Merge<'_> {
             return;
         }
         if let Some(other) = profile.kernel_args.iter().find(|arg| arg_key(arg).starts_with("hugepages")) {
-            let message = format!("stands beside the kernel argument `{other}`, and both set aside pages");
+            let message = format!("conflicts with the kernel argument `{other}`: both reserve pages");
             self.document.fault(pages, message, format!("keep one: kernel_args = [\"-{}\"]", arg_key(other)));
         }
         profile.hugepages = Some(pages.value);
@@ -196,20 +195,20 @@ impl Merge<'_> {
     fn checks(&mut self) -> CheckPolicy {
         let mut rules = std::collections::BTreeMap::new();
         for profile in self.chain {
-            rules.extend(profile.checks.iter().map(|it| (it.value.0.clone(), (it.value.1, &profile.name))));
+            rules.extend(profile.checks.iter().map(|check| (check.value.0.clone(), (check.value.1, &profile.name))));
         }
         for (name, (rule, by)) in &rules {
             self.set(format!("checks.{name}"), text(rule.as_str()), by);
         }
         let mut thresholds = Thresholds::default();
-        for Threshold { key, place, .. } in THRESHOLDS {
+        for Threshold { key, field, .. } in THRESHOLDS {
             let of = |profile: &&WrittenProfile| {
-                let found = profile.thresholds.iter().find(|it| it.value.0 == key)?;
+                let found = profile.thresholds.iter().find(|threshold| threshold.value.0 == key)?;
                 Some((found.value.1, profile.name.clone()))
             };
             let Some((value, by)) = self.chain.iter().rev().find_map(of) else { continue };
             self.set(format!("thresholds.{key}"), VarValue::Integer(value), &by);
-            *place(&mut thresholds) = u64::try_from(value).ok();
+            *field(&mut thresholds) = u64::try_from(value).ok();
         }
         let rules = rules.into_iter().map(|(name, (rule, _))| (name, rule));
         CheckPolicy { rules: rules.filter(|(_, rule)| *rule != CheckRule::On).collect(), thresholds }
@@ -227,7 +226,11 @@ fn bounds(document: &Document, own: &WrittenProfile, profile: &Profile) {
         (profile.vars.len(), crate::MAX_VARS, "vars"),
         (args, MAX_ARGS, "bytes of kernel arguments"),
     ];
-    for (found, most, what) in bounds.into_iter().filter(|(found, most, _)| found > most) {
-        document.fault(place(own), format!("{found} {what} with all that is inherited"), format!("at most {most}"));
+    for (count, maximum, elements) in bounds.into_iter().filter(|(count, maximum, _)| count > maximum) {
+        document.fault(
+            &own.place,
+            format!("{count} {elements} including inherited ones"),
+            format!("at most {maximum}"),
+        );
     }
 }

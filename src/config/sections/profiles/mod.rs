@@ -1,6 +1,6 @@
 //! `[profiles.*]`: profiles, with inheritance resolved.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `merge` | resolves inheritance of profiles, and records the origin of each setting |
 //! | `written` | one profile as written in the file, before inheritance |
@@ -11,18 +11,17 @@ mod written;
 use crate::{
     Profile, check,
     fault::suggest,
-    reader::{At, Document, Table},
+    reader::{Document, Table},
 };
 use meshd_types::ProfileName;
 use std::collections::{BTreeMap, BTreeSet};
 use written::WrittenProfile;
 
-/// Most profiles of a site.
 const MAX_PROFILES: usize = 1024;
 
 type All = BTreeMap<ProfileName, WrittenProfile>;
 
-/// Reads `[profiles]` and `[defaults]`; records what is wrong with either.
+/// Reads `[profiles]` and `[defaults]`.
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<(ProfileName, BTreeMap<ProfileName, Profile>)> {
     let all = all(document, root);
     let default = default_profile(root, &all);
@@ -48,8 +47,11 @@ fn default_profile(root: &Table<'_>, all: &All) -> Option<ProfileName> {
 }
 
 fn names(text: &ProfileName, all: &All) -> String {
-    let near = suggest(text.as_str(), all.keys().map(ProfileName::as_str));
-    if all.is_empty() { format!("write a section [profiles.{text}]") } else { near }
+    if all.is_empty() {
+        format!("write a section [profiles.{text}]")
+    } else {
+        suggest(text.as_str(), all.keys().map(ProfileName::as_str))
+    }
 }
 
 fn all(document: &Document, root: &Table<'_>) -> All {
@@ -70,14 +72,14 @@ fn all(document: &Document, root: &Table<'_>) -> All {
     read.map(|profile| (profile.name.clone(), profile)).collect()
 }
 
-/// A profile and those that it extends, the outermost parent first; `None` when the chain is broken.
+/// Returns a profile and its parents, the outermost first; `None` if a parent is missing or has a fault.
 fn chain<'a>(document: &Document, all: &'a All, profile: &'a WrittenProfile) -> Option<Vec<&'a WrittenProfile>> {
     let mut chain = vec![profile];
     let mut seen = BTreeSet::from([&profile.name]);
     let mut last = profile;
     while let Some(parent) = &last.extends {
         let Some(next) = all.get(&parent.value) else {
-            // Each broken link is reported by the profile that has it, once.
+            // A missing parent is reported once, by the profile that names it.
             if std::ptr::eq(last, profile) {
                 document.fault(parent, format!("there is no profile `{}`", parent.value), names(&parent.value, all));
             }
@@ -86,24 +88,19 @@ fn chain<'a>(document: &Document, all: &'a All, profile: &'a WrittenProfile) -> 
         if !seen.insert(&next.name) {
             if next.name == profile.name {
                 let names: Vec<&str> = chain.iter().map(|profile| profile.name.as_str()).collect();
-                let circle = format!("{} -> {}", names.join(" -> "), profile.name);
+                let cycle = format!("{} -> {}", names.join(" -> "), profile.name);
                 let place = profile.extends.as_ref().unwrap_or(parent);
-                document.fault(place, format!("extends itself: {circle}"), "remove one `extends` of the circle");
+                document.fault(place, format!("extends itself: {cycle}"), "remove one `extends` of the cycle");
             }
             return None;
         }
         chain.push(next);
         last = next;
     }
-    // A faulty `extends` was reported where it stands; what it would bring is unknown.
+    // The fault of an invalid `extends` was reported; inherited values are unknown.
     if last.has_parent {
         return None;
     }
     chain.reverse();
     Some(chain)
-}
-
-/// Where a fault of everything that a profile inherits stands: at the profile.
-fn place(profile: &WrittenProfile) -> &At<()> {
-    &profile.place
 }

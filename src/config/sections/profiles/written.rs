@@ -10,29 +10,28 @@ use meshd_proto::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
 use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarValue};
 use std::str::FromStr;
 
-/// Most pages of `hugepages`: 64 TiB in the smaller size.
+/// 64 TiB in the smaller page size.
 const MAX_PAGES: i64 = 1 << 25;
-/// One of `[profiles.*.thresholds]`.
+
+/// A key of `[profiles.*.thresholds]`.
 pub(crate) struct Threshold {
     pub(crate) key: &'static str,
-    /// The largest value that makes sense.
-    most: i64,
-    /// Where its value goes.
-    pub(crate) place: fn(&mut Thresholds) -> &mut Option<u64>,
+    max: i64,
+    pub(crate) field: fn(&mut Thresholds) -> &mut Option<u64>,
 }
 
 pub(crate) const THRESHOLDS: [Threshold; 4] = [
-    Threshold { key: "memory_mib", most: 1 << 30, place: |all| &mut all.memory_mib },
-    Threshold { key: "clock_offset_s", most: 86_400, place: |all| &mut all.clock_offset_s },
-    Threshold { key: "store_warn_gb", most: 1 << 24, place: |all| &mut all.store_warn_gb },
-    Threshold { key: "store_fail_gb", most: 1 << 24, place: |all| &mut all.store_fail_gb },
+    Threshold { key: "memory_mib", max: 1 << 30, field: |all| &mut all.memory_mib },
+    Threshold { key: "clock_offset_s", max: 86_400, field: |all| &mut all.clock_offset_s },
+    Threshold { key: "store_warn_gb", max: 1 << 24, field: |all| &mut all.store_warn_gb },
+    Threshold { key: "store_fail_gb", max: 1 << 24, field: |all| &mut all.store_fail_gb },
 ];
 
 pub(crate) struct WrittenProfile {
     pub(crate) name: ProfileName,
     pub(crate) place: At<()>,
     pub(crate) extends: Option<At<ProfileName>>,
-    /// An `extends` is written, readable or not: what it would bring is unknown then.
+    /// `extends` is present, valid or not.
     pub(crate) has_parent: bool,
     pub(crate) image: Option<At<ImageName>>,
     pub(crate) has_image: bool,
@@ -49,7 +48,7 @@ pub(crate) struct WrittenProfile {
 }
 
 impl WrittenProfile {
-    /// Everything but the name, which the caller knows.
+    /// Reads everything but the name, which the caller sets.
     pub(crate) fn read(document: &Document, table: &Table<'_>) -> Self {
         let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<At<Edit<String>>> {
             let one = |text: At<String>| {
@@ -83,7 +82,7 @@ impl WrittenProfile {
 
 fn hugepages(table: &Table<'_>) -> Option<At<Hugepages>> {
     let at = table.place("hugepages");
-    let hint = "write hugepages = { size = \"1G\", count = 16 }; count = 0 takes inherited ones away";
+    let hint = "write hugepages = { size = \"1G\", count = 16 }; count = 0 removes inherited ones";
     let table = table.table("hugepages")?;
     let size = table.choice("size", &[("1G", PageSize::G1), ("2M", PageSize::M2)]);
     let count = table.integer("count", 0..=MAX_PAGES);
@@ -101,6 +100,6 @@ fn checks(table: &Table<'_>) -> Vec<At<(String, CheckRule)>> {
 
 fn thresholds(table: &Table<'_>) -> Vec<At<(&'static str, i64)>> {
     let Some(table) = table.table("thresholds") else { return Vec::new() };
-    let read = |it: &Threshold| Some(table.integer(it.key, 0..=it.most)?.map(|value| (it.key, value)));
+    let read = |Threshold { key, max, .. }: &Threshold| Some(table.integer(key, 0..=*max)?.map(|value| (*key, value)));
     THRESHOLDS.iter().filter_map(read).collect()
 }

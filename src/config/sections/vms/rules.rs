@@ -9,31 +9,28 @@ use crate::{
 use meshd_types::TemplateName;
 use std::ops::RangeInclusive;
 
-/// Virtual processors to a thread where the site does not say: enough that small machines, which idle most of the time, do not leave a
-/// node empty, and few enough that a busy one still has a quarter of a thread.
+/// CPUs per thread: small VMs are mostly idle, and a busy one still has a quarter of a thread.
 const DEFAULT_OVERCOMMIT: u32 = 4;
-/// Bounds of it.
+/// Bounds of `cpu_overcommit`.
 const OVERCOMMIT: RangeInclusive<i64> = 1..=64;
-/// Most templates of a site.
 const MAX_TEMPLATES: usize = 256;
 
-/// What holds for all machines.
+/// Site-wide rules for VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmRules {
-    /// Who says that a unit may be given to a machine; `None`: as machines are let in.
+    /// Approval of slots; `None` follows the enrolment policy.
     pub slots: Option<SlotPolicy>,
-    /// Virtual processors of machines that share threads, to one thread of their node.
+    /// Maximum ratio of shared CPUs of VMs to threads of their node.
     pub cpu_overcommit: u32,
-    /// What vm.tomls need not say.
     pub templates: VmTemplates,
 }
 
-/// Who says that a unit may be given to a virtual machine.
+/// Approval of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotPolicy {
-    /// An operator, of each slot.
+    /// An operator approves each slot.
     Approve,
-    /// Nobody has to, on a node whose checks prove what they can.
+    /// No approval is needed on a node without unproven checks.
     Auto,
 }
 
@@ -44,7 +41,7 @@ impl Default for VmRules {
 }
 
 impl Site {
-    /// Who says that a unit may be given: `[vms].slots`, else whoever lets machines in.
+    /// Returns `[vms].slots`, else the policy that corresponds to the enrolment policy.
     pub fn slot_policy(&self) -> SlotPolicy {
         self.vms.rules.slots.unwrap_or(match self.enroll.policy {
             EnrollPolicy::Approve => SlotPolicy::Approve,
@@ -53,7 +50,7 @@ impl Site {
     }
 }
 
-/// Reads it from `[vms]`.
+/// Reads the rules from `[vms]`.
 pub(crate) fn read(document: &Document, table: &Table<'_>) -> Option<VmRules> {
     let words = [("approve", SlotPolicy::Approve), ("auto", SlotPolicy::Auto)];
     let slots = or(table, "slots", table.choice("slots", &words).map(|word| word.map(Some)), None);
@@ -64,7 +61,7 @@ pub(crate) fn read(document: &Document, table: &Table<'_>) -> Option<VmRules> {
     Some(VmRules { slots: slots?, cpu_overcommit: cpu_overcommit?, templates })
 }
 
-/// Each `[vms.templates.NAME]`.
+/// Reads each `[vms.templates.NAME]`.
 fn templates(document: &Document, vms: &Table<'_>) -> VmTemplates {
     let mut templates = VmTemplates::new();
     let entries = vms.table("templates").map(|table| table.entries()).unwrap_or_default();

@@ -8,19 +8,15 @@ use std::{
     fmt,
 };
 
-/// Why a list of packages cannot be had whole.
+/// A dependency that cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MissingPackage {
-    /// No package of the mirror is, or provides, what is wanted.
+    /// No package of the mirror provides it.
     Missing { wanted: String, by: String },
     /// Several packages provide it and none of them is preferred.
     Undecided { wanted: String, by: String, providers: Vec<String> },
-    /// A package must not meet another one.
-    Conflict {
-        package: String,
-        /// The one that it must not meet.
-        with: String,
-    },
+    /// Two packages conflict.
+    Conflict { package: String, with: String },
 }
 
 impl fmt::Display for MissingPackage {
@@ -40,41 +36,38 @@ impl fmt::Display for MissingPackage {
     }
 }
 
-/// Who wants what the recipe lists.
+/// Name of the recipe as the origin of a dependency.
 const RECIPE: &str = "the recipe";
 
-/// The packages that are installed when `install` is asked for, in the order of their names.
-///
-/// # Errors
-/// Everything that cannot be had.
+/// Returns `install` and its dependencies, ordered by name. The error contains all unresolved dependencies.
 pub fn closure<'r>(records: &'r [Record], install: &[String]) -> Result<Vec<&'r Record>, Vec<MissingPackage>> {
     let mut solver = Solver::new(records);
-    for word in install {
-        // What is named is taken first, so that it is what meets the needs of others.
-        solver.want(Dependency::parse(word), RECIPE);
+    for name in install {
+        // Packages of the recipe are selected first, so that they satisfy the dependencies of others.
+        solver.enqueue(Dependency::parse(name), RECIPE);
     }
-    solver.drain(false);
-    solver.drain(true);
-    while solver.install_what_now_fits() {
-        solver.drain(true);
+    solver.resolve_queue(false);
+    solver.resolve_queue(true);
+    while solver.queue_install_if() {
+        solver.resolve_queue(true);
     }
     solver.conflicts();
-    if solver.lacks.is_empty() {
+    if solver.missing.is_empty() {
         Ok(solver.selected.into_values().collect())
     } else {
-        Err(solver.lacks.into_iter().collect())
+        Err(solver.missing.into_iter().collect())
     }
 }
 
 struct Solver<'r> {
     records: &'r [Record],
-    /// Who is, or provides, a name.
+    /// Packages by name and provided name.
     providers: BTreeMap<&'r str, Vec<&'r Record>>,
     selected: BTreeMap<&'r str, &'r Record>,
-    /// Selected packages whose needs have not been looked at.
-    fresh: VecDeque<&'r Record>,
-    wanted: VecDeque<(Dependency, String)>,
-    lacks: BTreeSet<MissingPackage>,
+    /// Selected packages whose dependencies are not resolved yet.
+    unresolved: VecDeque<&'r Record>,
+    queue: VecDeque<(Dependency, String)>,
+    missing: BTreeSet<MissingPackage>,
 }
 
 impl<'r> Solver<'r> {
@@ -86,45 +79,45 @@ impl<'r> Solver<'r> {
                 providers.entry(name).or_default().push(record);
             }
         }
-        let (selected, fresh, wanted, lacks) = Default::default();
-        Solver { records, providers, selected, fresh, wanted, lacks }
+        let (selected, unresolved, queue, missing) = Default::default();
+        Solver { records, providers, selected, unresolved, queue, missing }
     }
 
-    fn want(&mut self, what: Dependency, by: &str) {
-        if !what.conflict {
-            self.wanted.push_back((what, by.to_owned()));
+    fn enqueue(&mut self, dependency: Dependency, by: &str) {
+        if !dependency.conflict {
+            self.queue.push_back((dependency, by.to_owned()));
         }
     }
 
-    /// Meets everything that is wanted, and with `deep` what that needs in turn.
-    fn drain(&mut self, deep: bool) {
+    /// Resolves all queued dependencies; `deep` also resolves those of the selected packages.
+    fn resolve_queue(&mut self, deep: bool) {
         loop {
-            while let Some((what, by)) = self.wanted.pop_front() {
-                self.meet(&what, &by);
+            while let Some((dependency, by)) = self.queue.pop_front() {
+                self.resolve(&dependency, &by);
             }
-            let Some(record) = deep.then(|| self.fresh.pop_front()).flatten() else { return };
+            let Some(record) = deep.then(|| self.unresolved.pop_front()).flatten() else { return };
             for needed in &record.depends {
-                self.want(needed.clone(), &record.name);
+                self.enqueue(needed.clone(), &record.name);
             }
         }
     }
 
-    fn meet(&mut self, what: &Dependency, by: &str) {
-        let candidates = self.providers.get(what.name.as_str()).map(Vec::as_slice).unwrap_or_default();
-        if candidates.iter().any(|record| self.is_selected(record) && record.meets(what)) {
+    fn resolve(&mut self, dependency: &Dependency, by: &str) {
+        let candidates = self.providers.get(dependency.name.as_str()).map(Vec::as_slice).unwrap_or_default();
+        if candidates.iter().any(|record| self.is_selected(record) && record.satisfies(dependency)) {
             return;
         }
-        // One version of a package at a time: another one of a selected package cannot be had.
+        // Only one version of a package can be selected.
         let free = candidates.iter().filter(|record| !self.selected.contains_key(record.name.as_str()));
-        let fitting: Vec<&'r Record> = free.filter(|record| record.meets(what)).copied().collect();
-        match choose(what, &fitting) {
+        let fitting: Vec<&'r Record> = free.filter(|record| record.satisfies(dependency)).copied().collect();
+        match choose(dependency, &fitting) {
             Ok(record) => {
                 self.selected.insert(&record.name, record);
-                self.fresh.push_back(record);
+                self.unresolved.push_back(record);
             }
             Err(providers) => {
-                let (wanted, by) = (what.to_string(), by.to_owned());
-                self.lacks.insert(match providers.is_empty() {
+                let (wanted, by) = (dependency.to_string(), by.to_owned());
+                self.missing.insert(match providers.is_empty() {
                     true => MissingPackage::Missing { wanted, by },
                     false => MissingPackage::Undecided { wanted, by, providers },
                 });
@@ -136,18 +129,18 @@ impl<'r> Solver<'r> {
         self.selected.get(record.name.as_str()).is_some_and(|selected| std::ptr::eq(*selected, record))
     }
 
-    /// Packages such as `dhcpcd-openrc` are wanted when all that they serve is there. True if there were such.
-    fn install_what_now_fits(&mut self) -> bool {
+    /// Queues packages such as `dhcpcd-openrc`, whose `install_if` is satisfied. Returns whether there were any.
+    fn queue_install_if(&mut self) -> bool {
         let fits = |record: &&Record| {
             let new = !record.install_if.is_empty() && !self.selected.contains_key(record.name.as_str());
             new && record.install_if.iter().all(|needed| {
-                let met = self.selected.values().any(|selected| selected.meets(needed));
-                met != needed.conflict
+                let satisfied = self.selected.values().any(|selected| selected.satisfies(needed));
+                satisfied != needed.conflict
             })
         };
         let found: Vec<&Record> = self.records.iter().filter(fits).collect();
         for record in &found {
-            self.want(Dependency::parse(&format!("{}={}", record.name, record.version)), RECIPE);
+            self.enqueue(Dependency::parse(&format!("{}={}", record.name, record.version)), RECIPE);
         }
         !found.is_empty()
     }
@@ -155,30 +148,32 @@ impl<'r> Solver<'r> {
     fn conflicts(&mut self) {
         for record in self.selected.values() {
             for needed in record.depends.iter().filter(|needed| needed.conflict) {
-                let met = self.selected.values().find(|other| other.name != record.name && other.meets(needed));
-                self.lacks.extend(
-                    met.map(|with| MissingPackage::Conflict { package: record.name.clone(), with: with.name.clone() }),
+                let satisfied =
+                    self.selected.values().find(|other| other.name != record.name && other.satisfies(needed));
+                self.missing.extend(
+                    satisfied
+                        .map(|with| MissingPackage::Conflict { package: record.name.clone(), with: with.name.clone() }),
                 );
             }
         }
     }
 }
 
-/// The package of that name in its newest version; else who provides it, by priority and version. The names of all when nothing
-/// says which.
-fn choose<'r>(what: &Dependency, fitting: &[&'r Record]) -> Result<&'r Record, Vec<String>> {
+/// Returns the newest package of that name, else the provider with the highest priority and version. If none is preferred, the error
+/// contains the names of all.
+fn choose<'r>(dependency: &Dependency, fitting: &[&'r Record]) -> Result<&'r Record, Vec<String>> {
     let newest = |records: &mut dyn Iterator<Item = &'r Record>| {
         records
             .reduce(|best, record| if version::compare(&record.version, &best.version).is_gt() { record } else { best })
     };
-    if let Some(same) = newest(&mut fitting.iter().filter(|record| record.name == what.name).copied()) {
+    if let Some(same) = newest(&mut fitting.iter().filter(|record| record.name == dependency.name).copied()) {
         return Ok(same);
     }
     let Some(highest) = fitting.iter().map(|record| record.priority).max() else { return Err(Vec::new()) };
     let best: Vec<&'r Record> = fitting.iter().filter(|record| record.priority == highest).copied().collect();
     let names: BTreeSet<&str> = best.iter().map(|record| record.name.as_str()).collect();
     let version_of = |record: &'r Record| {
-        record.provides.iter().find(|(name, _)| *name == what.name).and_then(|(_, version)| version.as_deref())
+        record.provides.iter().find(|(name, _)| *name == dependency.name).and_then(|(_, version)| version.as_deref())
     };
     let decided = names.len() == 1 || highest.is_some() || best.iter().all(|record| version_of(record).is_some());
     if !decided {

@@ -20,7 +20,7 @@ fn records(text: &str) -> Vec<Record> {
     parse(&index).unwrap()
 }
 
-fn ask(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<MissingPackage>> {
+fn resolve(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<MissingPackage>> {
     let records = records(text);
     let install: Vec<String> = install.iter().map(|&word| word.to_owned()).collect();
     let show = |record: &&Record| format!("{} {}", record.name, record.version);
@@ -30,60 +30,60 @@ fn ask(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<MissingPackage>>
 #[test]
 fn needs_of_needs_come_by_name_library_and_command() {
     let mirror = "a 1 | D:so:libb.so.1 cmd:c\nb 2 | p:so:libb.so.1=1.2 | D:d>=2\nc 3 | p:cmd:c=3\nd 1\nd 2\nz 9";
-    assert_eq!(ask(mirror, &["a"]).unwrap(), ["a 1", "b 2", "c 3", "d 2"]);
+    assert_eq!(resolve(mirror, &["a"]).unwrap(), ["a 1", "b 2", "c 3", "d 2"]);
 }
 
 #[test]
 fn newest_package_of_all_repositories_is_chosen_unless_pinned() {
     let mirror = "a 1.9\na 1.10\na 1.2";
-    assert_eq!(ask(mirror, &["a"]).unwrap(), ["a 1.10"]);
-    assert_eq!(ask(mirror, &["a<1.10"]).unwrap(), ["a 1.9"]);
-    assert_eq!(ask(mirror, &["a~1.2"]).unwrap(), ["a 1.2"]);
+    assert_eq!(resolve(mirror, &["a"]).unwrap(), ["a 1.10"]);
+    assert_eq!(resolve(mirror, &["a<1.10"]).unwrap(), ["a 1.9"]);
+    assert_eq!(resolve(mirror, &["a~1.2"]).unwrap(), ["a 1.2"]);
 }
 
 #[test]
 fn everything_that_is_missing_is_named_with_who_wants_it() {
-    let lacks = ask("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
-    let text: Vec<String> = lacks.iter().map(MissingPackage::to_string).collect();
+    let missing = resolve("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
+    let text: Vec<String> = missing.iter().map(MissingPackage::to_string).collect();
     assert_eq!(text.len(), 4, "{text:?}");
-    for said in
+    for expected in
         ["`gone`, which a needs", "`so:libx.so.1`, which a needs", "`a>2`, which b needs", "`nope`, which the recipe"]
     {
-        assert!(text.iter().any(|line| line.contains(said)), "{said} is missing from {text:?}");
+        assert!(text.iter().any(|line| line.contains(expected)), "{expected} is missing from {text:?}");
     }
 }
 
 #[test]
 fn of_several_providers_the_named_one_or_the_preferred_one_is_taken() {
     let shells = "base 1 | D:/bin/sh\ndash 1 | p:/bin/sh | k:60\nbusybox 1 | p:/bin/sh | k:100";
-    assert_eq!(ask(shells, &["base"]).unwrap(), ["base 1", "busybox 1"]);
-    assert_eq!(ask(shells, &["base", "dash"]).unwrap(), ["base 1", "dash 1"]);
+    assert_eq!(resolve(shells, &["base"]).unwrap(), ["base 1", "busybox 1"]);
+    assert_eq!(resolve(shells, &["base", "dash"]).unwrap(), ["base 1", "dash 1"]);
     let mailers = "base 1 | D:smtp\npostfix 1 | p:smtp\nexim 1 | p:smtp";
-    let lacks = ask(mailers, &["base"]).unwrap_err();
+    let missing = resolve(mailers, &["base"]).unwrap_err();
     assert!(
-        matches!(&lacks[..], [MissingPackage::Undecided { providers, .. }] if providers == &["exim", "postfix"]),
-        "{lacks:?}"
+        matches!(&missing[..], [MissingPackage::Undecided { providers, .. }] if providers == &["exim", "postfix"]),
+        "{missing:?}"
     );
-    assert_eq!(ask(mailers, &["base", "exim"]).unwrap(), ["base 1", "exim 1"]);
+    assert_eq!(resolve(mailers, &["base", "exim"]).unwrap(), ["base 1", "exim 1"]);
 }
 
 #[test]
 fn service_file_comes_with_what_it_serves_and_with_openrc() {
     let mirror =
         "dhcpcd 10\nopenrc 1\ndhcpcd-openrc 10 | i:openrc dhcpcd=10 | D:late\ndhcpcd-doc 10 | i:docs dhcpcd=10\nlate 1";
-    assert_eq!(ask(mirror, &["dhcpcd"]).unwrap(), ["dhcpcd 10"]);
-    let with = ask(mirror, &["dhcpcd", "openrc"]).unwrap();
+    assert_eq!(resolve(mirror, &["dhcpcd"]).unwrap(), ["dhcpcd 10"]);
+    let with = resolve(mirror, &["dhcpcd", "openrc"]).unwrap();
     assert_eq!(with, ["dhcpcd 10", "dhcpcd-openrc 10", "late 1", "openrc 1"]);
 }
 
 #[test]
 fn packages_that_must_not_meet_are_refused() {
-    let lacks = ask("a 1 | D:!b\nb 1", &["a", "b"]).unwrap_err();
-    assert_eq!(lacks, [MissingPackage::Conflict { package: "a".into(), with: "b".into() }]);
-    assert!(ask("a 1 | D:!b<1\nb 1", &["a", "b"]).is_ok());
+    let missing = resolve("a 1 | D:!b\nb 1", &["a", "b"]).unwrap_err();
+    assert_eq!(missing, [MissingPackage::Conflict { package: "a".into(), with: "b".into() }]);
+    assert!(resolve("a 1 | D:!b<1\nb 1", &["a", "b"]).is_ok());
 }
 
 #[test]
 fn include_cycle_ends() {
-    assert_eq!(ask("a 1 | D:b\nb 1 | D:a", &["a"]).unwrap(), ["a 1", "b 1"]);
+    assert_eq!(resolve("a 1 | D:b\nb 1 | D:a", &["a"]).unwrap(), ["a 1", "b 1"]);
 }

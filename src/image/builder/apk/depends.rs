@@ -3,52 +3,51 @@
 use super::version;
 use std::{cmp::Ordering, fmt};
 
-/// One thing that a package needs, or must not meet.
+/// A dependency or conflict.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dependency {
-    /// A package, or what one provides.
+    /// A package or a provided name.
     pub name: String,
-    /// Which versions of it.
     pub versions: Versions,
-    /// It must not be there.
+    /// The dependency is a conflict.
     pub conflict: bool,
 }
 
-/// Which versions are meant.
+/// Version constraint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Versions {
     Any,
-    /// Those that compare so with this one: less, equal, greater.
+    /// Versions that compare with this one as less, equal or greater.
     Compared {
-        /// Less will do.
+        /// Less is permitted.
         less: bool,
-        /// Equal will do.
+        /// Equal is permitted.
         equal: bool,
-        /// Greater will do.
+        /// Greater is permitted.
         greater: bool,
-        /// With this one.
+        /// Compared version.
         than: String,
     },
-    /// This one and finer ones.
+    /// This version and finer ones (`~`).
     Fits(String),
 }
 
 impl Dependency {
-    /// Reads one word of a `D:` or `i:` line; total.
+    /// Parses one word of a `D:` or `i:` line; accepts any text.
     pub fn parse(word: &str) -> Self {
         let (conflict, word) = word.strip_prefix('!').map_or((false, word), |word| (true, word));
         let at = word.find(['<', '>', '=', '~']).unwrap_or(word.len());
         let (name, rest) = word.split_at(at);
         let than = rest.trim_start_matches(['<', '>', '=', '~']);
         let operator = &rest[..rest.len() - than.len()];
-        // The repository of `name@tag` is the administrator's business, not the package's.
+        // `name@tag` selects a repository, which is the administrator's decision.
         let name = name.split('@').next().unwrap_or(name).to_owned();
         let versions = match operator {
             "" => Versions::Any,
             _ if operator.contains('~') => Versions::Fits(than.to_owned()),
             _ => {
                 let has = |c| operator.contains(c);
-                // `><` compares a package's identity, which here is the index's own.
+                // `><` compares a package's identity, which the index determines.
                 let identity = has('<') && has('>');
                 Versions::Compared {
                     less: has('<') && !identity,
@@ -61,14 +60,14 @@ impl Dependency {
         Dependency { name, versions, conflict }
     }
 
-    /// True if something of this name and version is what is meant. What is provided without a version answers no question
-    /// about versions.
+    /// Returns whether a name and version satisfy the dependency. A provided name without a version satisfies no version
+    /// constraint.
     pub fn is_met_by(&self, name: &str, version: Option<&str>) -> bool {
         self.name == name
             && match (&self.versions, version) {
                 (Versions::Any, _) => true,
                 (_, None) => false,
-                (Versions::Fits(asked), Some(version)) => version::fits(version, asked),
+                (Versions::Fits(prefix), Some(version)) => version::fits(version, prefix),
                 (Versions::Compared { less, equal, greater, than }, Some(version)) => {
                     match version::compare(version, than) {
                         Ordering::Less => *less,
@@ -94,7 +93,7 @@ impl fmt::Display for Dependency {
     }
 }
 
-/// A word of a `p:` line: the name, and the version if it has one.
+/// Parses a word of a `p:` line: the name, and the version if there is one.
 pub fn provided(word: &str) -> (&str, Option<&str>) {
     word.split_once('=').map_or((word, None), |(name, version)| (name, Some(version)))
 }
@@ -105,7 +104,7 @@ mod tests {
 
     #[test]
     fn each_comparison_operator_matches_apk() {
-        let met = |word: &str, version| Dependency::parse(word).is_met_by("a", version);
+        let satisfied = |word: &str, version| Dependency::parse(word).is_met_by("a", version);
         for (word, yes, no) in [
             ("a", Some("1"), None),
             ("a=1.2-r0", Some("1.2-r0"), Some("1.2-r1")),
@@ -116,11 +115,11 @@ mod tests {
             ("a~2.1", Some("2.1.3"), Some("2.10")),
             ("a~=2.1", Some("2.1"), Some("2.2")),
         ] {
-            assert!(met(word, yes), "{word} {yes:?}");
-            assert!(no.is_none() || !met(word, no), "{word} {no:?}");
+            assert!(satisfied(word, yes), "{word} {yes:?}");
+            assert!(no.is_none() || !satisfied(word, no), "{word} {no:?}");
             assert!(!Dependency::parse(word).is_met_by("b", yes), "{word}");
         }
-        assert!(met("a", None) && !met("a>1", None), "without a version only the name is answered");
+        assert!(satisfied("a", None) && !satisfied("a>1", None), "without a version only the name is answered");
     }
 
     #[test]

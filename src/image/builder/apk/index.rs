@@ -5,64 +5,61 @@ use super::depends::{Dependency, provided};
 use crate::builder::parts::installed::Checksum;
 use std::collections::BTreeMap;
 
-/// The file in an index archive.
+/// File name in an index archive.
 pub const INDEX_FILE: &str = "APKINDEX";
 
-/// One package of a repository.
+/// A package of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its lines as they stand: what our own index repeats.
+    /// Lines of the record, which the site's index repeats.
     pub text: String,
     pub name: String,
     pub version: String,
     pub arch: String,
-    /// SHA-1 of its control member.
+    /// SHA-1 of the control member.
     pub checksum: Checksum,
-    /// Length of its file, in bytes.
+    /// File size in bytes.
     pub size: u64,
     pub depends: Vec<Dependency>,
-    /// What it provides beside its name, with the version if there is one.
+    /// Provided names, with the version if there is one.
     pub provides: Vec<(String, Option<String>)>,
-    /// It is wanted as soon as all of these are there.
+    /// The package is installed as soon as all of these are.
     pub install_if: Vec<Dependency>,
-    /// Which of several providers is taken: the higher.
+    /// The provider with the highest priority is chosen.
     pub priority: Option<u64>,
-    /// When it was built, in seconds since the epoch; 0 if it does not say.
+    /// Build time in seconds since the epoch; 0 if unknown.
     pub built: u64,
-    /// Which of several repositories it is in; the reader of the index knows.
+    /// Index of the repository; set by the caller.
     pub repository: usize,
 }
 
-/// A record that makes no sense.
+/// An invalid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct IndexError {
-    /// Line from 1, of the end of the record.
+    /// Line of the end of the record, from 1.
     pub line: usize,
     pub message: String,
 }
 
 impl Record {
-    /// Its file in a repository.
+    /// Returns the file name in a repository.
     pub fn file(&self) -> String {
         format!("{}-{}.apk", self.name, self.version)
     }
 
-    /// True if it is what is asked for, by its name or by what it provides.
-    pub fn meets(&self, wanted: &Dependency) -> bool {
+    /// Returns whether the package satisfies a dependency, by name or by a provided name.
+    pub fn satisfies(&self, wanted: &Dependency) -> bool {
         wanted.is_met_by(&self.name, Some(&self.version))
             || self.provides.iter().any(|(name, version)| wanted.is_met_by(name, version.as_deref()))
     }
 }
 
-/// Reads an index.
-///
-/// # Errors
-/// The first record that makes no sense.
+/// Parses an index.
 pub fn parse(text: &str) -> Result<Vec<Record>, IndexError> {
     let mut records = Vec::new();
     let mut lines: Vec<&str> = Vec::new();
-    // One more empty line, so that the last record ends too.
+    // An additional empty line ends the last record.
     for (at, line) in text.lines().chain([""]).enumerate() {
         if !line.is_empty() {
             lines.push(line);
@@ -99,7 +96,7 @@ fn record(lines: &[&str]) -> Result<Record, String> {
     })
 }
 
-/// A word that may be a part of a file name and of a URL.
+/// Returns whether a word may be a part of a file name and of a URL.
 fn plain(text: &str) -> Option<String> {
     let first = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.');
     let rest = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"+-._~".contains(&c));
@@ -132,7 +129,9 @@ k:100
         let [busybox] = &records[..] else { panic!("{records:?}") };
         assert_eq!((busybox.file().as_str(), busybox.size), ("busybox-1.37.0-r30.apk", 508_912));
         assert_eq!(busybox.text, TEXT.trim_end().to_owned() + "\n");
-        assert!(busybox.meets(&Dependency::parse("cmd:busybox>=1")) && busybox.meets(&Dependency::parse("ash")));
+        assert!(
+            busybox.satisfies(&Dependency::parse("cmd:busybox>=1")) && busybox.satisfies(&Dependency::parse("ash"))
+        );
         assert_eq!((busybox.priority, busybox.install_if.len()), (Some(100), 2));
     }
 

@@ -4,33 +4,28 @@
 use flate2::{Compression, GzBuilder, bufread::GzDecoder};
 use std::io::{self, Read as _, Write as _};
 
-/// Largest archive that is unpacked into memory, in bytes. Alpine's largest index has some 10 MB.
+/// Maximum size of an archive in memory, in bytes. Alpine's largest index has about 10 MB.
 const MAX_UNPACKED: u64 = 256 << 20;
 /// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine.
 const GZIP_OS_UNKNOWN: u8 = 255;
 /// Two empty blocks end a tar archive.
 const END_OF_ARCHIVE: usize = 1024;
 
-/// A file of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its path as the archive has it.
     pub name: String,
     pub bytes: Vec<u8>,
 }
 
-/// The first gzip member, unpacked, and everything after it.
+/// Returns the first gzip member, unpacked, and the remaining bytes.
 ///
 /// # Errors
-/// It is no gzip, is damaged, or unpacks to too much.
+/// The member is no gzip, is damaged, or exceeds the limit.
 pub fn first(bytes: &[u8]) -> io::Result<(Vec<u8>, &[u8])> {
     first_within(bytes, MAX_UNPACKED)
 }
 
-/// The same with a bound of one's own, in bytes.
-///
-/// # Errors
-/// It is no gzip, is damaged, or unpacks to more than `limit` bytes.
+/// As [`first`], with a given limit in bytes.
 pub fn first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u8])> {
     let mut decoder = GzDecoder::new(bytes);
     let mut unpacked = Vec::new();
@@ -41,10 +36,7 @@ pub fn first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u8])> {
     Ok((unpacked, decoder.into_inner()))
 }
 
-/// Unpacks all members to their end.
-///
-/// # Errors
-/// It is no gzip, is damaged, or unpacks to more than `limit` bytes.
+/// Unpacks all members.
 pub fn all(mut bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     let mut whole = Vec::new();
     while !bytes.is_empty() {
@@ -55,10 +47,7 @@ pub fn all(mut bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     Ok(whole)
 }
 
-/// The regular files of a tar archive; a missing end of archive is no fault.
-///
-/// # Errors
-/// It is no tar archive.
+/// Returns the regular files of a tar archive; the end of archive may be missing.
 pub fn files(tar: &[u8]) -> io::Result<Vec<File>> {
     let mut archive = tar::Archive::new(tar);
     let mut files = Vec::new();
@@ -74,7 +63,7 @@ pub fn files(tar: &[u8]) -> io::Result<Vec<File>> {
     Ok(files)
 }
 
-/// A gzip member that holds these files, with or without the end of the archive. The same input gives the same bytes.
+/// Packs files as a gzip member, with or without the end of the archive. The output is deterministic.
 pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for file in files {
@@ -95,7 +84,7 @@ pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
     gzip(&tar)
 }
 
-/// One gzip member, the same for the same bytes.
+/// Compresses bytes as one gzip member; the output is deterministic.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzBuilder::new().operating_system(GZIP_OS_UNKNOWN).write(Vec::new(), Compression::best());
     encoder.write_all(bytes).expect("memory takes everything");

@@ -4,15 +4,12 @@ use super::{index::Record, members};
 use crate::builder::parts::installed::Checksum;
 use meshd_types::Digest;
 
-/// Where the control member says what the data member's digest is.
+/// Key of the data member's digest in the control member.
 const INFO_FILE: &str = ".PKGINFO";
-/// How a package of apk v3 begins.
+/// First bytes of an apk v3 package.
 const V3: &[u8] = b"ADB";
 
-/// Compares the bytes of a package with its record.
-///
-/// # Errors
-/// What differs, in words.
+/// Verifies a package against its record. The error describes the difference.
 pub fn check(bytes: &[u8], record: &Record) -> Result<(), String> {
     if bytes.starts_with(V3) {
         return Err("is in the format of apk v3; this importer reads v2, as Alpine's mirrors serve".to_owned());

@@ -7,32 +7,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Kinds of signatures that apk knows, the strongest first, and openssl's names of their digests.
+/// Signature types of apk, the strongest first, with openssl's names of their digests.
 const KINDS: [(&str, &str); 3] = [(".SIGN.RSA512.", "-sha512"), (".SIGN.RSA256.", "-sha256"), (".SIGN.RSA.", "-sha1")];
 
-/// Why a signature is not believed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignatureError {
-    /// Nobody whom we trust has signed it.
+    /// No trusted key has signed the index.
     #[error("is signed by {} and by none of the keys that the recipe trusts: {}", .signed.join(", "), .trusted.join(", "))]
     Stranger {
-        /// Names of the keys that it is signed with.
+        /// Keys of the signatures.
         signed: Vec<String>,
-        /// Names of the keys that are trusted.
+        /// Trusted keys.
         trusted: Vec<String>,
     },
-    /// It is not signed at all.
     #[error("is not signed")]
     Unsigned,
-    /// The signature of a trusted key does not fit.
+    /// The signature of a trusted key is invalid.
     #[error("has a signature of {key} that does not fit: it was changed after it was signed")]
     Wrong { key: String, source: CommandError },
-    /// It is no signed archive.
     #[error("is damaged")]
     Damaged(#[source] io::Error),
 }
 
-/// Checks the signature of an index and gives what was signed. `scratch` is a folder for openssl's files.
+/// Verifies the signature of an index and returns the signed bytes. `scratch` is a folder for openssl's files.
 pub(in crate::builder) fn verify<'b>(
     bytes: &'b [u8],
     keys: &[PathBuf],
@@ -69,7 +66,7 @@ fn name(key: &Path) -> String {
     key.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// An index archive signed with a private key; nodes know its public half by `name`.
+/// Signs an index archive with a private key; nodes have its public key as `name`.
 pub(in crate::builder) fn sign(
     index: &[File],
     key: &Path,
@@ -115,7 +112,7 @@ mod tests {
         let last = changed.len() - 1;
         changed[last] ^= 1;
         assert!(matches!(refuse(&changed, &[public]), SignatureError::Wrong { .. }));
-        // A key of a trusted name that is another key.
+        // A different key with the name of a trusted one.
         let dressed = dir.path().join("dressed");
         fs::create_dir(&dressed).unwrap();
         fs::copy(dir.path().join("other.rsa.pub"), dressed.join("ours.rsa.pub")).unwrap();

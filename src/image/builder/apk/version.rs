@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// A version in parts. What cannot be read compares as text.
+/// A parsed version. Invalid text is compared as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VersionParts<'v> {
     numbers: Vec<&'v str>,
@@ -11,7 +11,7 @@ struct VersionParts<'v> {
     revision: u64,
 }
 
-/// Suffixes in order; those below zero come before the release itself.
+/// Suffixes in order; negative ones precede the release.
 const SUFFIXES: [(&str, i8); 9] =
     [("alpha", -4), ("beta", -3), ("pre", -2), ("rc", -1), ("cvs", 1), ("svn", 2), ("git", 3), ("hg", 4), ("p", 5)];
 
@@ -23,9 +23,10 @@ pub fn compare(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// True if `version` is `asked` or a finer version of it, as `~` means: `1.2` fits `1.2`, `1.2.3` and `1.2.3-r4`, not `1.20`.
-pub fn fits(version: &str, asked: &str) -> bool {
-    version == asked || version.strip_prefix(asked).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+/// Returns whether `version` is `prefix` or a finer version, as `~` means: `1.2` fits `1.2`, `1.2.3` and `1.2.3-r4`, not `1.20`.
+pub fn fits(version: &str, prefix: &str) -> bool {
+    version == prefix
+        || version.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn parse(text: &str) -> Option<VersionParts<'_>> {
@@ -33,7 +34,7 @@ fn parse(text: &str) -> Option<VersionParts<'_>> {
         Some((text, revision)) => (text, revision.parse().ok()?),
         None => (text, 0),
     };
-    // A commit hash says nothing about order.
+    // A commit hash does not affect the order.
     let text = text.split('~').next()?;
     let mut words = text.split('_');
     let mut head = words.next()?;

@@ -19,7 +19,7 @@ use crate::{
     },
     catalog::{
         bundle::{BundleError, BundleManifest, FORMAT, MAX_LAYER, load_bundle, load_bundle_manifest},
-        versions::{BUNDLES, Shelf, shelves},
+        versions::{BUNDLES, VersionFolder, version_names},
     },
 };
 use meshd_types::{BundleName, Digest, Timestamp};
@@ -31,30 +31,28 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-/// What to build, and where.
+/// Input and folders of a bundle build.
 #[derive(Clone, Debug)]
 pub struct BundleRequest {
-    /// The recipe's folder.
     pub recipe_dir: PathBuf,
-    /// The bundle's name.
     pub name: BundleName,
-    /// Where layer and manifest go.
+    /// Folder of layer and manifest.
     pub blobs_dir: PathBuf,
-    /// Where downloads are kept.
+    /// Folder of downloads.
     pub cache_dir: PathBuf,
-    /// Where to work; given back at the end.
+    /// Work folder; removed at the end.
     pub work_dir: PathBuf,
 }
 
-/// Where the recipes of bundles lie.
+/// Returns the folder of bundle recipes.
 pub fn recipes_dir(images_dir: &Path) -> PathBuf {
     images_dir.join("bundles")
 }
 
-/// Builds a bundle, or says at once that it is there: same recipe, layer intact.
+/// Builds a bundle, unless it is up to date: same recipe, intact layer.
 ///
 /// # Errors
-/// What went wrong. Nothing is left half-written, and a bundle that was there before is still there.
+/// An existing bundle stays; no file is half-written.
 pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<BundleManifest, BuildError> {
     let recipe = recipe::load(&request.recipe_dir).map_err(BuildError::Recipe)?;
     let digest = recipe_digest(&request.recipe_dir)?;
@@ -70,7 +68,7 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
     if here != wanted {
         return Err(BundleFault::Arch { here, wanted }.into());
     }
-    // `bundle.` keeps its lock and folder apart from those of an image of the same name.
+    // `bundle.` separates lock and folder from those of an image of the same name.
     let work = BuildFolder::begin(&request.work_dir, &format!("bundle.{}", request.name))?;
     let build = BundleBuild { request, recipe: &recipe, work: &work, progress };
     let (programs, tree) = build.assemble()?;
@@ -78,7 +76,7 @@ pub fn build_bundle(request: &BundleRequest, progress: &dyn Progress) -> Result<
 }
 
 /// Commands, and packages with their versions.
-type Assembled = (Vec<String>, Vec<(String, String)>);
+type BundleContents = (Vec<String>, Vec<(String, String)>);
 
 struct BundleBuild<'a> {
     request: &'a BundleRequest,
@@ -88,8 +86,8 @@ struct BundleBuild<'a> {
 }
 
 impl BundleBuild<'_> {
-    /// Fetches, and lays everything out in the folder `stage`; gives the commands and the packages.
-    fn assemble(&self) -> Result<Assembled, BuildError> {
+    /// Fetches packages and stages the bundle; returns its commands and packages.
+    fn assemble(&self) -> Result<BundleContents, BuildError> {
         let (scratch, root, stage) =
             (self.work.folder("fetch")?, self.work.folder("tree")?, self.work.folder("stage")?);
         let begun = Instant::now();
@@ -99,9 +97,9 @@ impl BundleBuild<'_> {
         let needy = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
         let libraries = Libraries::of(tree.root())
             .ok_or_else(|| BundleFault::Arch { here: std::env::consts::ARCH, wanted: self.recipe.arch.to_string() })?;
-        // Round by round what the packages depend on, until every library is there.
+        // Adds dependencies, level by level, until every library is found.
         let (mut found, mut absent): LibrarySearch = libraries.needs(&needy)?;
-        while !absent.is_empty() && tree.deepen()? {
+        while !absent.is_empty() && tree.add_dependencies()? {
             self.progress.note(BuildStep::FetchPackages, &format!("{} packages", tree.packages.len()));
             (found, absent) = libraries.needs(&needy)?;
         }
@@ -146,34 +144,31 @@ impl BundleBuild<'_> {
             packages: packages.into_iter().collect(),
             built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
         };
-        let shelf = Shelf::bundle(blobs_dir, &self.request.name);
-        store::put_version(&shelf, &manifest.layer.digest, &manifest)?;
-        store::point(&shelf, &manifest.layer.digest)?;
+        let version_folder = VersionFolder::bundle(blobs_dir, &self.request.name);
+        store::put_version(&version_folder, &manifest.layer.digest, &manifest)?;
+        store::point(&version_folder, &manifest.layer.digest)?;
         self.progress.end(BuildStep::Store, begun.elapsed());
-        // What is on the disk is what nodes will be served: read it back.
+        // Reads the layer back from disk, because nodes are served from there.
         Ok(load_bundle(blobs_dir, &self.request.name)?.manifest)
     }
 }
 
-/// One bundle in a listing.
+/// A bundle in a list.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedBundle {
     pub name: BundleName,
     pub state: ImageState,
-    /// Its manifest, if it is built.
+    /// Manifest, if built.
     pub manifest: Option<BundleManifest>,
-    /// Why it is broken.
+    /// Fault of the manifest.
     pub problem: Option<String>,
 }
 
-/// Every bundle that has a recipe or a manifest, by name. Layers are not read.
-///
-/// # Errors
-/// A folder is there and cannot be read.
+/// Lists every bundle that has a recipe or a manifest, by name. Layers are not read.
 pub fn list_bundles(blobs_dir: &Path, images_dir: &Path) -> io::Result<Vec<ListedBundle>> {
     let recipes = recipes_dir(images_dir);
     let mut names: BTreeSet<BundleName> =
-        shelves(blobs_dir, BUNDLES)?.iter().filter_map(|name| name.parse().ok()).collect();
+        version_names(blobs_dir, BUNDLES)?.iter().filter_map(|name| name.parse().ok()).collect();
     match fs::read_dir(&recipes) {
         Ok(entries) => names.extend(entries.filter_map(|entry| {
             let path = entry.ok()?.path();

@@ -11,19 +11,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Most packages of one bundle.
+/// Maximum number of packages of one bundle.
 const MAX_PACKAGES: usize = 400;
 
-/// Packages, unpacked one over the other.
+/// Packages, unpacked into one tree.
 pub(super) struct Tree<'a> {
     cache: &'a Path,
     scratch: &'a Path,
     root: PathBuf,
     /// Name -> version.
     pub(super) packages: BTreeMap<String, String>,
-    /// What packages depend on, and that is not unpacked yet.
+    /// Dependencies that are not unpacked yet.
     depends: BTreeSet<String>,
-    /// Names that apt has no package for: virtual ones.
+    /// Names that apt has no package for, such as virtual ones.
     absent: BTreeSet<String>,
 }
 
@@ -33,30 +33,29 @@ impl<'a> Tree<'a> {
         Tree { cache, scratch, root, packages, depends, absent }
     }
 
-    /// Where everything was unpacked.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Adds the packages that the recipe names.
+    /// Adds the packages of the recipe.
     pub(super) fn add(&mut self, names: &[String]) -> Result<(), BuildError> {
-        self.take(names)?;
+        self.unpack(names)?;
         match names.iter().find(|name| !self.packages.contains_key(*name)) {
             Some(name) => Err(BundleFault::NoPackage(name.clone()).into()),
             None => Ok(()),
         }
     }
 
-    /// Adds what the packages depend on directly. False if there was nothing left.
-    pub(super) fn deepen(&mut self) -> Result<bool, BuildError> {
+    /// Adds the direct dependencies of the packages. Returns false if nothing was left.
+    pub(super) fn add_dependencies(&mut self) -> Result<bool, BuildError> {
         let next = std::mem::take(&mut self.depends);
         let new = |name: &String| !self.packages.contains_key(name) && !self.absent.contains(name);
         let next: Vec<String> = next.into_iter().filter(new).collect();
-        Ok(!next.is_empty() && self.take(&next)?)
+        Ok(!next.is_empty() && self.unpack(&next)?)
     }
 
-    /// Fetches and unpacks those that apt has; false if there is none.
-    fn take(&mut self, names: &[String]) -> Result<bool, BuildError> {
+    /// Fetches and unpacks the packages that apt has; returns false if there are none.
+    fn unpack(&mut self, names: &[String]) -> Result<bool, BuildError> {
         if self.packages.len() + names.len() > MAX_PACKAGES {
             return Err(BundleFault::TooMany(MAX_PACKAGES).into());
         }
@@ -75,12 +74,12 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// The first alternative of each dependency, without versions.
+/// Returns the first alternative of each dependency, without versions.
 fn dependencies(fields: &str) -> Vec<String> {
     let lists = fields.lines().filter_map(|line| line.split_once(": ")).map(|(_, list)| list);
     let words = lists.flat_map(|list| list.split(',')).filter_map(|one| one.split('|').next());
     let names = words.filter_map(|word| word.trim().split([' ', '(', ':']).next());
-    // They become arguments of apt.
+    // The names become arguments of apt.
     names.filter(|name| is_package(name)).map(str::to_owned).collect()
 }
 

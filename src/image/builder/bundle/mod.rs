@@ -15,7 +15,7 @@
 //!   libraries ─ needs ───┘
 //! ```
 //! On a node it is mounted at `/opt/bundles/<name>`. A program is run by the bundle's own loader with the bundle's own
-//! libraries, so nothing of it meets the node's musl, and two bundles do not meet each other.
+//! libraries, so it does not interfere with the node's musl or with other bundles.
 
 mod build;
 mod debian;
@@ -28,33 +28,26 @@ pub use build::{BundleRequest, ListedBundle, build_bundle, list_bundles, recipes
 use super::command::CommandError;
 use std::path::PathBuf;
 
-/// Why a bundle was not built.
+/// Cause of a failed bundle build.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleFault {
-    /// apt knows no such package.
     #[error("apt knows no package `{0}`; run `apt-get update`, or correct packages in the recipe")]
     NoPackage(String),
-    /// Too much is needed.
     #[error("the programs need more than {0} packages; name fewer programs")]
     TooMany(usize),
-    /// The recipe names a file that no package has.
     #[error("the recipe names {0}, which none of its packages has; `dpkg-deb -c` lists what a package has")]
     NoFile(String),
-    /// Libraries that no package brings.
     #[error("no package brings {}; add one that does to packages", .0.join(", "))]
     NoLibrary(Vec<String>),
-    /// It is for another machine.
     #[error("a bundle is built where it would run: this machine is {here}, the recipe is for {wanted}")]
     Arch {
         /// This machine.
         here: &'static str,
-        /// What the recipe is for.
+        /// Architecture of the recipe.
         wanted: String,
     },
-    /// The layer is too large for the memory of nodes.
     #[error("the layer has {size} bytes and may have {most}: nodes keep it in memory")]
     TooLarge { size: u64, most: u64 },
-    /// A folder is read-only, or something else is in the way.
     #[error("cannot list what {} needs", .path.display())]
     List { path: PathBuf, source: CommandError },
 }

@@ -12,18 +12,18 @@ use std::{
 const MULTIARCH: [(&str, &str, &str); 2] =
     [("x86_64", "x86_64-linux-gnu", "ld-linux-x86-64.so.2"), ("aarch64", "aarch64-linux-gnu", "ld-linux-aarch64.so.1")];
 
-/// Libraries of a tree of packages.
+/// Library folders of a package tree.
 pub(super) struct Libraries {
     folders: Vec<PathBuf>,
-    /// Name of the loader.
+    /// File name of the loader.
     pub(super) loader: &'static str,
 }
 
-/// Library -> where it lies; and those that are not there, with who needs them.
+/// Library -> path, and missing libraries with the program that needs them.
 pub(super) type LibrarySearch = (BTreeMap<String, PathBuf>, BTreeSet<String>);
 
 impl Libraries {
-    /// Of an unpacked tree, for this machine.
+    /// Returns the library folders of an unpacked tree, for this machine.
     pub(super) fn of(tree: &Path) -> Option<Self> {
         let here = std::env::consts::ARCH;
         let (_, folder, loader) = MULTIARCH.into_iter().find(|(arch, _, _)| *arch == here)?;
@@ -31,21 +31,21 @@ impl Libraries {
         Some(Libraries { folders, loader })
     }
 
-    /// The loader, once its package is unpacked.
+    /// Returns the loader, if its package is unpacked.
     pub(super) fn loader_path(&self) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.join(self.loader)).find(|path| path.is_file())
     }
 
-    /// What the programs and plug-ins need.
+    /// Resolves the libraries of programs and plug-ins.
     pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<LibrarySearch, BundleFault> {
         let found = self.list(programs, &BTreeSet::new())?;
-        // A package may have a folder of its own for its libraries, which its programs name by RUNPATH.
+        // A package may have a private library folder, which its programs name by RUNPATH.
         let private =
             found.1.iter().filter_map(|absent| self.private(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
         if private.is_empty() { Ok(found) } else { self.list(programs, &private) }
     }
 
-    /// The one folder below those of all that has a library.
+    /// Returns the only sub-folder of the library folders that contains a library.
     fn private(&self, library: &str) -> Option<PathBuf> {
         let below = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
         let mut found = below.map(|entry| entry.path()).filter(|folder| folder.join(library).is_file());
@@ -53,36 +53,36 @@ impl Libraries {
     }
 
     fn list(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<LibrarySearch, BundleFault> {
-        let (mut there, mut absent) = LibrarySearch::default();
+        let (mut found_libraries, mut absent) = LibrarySearch::default();
         let Some(loader) = self.loader_path() else {
             absent.insert(format!("{} (which every program needs)", self.loader));
-            return Ok((there, absent));
+            return Ok((found_libraries, absent));
         };
         let path =
             self.folders.iter().chain(private).map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
         for program in programs {
             let run = Run::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
-            // Libraries of this machine are no libraries of the bundle.
+            // Libraries of this machine must not be used.
             let listed = run.env("LD_LIBRARY_PATH", "").output();
             let text = listed.map_err(|source| BundleFault::List { path: program.clone(), source })?;
             let name = program.file_name().unwrap_or_default().to_string_lossy();
-            for (library, place) in text.lines().filter_map(parse) {
-                match place.filter(|place| self.folders.iter().any(|folder| place.starts_with(folder))) {
-                    Some(place) => drop(there.insert(library.to_owned(), place.to_owned())),
+            for (library, path) in text.lines().filter_map(parse) {
+                match path.filter(|path| self.folders.iter().any(|folder| path.starts_with(folder))) {
+                    Some(path) => drop(found_libraries.insert(library.to_owned(), path.to_owned())),
                     None => drop(absent.insert(format!("{library} (which {name} needs)"))),
                 }
             }
         }
-        Ok((there, absent))
+        Ok((found_libraries, absent))
     }
 }
 
-/// `libz.so.1 => /tree/lib/libz.so.1 (0x..)`, or `=> not found`. The loader and the kernel's own object stand without an arrow.
+/// Parses `libz.so.1 => /tree/lib/libz.so.1 (0x..)`, or `=> not found`. Loader and vDSO have no arrow.
 fn parse(line: &str) -> Option<(&str, Option<&Path>)> {
-    let (library, place) = line.trim().split_once(" => ")?;
-    let place = place.rsplit_once(" (").map_or(place, |(place, _)| place);
+    let (library, path) = line.trim().split_once(" => ")?;
+    let path = path.rsplit_once(" (").map_or(path, |(path, _)| path);
     // An absolute path is the loader by its well-known name.
-    (!library.starts_with('/')).then_some((library, place.starts_with('/').then(|| Path::new(place))))
+    (!library.starts_with('/')).then_some((library, path.starts_with('/').then(|| Path::new(path))))
 }
 
 #[cfg(test)]
@@ -94,9 +94,9 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         let libraries = Libraries::of(tree.path()).unwrap();
         let folder = libraries.folders[1].clone();
-        for place in ["swtpm/libswtpm.so.0", "one/libtwice.so", "two/libtwice.so"] {
-            fs::create_dir_all(folder.join(place).parent().unwrap()).unwrap();
-            fs::write(folder.join(place), "").unwrap();
+        for path in ["swtpm/libswtpm.so.0", "one/libtwice.so", "two/libtwice.so"] {
+            fs::create_dir_all(folder.join(path).parent().unwrap()).unwrap();
+            fs::write(folder.join(path), "").unwrap();
         }
         assert_eq!(libraries.private("libswtpm.so.0"), Some(folder.join("swtpm")));
         assert_eq!((libraries.private("libtwice.so"), libraries.private("libnone.so")), (None, None));

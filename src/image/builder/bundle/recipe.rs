@@ -10,66 +10,58 @@ use std::{
     path::Path,
 };
 
-/// The file in a recipe's folder.
+/// File name of a recipe.
 pub const BUNDLE_FILE: &str = "bundle.toml";
-/// Most packages, programs and files that a recipe lists.
+/// Maximum number of packages, programs and files of a recipe.
 const MAX_LISTED: usize = 256;
 
-/// A recipe, checked.
+/// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleRecipe {
-    /// What the bundle runs on.
     pub arch: Arch,
-    /// One line for people.
     pub description: String,
-    /// Debian packages that have the programs; those with their libraries are found.
+    /// Debian packages of the programs; library packages are found by dependencies.
     pub packages: Vec<String>,
     pub programs: Vec<Program>,
-    /// Files that programs open by themselves: plug-ins, firmware, data.
-    pub files: Vec<Copied>,
-    /// Variables of the programs' environment. `@/` at the beginning stands for the bundle's folder.
+    /// Files that programs open at run time: plug-ins, firmware, data.
+    pub files: Vec<BundleFile>,
+    /// Environment of the programs. `@/` at the beginning is replaced by the bundle's folder.
     pub environment: BTreeMap<String, String>,
 }
 
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Where its package has it.
+    /// Path in its package.
     pub path: SafePath,
-    /// Arguments before the user's own, as in [`BundleRecipe::environment`].
+    /// Arguments before those of the user; `@/` as in [`BundleRecipe::environment`].
     pub arguments: Vec<String>,
 }
 
 impl Program {
-    /// What it is called.
+    /// Returns the command's name.
     pub fn name(&self) -> &str {
         self.path.relative().rsplit('/').next().unwrap_or_default()
     }
 }
 
-/// A file, or a folder with all that is in it.
+/// A file or folder to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copied {
-    /// Where its package has it.
+pub struct BundleFile {
+    /// Path in its package.
     pub from: SafePath,
-    /// Where it goes in the bundle.
+    /// Path in the bundle.
     pub to: SafePath,
 }
 
 /// Reads `recipe_dir/bundle.toml`.
-///
-/// # Errors
-/// All faults of the file, or the one why it cannot be read.
 pub fn load(recipe_dir: &Path) -> Result<BundleRecipe, Faults> {
     let file = recipe_dir.join(BUNDLE_FILE);
     let hint = "a bundle is a folder with a bundle.toml; `meshd bundle list` shows those there are";
     parse(&reader::read_text(&file, hint)?, &file)
 }
 
-/// Reads the text of a `bundle.toml`; `file` is what faults name.
-///
-/// # Errors
-/// All faults.
+/// Parses a `bundle.toml`; faults name `file`.
 pub fn parse(text: &str, file: &Path) -> Result<BundleRecipe, Faults> {
     let document = reader::parse(text, file)?;
     let recipe = read(&document.root());
@@ -95,7 +87,7 @@ fn read(root: &Table<'_>) -> Option<BundleRecipe> {
     if programs.is_empty() && !root.has("programs") {
         root.fault("programs", "is required", "[[programs]] path = \"usr/bin/mpiexec.hydra\"");
     }
-    let files: Vec<Copied> = root.tables("files").iter().filter_map(copied).collect();
+    let files: Vec<BundleFile> = root.tables("files").iter().filter_map(copied).collect();
     for (what, count) in [("programs", programs.len()), ("files", files.len())] {
         if count > MAX_LISTED {
             root.fault(what, format!("lists {count}"), format!("at most {MAX_LISTED}"));
@@ -116,7 +108,7 @@ fn program(table: &Table<'_>) -> Option<Program> {
     let path = table.required("path", table.parsed::<SafePath>("path"), "path = \"usr/bin/mpiexec.hydra\"");
     let arguments = quotable(table, table.strings("arguments"));
     let program = Program { path: path?.value, arguments };
-    // It is written into a script as it is.
+    // The value is written into a script.
     if !program.name().bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(&c)) {
         let message = format!("the name `{}` has characters that a shell reads", program.name());
         table.fault("path", message, "letters, digits and + . _ - are plain");
@@ -124,10 +116,10 @@ fn program(table: &Table<'_>) -> Option<Program> {
     Some(program)
 }
 
-fn copied(table: &Table<'_>) -> Option<Copied> {
+fn copied(table: &Table<'_>) -> Option<BundleFile> {
     let from = table.required("from", table.parsed("from"), "where the package has it");
     let to = table.required("to", table.parsed("to"), "where it goes in the bundle");
-    Some(Copied { from: from?.value, to: to?.value })
+    Some(BundleFile { from: from?.value, to: to?.value })
 }
 
 fn environment(table: &Table<'_>) -> BTreeMap<String, String> {
@@ -146,7 +138,7 @@ fn environment(table: &Table<'_>) -> BTreeMap<String, String> {
     found
 }
 
-/// Words that can be put between single quotes in a shell script.
+/// Returns whether a text can be put between single quotes in a shell script.
 fn quotable(table: &Table<'_>, words: Vec<At<String>>) -> Vec<String> {
     for word in words.iter().filter(|word| word.contains('\'') || word.contains(char::is_control)) {
         table.fault_at(word, "has a quote or a control character", "a script of the node carries it; leave that out");
@@ -154,7 +146,7 @@ fn quotable(table: &Table<'_>, words: Vec<At<String>>) -> Vec<String> {
     words.into_iter().map(|word| word.value).collect()
 }
 
-/// A name of a package: safe as a file name and as an argument of a command.
+/// Returns whether a package name is safe as a file name and as an argument of a command.
 pub(super) fn is_package(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c))

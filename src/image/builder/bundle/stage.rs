@@ -15,12 +15,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where bundles are mounted on a node.
+/// Mount point of bundles on a node.
 pub(super) const MOUNTS: &str = "/opt/bundles";
-/// How a program or library begins.
+/// First bytes of an ELF file.
 const ELF: &[u8] = b"\x7fELF";
 
-/// Copies programs and files from the tree; gives everything that has needs of its own.
+/// Copies programs and files from the tree; returns the ELF files, whose libraries are needed.
 pub(super) fn programs_and_files(recipe: &BundleRecipe, tree: &Path, stage: &Path) -> Result<Vec<PathBuf>, BuildError> {
     let mut needy = Vec::new();
     for program in &recipe.programs {
@@ -36,13 +36,13 @@ pub(super) fn programs_and_files(recipe: &BundleRecipe, tree: &Path, stage: &Pat
 
 fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<(), BuildError> {
     let no_file = || BundleFault::NoFile(format!("/{from}"));
-    // A link may lead out of the tree, to a file of this machine: only what the packages have is taken.
+    // A link may lead out of the tree to a file of this machine: only files of packages are copied.
     let source = tree.join(from).canonicalize().map_err(|_| no_file())?;
     if !source.starts_with(tree) {
         return Err(no_file().into());
     }
     if source.is_dir() {
-        // A link to a folder that it lies in has no end.
+        // A link to one of its parent folders is a loop.
         let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| folder == source);
         if tree.join(from).ancestors().skip(1).take_while(|folder| folder.starts_with(tree)).any(inside) {
             return Ok(());
@@ -81,7 +81,7 @@ pub(super) fn libraries(
     Ok(())
 }
 
-/// Writes what starts the programs: `bin/<program>`, and `bin/<bundle>-run` for programs that come from elsewhere.
+/// Writes the starters: `bin/<program>`, and `bin/<bundle>-run` for foreign programs.
 pub(super) fn starters(
     name: &BundleName,
     recipe: &BundleRecipe,
@@ -107,7 +107,7 @@ fn write(bin: &Path, name: &str, text: &str) -> Result<String, BuildError> {
     Ok(name.to_owned())
 }
 
-/// One script. The kernel would look for the loader under the name in the program, which no node of musl has.
+/// Returns one starter. The kernel would use the loader path in the program, which no node of musl has.
 fn starter(name: &BundleName, recipe: &BundleRecipe, loader: &str, program: Option<&Program>) -> String {
     let root = format!("{MOUNTS}/{name}");
     let within = |text: &str| match text.strip_prefix("@/") {
@@ -168,7 +168,7 @@ mod tests {
         let tree = dir.path().canonicalize().unwrap().join("tree");
         fs::create_dir(&tree).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", tree.join("data")).unwrap();
-        let told = copy(&tree, "data", &dir.path().join("out"), &mut Vec::new()).unwrap_err().to_string();
-        assert!(told.contains("/data") && !dir.path().join("out").exists(), "{told}");
+        let error = copy(&tree, "data", &dir.path().join("out"), &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("/data") && !dir.path().join("out").exists(), "{error}");
     }
 }

@@ -9,23 +9,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a file comes from, and where it goes.
-pub(super) struct Wish {
+/// A file to download.
+pub(super) struct Download {
     pub(super) url: String,
     pub(super) to: PathBuf,
 }
 
-/// Fetches one file of at most `limit` bytes.
+/// Downloads one file of at most `limit` bytes.
 pub(super) fn one(url: &str, to: &Path, limit: u64) -> Result<(), CommandError> {
     curl(limit).arg("--output").arg(to).arg("--url").arg(url).done()
 }
 
-/// Fetches many; what cannot be fetched is simply not there afterwards, and the first failure is told.
-pub(super) fn many(wishes: &[Wish], limit: u64, scratch: &Path) -> Result<Option<CommandError>, BuildError> {
+/// Downloads many files. Failed files are absent afterwards; the first failure is returned.
+pub(super) fn many(downloads: &[Download], limit: u64, scratch: &Path) -> Result<Option<CommandError>, BuildError> {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
-    let lines = wishes
-        .iter()
-        .map(|wish| format!("url = \"{}\"\noutput = \"{}\"\n", quoted(&wish.url), quoted(&wish.to.to_string_lossy())));
+    let lines = downloads.iter().map(|download| {
+        format!("url = \"{}\"\noutput = \"{}\"\n", quoted(&download.url), quoted(&download.to.to_string_lossy()))
+    });
     let list = scratch.join("curl.list");
     fs::write(&list, lines.collect::<String>()).map_err(io_error("write", &list))?;
     Ok(curl(limit).args(["--parallel", "--parallel-max", "8", "--config"]).arg(list).done().err())
@@ -33,7 +33,7 @@ pub(super) fn many(wishes: &[Wish], limit: u64, scratch: &Path) -> Result<Option
 
 fn curl(limit: u64) -> Run {
     Run::new("curl")
-        // Not the user's own settings.
+        // Ignore the user's settings.
         .arg("--disable")
         .args(["--fail", "--location", "--silent", "--show-error", "--remove-on-error", "--proto", "=http,https"])
         .args(["--connect-timeout", "20", "--speed-limit", "1024", "--speed-time", "60", "--retry", "2"])

@@ -24,12 +24,14 @@ pub enum ImportError {
         url: String,
     },
     /// A file is not the one whose digest was published or pinned.
-    #[error("{file} has {found}, and {by} says {stated}; it is damaged or was exchanged, so nothing was imported")]
+    #[error(
+        "{file} has {found}, and {publisher} says {stated}; it is damaged or was exchanged, so nothing was imported"
+    )]
     Digest {
         file: String,
         found: String,
         /// Who says what it should be.
-        by: String,
+        publisher: String,
         /// What it should be.
         stated: String,
     },

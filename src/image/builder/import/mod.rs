@@ -10,9 +10,9 @@
 //! | `recipe` | `image.toml` of an imported image |
 //! | `source` | the source of an import: a mirror or a folder |
 //!
-//! Nothing is believed: the bundle by the digest that is published, the indexes by Alpine's signature, each package by its index,
-//! kernel and modules by each other; and at the end Alpine's own apk installs what was put together. What the mirror lacks, or
-//! what does not fit, ends the import, and nodes go on with the version that they have.
+//! Everything is verified: the bundle by its published digest, the indexes by Alpine's signature, each package by its index,
+//! kernel and modules against each other; finally Alpine's apk installs all packages. An absent or invalid file ends the import, and
+//! nodes continue with their present version.
 
 mod check;
 mod curl;
@@ -38,30 +38,30 @@ use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
 use meshd_types::{Digest, Timestamp};
 use packages::PackageImport;
 use recipe::ImportRecipe;
-use source::{Desk, ImportSource, NetbootFiles};
+use source::{ImportContext, ImportSource, NetbootFiles};
 use std::{
     path::PathBuf,
     thread,
     time::{Instant, SystemTime},
 };
 
-/// What to import, and where to.
+/// Input of an import.
 #[derive(Clone, Debug)]
 pub struct ImportRequest {
     /// Recipe, name and folders.
     pub build: BuildRequest,
-    /// A folder with the files, in place of the mirror. Without a recipe it says everything itself.
+    /// A folder with the files, in place of the mirror. It needs no recipe.
     pub from: Option<PathBuf>,
-    /// Another mirror than the recipe's.
+    /// Mirror that replaces the recipe's.
     pub mirror: Option<String>,
 }
 
-/// Imports an image. What was imported before is fetched again only where it has changed.
+/// Imports an image. Only files that have changed are downloaded again.
 ///
 /// # Errors
-/// What went wrong. Nothing is left half-written, and nodes still get what they got before.
+/// The current version stays; no file is half-written.
 pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
-    let (recipe, digest, keys) = given(request)?;
+    let (recipe, digest, keys) = read_recipe(request)?;
     let missing = missing(&IMPORT_TOOLS);
     if !missing.is_empty() {
         return Err(BuildError::Tools(missing));
@@ -71,17 +71,17 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     store::sweep(&request.build.blobs_dir);
     let cache = &request.build.cache_dir;
     let scratch = [work.folder("netboot")?, work.folder("packages")?];
-    let desk = |scratch| Desk {
+    let context = |scratch| ImportContext {
         recipe: &recipe,
         source: request.from.as_deref().map_or(ImportSource::Mirror, ImportSource::Folder),
         cache,
         scratch,
     };
     std::fs::create_dir_all(cache).map_err(super::error::io_error("make the folder", cache))?;
-    let (kernel, packages) = (desk(&scratch[0]), desk(&scratch[1]));
+    let (kernel, packages) = (context(&scratch[0]), context(&scratch[1]));
     let trusted = work.folder("trusted")?;
     let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
-    let packages = PackageImport { desk: &packages, keys: &keys, site_key: &site_key, trusted: &trusted, progress };
+    let packages = PackageImport { context: &packages, keys: &keys, site_key: &site_key, trusted: &trusted, progress };
     let (netboot, made) = thread::scope(|scope| {
         let netboot = scope.spawn(|| fetch_netboot(&kernel, progress));
         let made = packages.make();
@@ -119,7 +119,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
 }
 
 /// The recipe, its digest, and the keys that are trusted: the recipe's, or those that a folder brings without one.
-fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
+fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
     let recipe_dir = &request.build.recipe_dir;
     if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::parts::recipe::RECIPE_FILE).exists())
     {
@@ -135,11 +135,11 @@ fn given(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>)
 }
 
 /// The kernel's three files, checked against what was published and against each other.
-fn fetch_netboot(desk: &Desk<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
+fn fetch_netboot(context: &ImportContext<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
     timed(progress, BuildStep::FetchKernel, || {
-        let (netboot, how) = desk.netboot()?;
-        let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, desk.recipe.arch)?;
-        progress.note(BuildStep::FetchKernel, &format!("kernel {release}, {how}"));
+        let (netboot, origin) = context.netboot()?;
+        let release = check::image(&netboot.kernel, &netboot.initramfs, &netboot.modloop, context.recipe.arch)?;
+        progress.note(BuildStep::FetchKernel, &format!("kernel {release}, {origin}"));
         Ok((netboot, release))
     })
 }

@@ -1,7 +1,7 @@
 //! Imports packages: verifies the index, resolves dependencies, verifies each package, and packs all with an index
 //! signed by the site's key.
 
-use super::{error::ImportError, source::Desk, timed};
+use super::{error::ImportError, source::ImportContext, timed};
 use crate::builder::{
     apk::{
         closure::closure,
@@ -35,7 +35,7 @@ const MAX_INDEX: u64 = 256 << 20;
 
 /// What is needed to put the packages together.
 pub(super) struct PackageImport<'a> {
-    pub(super) desk: &'a Desk<'a>,
+    pub(super) context: &'a ImportContext<'a>,
     /// Who may have signed the indexes.
     pub(super) keys: &'a [PathBuf],
     /// Signs our own.
@@ -64,18 +64,18 @@ impl PackageImport<'_> {
 
     /// All packages that there are, and those that are asked for.
     fn read_indexes(&self) -> Result<(Vec<Record>, Vec<String>), BuildError> {
-        let recipe = self.desk.recipe;
+        let recipe = self.context.recipe;
         let mut all = Vec::new();
-        for (at, repository) in recipe.mirror.repositories.iter().enumerate() {
-            let (bytes, name) = self.desk.index(repository)?;
-            let signed = signature::verify(&bytes, self.keys, self.desk.scratch)
+        for (repository_index, repository) in recipe.mirror.repositories.iter().enumerate() {
+            let (bytes, name) = self.context.index(repository)?;
+            let signed = signature::verify(&bytes, self.keys, self.context.scratch)
                 .map_err(|source| ImportError::Signature { file: name.clone(), source })?;
             let damaged = |source| ImportError::Damaged { file: name.clone(), source };
             let files = members::all(signed, MAX_INDEX).and_then(|tar| members::files(&tar)).map_err(damaged)?;
             let index = files.into_iter().find(|file| file.name == INDEX_FILE);
             let text = index.map(|file| String::from_utf8_lossy(&file.bytes).into_owned()).unwrap_or_default();
             let records = index::parse(&text).map_err(|source| ImportError::Index { file: name, source })?;
-            all.extend(records.into_iter().map(|record| Record { repository: at, ..record }));
+            all.extend(records.into_iter().map(|record| Record { repository: repository_index, ..record }));
         }
         let mut install = recipe.install.clone();
         if install.is_empty() {
@@ -87,20 +87,20 @@ impl PackageImport<'_> {
 
     /// Brings every package into the cache and checks it; gives where each one lies.
     fn fetch(&self, chosen: &[&Record]) -> Result<Vec<PathBuf>, BuildError> {
-        let repositories = &self.desk.recipe.mirror.repositories;
-        let kept = |record: &&Record| {
+        let repositories = &self.context.recipe.mirror.repositories;
+        let cached = |record: &&Record| {
             // The checksum is in the name, so that another build of the same version is another file.
-            let kept = self.desk.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
-            (repositories[record.repository].clone(), record.file(), kept)
+            let cached = self.context.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
+            (repositories[record.repository].clone(), record.file(), cached)
         };
-        let wanted: Vec<(String, String, PathBuf)> = chosen.iter().map(kept).collect();
+        let wanted: Vec<(String, String, PathBuf)> = chosen.iter().map(cached).collect();
         for (record, (_, _, path)) in chosen.iter().zip(&wanted) {
             // A damaged file of the cache is fetched again.
             if fs::read(path).is_ok_and(|bytes| package::check(&bytes, record).is_err()) {
                 fs::remove_file(path).map_err(io_error("remove", path))?;
             }
         }
-        self.desk.packages(&wanted)?;
+        self.context.packages(&wanted)?;
         let absent: Vec<String> =
             wanted.iter().filter(|(_, _, path)| !path.is_file()).map(|(_, file, _)| file.clone()).collect();
         if !absent.is_empty() {
@@ -121,8 +121,8 @@ impl PackageImport<'_> {
 
     /// Repository, index and public key as one initrd.
     fn assemble(&self, all: &[Record], chosen: &[&Record], files: &[PathBuf]) -> Result<PathBuf, BuildError> {
-        let scratch = self.desk.scratch;
-        let arch = self.desk.recipe.arch.to_string();
+        let scratch = self.context.scratch;
+        let arch = self.context.recipe.arch.to_string();
         let root = scratch.join("root");
         let (repository, keys) = (root.join("packages").join(&arch), root.join("etc/apk/keys"));
         for folder in [&repository, &keys] {
@@ -145,7 +145,7 @@ impl PackageImport<'_> {
         // Alpine's initramfs trusts Alpine's keys; this one lands beside them, and its init copies all of them to the node.
         let key = keys.join(PUBLIC_NAME);
         fs::copy(self.trusted.join(PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
-        self.prove(all, chosen, files, &root.join("packages"))?;
+        self.try_install(all, chosen, files, &root.join("packages"))?;
         let folders = ["etc", "etc/apk", "etc/apk/keys", "packages"].map(str::to_owned);
         let last = [format!("packages/{arch}/APKINDEX.tar.gz"), format!("etc/apk/keys/{PUBLIC_NAME}")];
         let mut paths: Vec<String> = folders.into_iter().chain([format!("packages/{arch}")]).collect();
@@ -158,27 +158,31 @@ impl PackageImport<'_> {
 
     /// Installs everything into an empty root with the apk that is among the packages: what it refuses now it would refuse on
     /// every node. Where that apk cannot run here, the checks that were made must do.
-    fn prove(
+    fn try_install(
         &self,
         all: &[Record],
         chosen: &[&Record],
         files: &[PathBuf],
         repository: &Path,
     ) -> Result<(), BuildError> {
-        let arch = self.desk.recipe.arch.to_string();
-        let own = closure(all, &[APK.to_owned()]).unwrap_or_default();
+        let arch = self.context.recipe.arch.to_string();
+        let apk_packages = closure(all, &[APK.to_owned()]).unwrap_or_default();
         let apk = Dependency::parse(APK);
-        if arch != std::env::consts::ARCH || !chosen.iter().any(|record| record.meets(&apk)) {
+        if arch != std::env::consts::ARCH || !chosen.iter().any(|record| record.satisfies(&apk)) {
             self.progress.note(BuildStep::Packages, "not tried with apk: there is none that runs here");
             return Ok(());
         }
-        let tree = self.desk.scratch.join("apk");
+        let tree = self.context.scratch.join("apk");
         fs::create_dir_all(&tree).map_err(io_error("make the folder", &tree))?;
-        for (_, file) in chosen.iter().zip(files).filter(|(record, _)| own.iter().any(|one| one.name == record.name)) {
+        for (_, file) in chosen
+            .iter()
+            .zip(files)
+            .filter(|(record, _)| apk_packages.iter().any(|package| package.name == record.name))
+        {
             let run = Run::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]).arg(file);
             run.arg("-C").arg(&tree).done().map_err(failed("unpack apk"))?;
         }
-        let root = self.desk.scratch.join("proof");
+        let root = self.context.scratch.join("proof");
         fs::create_dir_all(&root).map_err(io_error("make the folder", &root))?;
         let names: Vec<&str> = chosen.iter().map(|record| record.name.as_str()).collect();
         let apk = repo::apk(&tree, &arch, "add");

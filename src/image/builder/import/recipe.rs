@@ -8,63 +8,59 @@ use meshd_config::{
 use meshd_types::{Arch, Digest, SafePath};
 use std::path::{Path, PathBuf};
 
-/// The section that tells an imported image from a built one.
+/// The section that only imported images have.
 pub const SECTION: &str = "mirror";
-/// Most packages that a recipe lists; what they need comes on top.
+/// Maximum number of packages of a recipe, without their dependencies.
 const MAX_INSTALL: usize = 512;
 
-/// A recipe, checked.
+/// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportRecipe {
-    /// What the image runs on.
     pub arch: Arch,
-    /// One line for people.
     pub description: String,
-    /// Where everything comes from.
     pub mirror: Mirror,
     pub netboot: Netboot,
-    /// Packages; what they need is added.
+    /// Packages to install; dependencies are added.
     pub install: Vec<String>,
 }
 
 /// An Alpine mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// Its root, without a slash at the end.
+    /// URL without a slash at the end.
     pub url: String,
-    /// Alpine's branch, such as `v3.23`.
+    /// Branch of Alpine, such as `v3.23`.
     pub branch: String,
     /// Repositories of the branch, such as `main`.
     pub repositories: Vec<String>,
-    /// Public keys that may have signed the indexes: files of the recipe, named as the signatures name them.
+    /// Files of trusted public keys in the recipe's folder, named as the signatures name them.
     pub keys: Vec<SafePath>,
 }
 
-/// Alpine's netboot bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Netboot {
-    /// Alpine's release, such as `3.23.6`.
+    /// Release of Alpine, such as `3.23.6`.
     pub version: String,
-    /// Which of its kernels, such as `lts`.
+    /// Kernel flavor, such as `lts`.
     pub flavor: String,
-    /// Digest of the bundle, beside the one that the mirror publishes.
+    /// Digest of the bundle, in addition to the published one.
     pub sha256: Option<Digest>,
 }
 
 impl Mirror {
-    /// URL of Alpine's netboot bundle.
+    /// Returns the URL of Alpine's netboot bundle.
     pub fn bundle(&self, netboot: &Netboot, arch: Arch) -> String {
         let (url, branch, version) = (&self.url, &self.branch, &netboot.version);
         format!("{url}/{branch}/releases/{arch}/alpine-netboot-{version}-{arch}.tar.gz")
     }
 
-    /// URL of a repository's file.
+    /// Returns the URL of a repository's file.
     pub fn file(&self, repository: &str, arch: Arch, file: &str) -> String {
         format!("{}/{}/{repository}/{arch}/{file}", self.url, self.branch)
     }
 }
 
-/// True if the recipe in this folder is of an imported image. False also if it cannot be read: reading it again says why.
+/// Returns whether the recipe in this folder is of an imported image. False also if it is unreadable: reading it again reports why.
 pub fn is_import(recipe_dir: &Path) -> bool {
     let file = recipe_dir.join(RECIPE_FILE);
     let Ok(text) = reader::read_text(&file, "") else { return false };
@@ -73,9 +69,6 @@ pub fn is_import(recipe_dir: &Path) -> bool {
 }
 
 /// Reads `recipe_dir/image.toml` of an imported image.
-///
-/// # Errors
-/// All faults of the file, or the one why it cannot be read.
 pub fn load(recipe_dir: &Path) -> Result<ImportRecipe, Faults> {
     let file = recipe_dir.join(RECIPE_FILE);
     let hint = "an image is a folder with an image.toml; `meshd image list` shows those there are";
@@ -93,16 +86,13 @@ pub fn load(recipe_dir: &Path) -> Result<ImportRecipe, Faults> {
 }
 
 impl ImportRecipe {
-    /// Where the trusted keys lie.
+    /// Returns the paths of the trusted keys.
     pub fn key_files(&self, recipe_dir: &Path) -> Vec<PathBuf> {
         self.mirror.keys.iter().map(|key| recipe_dir.join(key.relative())).collect()
     }
 }
 
-/// Reads the text of an `image.toml`; `file` is what faults name.
-///
-/// # Errors
-/// All faults.
+/// Parses an `image.toml`; faults name `file`.
 pub fn parse(text: &str, file: &Path) -> Result<ImportRecipe, Faults> {
     let document = reader::parse(text, file)?;
     let recipe = read(&document.root());
@@ -176,7 +166,7 @@ fn install(table: &Table<'_>) -> Option<Vec<String>> {
     Some(list.into_iter().map(|word| word.value).collect())
 }
 
-/// A required word that becomes a part of a URL and of a file name.
+/// Parses a required word that becomes a part of a URL and of a file name.
 fn word(table: &Table<'_>, key: &str, hint: &str) -> Option<String> {
     let word = table.required(key, table.word(key), hint)?;
     if !is_word(&word) {
@@ -190,7 +180,7 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) && !text.contains("..")
 }
 
-/// Safe as an argument of curl, which takes braces and brackets for patterns.
+/// Returns whether a URL is safe as an argument of curl, which expands braces and brackets.
 pub fn is_url(text: &str) -> bool {
     let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/%+@".contains(c);

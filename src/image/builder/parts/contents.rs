@@ -4,10 +4,10 @@ use super::plan::{Files, PackagePlan};
 use crate::catalog::image::Contents;
 use std::{collections::BTreeSet, fs, io, path::Path};
 
-/// Where packages put services.
+/// Folder of OpenRC services in packages.
 const SERVICES: &str = "etc/init.d/";
 
-/// Services of planned packages, and the modules that lie in a folder as depmod leaves it (`/lib/modules/<release>`).
+/// Returns the services of planned packages, and the modules in a folder that depmod indexed (`/lib/modules/<release>`).
 pub(crate) fn contents(plans: &[PackagePlan], recipe_dir: &Path, modules_dir: &Path) -> io::Result<Contents> {
     let mut services = BTreeSet::new();
     for plan in plans {
@@ -30,7 +30,7 @@ pub(crate) fn contents(plans: &[PackagePlan], recipe_dir: &Path, modules_dir: &P
     Ok(Contents { services, modules })
 }
 
-/// The modules of a list: `kernel/drivers/vfio/pci/vfio-pci.ko.zst: needs...` is `vfio_pci`, as modprobe takes it.
+/// Parses module names: `kernel/drivers/vfio/pci/vfio-pci.ko.zst: needs...` is `vfio_pci`, the name for modprobe.
 fn names(list: &str) -> impl Iterator<Item = String> {
     list.lines().filter_map(|line| {
         let path = line.split(':').next()?;

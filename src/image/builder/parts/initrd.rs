@@ -12,7 +12,7 @@ use std::{
     path::Path,
 };
 
-/// Packs `files` (relative to `root`, each after the folders that it lies in) with a date for all, folders 0755, files 0644.
+/// Packs `files` (relative to `root`, each after its folders) with one date, folders 0755, files 0644.
 pub(crate) fn pack(
     root: &Path,
     files: &[String],
@@ -37,7 +37,7 @@ pub(crate) fn pack(
     compress(&plain, how, out)
 }
 
-/// Gives a path a date in seconds since the epoch, and a mode unless it is a link.
+/// Sets the time of a path, in seconds since the epoch, and its mode unless it is a link.
 pub(crate) fn finish(path: &Path, mode: Option<u32>, date: u64) -> Result<(), BuildError> {
     let time = Timespec { tv_sec: i64::try_from(date).unwrap_or(0), tv_nsec: 0 };
     let times = Timestamps { last_access: time, last_modification: time };

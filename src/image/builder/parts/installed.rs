@@ -6,34 +6,31 @@
 use meshd_types::SafePath;
 use std::{collections::BTreeMap, fmt};
 
-/// One installed package.
+/// An installed package.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Package {
-    /// Its own fields by letter, such as `P` the name and `D` its dependencies.
+    /// Fields of the package by letter, such as `P` (name) and `D` (dependencies).
     pub fields: BTreeMap<char, String>,
-    /// Its folders, in the order of the database. The root folder is not among them.
+    /// Folders in the order of the database, without the root folder.
     pub folders: Vec<Node>,
-    /// Its files and symbolic links.
     pub files: Vec<Node>,
 }
 
-/// A folder or file of a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub path: SafePath,
     /// Permission bits.
     pub mode: u32,
-    /// User and group.
     pub owner: (u32, u32),
-    /// Checksum of a file's content or a link's target.
+    /// Checksum of the content or of the link's target.
     pub checksum: Option<Checksum>,
 }
 
-/// A checksum as the database writes it: `Q1` and SHA-1 in base64.
+/// `Q1` and SHA-1 in base64.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Checksum(pub [u8; 20]);
 
-/// A line that makes no sense.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct DatabaseError {
@@ -46,40 +43,38 @@ const FOLDER_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
 
 impl Package {
-    /// The package's name.
     pub fn name(&self) -> &str {
         self.field('P')
     }
 
-    /// The package's version.
     pub fn version(&self) -> &str {
         self.field('V')
     }
 
-    /// A field, or empty.
+    /// Returns a field, or an empty text.
     pub fn field(&self, letter: char) -> &str {
         self.fields.get(&letter).map_or("", String::as_str)
     }
 
-    /// The checksum that names the package in the scripts and triggers of the database.
+    /// Returns the checksum that names the package in scripts and triggers of the database.
     pub fn identity(&self) -> Option<Checksum> {
         Checksum::parse(self.field('C'))
     }
 }
 
 impl Checksum {
-    /// Reads `Q1` and base64.
+    /// Parses `Q1` and base64.
     pub fn parse(text: &str) -> Option<Self> {
         unbase64(text.strip_prefix("Q1")?)?.try_into().ok().map(Checksum)
     }
 
-    /// The checksum of a content.
+    /// Computes the checksum of a content.
     pub fn of(content: &[u8]) -> Self {
         use sha1::Digest as _;
         Checksum(sha1::Sha1::digest(content).into())
     }
 
-    /// As file names of scripts carry it.
+    /// Returns the hexadecimal form in file names of scripts.
     pub fn to_hex(self) -> String {
         meshd_types::hex(&self.0)
     }
@@ -91,20 +86,17 @@ impl fmt::Debug for Checksum {
     }
 }
 
-/// Reads the database.
-///
-/// # Errors
-/// The first line that makes no sense.
+/// Parses the database.
 pub fn parse(text: &str) -> Result<Vec<Package>, DatabaseError> {
     let mut packages = Vec::new();
     let mut package = Package::default();
     let mut folder = String::new();
-    let mut last = Last::Package;
+    let mut last = LastEntry::Package;
     for (at, line) in text.lines().enumerate() {
         let fail = |message: String| DatabaseError { line: at + 1, message };
         if line.is_empty() {
             close(&mut packages, &mut package).map_err(fail)?;
-            (folder, last) = (String::new(), Last::Package);
+            (folder, last) = (String::new(), LastEntry::Package);
             continue;
         }
         let (letter, value) = line.split_once(':').ok_or_else(|| fail("no colon after the letter".into()))?;
@@ -119,9 +111,9 @@ pub fn parse(text: &str) -> Result<Vec<Package>, DatabaseError> {
     Ok(packages)
 }
 
-/// What the next `M:`, `a:` or `Z:` speaks of.
+/// The entry that the next `M:`, `a:` or `Z:` belongs to.
 #[derive(Clone, Copy)]
-enum Last {
+enum LastEntry {
     Package,
     RootFolder,
     Folder,
@@ -131,29 +123,29 @@ enum Last {
 fn read_line(
     package: &mut Package,
     folder: &mut String,
-    last: Last,
+    last: LastEntry,
     letter: char,
     value: &str,
-) -> Result<Last, String> {
+) -> Result<LastEntry, String> {
     match letter {
         'F' => {
             value.clone_into(folder);
             if value.is_empty() {
-                return Ok(Last::RootFolder);
+                return Ok(LastEntry::RootFolder);
             }
             package.folders.push(node(value, FOLDER_MODE)?);
-            Ok(Last::Folder)
+            Ok(LastEntry::Folder)
         }
         'R' => {
             let path = if folder.is_empty() { value.to_owned() } else { format!("{folder}/{value}") };
             package.files.push(node(&path, FILE_MODE)?);
-            Ok(Last::File)
+            Ok(LastEntry::File)
         }
         'M' | 'a' | 'Z' => {
             let node = match last {
-                Last::Folder if letter == 'M' => package.folders.last_mut(),
-                Last::File if letter != 'M' => package.files.last_mut(),
-                Last::RootFolder if letter == 'M' => return Ok(last),
+                LastEntry::Folder if letter == 'M' => package.folders.last_mut(),
+                LastEntry::File if letter != 'M' => package.files.last_mut(),
+                LastEntry::RootFolder if letter == 'M' => return Ok(last),
                 _ => None,
             };
             let node = node.ok_or_else(|| format!("`{letter}:` belongs to nothing"))?;
@@ -176,7 +168,7 @@ fn node(path: &str, mode: u32) -> Result<Node, String> {
     Ok(Node { path, mode, owner: (0, 0), checksum: None })
 }
 
-/// `uid:gid:mode`, optionally followed by the checksum of extended attributes.
+/// Parses `uid:gid:mode`, optionally followed by the checksum of extended attributes.
 fn access(value: &str) -> Option<((u32, u32), u32)> {
     let mut parts = value.split(':');
     let owner = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
@@ -196,7 +188,7 @@ fn close(packages: &mut Vec<Package>, package: &mut Package) -> Result<(), Strin
     Ok(())
 }
 
-/// Standard base64 with padding; `None` for anything else.
+/// Decodes standard base64 with padding.
 fn unbase64(text: &str) -> Option<Vec<u8>> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let body = text.trim_end_matches('=');
@@ -204,14 +196,14 @@ fn unbase64(text: &str) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
-    let (mut bits, mut held) = (0u32, 0u32);
+    let (mut bits, mut bit_count) = (0u32, 0u32);
     for byte in body.bytes() {
         let value = ALPHABET.iter().position(|c| *c == byte)?;
         bits = (bits << 6 | u32::try_from(value).ok()?) & 0xffff;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push(u8::try_from(bits >> held & 0xff).ok()?);
+        bit_count += 6;
+        if bit_count >= 8 {
+            bit_count -= 8;
+            out.push(u8::try_from(bits >> bit_count & 0xff).ok()?);
         }
     }
     Some(out)

@@ -15,16 +15,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A kernel whose modules have been pruned.
 pub(crate) struct UnpackedKernel {
     /// `uname -r`.
     pub(crate) release: String,
     pub(crate) vmlinuz: PathBuf,
-    /// A folder that holds only `modules/<release>`.
+    /// Folder that contains only `modules/<release>`.
     pub(crate) modloop: PathBuf,
 }
 
-/// Unpacks the kernel's package and keeps the modules that the recipe lists, in the modloop's folder and in the tree.
+/// Unpacks the kernel package and copies the recipe's modules to the modloop's folder and to the tree.
 pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<UnpackedKernel, BuildError> {
     let root = work.join("kernel");
     Run::new("dpkg-deb").arg("-x").arg(deb).arg(&root).done().map_err(failed("unpack the kernel"))?;
@@ -35,13 +34,13 @@ pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacke
     let listing = from.join("modules.dep");
     let text = fs::read_to_string(&listing).map_err(io_error("read", &listing))?;
     let dependencies = modules::parse_dependencies(&text);
-    let kept = modules::select(&dependencies, &recipe.modules).map_err(BuildError::Modules)?;
-    // The initramfs is made of what the modloop keeps.
+    let selected = modules::select(&dependencies, &recipe.modules).map_err(BuildError::Modules)?;
+    // The initramfs uses the modules of the modloop.
     modules::select(&dependencies, &recipe.initramfs.modules).map_err(BuildError::Modules)?;
 
     let pruned = work.join("pruned");
     let to = pruned.join("lib/modules").join(&release);
-    for module in kept.iter().copied().chain(["modules.order", "modules.builtin", "modules.builtin.modinfo"]) {
+    for module in selected.iter().copied().chain(["modules.order", "modules.builtin", "modules.builtin.modinfo"]) {
         let target = to.join(module);
         let folder = target.parent().expect("a module lies in a folder");
         fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
@@ -67,7 +66,7 @@ fn only_entry(folder: &Path) -> Result<String, BuildError> {
     }
 }
 
-/// Makes the modloop.
+/// Creates the modloop.
 pub(crate) fn modloop(kernel: &UnpackedKernel, how: Compression, date: u64, out: &Path) -> Result<(), BuildError> {
     let algorithm = match how.algorithm {
         Algorithm::Gzip => "gzip",
@@ -83,10 +82,10 @@ pub(crate) fn modloop(kernel: &UnpackedKernel, how: Compression, date: u64, out:
         .map_err(failed("make the modloop"))
 }
 
-/// Where mkinitfs finds what is ours, inside the tree.
+/// Folder of meshd's files for mkinitfs, in the tree.
 const SCRATCH: &str = "tmp/meshd";
 
-/// Puts into the tree what mkinitfs shall find: our feature, our files, the patched init.
+/// Adds meshd's feature, the recipe's files and the patched init to the tree, for mkinitfs.
 pub(crate) fn furnish_initramfs(recipe_dir: &Path, recipe: &Initramfs, tree: &Path) -> Result<(), BuildError> {
     let scratch = tree.join(SCRATCH);
     let features = scratch.join("features");
@@ -106,7 +105,7 @@ pub(crate) fn furnish_initramfs(recipe_dir: &Path, recipe: &Initramfs, tree: &Pa
     write(scratch.join("init"), text)
 }
 
-/// Makes the initramfs with the tree's own mkinitfs, after [`furnish_initramfs`].
+/// Creates the initramfs with the tree's mkinitfs, after [`furnish_initramfs`].
 pub(crate) fn initramfs(
     recipe: &Initramfs,
     tree: &Path,
@@ -125,7 +124,7 @@ pub(crate) fn initramfs(
     compress(&tree.join(SCRATCH).join("initramfs"), recipe.compression, out)
 }
 
-/// Puts a file of the recipe into the tree, executable if it is so in the recipe.
+/// Copies a file of the recipe into the tree, executable if it is so in the recipe.
 fn add_file(from: &Path, to: &Path) -> Result<(), BuildError> {
     let mode = fs::metadata(from).map_err(io_error("read", from))?.permissions().mode();
     if let Some(folder) = to.parent() {
@@ -136,7 +135,7 @@ fn add_file(from: &Path, to: &Path) -> Result<(), BuildError> {
     fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", to))
 }
 
-/// Compresses an archive so that the same input gives the same bytes.
+/// Compresses an archive deterministically.
 pub(crate) fn compress(from: &Path, how: Compression, out: &Path) -> Result<(), BuildError> {
     let run = match how.algorithm {
         Algorithm::Gzip => Run::new("gzip").args(["-n", "-c"]),

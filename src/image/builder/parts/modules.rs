@@ -3,26 +3,26 @@
 use meshd_types::SafePath;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A recipe lists a module that this kernel does not have.
+/// A module of the recipe does not exist in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the recipe lists modules that this kernel does not have: {}; take them out of the recipe", .0.join(", "))]
 pub struct NoSuchModule(pub Vec<String>);
 
-/// Reads `modules.dep`, as depmod writes it: `path: path path ...`.
+/// Parses `modules.dep` of depmod: `path: path path ...`.
 pub fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.map(|(module, needs)| (module, needs.split_whitespace().collect())).collect()
 }
 
-/// The modules at or below `wanted` (paths under `kernel/`), and all that they need.
+/// Returns the modules at or below `wanted` (paths under `kernel/`), and their dependencies.
 ///
 /// # Errors
-/// Every listed path that matches no module.
+/// Every listed path without a module.
 pub fn select<'t>(
     dependencies: &BTreeMap<&'t str, Vec<&'t str>>,
     wanted: &[SafePath],
 ) -> Result<BTreeSet<&'t str>, NoSuchModule> {
-    let mut kept = BTreeSet::new();
+    let mut selected = BTreeSet::new();
     let mut absent = Vec::new();
     for path in wanted {
         let path = format!("kernel/{}", path.relative());
@@ -32,15 +32,15 @@ pub fn select<'t>(
         if found.peek().is_none() {
             absent.push(path.clone());
         }
-        kept.extend(found);
+        selected.extend(found);
     }
     if !absent.is_empty() {
         return Err(NoSuchModule(absent));
     }
-    // modules.dep lists needs of needs too, so one round is enough.
-    let needs: Vec<&str> = kept.iter().filter_map(|module| dependencies.get(module)).flatten().copied().collect();
-    kept.extend(needs);
-    Ok(kept)
+    // modules.dep lists transitive dependencies, so one pass is enough.
+    let needs: Vec<&str> = selected.iter().filter_map(|module| dependencies.get(module)).flatten().copied().collect();
+    selected.extend(needs);
+    Ok(selected)
 }
 
 #[cfg(test)]
@@ -61,9 +61,9 @@ kernel/drivers/vfiox/other.ko:
     #[test]
     fn module_folder_includes_its_modules_and_their_dependencies_only() {
         let dependencies = parse_dependencies(DEP);
-        let kept = select(&dependencies, &paths(&["drivers/vfio"])).unwrap();
-        assert_eq!(kept.len(), 3);
-        assert!(!kept.contains("kernel/drivers/vfiox/other.ko"));
+        let selected = select(&dependencies, &paths(&["drivers/vfio"])).unwrap();
+        assert_eq!(selected.len(), 3);
+        assert!(!selected.contains("kernel/drivers/vfiox/other.ko"));
     }
 
     #[test]

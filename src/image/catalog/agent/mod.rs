@@ -41,7 +41,7 @@ pub struct AgentProgram {
     pub build: AgentBuild,
 }
 
-/// What an agent was built from.
+/// Build information of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentBuild {
     /// Version of the package.
@@ -58,7 +58,7 @@ impl fmt::Display for AgentBuild {
     }
 }
 
-/// Why a file is no agent for the nodes of a site.
+/// Why a file is no valid agent for the nodes of a site.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the agent {}: {cause}; {HINT}", path.display())]
 pub struct AgentError {

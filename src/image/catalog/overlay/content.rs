@@ -7,12 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What editors of other systems put before the first character.
+/// UTF-8 byte order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Folders whose files a shell reads.
 const READ_BY_SHELL: [&str; 4] = ["/etc/init.d/", "/etc/conf.d/", "/etc/local.d/", "/etc/profile.d/"];
 
-/// Looks at every file of an overlay. `folder` is the overlay's.
+/// Checks every file of an overlay. `folder` is the overlay's.
 pub(super) fn check(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
     for (path, entry) in entries {
         let (file, bytes, is_template) = match &entry.source {
@@ -22,14 +22,14 @@ pub(super) fn check(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
         };
         let path = path.to_string();
         let text = is_template || READ_BY_SHELL.iter().any(|folder| path.starts_with(folder));
-        if let Some((line, what, hint)) = odd(&path, bytes, text) {
+        if let Some((line, what, hint)) = find_fault(&path, bytes, text) {
             faults.push(Fault { line, ..Fault::of_file(folder.join(file), what, hint) });
         }
     }
     same_but_for_case(folder, entries, faults);
 }
 
-fn odd(path: &str, bytes: &[u8], text: bool) -> Option<(usize, &'static str, &'static str)> {
+fn find_fault(path: &str, bytes: &[u8], text: bool) -> Option<(usize, &'static str, &'static str)> {
     let marked = bytes.starts_with(BYTE_ORDER_MARK);
     let is_script = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes).starts_with(b"#!");
     if marked && (is_script || text) {
@@ -62,7 +62,7 @@ fn lines_before(bytes: &[u8], at: usize) -> usize {
     bytes[..at].iter().filter(|c| **c == b'\n').count()
 }
 
-/// A folder that is copied to a file system without case would lose one of the two, and people take one for the other.
+/// A case-insensitive file system would lose one of the two.
 fn same_but_for_case(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for (path, entry) in entries {

@@ -15,12 +15,12 @@ use std::{
     path::Path,
 };
 
-/// Longest value of a kernel parameter, in bytes.
+/// Maximum length of a kernel parameter's value, in bytes.
 const MAX_SYSCTL: usize = 256;
 
-/// What the manifest declares beside the entries that it changes.
+/// Declarations of the manifest other than entries.
 #[derive(Default)]
-pub(super) struct Declared {
+pub(super) struct Declarations {
     pub(super) description: String,
     pub(super) services: Services,
     pub(super) packages: BTreeSet<String>,
@@ -31,14 +31,14 @@ pub(super) struct Declared {
     pub(super) golden: Golden,
 }
 
-/// Reads the manifest, and puts modes, owners, links and folders into `entries`.
-pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Vec<Fault>) -> Declared {
+/// Parses the manifest and adds modes, owners, links and folders to `entries`.
+pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Vec<Fault>) -> Declarations {
     let hint = "every overlay has one, with at least: description = \"what it is for\"";
     let document = match reader::read_text(file, hint).and_then(|text| reader::parse(&text, file)) {
         Ok(document) => document,
         Err(found) => {
             faults.extend(found.0);
-            return Declared::default();
+            return Declarations::default();
         }
     };
     let declared = everything(&document, entries);
@@ -48,13 +48,13 @@ pub(super) fn read(file: &Path, entries: &mut Entries, faults: &mut Vec<Fault>) 
     declared
 }
 
-fn everything(document: &Document, entries: &mut Entries) -> Declared {
+fn everything(document: &Document, entries: &mut Entries) -> Declarations {
     let root = document.root();
     let hint = "add: description = \"what it is for, in a line\"";
     let description = root.required("description", root.word("description"), hint);
     let removed = root.strings("remove").into_iter().filter_map(|at| Some((path(document, &at)?, at.line))).collect();
     paths::read(document, &root, entries);
-    let declared = Declared {
+    let declared = Declarations {
         description: description.map(|text| plain_line(document, text)).unwrap_or_default(),
         packages: names(document, &root, "packages").into_iter().map(|name| name.value).collect(),
         modules: names(document, &root, "modules").into_iter().map(|name| name.value).collect(),
@@ -74,7 +74,7 @@ fn everything(document: &Document, entries: &mut Entries) -> Declared {
     declared
 }
 
-/// Every table of a section.
+/// Returns the tables of a section.
 pub(super) fn entries_of<'d>(
     root: &Table<'d>,
     section: &str,
@@ -82,7 +82,7 @@ pub(super) fn entries_of<'d>(
     root.table(section).map(|table| table.entries()).unwrap_or_default().into_iter()
 }
 
-/// A text that is one line.
+/// Parses a text of one line.
 pub(super) fn plain_line(document: &Document, text: At<String>) -> String {
     if text.chars().any(char::is_control) {
         document.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
@@ -90,7 +90,7 @@ pub(super) fn plain_line(document: &Document, text: At<String>) -> String {
     text.value
 }
 
-/// Names that apk, OpenRC and modprobe take without quoting, none twice.
+/// Parses names that apk, OpenRC and modprobe accept without quoting; duplicates are faults.
 fn names(document: &Document, table: &Table<'_>, key: &str) -> Vec<At<String>> {
     let mut names: Vec<At<String>> = Vec::new();
     for name in table.strings(key) {

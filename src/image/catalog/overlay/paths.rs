@@ -7,7 +7,7 @@ use meshd_types::SafePath;
 
 const MANIFEST: &str = "overlay.toml";
 
-/// Puts what the sections say into the entries.
+/// Applies the sections to the entries.
 pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries) {
     for entry in entries_of(root, "files") {
         if let Some(path) = path(document, &entry.name) {
@@ -47,7 +47,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
     }
 }
 
-/// A path as the node sees it.
+/// Parses an absolute path on the node.
 pub(super) fn path(document: &Document, text: &At<String>) -> Option<SafePath> {
     const HINT: &str = "write the path as the node sees it, such as \"/etc/motd\"";
     match SafePath::new(text) {

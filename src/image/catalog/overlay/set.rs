@@ -10,27 +10,27 @@ use std::{
     str::FromStr,
 };
 
-/// The folder in `overlays_dir` that holds overlays of single nodes; no overlay can have this name.
+/// Folder in `overlays_dir` with the overlays of single nodes; no overlay can have this name.
 pub const NODES: &str = "nodes";
-/// Most overlays of a site.
+/// Maximum number of overlays of a site.
 const MAX_OVERLAYS: usize = 256;
-/// Most nodes with an overlay of their own.
+/// Maximum number of nodes with their own overlay.
 const MAX_NODES: usize = 16_384;
 
-/// The overlays of a site, checked.
+/// All valid overlays of a site.
 #[derive(Debug, Clone, Default)]
 pub struct Overlays {
-    /// Those that profiles and groups name.
+    /// Named by profiles and groups.
     pub named: BTreeMap<OverlayName, Overlay>,
-    /// Those of single nodes.
+    /// Overlays of single nodes.
     pub nodes: BTreeMap<NodeId, Overlay>,
-    /// What stands in a rendering for the value of each secret that the site has: it changes with the value and does not
-    /// tell it.
+    /// Placeholder of each secret of the site in a rendering: a mark that changes with the value and does not
+    /// reveal it.
     pub secret_marks: BTreeMap<VarName, Digest>,
 }
 
 impl Overlays {
-    /// One digest over all of them.
+    /// Returns one digest over all overlays.
     pub fn digest(&self) -> Digest {
         let named = self.named.iter().map(|(name, overlay)| (name.to_string(), overlay.digest));
         let nodes = self.nodes.iter().map(|(id, overlay)| (format!("{NODES}/{id}"), overlay.digest));
@@ -39,33 +39,29 @@ impl Overlays {
         Digest::of_fields(fields.iter().flat_map(|(name, digest)| [name.as_bytes(), digest.0.as_slice()]))
     }
 
-    /// All of them, those of nodes last.
+    /// Returns all overlays, those of nodes last.
     pub fn all(&self) -> impl Iterator<Item = &Overlay> + Clone {
         self.named.values().chain(self.nodes.values())
     }
 }
 
-/// What reading all overlays came to.
+/// Result of reading all overlays.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// Those without fault.
     pub overlays: Overlays,
-    /// Those that are there and have faults.
+    /// Existing overlays with faults.
     pub broken: BTreeSet<Layer>,
-    /// All faults of all of them.
+    /// All faults of all overlays.
     pub faults: Vec<Fault>,
 }
 
-/// Reads every overlay of the site, or says everything that is wrong with any of them.
-///
-/// # Errors
-/// All faults of all overlays, each with file, line where there is one, and what to do.
+/// Reads every overlay of the site. The error contains all faults.
 pub fn read_overlays(overlays_dir: &Path) -> Result<Overlays, Faults> {
     let Reading { overlays, faults, .. } = read_all(overlays_dir);
     if faults.is_empty() { Ok(overlays) } else { Err(Faults(faults)) }
 }
 
-/// Reads every overlay of the site, and keeps what is sound.
+/// Reads every overlay of the site and returns valid ones together with all faults.
 pub fn read_all(overlays_dir: &Path) -> Reading {
     let mut reading = Reading::default();
     let named = folders::<OverlayName>(overlays_dir, MAX_OVERLAYS, "rename the folder", &mut reading.faults);
@@ -98,7 +94,7 @@ impl Reading {
     }
 }
 
-/// Each folder in a folder is an overlay. A stray file beside them is nobody's concern; a folder that cannot be one is.
+/// Lists the overlays of a folder. Stray files are ignored; a folder with an invalid name is a fault.
 fn folders<N: FromStr<Err: std::fmt::Display> + Ord>(
     dir: &Path,
     most: usize,

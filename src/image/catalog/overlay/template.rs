@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-/// What templates can name beside `vars` and `groups`. docs/overlays.md explains each.
+/// Names that templates can use beside `vars` and `groups`. docs/overlays.md explains each.
 pub const NAMES: [(&str, &[&str]); 5] = [
     ("agent", &["config"]),
     ("image", &["manifest", "modloop", "name"]),
@@ -21,10 +21,9 @@ pub const NAMES: [(&str, &[&str]); 5] = [
     ("profile", &["name"]),
     ("site", &["name", "ssh_keys"]),
 ];
-/// The largest file that a template may render to, in bytes.
+/// Maximum size of a rendered file, in bytes.
 const MAX_RENDERED: usize = 4 << 20;
 
-/// The templates of one overlay.
 #[derive(Clone)]
 pub struct Templates {
     folder: PathBuf,
@@ -37,15 +36,15 @@ impl fmt::Debug for Templates {
     }
 }
 
-/// What a template asks for.
+/// Inputs of a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Uses {
+pub struct TemplateInputs {
     pub vars: BTreeSet<VarName>,
     /// Members of groups.
     pub groups: bool,
 }
 
-/// Compiles templates; `read` them all, then render.
+/// Compiles and renders templates; `read` them all before rendering.
 pub(super) struct Compiler<'a> {
     folder: &'a Path,
     variables: &'a BTreeMap<VarName, Variable>,
@@ -61,24 +60,24 @@ impl<'a> Compiler<'a> {
     ) -> Self {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        // What comes out is a script or a configuration file, never HTML, whatever its name ends in.
+        // The output is a script or a configuration file, never HTML, whatever the file name.
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_keep_trailing_newline(true);
         environment.add_filter("json", json);
         Compiler { folder, variables, environment, faults }
     }
 
-    /// Compiles one template and says what it uses. `file` is relative to the overlay's folder.
-    pub(super) fn add(&mut self, file: &str, text: &str) -> Uses {
+    /// Compiles one template and returns its inputs. `file` is relative to the overlay's folder.
+    pub(super) fn add(&mut self, file: &str, text: &str) -> TemplateInputs {
         if let Err(error) = self.environment.add_template_owned(file.to_owned(), text.to_owned()) {
             let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
             self.fault(file, error.line(), message, "see the documentation of minijinja: {{ value }}, {% if x %}");
-            return Uses::default();
+            return TemplateInputs::default();
         }
         let names = self.environment.get_template(file).map(|template| template.undeclared_variables(true));
         let mut names: Vec<String> = names.into_iter().flatten().collect();
         names.sort();
-        let mut uses = Uses::default();
+        let mut uses = TemplateInputs::default();
         for name in names {
             self.name(file, text, &name, &mut uses);
         }
@@ -89,7 +88,7 @@ impl<'a> Compiler<'a> {
         Templates { folder: self.folder.to_owned(), environment: Arc::new(self.environment) }
     }
 
-    fn name(&mut self, file: &str, text: &str, name: &str, uses: &mut Uses) {
+    fn name(&mut self, file: &str, text: &str, name: &str, uses: &mut TemplateInputs) {
         let mut parts = name.split('.');
         let (first, second) = (parts.next().unwrap_or_default(), parts.next());
         match (first, second) {
@@ -129,10 +128,7 @@ impl<'a> Compiler<'a> {
 }
 
 impl Templates {
-    /// The text of one template, or where and why it has none.
-    ///
-    /// # Errors
-    /// One fault with file and line.
+    /// Renders one template; `None` if the template is empty.
     pub fn render(&self, file: &str, values: &Value) -> Result<String, Fault> {
         let fault = |line: Option<usize>, what: String, hint: &str| Fault {
             line: line.unwrap_or(0),
@@ -154,7 +150,7 @@ impl Templates {
     }
 }
 
-/// minijinja says "undefined value"; a person wants the name, and the names that there are.
+/// Adds the name and the known names to minijinja's "undefined value".
 fn explain(error: &Error) -> (String, String) {
     if error.kind() == ErrorKind::UndefinedError {
         let named = error.template_source().zip(error.range()).and_then(|(text, range)| whole_name(text, range));
@@ -167,7 +163,7 @@ fn explain(error: &Error) -> (String, String) {
     (what, "see docs/overlays.md for what each name is".to_owned())
 }
 
-/// minijinja's place begins at the part of `groups.x.members` that failed; the name begins before it.
+/// minijinja's position is that of the failed part of `groups.x.members`; the name begins before it.
 fn whole_name(text: &str, range: Range<usize>) -> Option<&str> {
     let before = text.get(..range.start)?;
     let part = |c: char| c.is_alphanumeric() || "_.[]\"'".contains(c);
@@ -181,7 +177,7 @@ fn known_names() -> String {
     format!("templates know {}", names.join(", "))
 }
 
-/// The first line, from 1, on which a name stands by itself.
+/// Returns the first line, from 1, that contains a name as a word.
 fn line_of(text: &str, name: &str) -> Option<usize> {
     let word = |c: char| c.is_alphanumeric() || c == '_';
     let at = text.match_indices(name).find(|(at, _)| {
@@ -191,7 +187,7 @@ fn line_of(text: &str, name: &str) -> Option<usize> {
     at.map(|(at, _)| text[..at].matches('\n').count() + 1)
 }
 
-/// `value | json`: the value as JSON writes it, quotes included.
+/// `value | json`: the value as JSON, with quotes.
 fn json(value: &Value) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }

@@ -1,6 +1,6 @@
 //! Walks `rootfs/` without following links.
 
-use super::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, Uses};
+use super::{Entries, MAX_ENTRIES, MAX_FILE, MAX_OVERLAY, OverlayEntry, Source, SourceLocation, TemplateInputs};
 use bytes::Bytes;
 use meshd_config::Fault;
 use meshd_types::SafePath;
@@ -15,7 +15,7 @@ const TEMPLATE_SUFFIX: &str = ".j2";
 const PLAIN_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// What the walk has gathered.
+/// State of the walk.
 struct Walk<'a> {
     root: &'a Path,
     entries: Entries,
@@ -24,10 +24,10 @@ struct Walk<'a> {
     faults: &'a mut Vec<Fault>,
 }
 
-/// Every file and link below `rootfs`. Folders come to a node with what is in them, or by `overlay.toml`.
+/// Returns every file and link below `rootfs`. Folders are created with their content, or declared in `overlay.toml`.
 pub(super) fn read(rootfs: &Path, faults: &mut Vec<Fault>) -> Entries {
     let mut walk = Walk { root: rootfs, entries: Entries::new(), bytes: 0, seen: 0, faults };
-    // An overlay of services and packages alone has no rootfs/.
+    // An overlay with only services and packages has no rootfs/.
     if rootfs.is_dir() {
         walk.folder(rootfs);
     }
@@ -75,7 +75,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `None` once a fault has been noted.
+    /// `None` after a recorded fault.
     fn entry(&mut self, path: &Path, metadata: &fs::Metadata) -> Option<()> {
         let relative = path.strip_prefix(self.root).expect("the walk goes downwards from its root");
         let Some(relative) = relative.to_str() else {
@@ -115,7 +115,7 @@ impl Walk<'_> {
         let before = self.bytes;
         self.bytes += size;
         if self.bytes > MAX_OVERLAY {
-            // Said once, of the file with which it was too much.
+            // Reported once, for the file that exceeded the limit.
             if before <= MAX_OVERLAY {
                 self.fault::<()>(path, format!("makes the overlay {} bytes large", self.bytes), HINT);
             }
@@ -128,7 +128,7 @@ impl Walk<'_> {
         let file = format!("rootfs/{relative}");
         match String::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => {
-                Some(Source::Template { text, file, omit_empty: false, uses: Uses::default() })
+                Some(Source::Template { text, file, omit_empty: false, uses: TemplateInputs::default() })
             }
             _ => {
                 let what = "is a template, but binary: it is not UTF-8, or holds a NUL";
@@ -137,7 +137,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A link in the folder leads to a place in the folder; otherwise it would mean one thing here and another there.
+    /// A link in the folder must lead to a path in the folder; its target would differ between machines otherwise.
     fn link_target(&mut self, path: &Path, relative: &str) -> Option<String> {
         let target = match fs::read_link(path) {
             Ok(target) => target,

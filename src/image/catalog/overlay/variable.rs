@@ -4,26 +4,25 @@ use super::manifest::plain_line;
 use meshd_config::reader::{Document, NamedTable, Table};
 use meshd_types::{VarName, VarValue};
 
-/// A variable as an overlay declares it.
+/// Declaration of a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
-    /// What a value must be.
     pub kind: VarKind,
-    /// What it is where nobody sets it.
+    /// Default value.
     pub default: Option<VarValue>,
-    /// Rendering fails where nobody sets it.
+    /// Rendering fails if no one sets the variable.
     pub required: bool,
-    /// Its value comes from `[secrets]` of the site and is never shown.
+    /// The value comes from `[secrets]` of the site and is never shown.
     pub secret: bool,
-    /// The only texts that it may be; empty for any.
+    /// Permitted texts; empty permits all.
     pub choices: Vec<String>,
-    /// What it is for, in a line.
+    /// Purpose, in one line.
     pub description: String,
-    /// Where it is declared: a line of `overlay.toml`.
+    /// Line of `overlay.toml`.
     pub line: usize,
 }
 
-/// What a value must be.
+/// Type of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VarKind {
     /// `true` or `false`.
@@ -39,12 +38,12 @@ impl VarKind {
     const ALL: [(&str, VarKind); 4] =
         [("bool", VarKind::Bool), ("integer", VarKind::Integer), ("text", VarKind::Text), ("list", VarKind::List)];
 
-    /// The word for it, as [`VarValue::type_name`] has it.
+    /// Returns the type name, as [`VarValue::type_name`].
     pub fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
     }
 
-    /// What a variable is that nobody has to set and nobody has set.
+    /// Value of a variable that is neither required nor set.
     pub fn empty(self) -> VarValue {
         match self {
             VarKind::Bool => VarValue::Bool(false),
@@ -56,10 +55,7 @@ impl VarKind {
 }
 
 impl Variable {
-    /// Why a value cannot be this variable's, and what it may be.
-    ///
-    /// # Errors
-    /// What is wrong, and what to write instead.
+    /// Checks the type and the choices of a value.
     pub fn check(&self, value: &VarValue) -> Result<(), (String, String)> {
         if value.type_name() != self.kind.as_str() {
             let example = match self.kind {
@@ -83,7 +79,7 @@ impl Variable {
     }
 }
 
-/// Reads one `[variables.NAME]`.
+/// Parses one `[variables.NAME]`.
 pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<(VarName, Variable)> {
     let hint = "say what a value must be: bool, integer, text or list";
     let kind = table.required("type", table.choice("type", &VarKind::ALL), hint);
@@ -93,7 +89,7 @@ pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'
     let choices = table.strings("choices").into_iter().map(|choice| choice.value).collect();
     let variable = Variable {
         kind: kind?.value,
-        // A secret that is not there is rarely meant, and an empty one is never safe.
+        // An absent secret is rarely intended, and an empty one is never safe.
         required: required.as_ref().map_or(secret, |required| required.value),
         default: default.as_ref().map(|default| default.value.clone()),
         secret,
@@ -106,7 +102,7 @@ pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'
     Some((name, variable))
 }
 
-/// What one key says of another.
+/// Checks conflicts between the keys.
 fn sound(table: &Table<'_>, variable: &Variable, says_required: bool) {
     if variable.secret && variable.kind != VarKind::Text {
         table.fault("type", "a secret is a text", "write type = \"text\"");

@@ -28,7 +28,7 @@ impl<W: Write> Packer<W> {
     /// It cannot be read or written, or is shorter.
     pub fn file(&mut self, path: &SafePath, mode: u32, size: u64, content: impl Read) -> io::Result<()> {
         let mut header = header(tar::EntryType::Regular, mode, size);
-        self.0.append_data(&mut header, path.relative(), Whole { rest: size, content })
+        self.0.append_data(&mut header, path.relative(), ExactReader { rest: size, content })
     }
 
     /// A symbolic link.
@@ -56,12 +56,12 @@ fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
 }
 
 /// Gives so many bytes and no more; it is an error if there are fewer.
-struct Whole<R> {
+struct ExactReader<R> {
     rest: u64,
     content: R,
 }
 
-impl<R: Read> Read for Whole<R> {
+impl<R: Read> Read for ExactReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = buffer.len().min(usize::try_from(self.rest).unwrap_or(usize::MAX));
         let count = self.content.read(&mut buffer[..most])?;

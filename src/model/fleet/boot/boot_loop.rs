@@ -1,7 +1,7 @@
 //! Detects boot loops: a machine that boots again and again and never comes online.
 //!
-//! Only what a machine did by itself counts: a boot that came online, was told to wait, or was rebooted by an operator ends
-//! the row. A slow machine is one long boot, and iPXE that tries again is in the same one, so neither is ever a loop.
+//! A boot that came online, waited, or was rebooted by an operator ends the row. A slow machine and retries of iPXE stay within one boot
+//! session, so neither is a loop.
 
 use super::{
     boot_session::{BootSession, Outcome},

@@ -1,8 +1,7 @@
 //! A boot session: one power-on of one machine with the time of every stage.
 //!
-//! DHCP opens it; everything that a machine may be given is given inside it. It is kept with the node afterwards, so that
-//! "why did this boot take so long" has an answer tomorrow. Beside its stages it holds what held it up: the times that the
-//! machine was told to wait, and the times that it stopped ([`Stall`]).
+//! DHCP opens the session, and capabilities are granted within it. It is stored with the node to explain slow boots later. It also
+//! records waits and stalls ([`Stall`]).
 
 use super::{
     stage::{Stage, StageMark},
@@ -20,10 +19,10 @@ pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
 /// Maximum number of wait reasons in one session.
 const MAX_WAITS: usize = 16;
 
-/// A waiting machine asks many times a minute; the record is updated once in this time.
+/// A waiting machine sends many requests a minute; the record is updated once in this time.
 pub const WAIT_NOTED: Duration = Duration::from_secs(60);
 
-/// A machine was told to wait: refused, or pending approval.
+/// A wait of the machine: refused, or pending approval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// Refusal code, or [`Wait::APPROVAL`].
@@ -89,7 +88,7 @@ pub struct BootSession {
     pub failure: Option<String>,
 }
 
-/// What a DHCP exchange means for the boot session of its MAC address.
+/// The client of a DHCP exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DhcpExchange {
     /// Firmware that is not iPXE.
@@ -103,11 +102,10 @@ pub enum DhcpExchange {
 /// Progress or result of a boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It came online.
     Online,
-    /// An operator told it to reboot before it was online.
+    /// An operator ordered a reboot before it was online.
     Ordered,
-    /// The machine was last told to wait.
+    /// The machine waits.
     Waiting,
     /// The last stage that was reached.
     Stopped(Stage),
@@ -193,7 +191,7 @@ impl BootSession {
         true
     }
 
-    /// Returns whether [`BootSession::record_wait`] would change the record significantly.
+    /// Returns true if [`BootSession::record_wait`] would change the record significantly.
     pub fn is_new_wait(&self, code: &str, now: Timestamp) -> bool {
         match self.waits.iter().find(|wait| wait.code == code) {
             Some(wait) => now.since(wait.last) >= WAIT_NOTED,
@@ -214,11 +212,11 @@ impl BootSession {
     /// Returns the newest wait reason if the machine still waits: meanwhile it only repeats DHCP.
     pub fn waiting(&self) -> Option<&Wait> {
         let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
-        let went_on = self.stages.iter().any(|mark| {
-            let told_to_boot = mark.stage == Stage::Script && mark.last > newest.last;
-            mark.at > newest.last || told_to_boot || mark.last.since(newest.last) > WAIT_NOTED * 2
+        let has_continued = self.stages.iter().any(|mark| {
+            let may_boot = mark.stage == Stage::Script && mark.last > newest.last;
+            mark.at > newest.last || may_boot || mark.last.since(newest.last) > WAIT_NOTED * 2
         });
-        (!went_on).then_some(newest)
+        (!has_continued).then_some(newest)
     }
 
     /// Returns the open stall.
@@ -265,8 +263,8 @@ impl BootSession {
         now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
     }
 
-    /// Returns whether a DHCP exchange belongs to this session. A machine that has fetched everything and asks as firmware or iPXE again
-    /// was powered on again. iPXE that asks earlier is still booting: chainloaded, waiting, or retrying.
+    /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE after everything was fetched is a new
+    /// power-on. An earlier exchange of iPXE is the same boot: chainloaded, waiting, or retrying.
     pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
         let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
         if self.ended {

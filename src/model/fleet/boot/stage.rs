@@ -9,13 +9,13 @@ use std::fmt;
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum Stage {
-    /// Firmware asked for an address.
+    /// DHCP exchange of the firmware.
     Dhcp,
     /// Firmware fetched iPXE.
     Loader,
-    /// iPXE asked for an address.
+    /// DHCP exchange of iPXE.
     IpxeDhcp,
-    /// iPXE asked what to do, and was told to boot.
+    /// iPXE fetched a boot script.
     Script,
     /// The kernel was fetched.
     Kernel,
@@ -25,7 +25,7 @@ pub enum Stage {
     Packages,
     /// The overlay was fetched completely.
     Overlay,
-    /// Linux asked for an address.
+    /// DHCP exchange of Linux.
     OsDhcp,
     /// `mesh-init` verified the overlay and fetched the kernel modules.
     Modloop,

@@ -1,7 +1,7 @@
 //! Detects stalled boots: the overdue stage, since when, and its likely cause.
 //!
-//! Each stage has a bound of time until the next one. The bounds are generous: slow firmware, a switch port that learns for
-//! a minute, an emulated processor. What a machine was told to wait for is no stall.
+//! Each stage has a timeout. Timeouts allow for slow firmware, a switch port that learns for a minute, and emulated CPUs. Waits are not
+//! stalls.
 
 use super::{
     boot_session::{BootSession, Wait},
@@ -12,8 +12,8 @@ use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A waiting machine asks again within this time, or is off. The longest wait of a refusal is 5 minutes.
-const WAIT_PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// A waiting machine retries within this time, or is off. The longest retry delay of a refusal is 5 minutes.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Many firmwares use TFTP in lock step: a kernel that takes seconds by HTTP takes minutes.
 const TFTP_FACTOR: u32 = 2;
 
@@ -46,7 +46,7 @@ pub struct Chain {
 
 impl Chain {
     /// Returns the position of a stage.
-    fn place(self, stage: Stage) -> usize {
+    fn position(self, stage: Stage) -> usize {
         match (self.delivery, stage) {
             (Delivery::Url, Stage::Overlay) => Stage::OsDhcp as usize,
             (Delivery::Url, Stage::OsDhcp) => Stage::Overlay as usize,
@@ -56,11 +56,11 @@ impl Chain {
 
     /// Returns the next stage and its timeout.
     fn next(self, after: Stage) -> Option<(Stage, Duration)> {
-        let mut place = self.place(after);
+        let mut position = self.position(after);
         let mut bound = Duration::ZERO;
         loop {
-            place += 1;
-            let next = Stage::ALL.into_iter().find(|stage| self.place(*stage) == place)?;
+            position += 1;
+            let next = Stage::ALL.into_iter().find(|stage| self.position(*stage) == position)?;
             bound += self.bound(next);
             if next != Stage::OsDhcp || self.leases {
                 return Some((next, bound));
@@ -90,16 +90,16 @@ impl Chain {
 
 /// Detects a stall. Time before `watched_since` does not count: a central node that was down saw no stages.
 pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now: Timestamp) -> Option<Stall> {
-    let last = session.stages.iter().max_by_key(|mark| chain.place(mark.stage))?;
+    let last = session.stages.iter().max_by_key(|mark| chain.position(mark.stage))?;
     let (missing, mut bound) = chain.next(last.stage)?;
     let waiting = session.waiting();
     if waiting.is_some_and(|wait| wait.code == Wait::APPROVAL) {
         return None;
     }
-    let told = session.waits.iter().map(|wait| wait.last).max();
-    let since = told.map_or(last.at, |told| told.max(last.at));
+    let last_wait = session.waits.iter().map(|wait| wait.last).max();
+    let since = last_wait.map_or(last.at, |wait| wait.max(last.at));
     if waiting.is_some() {
-        bound = bound.max(WAIT_PATIENCE);
+        bound = bound.max(WAIT_TIMEOUT);
     }
     if now.since(since.max(watched_since)) <= bound {
         return None;

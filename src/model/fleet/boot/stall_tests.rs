@@ -15,8 +15,8 @@ fn at(minutes: i64) -> Timestamp {
 fn boot(chain: Chain, furthest: Stage) -> BootSession {
     let mut session = BootSession::open(BootSessionId([7; 12]), MacAddr([2, 0, 0, 0, 0, 1]), Stage::Dhcp, at(0));
     let mut stages: Vec<Stage> =
-        Stage::ALL.into_iter().filter(|stage| chain.place(*stage) <= chain.place(furthest)).collect();
-    stages.sort_by_key(|stage| chain.place(*stage));
+        Stage::ALL.into_iter().filter(|stage| chain.position(*stage) <= chain.position(furthest)).collect();
+    stages.sort_by_key(|stage| chain.position(*stage));
     for (stage, second) in stages.into_iter().zip(0..) {
         session.mark(stage, Timestamp::from_millis(second * 1000));
     }

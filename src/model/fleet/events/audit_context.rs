@@ -143,10 +143,10 @@ impl fmt::Display for Principal {
 /// The text is no caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is nobody; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
-pub struct ParseWhoError(String);
+pub struct ParsePrincipalError(String);
 
 impl FromStr for Principal {
-    type Err = ParseWhoError;
+    type Err = ParsePrincipalError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let who = match text.split_once(':') {
@@ -157,7 +157,7 @@ impl FromStr for Principal {
             None if text == "meshd" => Some(Principal::Meshd),
             _ => None,
         };
-        who.ok_or_else(|| ParseWhoError(text.chars().take(80).collect()))
+        who.ok_or_else(|| ParsePrincipalError(text.chars().take(80).collect()))
     }
 }
 

@@ -12,7 +12,7 @@ pub struct IdempotencyRecord {
     pub at: Timestamp,
     /// Answer; `None` while the order is executed, or if the program ended meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<Answered>,
+    pub answer: Option<StoredResponse>,
 }
 
 impl IdempotencyRecord {
@@ -28,7 +28,7 @@ impl IdempotencyRecord {
 
 /// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answered {
+pub struct StoredResponse {
     /// HTTP status.
     pub status: u16,
     /// JSON body; `None` if it was too long or is no longer stored.

@@ -9,12 +9,12 @@ use std::{
 };
 
 /// Format version of archived generations.
-pub const KEPT_FORMAT: u16 = 1;
+pub const ARCHIVE_FORMAT: u16 = 1;
 
 /// All data that determines one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptGeneration {
-    /// [`KEPT_FORMAT`].
+pub struct ArchivedGeneration {
+    /// [`ARCHIVE_FORMAT`].
     pub format: u16,
     /// Name of the profile.
     pub profile: ProfileName,
@@ -29,16 +29,16 @@ pub struct KeptGeneration {
     /// Digest of the public overlay.
     pub overlay: Digest,
     /// Files of the overlay, by path.
-    pub files: Vec<KeptFile>,
+    pub files: Vec<ArchivedFile>,
 }
 
 /// A file, link or folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptFile {
+pub struct ArchivedFile {
     /// Path on the node.
     pub path: SafePath,
     /// Kind of the file.
-    pub kind: KeptKind,
+    pub kind: ArchivedKind,
     /// Permission bits.
     pub mode: u32,
     /// User and group ID.
@@ -54,7 +54,7 @@ pub struct KeptFile {
 /// Kind of an archived file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum KeptKind {
+pub enum ArchivedKind {
     /// A file whose content is stored by its digest.
     File,
     /// A file with secrets: the content is not stored, so it cannot be restored.
@@ -114,13 +114,13 @@ impl FileChange {
     }
 }
 
-impl KeptKind {
+impl ArchivedKind {
     /// Returns the word that is part of the overlay's digest.
     pub fn word(self) -> &'static str {
         match self {
-            KeptKind::File | KeptKind::Secret => "file",
-            KeptKind::Link => "link",
-            KeptKind::Directory => "directory",
+            ArchivedKind::File | ArchivedKind::Secret => "file",
+            ArchivedKind::Link => "link",
+            ArchivedKind::Directory => "directory",
         }
     }
 }
@@ -131,15 +131,15 @@ impl fmt::Display for FileDiff {
     }
 }
 
-impl KeptGeneration {
+impl ArchivedGeneration {
     /// Returns the digests of contents that must be archived.
     pub fn contents(&self) -> impl Iterator<Item = Digest> {
-        let has = |file: &&KeptFile| matches!(file.kind, KeptKind::File | KeptKind::Link);
+        let has = |file: &&ArchivedFile| matches!(file.kind, ArchivedKind::File | ArchivedKind::Link);
         self.files.iter().filter(has).map(|file| file.digest)
     }
 
     /// Compares with a later generation.
-    pub fn diff(&self, after: &KeptGeneration) -> GenerationDiff {
+    pub fn diff(&self, after: &ArchivedGeneration) -> GenerationDiff {
         let mut changed = BTreeMap::new();
         let mut compare = |key: &str, before: String, after: String| {
             if before != after {
@@ -170,14 +170,14 @@ impl GenerationDiff {
     }
 }
 
-fn files(before: &[KeptFile], after: &[KeptFile]) -> Vec<FileDiff> {
-    let by_path = |files: &'_ [KeptFile]| -> BTreeMap<SafePath, KeptFile> {
+fn files(before: &[ArchivedFile], after: &[ArchivedFile]) -> Vec<FileDiff> {
+    let by_path = |files: &'_ [ArchivedFile]| -> BTreeMap<SafePath, ArchivedFile> {
         files.iter().map(|file| (file.path.clone(), file.clone())).collect()
     };
     let (before, after) = (by_path(before), by_path(after));
     let paths: BTreeSet<&SafePath> = before.keys().chain(after.keys()).collect();
     let one = |path: &SafePath| {
-        let diff = |change, what, file: &KeptFile| {
+        let diff = |change, what, file: &ArchivedFile| {
             Some(FileDiff { path: path.clone(), change, what, origin: file.origin.clone() })
         };
         match (before.get(path), after.get(path)) {
@@ -215,18 +215,18 @@ pub enum NextBoot {
 mod tests {
     use super::*;
 
-    fn kept(args: &[&str], files: &[(&str, u8, u32)]) -> KeptGeneration {
-        let file = |(path, content, mode): &(&str, u8, u32)| KeptFile {
+    fn kept(args: &[&str], files: &[(&str, u8, u32)]) -> ArchivedGeneration {
+        let file = |(path, content, mode): &(&str, u8, u32)| ArchivedFile {
             path: SafePath::new(path).expect("plain"),
-            kind: KeptKind::File,
+            kind: ArchivedKind::File,
             mode: *mode,
             owner: (0, 0),
             origin: "base".into(),
             digest: Digest([*content; 32]),
             size: 1,
         };
-        KeptGeneration {
-            format: KEPT_FORMAT,
+        ArchivedGeneration {
+            format: ARCHIVE_FORMAT,
             profile: "p".parse().expect("a name"),
             image: "i".parse().expect("a name"),
             version: Digest([1; 32]),

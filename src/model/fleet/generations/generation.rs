@@ -35,18 +35,18 @@ meshd_types::serde_as_text!(Generation);
 pub type ConditionChanges = Vec<(EventKind, String)>;
 
 /// Records what a node would boot now, and updates its conditions.
-pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
+pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
     use ConditionKind as C;
-    let mut told = ConditionChanges::new();
+    let mut changes = ConditionChanges::new();
     match outlook {
         NextBoot::Boots(generation, profile) => {
             node.generation = Some(*generation);
-            update_condition(node, C::ImageMissing, None, now, &mut told);
-            update_condition(node, C::RenderFailed, None, now, &mut told);
+            update_condition(node, C::ImageMissing, None, now, &mut changes);
+            update_condition(node, C::RenderFailed, None, now, &mut changes);
             // A node that is off or booting gets the new generation anyway.
             use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
             if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
-                return told;
+                return changes;
             }
             let other = node.booted.filter(|booted| booted != generation);
             let detail = other.map(|booted| {
@@ -56,21 +56,21 @@ pub fn judge(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionCh
                     generation.0.short()
                 )
             });
-            update_condition(node, C::RebootRequired, detail, now, &mut told);
+            update_condition(node, C::RebootRequired, detail, now, &mut changes);
         }
-        NextBoot::ImageMissing(why) => update_condition(node, C::ImageMissing, Some(why.clone()), now, &mut told),
-        NextBoot::RenderFailed(why) => update_condition(node, C::RenderFailed, Some(why.clone()), now, &mut told),
+        NextBoot::ImageMissing(why) => update_condition(node, C::ImageMissing, Some(why.clone()), now, &mut changes),
+        NextBoot::RenderFailed(why) => update_condition(node, C::RenderFailed, Some(why.clone()), now, &mut changes),
     }
-    told
+    changes
 }
 
-/// The agent reports its generation. `known`: the node was given that generation.
-pub fn judge_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
-    let mut told = ConditionChanges::new();
-    let strange = node.booted.filter(|_| !known);
-    let detail = strange.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
-    update_condition(node, ConditionKind::Drift, detail, now, &mut told);
-    told
+/// Updates the drift condition. `known`: the running generation was delivered to the node.
+pub fn update_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
+    let mut changes = ConditionChanges::new();
+    let unknown = node.booted.filter(|_| !known);
+    let detail = unknown.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
+    update_condition(node, ConditionKind::Drift, detail, now, &mut changes);
+    changes
 }
 
 /// Raises or clears a condition.
@@ -79,17 +79,17 @@ fn update_condition(
     kind: ConditionKind,
     reason: Option<String>,
     now: Timestamp,
-    told: &mut ConditionChanges,
+    changes: &mut ConditionChanges,
 ) {
     match reason {
         Some(detail) => {
             if node.raise(kind, detail.clone(), now) {
-                told.push((EventKind::Raised { condition: kind }, detail));
+                changes.push((EventKind::Raised { condition: kind }, detail));
             }
         }
         None => {
             if node.clear(kind) {
-                told.push((EventKind::Cleared { condition: kind }, String::new()));
+                changes.push((EventKind::Cleared { condition: kind }, String::new()));
             }
         }
     }
@@ -117,46 +117,52 @@ mod tests {
         NextBoot::Boots(generation(number), "p".parse().expect("a name"))
     }
 
-    fn words(told: &ConditionChanges) -> Vec<&str> {
-        told.iter().map(|(kind, _)| kind.word()).collect()
+    fn words(changes: &ConditionChanges) -> Vec<&str> {
+        changes.iter().map(|(kind, _)| kind.word()).collect()
     }
 
     #[test]
-    fn a_reboot_is_required_while_what_runs_is_not_what_would_boot() {
+    fn reboot_is_required_while_another_generation_would_boot() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert!(judge(&mut node, &boots(1), at).is_empty());
-        assert_eq!(words(&judge(&mut node, &boots(2), at)), ["reboot_required"]);
-        assert!(judge(&mut node, &boots(3), at).is_empty(), "once, whatever it would boot");
+        assert!(update_boot_conditions(&mut node, &boots(1), at).is_empty());
+        assert_eq!(words(&update_boot_conditions(&mut node, &boots(2), at)), ["reboot_required"]);
+        assert!(update_boot_conditions(&mut node, &boots(3), at).is_empty(), "once, whatever it would boot");
         assert!(node.conditions[0].detail.contains(&generation(3).0.short()), "{:?}", node.conditions);
-        assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared"]);
+        assert_eq!(words(&update_boot_conditions(&mut node, &boots(1), at)), ["cleared"]);
         assert_eq!(node.generation, Some(generation(1)));
     }
 
     #[test]
-    fn what_boots_or_never_said_what_it_runs_is_left_alone() {
+    fn booting_node_and_unknown_generation_raise_no_condition() {
         for (phase, booted) in [(Phase::Booting, Some(1)), (Phase::Offline, Some(1)), (Phase::Online, None)] {
             let mut node = node(phase, booted);
-            assert!(judge(&mut node, &boots(2), Timestamp::EPOCH).is_empty(), "{phase}");
+            assert!(update_boot_conditions(&mut node, &boots(2), Timestamp::EPOCH).is_empty(), "{phase}");
             assert_eq!(node.generation, Some(generation(2)));
         }
     }
 
     #[test]
-    fn what_cannot_be_made_is_a_condition_until_it_can() {
+    fn missing_image_is_a_condition_until_it_can_be_served() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert_eq!(words(&judge(&mut node, &NextBoot::ImageMissing("why".into()), at)), ["image_missing"]);
-        assert_eq!(words(&judge(&mut node, &NextBoot::RenderFailed("why".into()), at)), ["render_failed"]);
-        assert_eq!(words(&judge(&mut node, &boots(1), at)), ["cleared", "cleared"]);
+        assert_eq!(
+            words(&update_boot_conditions(&mut node, &NextBoot::ImageMissing("why".into()), at)),
+            ["image_missing"]
+        );
+        assert_eq!(
+            words(&update_boot_conditions(&mut node, &NextBoot::RenderFailed("why".into()), at)),
+            ["render_failed"]
+        );
+        assert_eq!(words(&update_boot_conditions(&mut node, &boots(1), at)), ["cleared", "cleared"]);
     }
 
     #[test]
-    fn what_a_node_was_never_given_is_drift() {
+    fn undelivered_generation_is_drift() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
-        assert!(judge_drift(&mut node, true, at).is_empty());
-        assert_eq!(words(&judge_drift(&mut node, false, at)), ["drift"]);
-        assert_eq!(words(&judge_drift(&mut node, true, at)), ["cleared"]);
+        assert!(update_drift(&mut node, true, at).is_empty());
+        assert_eq!(words(&update_drift(&mut node, false, at)), ["drift"]);
+        assert_eq!(words(&update_drift(&mut node, true, at)), ["cleared"]);
     }
 }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of generations listed for a node.
 pub const MAX_HISTORY: usize = 16;
-/// Number of the newest that are archived with all files, beside the running and the pinned one.
-pub const KEPT_OF_A_NODE: usize = 4;
+/// Number of the newest that are archived with all files, in addition to the running and the pinned one.
+pub const ARCHIVED_PER_NODE: usize = 4;
 
 /// A generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,22 +37,24 @@ pub struct DeliveredGeneration {
 pub struct History(pub Vec<DeliveredGeneration>);
 
 impl History {
-    /// Records that the node fetched an overlay. `stays` must not be removed to make space.
-    pub fn give(&mut self, given: DeliveredGeneration, stays: &[Generation]) {
-        let earlier = self.find(given.generation).map(|at| self.0.remove(at));
-        let earlier = earlier.map_or(given.clone(), |earlier| {
+    /// Records that the node fetched an overlay. Generations in `protected` are never removed.
+    pub fn record_delivery(&mut self, delivered: DeliveredGeneration, protected: &[Generation]) {
+        let earlier = self.find(delivered.generation).map(|at| self.0.remove(at));
+        let earlier = earlier.map_or(delivered.clone(), |earlier| {
             // Records of an earlier release have no layers.
-            DeliveredGeneration { last_at: given.last_at, layers: given.layers.clone(), ..earlier }
+            DeliveredGeneration { last_at: delivered.last_at, layers: delivered.layers.clone(), ..earlier }
         });
         self.0.push(earlier);
         while self.0.len() > MAX_HISTORY {
-            let goes =
-                self.0.iter().position(|one| one.generation != given.generation && !stays.contains(&one.generation));
-            self.0.remove(goes.unwrap_or(0));
+            let oldest = self
+                .0
+                .iter()
+                .position(|one| one.generation != delivered.generation && !protected.contains(&one.generation));
+            self.0.remove(oldest.unwrap_or(0));
         }
     }
 
-    /// Records that the agent reports a generation. Returns false if the node was never given it.
+    /// Records that the agent reports a generation. Returns false if it was never delivered.
     pub fn booted(&mut self, generation: Generation, now: Timestamp) -> bool {
         let Some(at) = self.find(generation) else { return false };
         self.0[at].booted_at.get_or_insert(now);
@@ -67,11 +69,11 @@ impl History {
 
     /// Returns the newest generations that are archived.
     pub fn newest(&self) -> impl Iterator<Item = Generation> {
-        self.0.iter().rev().take(KEPT_OF_A_NODE).map(|given| given.generation)
+        self.0.iter().rev().take(ARCHIVED_PER_NODE).map(|delivered| delivered.generation)
     }
 
     fn find(&self, generation: Generation) -> Option<usize> {
-        self.0.iter().position(|given| given.generation == generation)
+        self.0.iter().position(|delivered| delivered.generation == generation)
     }
 }
 
@@ -83,7 +85,7 @@ mod tests {
         Generation(Digest([number; 32]))
     }
 
-    fn given(number: u8, at: i64) -> DeliveredGeneration {
+    fn delivered(number: u8, at: i64) -> DeliveredGeneration {
         let at = Timestamp::from_millis(at);
         let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
         let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
@@ -91,10 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_runs_is_never_forgotten_however_often_it_is_given_something_else() {
+    fn running_generation_is_never_removed() {
         let mut history = History::default();
         for number in 0..100 {
-            history.give(given(number, i64::from(number)), &[generation(3)]);
+            history.record_delivery(delivered(number, i64::from(number)), &[generation(3)]);
         }
         assert_eq!(history.0.len(), MAX_HISTORY);
         assert!(history.get(generation(3)).is_some());
@@ -102,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_that_is_given_again_is_the_newest_and_remembers_its_first_boot() {
+    fn repeated_generation_is_the_newest_and_keeps_its_first_boot() {
         let mut history = History::default();
-        history.give(given(1, 1), &[]);
+        history.record_delivery(delivered(1, 1), &[]);
         assert!(history.booted(generation(1), Timestamp::from_millis(2)));
-        history.give(given(2, 3), &[]);
-        history.give(given(1, 4), &[]);
+        history.record_delivery(delivered(2, 3), &[]);
+        history.record_delivery(delivered(1, 4), &[]);
         assert!(history.booted(generation(1), Timestamp::from_millis(5)));
         let last = history.0.last().expect("one was given");
         assert_eq!(

@@ -96,7 +96,7 @@ impl RevisionDiff {
 }
 
 /// Keys whose values differ, or that only one has.
-fn differing<'a, V: PartialEq>([before, after]: [&'a BTreeMap<String, V>; 2]) -> impl Iterator<Item = &'a String> {
+fn differing<V: PartialEq>([before, after]: [&BTreeMap<String, V>; 2]) -> impl Iterator<Item = &String> {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     keys.into_iter().filter(|key| before.get(*key) != after.get(*key))
 }
@@ -108,6 +108,31 @@ mod tests {
     fn revised(number: u8) -> RevisionSummary {
         let (digest, since) = (Digest([number; 32]), Timestamp::from_millis(i64::from(number)));
         RevisionSummary { generation: Generation(digest), image: "i".parse().expect("a name"), version: digest, since }
+    }
+
+    #[test]
+    fn difference_names_settings_and_files_of_either_revision() {
+        let texts = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let files = |pairs: &[(&str, u8)]| -> BTreeMap<String, Digest> {
+            pairs.iter().map(|(path, fill)| ((*path).to_owned(), Digest([*fill; 32]))).collect()
+        };
+        let settings = [
+            &texts(&[("image", "a"), ("gone", "x"), ("same", "s")]),
+            &texts(&[("image", "b"), ("new", "y"), ("same", "s")]),
+        ];
+        let paths = [
+            &files(&[("o/same", 1), ("o/edited", 1), ("o/gone", 1)]),
+            &files(&[("o/same", 1), ("o/edited", 2), ("o/new", 1)]),
+        ];
+        let diff = RevisionDiff::new(settings, paths);
+        let changed: Vec<_> =
+            diff.changed.iter().map(|(key, [before, after])| (key.as_str(), before.as_str(), after.as_str())).collect();
+        assert_eq!(changed, [("gone", "x", ""), ("image", "a", "b"), ("new", "", "y")]);
+        let signs: Vec<_> = diff.files.iter().map(|(path, change)| (path.as_str(), change.sign())).collect();
+        assert_eq!(signs, [("o/edited", '~'), ("o/gone", '-'), ("o/new", '+')]);
+        assert_eq!(RevisionDiff::new([settings[0]; 2], [paths[0]; 2]), RevisionDiff::default());
     }
 
     #[test]

@@ -1,30 +1,30 @@
 //! Rules of the site that approve machines without an operator.
 //!
-//! A rule is as strong as the facts that it asks for. All of them are told by firmware before anything is encrypted; what that is
-//! worth against somebody on the boot network stands in docs/security.md.
+//! Rules compare facts that firmware reports unencrypted; docs/security.md describes attacks from the boot network.
 
 use super::record::Node;
-use meshd_config::{EnrollRule, Facts};
+use meshd_config::{EnrollCriteria, EnrollRule};
 
 /// Returns the first rule that matches a node. `segment` is the network segment of its boot, if known.
-pub fn admitting<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&str>) -> Option<&'r EnrollRule> {
-    rules.iter().find(|rule| fits(&rule.facts, node, segment))
+pub fn matching_rule<'r>(rules: &'r [EnrollRule], node: &Node, segment: Option<&str>) -> Option<&'r EnrollRule> {
+    rules.iter().find(|rule| matches(&rule.criteria, node, segment))
 }
 
-fn fits(facts: &Facts, node: &Node, segment: Option<&str>) -> bool {
+fn matches(criteria: &EnrollCriteria, node: &Node, segment: Option<&str>) -> bool {
     let print = &node.fingerprint;
-    let text = |wanted: &Option<String>, shown: &str| wanted.as_ref().is_none_or(|wanted| *wanted == tidy(shown));
-    let any = |empty: bool, found: bool| empty || found;
-    any(facts.serials.is_empty(), facts.serials.contains(&tidy(&print.serial)))
-        && any(facts.uuids.is_empty(), print.uuid.is_some_and(|uuid| facts.uuids.contains(&uuid)))
-        && any(facts.nodes.is_empty(), facts.nodes.contains(&node.id))
-        && text(&facts.manufacturer, &print.manufacturer)
-        && text(&facts.product, &print.product)
-        && any(facts.mac_prefixes.is_empty(), facts.mac_prefixes.iter().any(|prefix| prefix.fits(node.mac)))
-        && any(facts.segments.is_empty(), segment.is_some_and(|segment| facts.segments.contains(segment)))
+    let text = |required: &Option<String>, reported: &str| {
+        required.as_ref().is_none_or(|required| *required == normalised(reported))
+    };
+    (criteria.serials.is_empty() || criteria.serials.contains(&normalised(&print.serial)))
+        && (criteria.uuids.is_empty() || print.uuid.is_some_and(|uuid| criteria.uuids.contains(&uuid)))
+        && (criteria.nodes.is_empty() || criteria.nodes.contains(&node.id))
+        && text(&criteria.manufacturer, &print.manufacturer)
+        && text(&criteria.product, &print.product)
+        && (criteria.mac_prefixes.is_empty() || criteria.mac_prefixes.iter().any(|prefix| prefix.fits(node.mac)))
+        && (criteria.segments.is_empty() || segment.is_some_and(|segment| criteria.segments.contains(segment)))
 }
 
-fn tidy(text: &str) -> String {
+fn normalised(text: &str) -> String {
     text.trim().to_lowercase()
 }
 
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_a_rule_asks_for_has_to_fit_and_of_a_list_any_one() {
+    fn rule_requires_every_criterion_and_one_element_of_a_list() {
         let (node, id) = (machine("sn-7"), machine("sn-7").id);
         for (facts, lets_in) in [
             ("serials = [\"SN-6\", \" SN-7\"]", true),
@@ -72,20 +72,20 @@ mod tests {
             ("segments = [\"br0\"]\nserials = [\"SN-6\"]", false),
         ] {
             let site = site(&format!("[[enroll.rule]]\nname = \"r\"\n{facts}"));
-            assert_eq!(admitting(&site.enroll.rules, &node, Some("br0")).is_some(), lets_in, "{facts}");
+            assert_eq!(matching_rule(&site.enroll.rules, &node, Some("br0")).is_some(), lets_in, "{facts}");
         }
         let elsewhere = site("[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]");
-        assert!(admitting(&elsewhere.enroll.rules, &node, None).is_none(), "it is not known where it is");
-        assert!(admitting(&[], &node, Some("br0")).is_none());
+        assert!(matching_rule(&elsewhere.enroll.rules, &node, None).is_none(), "it is not known where it is");
+        assert!(matching_rule(&[], &node, Some("br0")).is_none());
     }
 
     #[test]
-    fn of_several_rules_the_first_counts() {
+    fn first_matching_rule_is_returned() {
         let rule = |name: &str, profile: &str| {
             format!("[[enroll.rule]]\nname = \"{name}\"\nmac_prefixes = [\"52\"]\nprofile = \"{profile}\"\n")
         };
         let site = site(&(rule("one", "compute") + &rule("two", "discovery")));
-        let found = admitting(&site.enroll.rules, &machine(""), None).expect("both fit");
+        let found = matching_rule(&site.enroll.rules, &machine(""), None).expect("both fit");
         assert_eq!((found.name.as_str(), found.profile.as_ref().map(|name| name.as_str())), ("one", Some("compute")));
     }
 }

@@ -1,4 +1,4 @@
-//! Identifies the machine that asks for a boot script by UUID, serial number and boot MAC address.
+//! Identifies the machine of a boot script request by UUID, serial number and boot MAC address.
 
 use super::{
     phase::Phase,
@@ -18,12 +18,11 @@ pub struct ObservedMachine {
     pub fingerprint: Fingerprint,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// Other IDs that the machine could have, if the site trusted other fields. Never a MAC address, which may belong to another machine
-    /// now.
+    /// Other bases that a different trust configuration would select. Never a MAC address, which may belong to another machine now.
     pub other_bases: Vec<Basis>,
 }
 
-/// Why the known node cannot be the machine that asks.
+/// Evidence that the known node is another machine than the requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityConflict {
     /// The known node's link answers.
@@ -63,8 +62,8 @@ impl ObservedMachine {
             board_serial: String::new(),
             macs: [mac].into(),
         };
-        let own = |other: &Basis| !other.is_weak() && *other != basis;
-        let other_bases = hardware.bases().filter(own).collect();
+        let is_other = |other: &Basis| !other.is_weak() && *other != basis;
+        let other_bases = hardware.bases().filter(is_other).collect();
         Some(ObservedMachine { basis, fingerprint, mac, other_bases })
     }
 
@@ -77,14 +76,14 @@ impl ObservedMachine {
 /// Compares a machine with the node that has its ID. A removed node counts as unknown.
 pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: IdentityConflict) -> Identified {
     let Some(known) = known.filter(|known| known.phase != Phase::Removed) else { return Identified::New };
-    let (ours, theirs) = (&known.fingerprint, &sighting.fingerprint);
-    let same_nic = ours.macs.contains(&sighting.mac);
-    let serials = agree(&ours.serial, &theirs.serial);
+    let (stored, observed) = (&known.fingerprint, &sighting.fingerprint);
+    let same_nic = stored.macs.contains(&sighting.mac);
+    let serials = agree(&stored.serial, &observed.serial);
     if same_nic && serials != Some(false) {
         return Identified::Known;
     }
     let detail = difference(known, sighting);
-    let boards = agree(&ours.board_serial, &theirs.board_serial).filter(|_| fail::defends("board-serial"));
+    let boards = agree(&stored.board_serial, &observed.board_serial).filter(|_| fail::defends("board-serial"));
     if claim.link_is_live || claim.boots_elsewhere || !(same_nic || serials == Some(true) || boards == Some(true)) {
         return Identified::Collision { detail };
     }
@@ -94,8 +93,8 @@ pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: Identit
 /// Compares two serial numbers; `None` if one is missing or a placeholder of the firmware.
 fn agree(one: &str, other: &str) -> Option<bool> {
     let [one, other] = [one, other].map(|text| text.trim().to_lowercase());
-    let given = |text: &str| !text.is_empty() && !is_filler(text);
-    (given(&one) && given(&other)).then_some(one == other)
+    let is_valid = |text: &str| !text.is_empty() && !is_filler(text);
+    (is_valid(&one) && is_valid(&other)).then_some(one == other)
 }
 
 fn difference(known: &Node, sighting: &ObservedMachine) -> String {
@@ -110,14 +109,14 @@ fn difference(known: &Node, sighting: &ObservedMachine) -> String {
     )
 }
 
-/// A machine that claims to be a node that another machine is.
+/// A machine that claimed the identity of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConflictingMachine {
-    /// Hardware identity; `macs` holds the NIC that asked.
+    /// `macs` contains only the boot NIC.
     pub fingerprint: Fingerprint,
-    /// MAC address that asked.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// IP address from which it asked.
+    /// IP address of the request.
     pub address: Option<IpAddr>,
     /// First time.
     pub since: Timestamp,
@@ -129,7 +128,7 @@ pub struct ConflictingMachine {
 pub const MAX_MACS: usize = 128;
 /// Maximum number of conflicting machines of a node.
 pub const MAX_RIVALS: usize = 8;
-/// A conflicting machine asks twice a minute; the record is updated once in this time.
+/// A conflicting machine sends two requests a minute; the record is updated once in this time.
 pub const RIVAL_NOTED: Duration = Duration::from_secs(60);
 
 impl ConflictingMachine {
@@ -150,7 +149,7 @@ impl Node {
     }
 
     /// Records a conflicting machine. Returns true if it is new.
-    pub fn challenged(&mut self, rival: ConflictingMachine) -> bool {
+    pub fn record_rival(&mut self, rival: ConflictingMachine) -> bool {
         if let Some(known) = self.rivals.iter_mut().find(|known| known.mac == rival.mac) {
             *known = ConflictingMachine { since: known.since, ..rival };
             return false;
@@ -164,13 +163,13 @@ impl Node {
         true
     }
 
-    /// Returns whether [`Node::challenged`] would change the record significantly.
-    pub fn is_challenge_news(&self, mac: MacAddr, now: Timestamp) -> bool {
+    /// Returns true if [`Node::record_rival`] would change the record significantly.
+    pub fn is_rival_update_due(&self, mac: MacAddr, now: Timestamp) -> bool {
         self.rivals.iter().find(|known| known.mac == mac).is_none_or(|known| now.since(known.last) >= RIVAL_NOTED)
     }
 
     /// Removes a conflicting machine. Returns true if it was recorded.
-    pub fn no_rival(&mut self, mac: MacAddr) -> bool {
+    pub fn remove_rival(&mut self, mac: MacAddr) -> bool {
         let before = self.rivals.len();
         self.rivals.retain(|rival| rival.mac != mac);
         self.rivals.len() != before
@@ -218,20 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn the_same_machine_is_known_even_while_its_old_link_looks_alive() {
+    fn same_machine_is_known_while_its_old_link_is_up() {
         let claim = IdentityConflict { link_is_live: true, boots_elsewhere: true };
         assert_eq!(identify(Some(&known(1, "A")), &sighting(1, "A"), claim), Identified::Known);
         assert_eq!(identify(None, &sighting(1, "A"), claim), Identified::New);
     }
 
     #[test]
-    fn a_new_nic_in_a_machine_that_is_off_is_changed_hardware() {
+    fn new_nic_of_an_offline_node_is_changed_hardware() {
         let changed = identify(Some(&known(1, "A")), &sighting(2, "A"), IdentityConflict::default());
         assert!(matches!(changed, Identified::HardwareChanged { .. }), "{changed:?}");
     }
 
     #[test]
-    fn a_second_machine_is_a_collision_while_the_first_one_lives() {
+    fn second_machine_is_a_collision_while_the_first_one_is_active() {
         let claims = [
             IdentityConflict { link_is_live: true, ..IdentityConflict::default() },
             IdentityConflict { boots_elsewhere: true, ..IdentityConflict::default() },
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_nothing_in_common_is_a_collision_even_when_the_first_is_off() {
+    fn machine_with_nothing_in_common_is_a_collision() {
         for serial in ["B", ""] {
             let other = identify(Some(&known(1, "A")), &sighting(2, serial), IdentityConflict::default());
             assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_firmware_says_when_nobody_gave_a_serial_makes_no_two_machines_the_same() {
+    fn placeholder_serials_do_not_identify_a_machine() {
         let other =
             identify(Some(&known(1, "Default string")), &sighting(2, "Default string"), IdentityConflict::default());
         assert!(matches!(other, Identified::Collision { .. }), "{other:?}");
@@ -285,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_node_is_forgotten() {
+    fn removed_node_counts_as_unknown() {
         let mut gone = known(1, "A");
         gone.phase = Phase::Removed;
         assert_eq!(identify(Some(&gone), &sighting(2, "B"), IdentityConflict::default()), Identified::New);
     }
 
     #[test]
-    fn rivals_are_told_apart_by_their_cards_and_bounded() {
+    fn rivals_are_identified_by_their_nics_and_bounded() {
         let at = Timestamp::from_millis;
         let rival = |mac: u8, now: i64| ConflictingMachine {
             fingerprint: sighting(mac, "B").fingerprint,
@@ -302,29 +301,30 @@ mod tests {
             last: at(now),
         };
         let mut node = known(1, "A");
-        assert!(node.challenged(rival(2, 5)) && !node.challenged(rival(2, 7)));
+        assert!(node.record_rival(rival(2, 5)) && !node.record_rival(rival(2, 7)));
         assert_eq!((node.rivals[0].since, node.rivals[0].last), (at(5), at(7)));
         assert!(
-            !node.is_challenge_news(rival(2, 0).mac, at(60_000)) && node.is_challenge_news(rival(2, 0).mac, at(60_007))
+            !node.is_rival_update_due(rival(2, 0).mac, at(60_000))
+                && node.is_rival_update_due(rival(2, 0).mac, at(60_007))
         );
         for mac in 3..20 {
-            assert!(node.challenged(rival(mac, i64::from(mac) * 100)));
+            assert!(node.record_rival(rival(mac, i64::from(mac) * 100)));
         }
         assert_eq!(node.rivals.len(), MAX_RIVALS);
-        assert!(node.no_rival(rival(19, 0).mac) && !node.no_rival(rival(2, 0).mac), "the oldest went first");
+        assert!(node.remove_rival(rival(19, 0).mac) && !node.remove_rival(rival(2, 0).mac), "the oldest went first");
     }
 
     #[test]
-    fn a_machine_that_names_cards_without_end_is_taken_at_its_word_for_some_of_them() {
+    fn nics_of_one_machine_without_end_are_bounded() {
         let mut node = known(1, "A");
-        let cards = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
-        node.recognise(&Facts::default(), cards);
+        let nics = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
+        node.recognise(&Facts::default(), nics);
         assert_eq!(node.fingerprint.macs.len(), MAX_MACS);
         assert!(node.fingerprint.macs.contains(&node.mac));
     }
 
     #[test]
-    fn a_part_that_is_another_one_is_told_once_and_kept() {
+    fn changed_board_serial_is_returned_once() {
         let mut node = known(1, "A");
         let facts = |serial: &str, board: &str| {
             let mut facts = Facts::default();

@@ -9,13 +9,13 @@
 //! rejected ───────────────┘             offline ◀─ silent ─│─┴─────────────────────────────────┘
 //!                                          └──── link ────┘
 //! draining ◀─ drain ── online, degraded, enrolling; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
-//!   A draining node that falls silent is offline like any other, and goes on to drain when it is back (`Node::drains`).
+//!   A draining node that is silent becomes offline, and continues to drain when it is back (`Node::drains`).
 //! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
 //! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
 //! ```
-//! What is wrong with a node is a condition beside its phase. A node is `enrolling` from its certificate, or its link where the
-//! certificate is still valid, until its checks are told: checks that have not run yet are not failures.
+//! Faults are conditions, not phases. A node is `enrolling` from its certificate, or from its link if the certificate is still valid, until
+//! it reports checks: checks that have not run are not failures.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};

@@ -19,10 +19,10 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-/// Everything that identifies the hardware, beyond what the ID is derived from.
+/// Identity of the hardware, in addition to the basis of the node ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// SMBIOS system UUID, trustworthy or not.
+    /// SMBIOS system UUID, also if it is a placeholder.
     pub uuid: Option<SystemUuid>,
     /// SMBIOS manufacturer.
     pub manufacturer: String,
@@ -32,141 +32,132 @@ pub struct Fingerprint {
     pub serial: String,
     /// SMBIOS board serial number.
     pub board_serial: String,
-    /// Every MAC address that this machine was seen with.
+    /// All known MAC addresses of the machine.
     pub macs: BTreeSet<MacAddr>,
 }
 
-/// A known machine.
+/// The record of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     pub id: NodeId,
-    /// What an operator calls it; `node-<id>` until told otherwise.
+    /// Name from an operator; `node-<id>` by default.
     pub name: String,
-    /// What the ID was derived from.
+    /// Source of the ID.
     pub basis: Basis,
-    /// Hardware identity.
     pub fingerprint: Fingerprint,
-    /// Where it is in its life.
     pub phase: Phase,
-    /// What is wrong with it, one of each kind.
+    /// At most one of each kind.
     pub conditions: Vec<Condition>,
-    /// The profile that an operator assigned; `None` means the site's default.
+    /// Assigned profile; `None` means the default of the site.
     pub profile: Option<ProfileName>,
-    /// Last address.
+    /// Last known address.
     pub address: Option<IpAddr>,
-    /// The NIC that it boots from.
+    /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// First seen.
     pub discovered_at: Timestamp,
-    /// Last sign of life: DHCP, script, heartbeat.
+    /// Last DHCP exchange, boot script or heartbeat.
     pub last_seen: Timestamp,
-    /// Its newest boot session.
+    /// Newest boot session.
     pub boot: Option<BootSessionId>,
-    /// What its newest overlay was made from.
+    /// Generation of the newest overlay.
     pub generation: Option<Generation>,
-    /// What its agent says that it booted.
+    /// Generation that the agent reports.
     pub booted: Option<Generation>,
-    /// The certificates that are honoured, newest last: one, or two between a renewal and the first use of the new one. All
-    /// others are refused.
+    /// Accepted certificates, newest last: one, or two between a renewal and the first use of the new one.
     pub certificates: Vec<Certificate>,
-    /// What it last told of itself.
+    /// Last reported facts.
     pub facts: Option<Facts>,
-    /// Last check results.
     pub checks: Vec<Check>,
-    /// The boot that they ran in; [`Node::valid_checks`] says whether they count.
+    /// Boot in which the checks ran; see [`Node::valid_checks`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<CheckProvenance>,
-    /// The units that it was approved with; `None` until it tells of any.
+    /// Approved units; `None` before the first report of units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitMap>,
-    /// The phase in which it was quarantined; `None` while it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_from: Option<Phase>,
-    /// Why an operator holds it, if one said so.
+    /// Phase before the quarantine; `None` outside of quarantine.
+    #[serde(rename = "held_from", default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_from: Option<Phase>,
+    /// Reason of the quarantine from an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_because: Option<String>,
-    /// An operator drains it: it goes on to drain when it comes back from being offline or from a boot.
+    /// An operator drains the node. It continues to drain after it was offline or booted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drains: bool,
-    /// IDs of nodes that it stands for: their hardware is gone, and what the site says of them holds for it.
+    /// IDs of replaced nodes, whose configuration in `site.toml` applies to this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<NodeId>,
-    /// Other machines that asked to be this node, and were refused.
+    /// Other machines that claimed the identity of this node and were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<ConflictingMachine>,
-    /// When an operator released it: boots before that count for no loop.
+    /// Time of the release by an operator. Earlier boots do not count for boot loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
-    /// Its own variables: they win over those of its profile and its groups.
+    /// Variables; they take precedence over those of profile and groups.
     #[serde(default, skip_serializing_if = "Vars::is_empty")]
     pub vars: Vars,
-    /// Where it is and what it is for, in an operator's words; selectors read them.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
-    /// What an operator ordered for one boot.
+    /// Override for the next boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub once: Option<NextBootOverride>,
-    /// The generation that it boots, whatever becomes of its profile.
+    /// Pinned generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Generation>,
-    /// The central node's address that its last script named: part of what it boots.
+    /// Address of the central node in the last boot script; part of the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Ipv4Addr>,
-    /// Where it is plugged in behind a relay, as it was when it enrolled; `None` on a local segment, or where relays do not tell.
+    /// Switch port at the enrolment; `None` on a local segment, or if the relay does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
-    /// It enrolled on a local segment: no relay speaks for it.
+    /// The node enrolled on a local segment, without a relay.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_local: bool,
 }
 
-/// Something for the next boot only. It is used up by the boot session whose script had it, however often that asks.
+/// An override for one boot session, which may request its script several times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextBootOverride {
-    /// Another profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ProfileName>,
-    /// Kernel arguments on top of the profile's; `-x` takes one away.
+    /// Additional kernel arguments; `-x` removes one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernel_args: Vec<String>,
-    /// When it was ordered.
+    /// Time of the order.
     pub set_at: Timestamp,
-    /// The boot session that has it; `None` while none has.
+    /// Boot session that uses it; `None` before the next boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_by: Option<BootSessionId>,
 }
 
 impl NextBootOverride {
-    /// Whether a boot session gets it; `None` is the next one.
+    /// Returns true if the override applies to a boot session; `None` is the next one.
     pub fn is_for(&self, session: Option<BootSessionId>) -> bool {
         self.used_by.is_none() || self.used_by == session
     }
 
-    /// In words, for people.
+    /// Returns a description.
     pub fn words(&self) -> String {
         let profile = self.profile.iter().map(|profile| format!("profile {profile}"));
         profile.chain(self.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Whether a node's link is up; kept in memory, never stored.
+/// State of the link of a node. Never stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// Up since.
     pub since: Option<Timestamp>,
-    /// Last sign of life on it.
+    /// Time of the last message.
     pub heard: Option<Timestamp>,
-    /// Last heartbeat.
     pub heartbeat: Option<Heartbeat>,
 }
 
 impl Node {
-    /// A machine that was never seen before.
+    /// Makes the record of a new machine.
     pub fn discovered(basis: Basis, fingerprint: Fingerprint, mac: MacAddr, now: Timestamp) -> Self {
         let id = basis.node_id();
         let mut node = Node {
             id,
-            name: format!("node-{id}"),
+            name: generated_name(id),
             basis,
             fingerprint,
             phase: Phase::Discovered,
@@ -184,7 +175,7 @@ impl Node {
             checks: Vec::new(),
             evidence: None,
             units: None,
-            held_from: None,
+            quarantined_from: None,
             held_because: None,
             drains: false,
             former: Vec::new(),
@@ -209,16 +200,21 @@ impl Node {
         node
     }
 
-    /// A script of this session went out that followed the order for one boot given at `once`. It is this session's from now on, and
-    /// what an earlier session used is over. True if this session is the first to use it.
+    /// Returns whether nobody named the node: neither an operator nor the site.
+    pub fn has_generated_name(&self) -> bool {
+        self.name == generated_name(self.id)
+    }
+
+    /// Records that the script of a session used the override that was set at `once`. Deletes an override that an earlier session used.
+    /// Returns true for the first use.
     pub fn use_once(&mut self, session: BootSessionId, once: Option<Timestamp>) -> bool {
         self.once = self.once.take().filter(|order| order.is_for(Some(session)));
         let Some(order) = self.once.as_mut().filter(|order| Some(order.set_at) == once) else { return false };
         order.used_by.replace(session).is_none()
     }
 
-    /// A word that changes with everything that an operator decides by: name, phase, conditions, profile, pin, variables, labels and the
-    /// order for one boot. It does not change with heartbeats.
+    /// Returns a digest of the values that operators decide by: name, phase, conditions, profile, pin, variables, labels and override.
+    /// Heartbeats do not change it.
     pub fn revision(&self) -> String {
         let conditions = self.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ");
         let vars = self.vars.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
@@ -231,8 +227,7 @@ impl Node {
         Digest::of_fields(fields.map(str::as_bytes)).short()
     }
 
-    /// Compares the units that it tells of with those that it was approved with; what is different, if anything is. The first
-    /// ones that it has with a profile are those that it is approved with.
+    /// Returns the difference between reported and approved units. The first reported units of a profile are approved.
     pub fn compare_units(&mut self) -> Option<String> {
         let now = self.facts.as_ref().map(UnitMap::of)?;
         match self.units.as_ref().filter(|approved| approved.profile == now.profile) {
@@ -244,12 +239,12 @@ impl Node {
         }
     }
 
-    /// An operator takes the units as they are.
+    /// Approves the reported units.
     pub fn approve_units(&mut self) {
         self.units = self.facts.as_ref().map(UnitMap::of).filter(|map| !map.functions.is_empty());
     }
 
-    /// Raises a condition, or updates its detail; true if it was not there.
+    /// Raises a condition or updates its detail. Returns true if it is new.
     pub fn raise(&mut self, kind: ConditionKind, detail: impl Into<String>, now: Timestamp) -> bool {
         let detail = detail.into();
         if let Some(condition) = self.conditions.iter_mut().find(|condition| condition.kind == kind) {
@@ -260,12 +255,16 @@ impl Node {
         true
     }
 
-    /// Clears a condition; true if it was there.
+    /// Clears a condition. Returns true if it was raised.
     pub fn clear(&mut self, kind: ConditionKind) -> bool {
         let before = self.conditions.len();
         self.conditions.retain(|condition| condition.kind != kind);
         self.conditions.len() != before
     }
+}
+
+fn generated_name(id: NodeId) -> String {
+    format!("node-{id}")
 }
 
 #[cfg(test)]
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn revision_changes_with_orders_and_not_with_signs_of_life() {
+    fn revision_changes_with_orders_and_not_with_heartbeats() {
         let before = node();
         let mut alive = before.clone();
         (alive.last_seen, alive.address) = (Timestamp::from_millis(9), "10.77.0.9".parse().ok());
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_for_one_boot_is_used_by_one_session_and_gone_in_the_next() {
+    fn next_boot_override_is_used_by_one_session_only() {
         let (first, next) = (BootSessionId([1; 12]), BootSessionId([2; 12]));
         let at = Timestamp::from_millis;
         let mut node = node();

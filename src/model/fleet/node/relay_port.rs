@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a relay says of the port that a client's packet came in on: sub-options 1 and 2 of option 82 (RFC 3046), in hexadecimal. Other
-/// sub-options differ between packets of one client.
+/// Sub-options 1 and 2 of option 82 (RFC 3046), in hexadecimal. Other sub-options differ between packets of one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelayPort {
     /// Agent circuit ID.

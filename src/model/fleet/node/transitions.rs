@@ -1,4 +1,4 @@
-//! Effects of orders and timeouts on a node beside its phase.
+//! Effects of orders and timeouts on a node.
 
 use super::{
     condition::ConditionKind,
@@ -7,14 +7,14 @@ use super::{
 };
 use meshd_types::{NodeId, Timestamp, fail};
 
-/// A change of phase, if there was one: from, to.
+/// A phase change: from, to.
 type Changed = Option<(Phase, Phase)>;
 
-/// Most IDs of gone hardware that a node stands for.
+/// Maximum number of replaced node IDs.
 const MAX_FORMER: usize = 8;
 
 impl Node {
-    /// Applies a change; `Some((from, to))` if the phase is another one now.
+    /// Applies a change. Returns old and new phase if they differ.
     pub fn change(&mut self, change: PhaseChange) -> Result<Changed, UnlawfulTransition> {
         let from = self.phase;
         match from.on(change)? {
@@ -22,7 +22,6 @@ impl Node {
             Transition::To(to) => {
                 self.phase = to;
                 if change == PhaseChange::LinkUp && self.drains {
-                    // From here the phases allow it.
                     self.phase = Phase::Draining;
                 }
                 if matches!(change, PhaseChange::Drained | PhaseChange::Resume | PhaseChange::Quarantine) {
@@ -33,70 +32,69 @@ impl Node {
         }
     }
 
-    /// Takes no new work from now on, and is in maintenance when what runs has ended; also if it is offline meanwhile.
+    /// Starts to drain the node. It continues after it was offline.
     pub fn drain(&mut self) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Drain)?;
         self.drains = self.phase == Phase::Draining;
         Ok(changed)
     }
 
-    /// True unless an operator has taken it out of service, or is about to.
+    /// Returns true unless the node is out of service or drains.
     pub fn serves(&self) -> bool {
         use Phase::{Draining, Maintenance, Quarantined, Rejected, Removed};
         !self.drains && !matches!(self.phase, Draining | Maintenance | Quarantined | Rejected | Removed)
     }
 
-    /// Nothing that is given to it lets it in any more: what it has is void.
+    /// Revokes all certificates.
     pub fn revoke(&mut self) {
         self.certificates.clear();
     }
 
-    /// Holds the node until an operator releases it; `Some((from, to))` if it was not held. Its certificates are over.
+    /// Quarantines the node until an operator releases it, and revokes its certificates.
     pub fn quarantine(&mut self, because: Option<String>) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Quarantine)?;
         if let Some((from, _)) = changed {
-            self.held_from = Some(from);
+            self.quarantined_from = Some(from);
             self.held_because = because;
             self.revoke();
         }
         Ok(changed)
     }
 
-    /// Lets a held node boot again. One that was never approved is as unknown as before: a release lets nobody in.
+    /// Ends the quarantine. A node that was not approved before stays unapproved.
     pub fn release(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
-        let was_let_in = self.held_from.is_none_or(Phase::is_admitted);
-        let changed = self.change(if was_let_in { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
-        (self.held_from, self.held_because) = (None, None);
+        let was_approved = self.quarantined_from.is_none_or(Phase::is_admitted);
+        let changed = self.change(if was_approved { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
+        (self.quarantined_from, self.held_because) = (None, None);
         self.released_at = Some(now);
         Ok(changed)
     }
 
-    /// Turned away by an operator.
+    /// Rejects the node and revokes its certificates.
     pub fn reject(&mut self) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Reject)?;
         self.revoke();
         Ok(changed)
     }
 
-    /// Forgets everything that an operator said of it and everything that it has; its hardware stays on record. What it did so far
-    /// counts for nothing if it ever comes back.
+    /// Deletes everything except the hardware identity. Earlier boots do not count for boot loops.
     pub fn remove(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Remove)?;
         let (discovered_at, last_seen) = (self.discovered_at, self.last_seen);
-        let forgotten = Node::discovered(self.basis.clone(), self.fingerprint.clone(), self.mac, discovered_at);
-        *self = Node { phase: Phase::Removed, last_seen, released_at: Some(now), conditions: Vec::new(), ..forgotten };
+        let initial = Node::discovered(self.basis.clone(), self.fingerprint.clone(), self.mac, discovered_at);
+        *self = Node { phase: Phase::Removed, last_seen, released_at: Some(now), conditions: Vec::new(), ..initial };
         Ok(changed)
     }
 
-    /// The IDs by which the site may speak of it: its own, and those of nodes that it stands for.
+    /// Returns its ID and those of replaced nodes.
     pub fn known_as(&self) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::once(self.id).chain(self.former.iter().copied())
     }
 
-    /// Takes over what an operator said of another node: name, profile, variables, labels, and what the site says of its ID. An order for one
-    /// boot and a pin stay behind: they speak of what the other one booted.
+    /// Copies name, profile, variables, labels and replaced IDs of a replaced node. Override and pin are not copied, because they refer to
+    /// boots of the other machine.
     pub fn take_over(&mut self, old: &Node) {
-        if old.name != format!("node-{}", old.id) {
+        if !old.has_generated_name() {
             self.name.clone_from(&old.name);
         }
         self.profile.clone_from(&old.profile);
@@ -106,15 +104,15 @@ impl Node {
         self.former = former.into_iter().filter(|id| *id != self.id).take(MAX_FORMER).collect();
     }
 
-    /// The same machine as `old` under another ID: in the same phase, as far as one that does not run is in it.
-    pub fn continue_as(&mut self, old: &Node) {
+    /// Copies the state of the same machine under its old ID. A running node becomes approved.
+    pub fn take_over_identity(&mut self, old: &Node) {
         self.take_over(old);
         self.phase = match old.phase {
             Phase::Draining | Phase::Maintenance => Phase::Maintenance,
             phase if phase.is_admitted() => Phase::Approved,
             phase => phase,
         };
-        self.held_from = old.held_from;
+        self.quarantined_from = old.quarantined_from;
         self.held_because.clone_from(&old.held_because);
         self.released_at = old.released_at;
         self.relay_port.clone_from(&old.relay_port);
@@ -123,19 +121,19 @@ impl Node {
         self.once.clone_from(&old.once);
     }
 
-    /// An operator has seen what is wrong and takes it as it is. Where it is plugged in stays as it is known, unless the operator says
-    /// that it was `moved`: the alarm alone does not tell a moved node from an attacker at another port.
+    /// Accepts the present hardware and returns the conditions to clear. The known switch port changes only if the operator confirms that
+    /// the node was `moved`: the alarm alone does not distinguish a moved node from an attacker.
     pub fn acknowledged(&mut self, moved: bool) -> Vec<ConditionKind> {
         self.approve_units();
         self.rivals.clear();
         if moved || !fail::defends("relay-port-stays") {
-            // Its next enrolment says where to.
+            // The next enrolment records the new port.
             self.relay_port = None;
             self.is_local = false;
         }
-        let seen = [ConditionKind::UnitDrift, ConditionKind::HardwareChanged, ConditionKind::IdCollision];
-        let seen = seen.into_iter().chain(ConditionKind::ALARMS);
-        seen.filter(|kind| self.conditions.iter().any(|condition| condition.kind == *kind)).collect()
+        let kinds = [ConditionKind::UnitDrift, ConditionKind::HardwareChanged, ConditionKind::IdCollision];
+        let kinds = kinds.into_iter().chain(ConditionKind::ALARMS);
+        kinds.filter(|kind| self.conditions.iter().any(|condition| condition.kind == *kind)).collect()
     }
 }
 
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_lets_nobody_in_who_was_not() {
+    fn release_of_an_unapproved_node_does_not_approve_it() {
         let mut unknown = node(1);
         assert!(unknown.quarantine(None).is_ok_and(|changed| changed.is_some()));
         assert!(unknown.release(Timestamp::EPOCH).is_ok());
@@ -177,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_drains_goes_on_to_drain_when_it_is_back() {
+    fn draining_node_continues_to_drain_after_it_was_offline() {
         use PhaseChange::*;
         let mut drained = node(1);
         walk(&mut drained, &[Approve, Boot, Enrol, LinkUp, ChecksPass]);
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_node_has_nothing_left_but_its_hardware() {
+    fn removed_node_keeps_only_its_hardware_identity() {
         let mut gone = node(1);
         walk(&mut gone, &[PhaseChange::Approve]);
         (gone.name, gone.profile) = ("db1".to_owned(), "compute".parse().ok());
@@ -218,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn new_hardware_stands_for_the_old_one_and_for_what_that_stood_for() {
+    fn replacement_takes_over_all_former_ids() {
         let (mut first, mut second, mut third) = (node(1), node(2), node(3));
         (first.name, first.profile) = ("db1".to_owned(), "compute".parse().ok());
         second.take_over(&first);

@@ -5,11 +5,11 @@ use meshd_proto::task::{TaskDesiredState, TaskOrder, TaskRole, TaskRun};
 use meshd_types::NodeId;
 use std::{collections::BTreeMap, net::SocketAddrV4};
 
-/// Where programs are looked for on a node.
+/// `PATH` of tasks.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Task {
-    /// The order for a node; `None` where there is none: it is not of this task, is free, or waits for the head.
+    /// Returns the order for a node; `None` if the node is not a member, is released, or waits for the head.
     pub fn order_for(&self, node: NodeId) -> Option<TaskOrder> {
         let place = self.members.iter().position(|member| member.node == node && member.is_held())?;
         let want = match &self.end {
@@ -54,7 +54,7 @@ impl Task {
         ];
         let mut env: BTreeMap<String, String> =
             named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        // Hydra gives every rank the environment of the head, so what is of one node is only for ranks that nodes start.
+        // Hydra copies the environment of the head to every rank, so node-specific variables work only without it.
         if self.spec.launcher == Launcher::None {
             env.insert("MESHD_NODE".to_owned(), place.to_string());
         }

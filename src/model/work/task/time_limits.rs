@@ -4,15 +4,15 @@ use super::{Launcher, Member, MemberState, Task, TaskCause, TaskState};
 use meshd_types::Timestamp;
 use std::time::Duration;
 
-/// How long a task may take until it runs on all its nodes.
+/// Maximum time until a task runs on all its nodes.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// How long after the failure of another node's proxy the head may take to say how the ranks ended. A head that misses a proxy ends
-/// at once, but one that the proxy never reached waits for it without a limit.
+/// Maximum time between the failure of a proxy and the exit of the head. A head that loses a proxy exits at once, but it waits without
+/// limit for a proxy that never connected.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Task {
-    /// Time passed.
+    /// Applies the time limits.
     pub fn timer(&mut self, now: Timestamp) {
         let age = now.since(self.created_at);
         if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
@@ -28,8 +28,8 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// Hydra's head waits for all of its proxies. One that has ended by itself with 0 has told the head all there was to tell; one that
-    /// failed may never have reached it.
+    /// Ends a task whose head does not exit after a proxy failed. A proxy that exits with 0 has reported to the head; one that failed may
+    /// never have connected.
     fn fail_on_silent_head(&mut self, now: Timestamp) {
         let failed = |member: &Member| {
             let code = member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;

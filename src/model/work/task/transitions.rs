@@ -4,27 +4,27 @@ use super::{Launcher, Member, MemberState, Task, TaskCause, TaskEnd, TaskState};
 use meshd_proto::task::{MAX_DETAIL, TaskNodeState};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
-/// What is known of a node of a task without its word on the task.
+/// An observation of a node of a task, other than its task reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeObservation {
-    /// It is in service: linked, or not silent for long.
+    /// In service: linked, or silent for a short time.
     There,
-    /// It was not heard of for too long, or is out of service: in these words.
+    /// Silent for too long or out of service, with the reason.
     Lost(String),
-    /// An agent of this boot has shown its certificate.
+    /// The agent of this boot session has linked.
     Linked(BootSessionId),
-    /// An operator has declared it gone: in these words.
+    /// Fenced or removed by an operator, with the reason.
     Gone(String),
 }
 
 impl Task {
-    /// A node tells of its part of this task; `None` where it tells of its tasks and this is none of them.
+    /// Applies a report of a node; `None` if its report does not contain this task.
     pub fn reported(&mut self, node: NodeId, report: Option<&TaskNodeState>, now: Timestamp) {
         let is_head = self.members.first().is_some_and(|member| member.node == node);
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
         member.lost = false;
         match report {
-            // The order may be on its way; what ran and is not there any more was forgotten.
+            // The order may be in transit. Only a task that ran and disappeared is a failure.
             None if member.state == MemberState::Running => {
                 let detail = "the node does not know of the task any more".to_owned();
                 let fault = meshd_proto::task::TaskFault::AgentRestarted;
@@ -53,10 +53,10 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// Nothing of it is left on a node.
+    /// The node has released the task.
     pub fn released(&mut self, node: NodeId, now: Timestamp) {
         if self.end.is_none() {
-            // Nobody asked for it: then it never was there, and the order is given again.
+            // The release was not ordered: the node never had the task, and the order is repeated.
             return;
         }
         if let Some(member) = self.member(node) {
@@ -65,7 +65,7 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// What is seen of a node.
+    /// Applies an observation of a node.
     pub fn seen(&mut self, node: NodeId, seen: NodeObservation, now: Timestamp) {
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
         match seen {
@@ -88,7 +88,7 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// An operator ends it; false if it has ended, or ends already.
+    /// Cancels the task. Returns false if it has ended or ends already.
     pub fn cancel(&mut self, detail: String, now: Timestamp) -> bool {
         let first = self.end.is_none();
         self.ends(TaskState::Cancelled, TaskCause::Cancelled, detail, None, now);
@@ -96,7 +96,7 @@ impl Task {
         first
     }
 
-    /// What a node has of it: while it is held, what holds it.
+    /// Returns the member of a node, preferably one that is claimed.
     fn member(&mut self, node: NodeId) -> Option<&mut Member> {
         let is_it = |member: &Member| member.node == node;
         // A record of an earlier meshd may name a node twice.
@@ -105,7 +105,7 @@ impl Task {
         self.members.get_mut(place)
     }
 
-    /// A part has ended by itself. Hydra's head speaks for all ranks; without Hydra the first failure does, or all.
+    /// Applies the exit of a part. With Hydra, the head decides the result; without, the first failure or the last exit.
     fn exited(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
         let decides_result = match self.spec.launcher {
             Launcher::Mpich => is_head,
@@ -125,7 +125,7 @@ impl Task {
         }
     }
 
-    /// The first cause counts.
+    /// Records the end; only the first cause counts.
     pub(super) fn ends(
         &mut self,
         state: TaskState,

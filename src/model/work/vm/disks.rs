@@ -12,7 +12,7 @@ impl Vm {
             let disk = volume.source.disk()?.identity()?.clone();
             Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: self.disks.contains_key(&volume.name) })
         };
-        self.ask.spec.volumes.iter().filter_map(left).collect()
+        self.request.spec.volumes.iter().filter_map(left).collect()
     }
 
     /// Returns the disks that the node has wiped when it confirms the release.
@@ -25,7 +25,7 @@ impl Vm {
     }
 
     /// The node stopped without confirming the release: its disks must be wiped before anybody gets them.
-    pub fn leave_unclean(&mut self) {
+    pub fn record_pending_wipes(&mut self) {
         let owed: BTreeSet<DiskIdentity> =
             self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();
         if let Some(node) = self.node().filter(|_| !owed.is_empty()) {
@@ -35,8 +35,8 @@ impl Vm {
     }
 
     /// Cancels all pending wipes.
-    pub fn keep_disks(&mut self) {
-        for volume in &mut self.ask.spec.volumes {
+    pub fn cancel_wipes(&mut self) {
+        for volume in &mut self.request.spec.volumes {
             if let VolumeSource::Raw { on_release, .. } = &mut volume.source {
                 *on_release = Some(OnRelease::Keep);
             }
@@ -55,7 +55,7 @@ impl Vm {
     /// Sets the disks of its slots, in the order of the volumes; missing ones are unknown.
     pub(super) fn slot_disks(&mut self, disks: Vec<DiskIdentity>) {
         let mut disks = disks.into_iter();
-        for volume in &mut self.ask.spec.volumes {
+        for volume in &mut self.request.spec.volumes {
             if let VolumeSource::Raw { disk: RawDisk::Slot(disk), .. } = &mut volume.source {
                 *disk = disks.next();
             }
@@ -65,7 +65,7 @@ impl Vm {
     /// Adds the disk states that the node reports.
     pub(super) fn apply_disk_uses(&mut self, told: BTreeMap<VolumeName, DiskUse>) {
         for (name, told) in told {
-            if self.ask.spec.volumes.iter().any(|volume| volume.name == name) {
+            if self.request.spec.volumes.iter().any(|volume| volume.name == name) {
                 let disk = self.disks.entry(name).or_insert(told);
                 *disk = told.max(*disk);
             }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `record` | desired state, placement and last report |
 //! | `placement` | chooses node and devices of a VM |
-//! | `status` | the state that is shown |
+//! | `phase` | phase of a VM, derived from desired state and last report |
 //! | `disks` | disks that a VM has, had or leaves |
 //! | `numa_locality` | NUMA locality of a VM on its node |
 //! | `node_loss` | what happens to a VM whose node is lost or refuses it |
@@ -13,7 +13,7 @@
 pub mod disks;
 pub mod numa_locality;
 pub mod node_loss;
+pub mod phase;
 pub mod placement;
 pub mod record;
 pub mod reserved_nic;
-pub mod status;

@@ -1,8 +1,8 @@
 //! What happens to a VM that its node lost or refused: restart, placement on another node, or stop with a reason.
 
-use super::record::{Begun, NodeReport, Vm, VmChange, VmDesiredState};
+use super::record::{NodeReport, StartOrders, Vm, VmChange, VmDesiredState};
 use meshd_config::vm::OnNodeLoss;
-use meshd_proto::vm::{RestartWhen, VmFailure, VmFailureKind, VmState};
+use meshd_proto::vm::{ReportedVmState, RestartWhen, VmFailure, VmFailureKind};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
 /// Maximum number of nodes that refuse one start.
@@ -13,8 +13,8 @@ const MAX_REASON: usize = 300;
 impl Vm {
     /// The node reports all its VMs, and this is not among them. `serves`: the node is in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
-        self.is_told().then_some(())?;
-        let fetched = |seen: &NodeReport| seen.state == VmState::Starting;
+        self.is_reported().then_some(())?;
+        let fetched = |seen: &NodeReport| seen.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
             || self.desired_state == VmDesiredState::Run && self.seen.as_ref().is_some_and(fetched)
         {
@@ -30,7 +30,7 @@ impl Vm {
         let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
         let was = place.session.replace(session);
         // It was never there, or the node was not netbooted before.
-        if was.is_none() || !self.is_told() {
+        if was.is_none() || !self.is_reported() {
             return None;
         }
         Some(self.gone("its node booted anew".to_owned(), serves, now))
@@ -38,9 +38,9 @@ impl Vm {
 
     /// It ended without a report; the restart policy decides.
     fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmChange {
-        let again = match (self.desired_state, self.ask.spec.restart.when) {
+        let again = match (self.desired_state, self.request.spec.restart.when) {
             (VmDesiredState::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
-            (VmDesiredState::Run, RestartWhen::Never) => self.ask.on_node_loss == OnNodeLoss::Restart,
+            (VmDesiredState::Run, RestartWhen::Never) => self.request.on_node_loss == OnNodeLoss::Restart,
             (VmDesiredState::Stop | VmDesiredState::Release, _) => false,
         };
         self.seen = None;
@@ -54,7 +54,7 @@ impl Vm {
         if self.desired_state == VmDesiredState::Run {
             self.desired_state = VmDesiredState::Stop;
             let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
-            let (state, failure) = (VmState::Failed, Some(failure));
+            let (state, failure) = (ReportedVmState::Failed, Some(failure));
             self.seen = Some(NodeReport { state, failure, restarts: 0, start: None, since: now, told: false });
         }
         VmChange::Lost(why)
@@ -64,24 +64,24 @@ impl Vm {
     pub fn may_move(&self) -> bool {
         self.desired_state == VmDesiredState::Run
             && !self.unconfirmed
-            && self.ask.on_node_loss == OnNodeLoss::Restart
+            && self.request.on_node_loss == OnNodeLoss::Restart
             && self.only.is_none()
-            && !self.ask.is_bound()
+            && !self.request.is_bound()
     }
 
     /// Returns true if it needs a node without another order.
-    pub fn waits_for_node(&self) -> bool {
+    pub fn needs_placement(&self) -> bool {
         self.place.is_none()
             && (self.may_move() || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
     }
 
     /// The node refused the only start that was ordered there: nothing of the VM ran or was written. The VM frees its resources, and the
     /// node forgets it. The next node is tried unless it would refuse for the same reason; then the VM stays off.
-    pub fn give_back(&mut self) -> Option<NodeId> {
+    pub fn withdraw_refused(&mut self) -> Option<NodeId> {
         let node = self.node()?;
         let seen = self.seen.as_ref().filter(|seen| {
-            let never_ran = seen.told && (seen.state, seen.restarts) == (VmState::Failed, 0);
-            never_ran && seen.start == Some(self.start) && self.begun == Begun::Once(self.start)
+            let never_ran = seen.told && (seen.state, seen.restarts) == (ReportedVmState::Failed, 0);
+            never_ran && seen.start == Some(self.start) && self.begun == StartOrders::Once(self.start)
         })?;
         let failure = seen.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
         if self.desired_state != VmDesiredState::Run {
@@ -90,7 +90,7 @@ impl Vm {
         let (why, everywhere) = (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
         self.refused.insert(node, why);
         let again = self.only.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
-        self.leave_unclean();
+        self.record_pending_wipes();
         self.unplace(self.refusals());
         self.stray_nodes.insert(node);
         if !again {

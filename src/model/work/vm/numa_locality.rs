@@ -23,7 +23,7 @@ impl Vm {
     /// Binds it to the NUMA node `near` of its units, or records a mismatch.
     pub fn bind(&mut self, near: Option<u32>, mismatch: bool) {
         if near.is_some() || self.locality.near {
-            self.ask.spec.numa_node = near;
+            self.request.spec.numa_node = near;
         }
         self.locality = Locality { near: near.is_some(), mismatch };
     }

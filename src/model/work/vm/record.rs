@@ -1,18 +1,18 @@
 //! The record of a VM: desired state, placement, and the last report of its node.
 //!
 //! ```text
-//! create ──▶ placed on a node, which is given the whole desired_state at each welcome and at each change
-//!              │ the node tells: starting, running, waiting, stopped, failed
-//!              │ the node boots anew: what ran is gone, and the restart policy decides
-//! delete ──▶ releasing ──▶ the node says that nothing of it is there ──▶ the record goes
+//! create ──▶ placed on a node, which receives the complete desired state at each welcome and each change
+//!              │ the node reports: starting, running, waiting, stopped, failed
+//!              │ the node boots again: the VM is lost, and the restart policy decides
+//! delete ──▶ releasing ──▶ the node confirms the release ──▶ the record is deleted
 //! ```
-//! It leaves its node only by that word, or after the node was fenced.
+//! A VM leaves its node only after the confirmation, or after the node was fenced.
 
-use super::{numa_locality::Locality, reserved_nic::fill_slot_cards};
-use meshd_config::vm::VmAsk;
+use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
+use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{
-    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, VmFailure, VmOrder, VmReport, VmState,
-    VmWant, VolumeName,
+    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmOrder,
+    VmReport, VmWant, VolumeName,
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub struct Placement {
 /// Start orders given to the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Begun {
+pub enum StartOrders {
     /// No start was ordered.
     Nothing,
     /// One, with this number.
@@ -55,7 +55,7 @@ pub enum Begun {
 /// The last report of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReport {
-    pub state: VmState,
+    pub state: ReportedVmState,
     /// Cause of the last failure or restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<VmFailure>,
@@ -75,12 +75,13 @@ pub struct NodeReport {
 /// The record of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
-    pub ask: VmAsk,
+    #[serde(rename = "ask")]
+    pub request: VmRequest,
     #[serde(rename = "wish")]
     pub desired_state: VmDesiredState,
     /// Number of the last start; see [`VmWant::Run`].
     pub start: u32,
-    /// Grace period of the last ordered stop in seconds, if not [`VmAsk::grace_s`].
+    /// Grace period of the last ordered stop in seconds, if not [`VmRequest::grace_s`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_s: Option<u32>,
     /// The only permitted node.
@@ -100,7 +101,7 @@ pub struct Vm {
     pub stray_nodes: BTreeSet<NodeId>,
     /// Start orders given to the node.
     #[serde(default)]
-    pub begun: Begun,
+    pub begun: StartOrders,
     /// Nodes that refused the current start, with reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<NodeId, String>,
@@ -139,13 +140,13 @@ pub enum VmChange {
 
 impl Vm {
     /// Makes a VM without node.
-    pub fn new(ask: VmAsk, only: Option<NodeId>, now: Timestamp) -> Self {
+    pub fn new(request: VmRequest, only: Option<NodeId>, now: Timestamp) -> Self {
         let (place, seen, obstacle) = (None, None, None);
         let (desired_state, start, stop_grace_s, stray_nodes) = (VmDesiredState::Stop, 0, None, BTreeSet::new());
-        let (begun, refused, unconfirmed, created_at) = (Begun::Nothing, BTreeMap::new(), false, now);
+        let (begun, refused, unconfirmed, created_at) = (StartOrders::Nothing, BTreeMap::new(), false, now);
         let (pending_wipes, disks) = (BTreeMap::new(), BTreeMap::new());
         Vm {
-            ask,
+            request,
             desired_state,
             start,
             stop_grace_s,
@@ -165,20 +166,20 @@ impl Vm {
     }
 
     /// Makes the record of an unknown VM that a node reports; the node must release it.
-    pub fn stranger(ask: VmAsk, node: NodeId, now: Timestamp) -> Self {
-        let mut vm = Vm::new(ask, Some(node), now);
+    pub fn unknown(request: VmRequest, node: NodeId, now: Timestamp) -> Self {
+        let mut vm = Vm::new(request, Some(node), now);
         (vm.desired_state, vm.place) = (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
         vm
     }
 
     /// Returns the UUID.
     pub fn uuid(&self) -> SystemUuid {
-        self.ask.spec.uuid
+        self.request.spec.uuid
     }
 
     /// Returns the name.
     pub fn name(&self) -> &VmName {
-        &self.ask.spec.name
+        &self.request.spec.name
     }
 
     /// Returns the node.
@@ -193,13 +194,13 @@ impl Vm {
             let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
             VmWant::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
-            let grace_s = self.ask.grace_s;
+            let grace_s = self.request.grace_s;
             if self.unconfirmed && self.desired_state == VmDesiredState::Run {
                 return None;
             }
             match self.desired_state {
                 VmDesiredState::Run => VmWant::Run {
-                    spec: Box::new(self.ask.spec.clone()),
+                    spec: Box::new(self.request.spec.clone()),
                     start: self.start,
                     grace_s,
                     slots: Vec::new(),
@@ -215,7 +216,7 @@ impl Vm {
     }
 
     /// Returns true if the node reported it in this boot.
-    pub fn is_told(&self) -> bool {
+    pub fn is_reported(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.told)
     }
 
@@ -233,7 +234,7 @@ impl Vm {
 
     /// Returns true while it runs or starts, according to the node; true before the first report.
     pub fn is_up(&self) -> bool {
-        self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+        self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
     }
 
     /// Returns true while it runs or is ordered to run.
@@ -243,21 +244,21 @@ impl Vm {
 
     /// Returns true while the guest is paused; a start resumes it.
     pub fn is_paused(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.state == VmState::Paused)
+        self.seen.as_ref().is_some_and(|seen| seen.state == ReportedVmState::Paused)
     }
 
     /// Returns true while the node reports a process of it, or a start.
     pub fn is_running(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == VmState::Waiting)
+        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
     }
 
     /// Returns true once the node reports the desired state for the newest order. Until then the order is repeated.
     pub fn is_settled(&self) -> bool {
-        let off = |state: VmState| matches!(state, VmState::Stopped | VmState::Failed);
+        let off = |state: ReportedVmState| matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed);
         self.stray_nodes.is_empty()
             && match (self.desired_state, &self.seen) {
                 (VmDesiredState::Run, Some(seen)) => {
-                    seen.state != VmState::Stopping && seen.start.is_none_or(|start| start == self.start)
+                    seen.state != ReportedVmState::Stopping && seen.start.is_none_or(|start| start == self.start)
                 }
                 (VmDesiredState::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
                 (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
@@ -266,11 +267,15 @@ impl Vm {
 
     /// Places it on a node with these units. `disks` are those of its slots, in the order of the volumes.
     pub fn assign(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
-        self.ask.spec.units = units;
+        self.request.spec.units = units;
         self.slot_disks(disks);
         self.disks.clear();
         (self.place, self.seen, self.obstacle) = (Some(place), None, None);
-        self.begun = if self.desired_state == VmDesiredState::Run { Begun::Once(self.start) } else { Begun::Nothing };
+        self.begun = if self.desired_state == VmDesiredState::Run {
+            StartOrders::Once(self.start)
+        } else {
+            StartOrders::Nothing
+        };
     }
 
     /// Orders a stop, with a grace period if not its own.
@@ -282,7 +287,8 @@ impl Vm {
     pub fn run(&mut self) {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Run, None);
         self.start = self.start.saturating_add(1);
-        self.begun = if self.begun == Begun::Nothing { Begun::Once(self.start) } else { Begun::Often };
+        self.begun =
+            if self.begun == StartOrders::Nothing { StartOrders::Once(self.start) } else { StartOrders::Often };
         self.seen = self.seen.take().filter(|seen| seen.told);
     }
 
@@ -304,14 +310,14 @@ impl Vm {
         let why = failure.as_ref().map_or_else(String::new, |failure| failure.detail.clone());
         let told = match state {
             _ if is_same => None,
-            VmState::Running => Some(VmChange::Started),
-            VmState::Stopped => Some(VmChange::Stopped),
-            VmState::Paused => Some(VmChange::Paused(why)),
-            VmState::Failed => Some(VmChange::Failed(why)),
-            VmState::Waiting => Some(VmChange::Restarted(why)),
-            VmState::Starting | VmState::Stopping => None,
+            ReportedVmState::Running => Some(VmChange::Started),
+            ReportedVmState::Stopped => Some(VmChange::Stopped),
+            ReportedVmState::Paused => Some(VmChange::Paused(why)),
+            ReportedVmState::Failed => Some(VmChange::Failed(why)),
+            ReportedVmState::Waiting => Some(VmChange::Restarted(why)),
+            ReportedVmState::Starting | ReportedVmState::Stopping => None,
         };
-        if state == VmState::Running {
+        if state == ReportedVmState::Running {
             self.refused.clear();
         }
         self.seen = Some(NodeReport { state, failure, restarts, start, since, told: true });
@@ -321,10 +327,10 @@ impl Vm {
     /// Removes the placement: certainly nothing of the VM is on the node.
     pub fn unplace(&mut self, why: String) {
         (self.place, self.seen, self.obstacle) = (None, None, Some(why));
-        self.ask.spec.units.clear();
+        self.request.spec.units.clear();
         self.bind(None, false);
         self.slot_disks(Vec::new());
-        fill_slot_cards(&mut self.ask.spec, Vec::new());
+        fill_slot_nics(&mut self.request.spec, Vec::new());
         self.disks.clear();
     }
 }

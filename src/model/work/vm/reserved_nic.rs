@@ -1,6 +1,6 @@
 //! NICs of VMs: the owner of a MAC address, and the network in which an IP address is unique. Pure.
 //!
-//! | card | its address is unique |
+//! | NIC | its address is unique |
 //! | --- | --- |
 //! | without a bridge (of an earlier release; none is run) | no |
 //! | on [`PRIVATE_BRIDGE`] | on its node, which gives the addresses there |
@@ -28,7 +28,7 @@ pub struct ReservedNic {
 
 /// The NIC addresses of a slot, for the VM that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlotCard {
+pub struct SlotNic {
     /// MAC address.
     pub mac: MacAddr,
     /// Address in the site's networks.
@@ -38,7 +38,7 @@ pub struct SlotCard {
 
 /// A change of NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CardNews {
+pub enum NicChanges {
     /// The complete list.
     All(Vec<ReservedNic>),
     /// Changed NICs; `None` for a removed one.
@@ -47,35 +47,35 @@ pub enum CardNews {
 
 impl Vm {
     /// Returns the NICs of the VM.
-    pub fn cards(&self) -> impl Iterator<Item = ReservedNic> {
-        let card = |nic: &Nic| ReservedNic {
+    pub fn reserved_nics(&self) -> impl Iterator<Item = ReservedNic> {
+        let reserved = |nic: &Nic| ReservedNic {
             vm: self.uuid(),
             name: self.name().clone(),
             mac: nic.mac,
             address: site_address(nic),
         };
-        self.own_nics().map(card)
+        self.own_nics().map(reserved)
     }
 
     /// Returns its NICs except those that wait for the addresses of a slot.
     pub fn own_nics(&self) -> impl Iterator<Item = &Nic> {
         let has_none = |(index, nic): &(usize, &Nic)| nic.slot && nic.mac == no_mac(self.uuid(), *index);
-        self.ask.spec.nics.iter().enumerate().filter(move |card| !has_none(card)).map(|(_, nic)| nic)
+        self.request.spec.nics.iter().enumerate().filter(move |nic| !has_none(nic)).map(|(_, nic)| nic)
     }
 
     /// Returns true if both VMs have the same name and NICs.
-    pub fn has_cards_of(&self, other: &Vm) -> bool {
+    pub fn has_same_nics(&self, other: &Vm) -> bool {
         self.name() == other.name() && self.own_nics().eq(other.own_nics())
     }
 }
 
 /// Sets the addresses of slots in the order of the NICs with `slot = true`. Only networks of the site use the IP address.
-pub fn fill_slot_cards(spec: &mut VmSpec, cards: Vec<SlotCard>) {
-    let (uuid, mut cards) = (spec.uuid, cards.into_iter());
+pub fn fill_slot_nics(spec: &mut VmSpec, slot_nics: Vec<SlotNic>) {
+    let (uuid, mut slot_nics) = (spec.uuid, slot_nics.into_iter());
     for (index, nic) in spec.nics.iter_mut().enumerate().filter(|(_, nic)| nic.slot) {
-        let card = cards.next();
-        nic.mac = card.map_or_else(|| no_mac(uuid, index), |card| card.mac);
-        nic.address = card.and_then(|card| card.address);
+        let slot_nic = slot_nics.next();
+        nic.mac = slot_nic.map_or_else(|| no_mac(uuid, index), |slot_nic| slot_nic.mac);
+        nic.address = slot_nic.and_then(|slot_nic| slot_nic.address);
         nic.address = site_address(nic);
     }
 }

@@ -6,7 +6,7 @@ use super::{
     text::Needle,
 };
 use meshd_api::{TaskView, VmView, routes as api};
-use meshd_model::work::{VmStatus, task::TaskState};
+use meshd_model::work::{VmPhase, task::TaskState};
 use meshd_types::NodeId;
 use std::borrow::Cow;
 
@@ -77,7 +77,7 @@ pub(crate) struct VmFilter {
 impl VmFilter {
     /// All but the node, whose name only the central node knows.
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
-        let states = parameters.words("state", &VmStatus::ALL.map(VmStatus::as_str))?;
+        let states = parameters.words("state", &VmPhase::ALL.map(VmPhase::as_str))?;
         Ok(VmFilter { states, node: None, text: parameters.needle()? })
     }
 

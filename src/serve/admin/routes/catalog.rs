@@ -12,15 +12,22 @@ use axum::{
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
-use meshd_api::{GENERATION_HEADER, ImageView, OverlayFileView, OverlayView, PROFILE_HEADER, routes as api};
+use meshd_api::{
+    GENERATION_HEADER, ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, PROFILE_HEADER,
+    SettingView, routes as api,
+};
 use meshd_central::Rendered;
-use meshd_types::ProfileName;
+use meshd_config::Site;
+use meshd_types::{ProfileName, SafePath};
 use serde::Deserialize;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder
         .get(&api::LIST_IMAGES, images)
         .get(&api::LIST_OVERLAYS, overlays)
+        .get(&api::GET_OVERLAY, show_overlay)
+        .get(&api::LIST_OVERLAY_FILES, source_files)
+        .get(&api::LIST_PROFILE_SETTINGS, settings)
         .get(&api::RENDER_NODE_OVERLAY, overlay)
         .get(&api::LIST_NODE_OVERLAY_FILES, overlay_files)
 }
@@ -36,6 +43,55 @@ async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageV
 async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
     let live = central.env.live();
     Json(OverlayView::all(live.catalog.overlays(), &live.site))
+}
+
+fn no_overlay(name: &str) -> Refused {
+    let name: String = name.chars().take(80).collect();
+    Refused::not_found(format!("there is no overlay `{name}`; see `meshd overlay list`"))
+}
+
+async fn show_overlay(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<OverlayDetail> {
+    let live = central.env.live();
+    let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
+    Ok(Json(OverlayDetail::new(overlay.ok_or_else(|| no_overlay(&name))?, &live.site)))
+}
+
+/// The path of one file on the node.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SourceQuery {
+    path: Option<String>,
+}
+
+/// Files are those of the last reload: nothing is read from disk, so no path or link leads out of the overlay.
+async fn source_files(
+    State(Plane { central, .. }): State<Plane>,
+    Path(name): Path<String>,
+    query: Result<Query<SourceQuery>, QueryRejection>,
+) -> Answer<Vec<OverlaySourceView>> {
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let live = central.env.live();
+    let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
+    let overlay = overlay.ok_or_else(|| no_overlay(&name))?;
+    let Some(path) = query.path else {
+        let entries = overlay.entries.iter();
+        return Ok(Json(entries.map(|(path, entry)| OverlaySourceView::new(path, entry, overlay)).collect()));
+    };
+    let path = SafePath::new(&path).map_err(|error| Refused::bad_request(error.to_string()))?;
+    let entry = overlay.entries.get(&path);
+    let entry = entry.ok_or_else(|| Refused::not_found(format!("overlay {name} has no file {path}")))?;
+    Ok(Json(vec![OverlaySourceView::with_text(&path, entry, overlay)]))
+}
+
+async fn settings(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
+    let (named, site) = (orders::profile(&name)?, central.site());
+    let profile = site.profiles.get(&named).ok_or_else(|| no_profile(&name, &site))?;
+    Ok(Json(profile.settings.iter().cloned().map(Into::into).collect()))
+}
+
+fn no_profile(name: &str, site: &Site) -> Refused {
+    let hint = meshd_config::suggest(name, site.profiles.keys().map(ProfileName::as_str));
+    Refused::not_found(format!("there is no profile `{name}`; {hint}"))
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,8 +119,7 @@ async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<R
         let named = orders::profile(&text)?;
         let site = central.site();
         if !site.profiles.contains_key(&named) {
-            let hint = meshd_config::suggest(&text, site.profiles.keys().map(ProfileName::as_str));
-            return Err(Refused::not_found(format!("there is no profile `{named}`; {hint}")));
+            return Err(no_profile(&text, &site));
         }
         (node.profile, node.pinned, node.once) = (Some(named), None, None);
     }

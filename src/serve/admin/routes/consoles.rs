@@ -14,15 +14,12 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use futures_util::{
-    SinkExt as _, StreamExt as _,
-    stream::{SplitSink, SplitStream},
-};
+use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
 use meshd_api::routes as api;
 use meshd_central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
-use meshd_types::CorrelationId;
+use meshd_types::{CorrelationId, fail};
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
 use tokio::{
@@ -35,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 const SCREEN: u64 = 4096;
 /// Between two pings.
 const PING: Duration = Duration::from_secs(20);
-/// Silence after which nobody sits there.
+/// Silence after which nobody sits there, or the guest does not read.
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// The routes of consoles.
@@ -87,7 +84,7 @@ pub(crate) async fn carry(
     let ConsoleSession { shown, typed } = session;
     tokio::select! {
         () = show(&mut out, shown) => {}
-        () = listen(incoming, &typed) => {}
+        () = listen(incoming, &typed, SILENCE) => {}
         // Also while `show` waits for an operator who does not read.
         () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
@@ -113,14 +110,20 @@ async fn show(out: &mut SplitSink<WebSocket, Message>, mut shown: mpsc::Receiver
     }
 }
 
-async fn listen(mut incoming: SplitStream<WebSocket>, typed: &mpsc::Sender<Bytes>) {
-    while let Ok(Some(Ok(message))) = timeout(SILENCE, incoming.next()).await {
+async fn listen(
+    mut incoming: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
+    typed: &mpsc::Sender<Bytes>,
+    silence: Duration,
+) {
+    while let Ok(Some(Ok(message))) = timeout(silence, incoming.next()).await {
         let bytes = match message {
             Message::Binary(bytes) => bytes,
             Message::Close(_) => return,
             _ => continue,
         };
-        if typed.send(bytes).await.is_err() {
+        // A guest that reads nothing must not hold a console of the site for longer than an operator who is gone.
+        let limit = if fail::defends("ui-console-ends") { silence } else { Duration::MAX };
+        if !matches!(timeout(limit, typed.send(bytes)).await, Ok(Ok(()))) {
             return;
         }
     }
@@ -169,4 +172,19 @@ async fn logs(
         }
     });
     Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(body)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn console_ends_though_its_guest_reads_nothing() {
+        let (typed, _unread) = mpsc::channel(1);
+        let pieces = (0..3).map(|_| Ok(Message::Binary(Bytes::from_static(b"ls"))));
+        let incoming = futures_util::stream::iter(pieces).chain(futures_util::stream::pending());
+        let listening = listen(incoming, &typed, Duration::from_millis(1));
+        timeout(Duration::from_secs(20), listening).await.expect("the console ends");
+        assert_eq!(typed.capacity(), 0, "the first piece waits for the guest");
+    }
 }

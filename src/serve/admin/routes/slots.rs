@@ -17,7 +17,7 @@ use meshd_api::{ApproveSlot, SlotView, routes as api};
 use meshd_central::{Shared, SlotParts};
 use meshd_model::{
     fleet::AuditContext,
-    work::{SlotCard, SlotId},
+    work::{SlotId, SlotNic},
 };
 
 pub(crate) fn bind(binder: Binder) -> Binder {
@@ -53,10 +53,10 @@ async fn approve(
 ) -> Answer<SlotView> {
     let ApproveSlot { disk, fabric, mac, address } = body(order)?.unwrap_or_default();
     if mac.is_none() && address.is_some() {
-        return Err(Refused::bad_request("an address without a MAC address is no card's"));
+        return Err(Refused::bad_request("slot address without MAC address: add the MAC address"));
     }
-    let (id, card) = (named(&central, id)?, mac.map(|mac| SlotCard { mac, address }));
-    Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, card }, &by).await?.into()))
+    let (id, nic) = (named(&central, id)?, mac.map(|mac| SlotNic { mac, address }));
+    Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &by).await?.into()))
 }
 
 async fn disable(

@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{KEY_HEADER, REPLAYED_HEADER};
-use meshd_model::fleet::{Answered, AuditContext, IdempotencyRecord};
+use meshd_model::fleet::{AuditContext, IdempotencyRecord, StoredResponse};
 use meshd_store::{ASKED_LIFE, StoreError};
 use meshd_types::{CorrelationId, Digest};
 use std::{
@@ -111,7 +111,7 @@ fn again(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord
     if before.request != request {
         return refused("key_reused", "this Idempotency-Key came with another order before; use a new one");
     }
-    let Some(Answered { status, body }) = before.answer else {
+    let Some(StoredResponse { status, body }) = before.answer else {
         return if plane.under_way.has(&slot) {
             refused("in_progress", "this order is being followed; ask again in a while")
         } else {
@@ -151,7 +151,8 @@ async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: Correlat
             (text, Response::from_parts(parts, Body::from(bytes)))
         }
     };
-    let asked = IdempotencyRecord { request, at: plane.central.now(), answer: Some(Answered { status, body: kept }) };
+    let asked =
+        IdempotencyRecord { request, at: plane.central.now(), answer: Some(StoredResponse { status, body: kept }) };
     let written = plane.central.store().commit(|tx| {
         tx.put_asked(slot, asked);
         Ok::<_, StoreError>(())

@@ -25,7 +25,8 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    Approve, AssignProfile, BulkDone, BulkRequest, BulkTarget, ChangeVars, Drain, DrainPolicy, NodeView, ProfileView,
+    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeVars, Drain, DrainPolicy,
+    NodeView, Pin, ProfileView,
 };
 use meshd_trust::Role;
 use meshd_types::hex;
@@ -43,6 +44,10 @@ enum Ask {
     Labels,
     /// `key=value` and `key-`, one a line.
     Variables,
+    /// Whether to unpin instead.
+    Pin,
+    /// Profile and kernel arguments of the next boot.
+    Once,
 }
 
 /// An order that several nodes take.
@@ -66,7 +71,7 @@ const fn dangerous(word: &'static str, title: &'static str, ask: Ask, effect: &'
 }
 
 /// In the order of a node's life.
-const ACTIONS: [Action; 12] = [
+const ACTIONS: [Action; 15] = [
     action(
         "approve",
         "Approve",
@@ -91,6 +96,14 @@ const ACTIONS: [Action; 12] = [
     action("resume", "Resume", Ask::Nothing, "The node returns to service."),
     action("label", "Label", Ask::Labels, "Labels are set and removed."),
     action("vars", "Set variables", Ask::Variables, "Overlays read the variables when the next boot is rendered."),
+    action("boot-once", "Boot once", Ask::Once, "The next boot only differs; the node keeps its profile."),
+    action(
+        "pin",
+        "Pin",
+        Ask::Pin,
+        "The node boots its running generation, whatever its profile says, until it is unpinned.",
+    ),
+    action("doctor", "Run readiness checks", Ask::Nothing, "The agent of the node runs its checks now."),
     dangerous("quarantine", "Quarantine", Ask::Nothing, "The node is cut off until it is released."),
     action("release", "Release", Ask::Nothing, "The node may boot again."),
     dangerous("remove", "Remove", Ask::Nothing, "The node is cut off, and its record is deleted."),
@@ -136,11 +149,13 @@ async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Mar
     })
 }
 
-/// Buttons for every action.
-pub(super) fn bar() -> Markup {
+/// Buttons for every action but those with a form of their own on the same page.
+pub(super) fn bar(without: &[&str]) -> Markup {
     html! {
         div.actions role="group" aria-label="Actions for selected nodes" {
-            @for action in &ACTIONS { button name="action" value=(action.word) { (action.title) "…" } }
+            @for action in ACTIONS.iter().filter(|action| !without.contains(&action.word)) {
+                button name="action" value=(action.word) { (action.title) "…" }
+            }
         }
     }
 }
@@ -175,7 +190,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
     let action = find(fields.text("action")).map_err(failed)?;
     let nodes = chosen(&fields).map_err(failed)?;
     let profiles: Vec<ProfileView> = match action.ask {
-        Ask::Profile => client.get("/v1/profiles").await.map_err(failed)?,
+        Ask::Profile | Ask::Once => client.get("/v1/profiles").await.map_err(failed)?,
         _ => Vec::new(),
     };
     let content = html! {
@@ -191,7 +206,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
             label for="reason" { "Reason, for the audit log" }
             input id="reason" name="reason" maxlength="500";
             // A profile may take devices from virtual machines that run.
-            @if action.is_dangerous || action.ask == Ask::Profile { (force_box()) }
+            @if action.is_dangerous || matches!(action.ask, Ask::Profile | Ask::Once) { (force_box()) }
             div.actions {
                 button class=(if action.is_dangerous { "danger" } else { "main" }) { (action.title) " " (nodes.len()) @if nodes.len() == 1 { " node" } @else { " nodes" } }
                 a.button href=(format!("{PREFIX}/nodes")) { "Cancel" }
@@ -215,6 +230,17 @@ fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
             Ask::Profile => {
                 label for="profile" { "Profile" }
                 select id="profile" name="profile" { @for profile in profiles { option { (profile.name) } } }
+            }
+            Ask::Pin => label { input type="checkbox" name="off" value="1"; " Unpin: boot what the profile says" }
+            Ask::Once => {
+                label for="profile" { "Profile of the next boot" }
+                select id="profile" name="profile" {
+                    option value="" { "its own" }
+                    @for profile in profiles { option { (profile.name) } }
+                }
+                label for="kernel_args" { "Additional kernel arguments; -NAME removes one" }
+                input id="kernel_args" name="kernel_args" maxlength="500" placeholder="debug -quiet";
+                label { input type="checkbox" name="clear" value="1"; " Instead, cancel what was ordered for the next boot" }
             }
             Ask::Drain => {
                 label for="workloads" { "Work that runs" }
@@ -246,10 +272,21 @@ fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
             let workloads = if fields.text("workloads") == "stop" { DrainPolicy::Stop } else { DrainPolicy::Wait };
             serde_json::to_value(Drain { workloads, grace_s: None })
         }
+        Ask::Pin => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
+        Ask::Once => serde_json::to_value(boot_once(fields)),
         Ask::Labels => Ok(labels(fields.text("labels"))),
         Ask::Variables => serde_json::to_value(variables(fields.text("variables")).map_err(|error| bad(&error))?),
     };
     value.map_err(|error| bad(&error.to_string()))
+}
+
+/// The fields of a form about the next boot.
+fn boot_once(fields: &Fields) -> BootOnce {
+    BootOnce {
+        profile: Some(fields.text("profile").to_owned()).filter(|profile| !profile.is_empty()),
+        kernel_args: fields.text("kernel_args").split_whitespace().map(str::to_owned).collect(),
+        clear: fields.is_ticked("clear"),
+    }
 }
 
 /// `rack=a spare-` as the API reads it, which checks keys and values.
@@ -287,6 +324,20 @@ pub(super) fn notes(fields: &Fields) -> OrderNotes {
     OrderNotes { reason, force: fields.is_ticked("force"), key }
 }
 
+fn outcome(result: &BulkNode) -> Markup {
+    if let Some(error) = &result.error {
+        return html! { (html::badge("bad", "refused")) " " (shown(&error.message)) " " (shown(&error.hint)) };
+    }
+    html! {
+        (html::badge("good", "done")) " "
+        @if let Some(node) = &result.node { (html::phase(node.phase)) " " }
+        @if let Some(report) = &result.report {
+            @let class = if report.failures > 0 { "bad" } else if report.warnings > 0 { "warn" } else { "good" };
+            (html::badge(class, &format!("{} of {} checks fail, {} warn", report.failures, report.checks.len(), report.warnings)))
+        }
+    }
+}
+
 /// Gives the order, and shows what came of it for each node.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
@@ -298,15 +349,8 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let path = format!("/v1/bulk/nodes/{}", action.word);
     let done: BulkDone = client.order(&path, &request, &notes(&fields)).await.map_err(failed)?;
     let name = |id| nodes.iter().find(|node| node.target.id == id).map_or("", |node| node.name);
-    let row = |result: &meshd_api::BulkNode| {
-        let outcome = match (&result.error, &result.node) {
-            (Some(error), _) => {
-                html! { (html::badge("bad", "refused")) " " (shown(&error.message)) " " (shown(&error.hint)) }
-            }
-            (None, Some(node)) => html! { (html::badge("good", "done")) " " (html::phase(node.phase)) },
-            (None, None) => html::badge("good", "done"),
-        };
-        vec![html::node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome]
+    let row = |result: &BulkNode| {
+        vec![html::node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome(result)]
     };
     let rows: Vec<_> = done.results.iter().map(row).collect();
     let content = html! {

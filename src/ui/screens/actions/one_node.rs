@@ -1,6 +1,6 @@
 //! Orders that only one node takes.
 
-use super::{Answer, bar, force_box, notes, target};
+use super::{Answer, bar, boot_once as once, force_box, notes, target};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
@@ -14,7 +14,7 @@ use axum::{
     http::{Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{AcceptNic, BootOnce, Fence, NodeDetail, Pin, Rename, Replace};
+use meshd_api::{AcceptNic, Fence, NodeDetail, Pin, Rename, Replace};
 use meshd_trust::Role;
 use serde_json::Value;
 
@@ -25,11 +25,7 @@ fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
         "rename" => serde_json::to_value(Rename { name: text("name") }),
         "pin" => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
         "doctor" | "revoke" => Ok(Value::Null),
-        "boot-once" => serde_json::to_value(BootOnce {
-            profile: Some(text("profile")).filter(|profile| !profile.is_empty()),
-            kernel_args: text("kernel_args").split_whitespace().map(str::to_owned).collect(),
-            clear: fields.is_ticked("clear"),
-        }),
+        "boot-once" => serde_json::to_value(once(fields)),
         "accept-nic" => {
             let mac = fields.text("mac").parse().map_err(|_| {
                 let (message, hint) = ("this is no MAC address", "write it like 52:54:00:12:34:56");
@@ -68,7 +64,7 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
         form method="post" action=(format!("{PREFIX}/actions/preview")) {
             // Live: an order names the revision that the page shows.
             span id="target" data-live { input type="hidden" name="node" value=(target(node)); }
-            (bar())
+            (bar(&["pin", "boot-once", "doctor"]))
         }
         div.actions {
             form.inline method="post" action=(to("rename")) {

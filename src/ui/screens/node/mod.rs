@@ -109,7 +109,7 @@ fn conditions(detail: &NodeDetail) -> Markup {
             div.alert.bad { strong { (condition.kind.as_str()) } " since " (time(condition.since)) p { (shown(&condition.detail)) } }
         }
         @for check in failing {
-            div.alert.bad { strong { "check " (check.name) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
+            div.alert.bad { strong { "check " (shown(&check.name)) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
         }
         @for rival in &detail.rivals {
             div.alert.bad { strong { "Another machine asked to be this node: " (shown(&rival.words())) } " last " (time(rival.last)) }

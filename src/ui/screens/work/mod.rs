@@ -1,14 +1,16 @@
-//! Virtual machines, slots and tasks.
+//! Virtual machines with their volumes, slots and tasks.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | `slots` | slots: the list, approval, cleanup |
 //! | `tasks` | tasks and their output |
 //! | `vms` | virtual machines: the list, the page of one, its orders |
+//! | `volumes` | files of virtual machines |
 
 pub(super) mod slots;
 pub(super) mod tasks;
 pub(super) mod vms;
+pub(super) mod volumes;
 
 use crate::{html, plain_text::visible};
 use maud::Markup;

@@ -37,12 +37,12 @@ fn with_trial(dir: &Path) -> PathBuf {
 }
 
 fn shown(rack: &Rack) -> Value {
-    rack.ask(&["vm", "show", "one"]).or_end()
+    rack.query(&["vm", "show", "one"]).or_end()
 }
 
 fn reaches(rack: &Rack, after: Duration, what: &str, is: impl Fn(&Value) -> bool) -> Value {
     let look = |rack: &Rack| {
-        let vm = rack.ask(&["vm", "show", "one"])?;
+        let vm = rack.query(&["vm", "show", "one"])?;
         Ok(Wait::some(is(&vm).then(|| vm.clone()), vm.to_string()))
     };
     rack.wait(after, what, look).or_end()
@@ -54,7 +54,7 @@ fn tried(serial: &str, word: &str) -> String {
 }
 
 fn gpu(rack: &Rack) -> String {
-    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
+    let node = rack.query(&["node", "show", &rack.id(NODE).to_string()]).or_end();
     node["facts"]["units"][0]["members"][0]["address"].as_str().expect("the GPU").to_owned()
 }
 
@@ -74,7 +74,7 @@ fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
     rack.wait(SOON, "nothing is left", |rack| {
         let said = [digest, cd]
             .map(|digest| rack.run_cli(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string()));
-        let left = rack.ask(&["volume", "list"])?.to_string();
+        let left = rack.query(&["volume", "list"])?.to_string();
         let is_gone = !left.contains(digest) && !left.contains(cd);
         Ok(Wait::some(is_gone.then_some(()), format!("{said:?}")))
     })
@@ -84,7 +84,7 @@ fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
 /// Without KVM its own check says so, and it takes no work: neither what it has nor anything new.
 fn takes_no_work(rack: &Rack, toml: &Path) {
     // Degraded alone it is after each link, too, until its checks are there; and then an order waits.
-    let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("/dev/kvm cannot be opened");
+    let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("cannot open /dev/kvm");
     rack.wait_node(NODE, DEADLINE, "degraded for want of KVM", lacks_kvm).or_end();
     let refused = |said: Result<String, LabError>| said.expect_err("there is no KVM").to_string();
     let said = refused(rack.run_cli(&["vm", "start", "one"]));

@@ -55,7 +55,7 @@ pub fn check_site_bridge_and_slot(rack: &Rack, dir: &Path, server: &Server, cd: 
     rack.run_cli(&["vm", "delete", "site", "--yes", "--wait"]).or_end();
     assert!(on_disk().iter().all(|byte| *byte == 0), "nothing is left on it");
     let is_free = |rack: &Rack| {
-        let slots = rack.ask(&["slot", "list"])?;
+        let slots = rack.query(&["slot", "list"])?;
         Ok(Wait::some((slots[0]["state"] == "available").then_some(()), slots.to_string()))
     };
     rack.wait(SOON, "its slot can be given again", is_free).or_end();
@@ -64,13 +64,13 @@ pub fn check_site_bridge_and_slot(rack: &Rack, dir: &Path, server: &Server, cd: 
 
 /// The private network works, is mended once when it does not, and the guest reaches beyond it before and after.
 pub fn check_private_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
-    let node = rack.ask(&["node", "show", &rack.id(NODE).to_string()]).or_end();
+    let node = rack.query(&["node", "show", &rack.id(NODE).to_string()]).or_end();
     let own = node["address"].as_str().expect("it has one").to_owned();
-    let ask = |path: &str| (own.parse().expect("an address"), format!("/{path}?ip={ADDRESS}"));
+    let query = |path: &str| (own.parse().expect("an address"), format!("/{path}?ip={ADDRESS}"));
     let asks = |since: usize, path: &str| {
         let is_there = |_: &Rack| {
             let asked = server.asked();
-            let is = asked.iter().skip(since).any(|one| *one == ask(path));
+            let is = asked.iter().skip(since).any(|one| *one == query(path));
             Ok(Wait::some(is.then_some(()), format!("{asked:?}")))
         };
         rack.wait(DEADLINE, "the guest asks beyond the node", is_there).or_end();
@@ -87,14 +87,17 @@ pub fn check_private_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
     assert!(!serial.contains("TRIAL-FORGET"), "the rule was not there");
     assert!(tried(&serial, "TRIAL-NAT").contains("status=PASS"), "{}", tried(&serial, "TRIAL-NAT"));
     let drift = tried(&serial, "TRIAL-DRIFT").replace("\\s", " ");
-    assert!(drift.contains("status=FAIL") && drift.contains("its address, the masquerade rule"), "{drift}");
+    assert!(
+        drift.contains("status=FAIL") && drift.contains("the address of the bridge, the masquerade rule"),
+        "{drift}"
+    );
     let mended = tried(&serial, "TRIAL-MENDED");
     let words: Vec<&str> = mended.split(' ').collect();
     // Once when it was made, once after the drift; the bridge is the one that it was.
     assert!(words[0] == "2" && words[3] == words[4], "{mended}");
     asks(server.asked().len(), "again");
     assert!(
-        server.asked().iter().all(|(who, _)| *who == ask("").0 || *who == other),
+        server.asked().iter().all(|(who, _)| *who == query("").0 || *who == other),
         "nobody shows another address: {:?}",
         server.asked()
     );

@@ -90,7 +90,7 @@ async fn agent_of_the_previous_version_links_and_is_shown_as_outdated() {
     node.version = meshd_proto::VERSION;
     node.link_up().await;
     assert_eq!(rig.condition(id, ConditionKind::AgentOutdated), None);
-    assert!(!meshd_proto::speaks(0) && !meshd_proto::speaks(meshd_proto::VERSION + 1));
+    assert!(!meshd_proto::is_supported_version(0) && !meshd_proto::is_supported_version(meshd_proto::VERSION + 1));
 }
 
 #[tokio::test]

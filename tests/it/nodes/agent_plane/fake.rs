@@ -2,7 +2,7 @@
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use meshd::serve::{
-    agent::{self, AgentPlane, Ticket},
+    agent::{self, AgentSettings, Ticket},
     bind::{self, Service},
 };
 use meshd_central::{LinkCommand, PlaneError};
@@ -105,7 +105,7 @@ impl Central {
     }
 }
 
-impl AgentPlane for Central {
+impl AgentSettings for Central {
     type Ticket = Waiting;
     type Link = u64;
 

@@ -9,7 +9,7 @@ use meshd_image::catalog::{
     BundleManifest, ImageManifest,
     bundle::FORMAT,
     image::{Blob, blob_path, load_manifest},
-    versions::Shelf,
+    versions::VersionFolder,
 };
 use meshd_types::{Arch, BundleName, Digest, ImageName, Timestamp};
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
@@ -26,7 +26,7 @@ fn blob(world: &World, bytes: &[u8]) -> Blob {
 }
 
 /// Puts a version there and makes it current, as a build does.
-fn build(shelf: &Shelf, number: u64, version: &Digest, manifest: &[u8]) {
+fn build(shelf: &VersionFolder, number: u64, version: &Digest, manifest: &[u8]) {
     fs::create_dir_all(shelf.moves_dir()).unwrap();
     fs::write(shelf.version_path(version), manifest).unwrap();
     let (target, current) = (shelf.move_target(number, version), shelf.current_path());
@@ -41,7 +41,7 @@ fn bundle(world: &World, number: u64) -> Digest {
     let layer = blob(world, format!("hsqs layer {number}").as_bytes());
     let (programs, packages, recipe) = (Vec::new(), BTreeMap::new(), Digest::of(b"recipe"));
     let built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
-    let shelf = Shelf::bundle(&blobs(world), &name);
+    let shelf = VersionFolder::bundle(&blobs(world), &name);
     let manifest =
         BundleManifest { format: FORMAT, name, arch: Arch::X86_64, recipe, layer, programs, packages, built_at };
     build(&shelf, number, &layer.digest, &serde_json::to_vec(&manifest).unwrap());
@@ -59,7 +59,7 @@ pub fn image_without(world: &World, number: u64, lacks: &str) -> ImageManifest {
     manifest.parts.kernel = blob(world, format!("kernel {number}").repeat(100).as_bytes());
     manifest.built_at = Timestamp::from_millis(i64::try_from(number).unwrap());
     manifest.packages.remove(lacks);
-    let shelf = Shelf::image(&blobs(world), &name);
+    let shelf = VersionFolder::image(&blobs(world), &name);
     build(&shelf, number, &manifest.version(), &serde_json::to_vec(&manifest).unwrap());
     manifest
 }

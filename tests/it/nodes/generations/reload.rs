@@ -28,6 +28,32 @@ pub fn put(world: &World, path: &str, text: &str) {
 }
 
 #[test]
+fn revisions_of_an_edited_profile_are_listed_with_their_changes() {
+    let mut world = world();
+    world.start();
+    let history = |count: usize| {
+        eventually("its revisions", || {
+            let all = world.json(&["profile", "history", "compute", "--changes", "-o", "json"]);
+            if all.as_array().map(Vec::len) == Some(count) { Ok(all) } else { Err(all.to_string()) }
+        })
+    };
+    assert!(history(1)[0]["changes"].is_null(), "the oldest one changed nothing");
+    edit(&world, "[profiles.compute]", "[profiles.compute]\nkernel_args = [\"debug\"]");
+    put(&world, "overlays/motd/rootfs/etc/motd.j2", "<b>changed</b>\n");
+    fs::write(world.path("overlays/motd/rootfs/etc/note"), "new").unwrap();
+    done(&world, &["reload"]);
+    let all = history(2);
+    let changes = &all[0]["changes"];
+    let args = &changes["changed"]["kernel_args"];
+    assert!(args[1].as_str().unwrap().contains("debug") && !args[0].as_str().unwrap_or("").contains("debug"), "{all}");
+    assert_eq!(changes["files"]["motd/rootfs/etc/motd.j2"], "changed", "{all}");
+    assert_eq!(changes["files"]["motd/rootfs/etc/note"], "added", "{all}");
+    let table = String::from_utf8(world.meshd(&["profile", "history", "compute", "--changes"]).stdout).unwrap();
+    assert!(table.contains("~ motd/rootfs/etc/motd.j2") && table.contains("+ motd/rootfs/etc/note"), "{table}");
+    assert!(table.contains("the oldest revision on record"), "{table}");
+}
+
+#[test]
 fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
     let mut world = world();
     world.start();

@@ -1,6 +1,6 @@
 //! Ten thousand agents have lost meshd, and it comes back: the agents' own minds, with a clock that jumps from one deadline to the next.
 
-use meshd_agent::link_state::{Action, Event, Life, Machine, Now};
+use meshd_agent::link_state::{Action, Event, LinkStateMachine, Now, Validity};
 use meshd_proto::{EnrolResponse, FromCentral, VERSION, Welcome};
 use meshd_types::Timestamp;
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
@@ -9,7 +9,7 @@ const AGENTS: usize = 10_000;
 
 /// One agent and the randomness that it is given.
 struct Agent {
-    mind: Machine,
+    mind: LinkStateMachine,
     random: u32,
 }
 
@@ -21,8 +21,8 @@ impl Agent {
     /// Linked since the beginning of time.
     fn new(number: u32) -> Self {
         let day = EnrolResponse { life_s: 7 * 86_400, certificate_pem: String::new() };
-        let life = Life::of(&day, at(Duration::ZERO).wall);
-        let mind = Machine::new("00000001".parse().unwrap(), false, Some(life));
+        let life = Validity::of(&day, at(Duration::ZERO).wall);
+        let mind = LinkStateMachine::new("00000001".parse().unwrap(), false, Some(life));
         let mut agent = Agent { mind, random: number };
         assert_eq!(agent.on(Duration::ZERO, Event::Timer), [Action::OpenLink]);
         agent.link(Duration::ZERO);
@@ -32,13 +32,13 @@ impl Agent {
     /// Numbers that look random and are the same in every run (Numerical Recipes, `ranqd1`).
     fn on(&mut self, now: Duration, event: Event) -> Vec<Action> {
         self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        self.mind.on(at(now), self.random >> 16, event)
+        self.mind.handle(at(now), self.random >> 16, event)
     }
 
     fn link(&mut self, now: Duration) {
         self.on(now, Event::Connected);
         let welcome = Welcome { version: VERSION, heartbeat_s: 30, now: None, logs: false };
-        self.on(now, Event::Heard(FromCentral::Welcome(welcome)));
+        self.on(now, Event::Message(FromCentral::Welcome(welcome)));
         assert_eq!(self.mind.state(), "linked");
     }
 }
@@ -50,7 +50,7 @@ fn homecoming(away: Duration) -> Vec<Duration> {
     // The process dies: every connection breaks in the same instant.
     let lost = Duration::from_secs(10);
     for (number, agent) in agents.iter_mut().enumerate() {
-        agent.on(lost, Event::Lost("reset".to_owned()));
+        agent.on(lost, Event::ConnectionLost("reset".to_owned()));
         due.push(Reverse((agent.mind.deadline().expect("it tries again"), number)));
     }
     let mut back = Vec::new();
@@ -63,7 +63,7 @@ fn homecoming(away: Duration) -> Vec<Duration> {
             continue;
         }
         if actions.contains(&Action::OpenLink) {
-            agent.on(now, Event::Lost("refused".to_owned()));
+            agent.on(now, Event::ConnectionLost("refused".to_owned()));
         }
         due.push(Reverse((agent.mind.deadline().expect("it tries again"), number)));
     }

@@ -40,6 +40,29 @@ fn a_machine_waits_with_its_facts_shown_and_goes_on_when_a_rule_comes_that_it_fi
 }
 
 #[test]
+fn reservation_names_a_node_until_an_operator_renames_it() {
+    let world = World::new("auto");
+    let machine = PxeNode::new(&world, 1);
+    machine.boot();
+    let id = world.node()["id"].as_str().unwrap().to_owned();
+    assert_eq!(world.node()["name"], format!("node-{id}"));
+
+    let site = fs::read_to_string(world.path("site.toml")).unwrap();
+    let reservation = format!("[[reservation]]\nmac = \"{}\"\nname = \"web-1\"\n", machine.mac);
+    fs::write(world.path("site.toml"), site + reservation.as_str()).unwrap();
+    tell(&world, &["reload"]);
+    machine.boot();
+    assert_eq!(world.node()["name"], "web-1");
+    assert_eq!(shown(&world, "web-1")["id"].as_str(), Some(id.as_str()), "verbs accept the name");
+    let renamed = world.events("renamed");
+    assert_eq!(renamed.len(), 1, "{renamed:?}");
+
+    tell(&world, &["node", "rename", "web-1", "db-1"]);
+    machine.boot();
+    assert_eq!(world.node()["name"], "db-1", "the name of an operator stays");
+}
+
+#[test]
 fn an_operator_drains_resumes_and_removes_a_running_node_and_it_is_cut_off() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);

@@ -4,7 +4,7 @@ use meshd_image::{
     builder::versions,
     catalog::{
         image::{Blob, Contents, FORMAT, ImageManifest, Parts, blob_path, load_image, manifest_path},
-        versions::Shelf,
+        versions::VersionFolder,
     },
 };
 use meshd_types::{Arch, Digest, Timestamp};
@@ -58,7 +58,7 @@ fn a_promotion_that_is_killed_leaves_the_old_version_or_the_new_one() {
     fs::write(&site, text).unwrap();
     let name = "lab".parse().unwrap();
     let both = ["kernel a", "kernel b"].map(|text| manifest(&blobs, text));
-    let shelf = Shelf::image(&blobs, &name);
+    let shelf = VersionFolder::image(&blobs, &name);
     fs::create_dir_all(shelf.folder()).unwrap();
     for manifest in &both {
         fs::write(shelf.version_path(&manifest.version()), serde_json::to_vec(manifest).unwrap()).unwrap();

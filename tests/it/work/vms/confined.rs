@@ -4,7 +4,7 @@ use super::{
     guest::{Guest, HELLO, Node, reaches, says},
     pid_of,
 };
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use serde_json::json;
 use std::{fs, os::unix::fs::MetadataExt as _};
 
@@ -21,7 +21,7 @@ async fn runs(node: &Node, uuid: &str, more: serde_json::Value) -> (meshd_agent:
     let spec = node.spec(Guest::Echo, all);
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     (vms, spec)
 }
 
@@ -103,7 +103,7 @@ async fn two_guests_have_two_users_and_a_later_agent_knows_both() {
     let (mut vms, one) = runs(&node, "11223344-5566-7788-99aa-bbccddee0c04", json!({})).await;
     let two = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c05", "name": "two" }));
     vms.start(&two, 1).await.unwrap();
-    reaches(&mut vms.watch(two.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(two.uuid).unwrap(), ReportedVmState::Running).await;
     let user = |uuid| {
         let pid = pid_of(&node, uuid).as_raw_nonzero();
         fs::metadata(format!("/proc/{pid}")).unwrap().uid()

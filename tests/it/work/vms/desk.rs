@@ -2,7 +2,7 @@
 
 use super::guest::{DEADLINE, Guest, Node};
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{VmFailureKind, VmOrder, VmReport, VmSpec, VmState, VmUpdate, VmWant};
+use meshd_proto::vm::{ReportedVmState, VmFailureKind, VmOrder, VmReport, VmSpec, VmUpdate, VmWant};
 use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, time::Duration};
@@ -19,7 +19,7 @@ pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Opti
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
-            let news = desk.news().await;
+            let news = desk.next_update().await;
             seen.push(format!("{news:?}"));
             if let Some(found) = is(news) {
                 return found;
@@ -30,13 +30,13 @@ pub async fn hears<T>(desk: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Opti
     found.unwrap_or_else(|_| panic!("not told; told was: {seen:#?}"))
 }
 
-pub async fn reaches(desk: &mut VmManager, uuid: SystemUuid, state: VmState) -> VmReport {
+pub async fn reaches(desk: &mut VmManager, uuid: SystemUuid, state: ReportedVmState) -> VmReport {
     let is = |news| match news {
         VmUpdate::All { vms } => vms.into_iter().find(|report| report.uuid == uuid && report.state == state),
         _ => None,
     };
     // It may be told already.
-    let now = desk.all();
+    let now = desk.full_report();
     match is(now) {
         Some(report) => report,
         None => hears(desk, is).await,
@@ -56,7 +56,7 @@ async fn a_wish_that_is_said_again_is_followed_once_and_a_new_number_starts_agai
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut desk = node.desk();
     (0..3).for_each(|_| run(&desk, &spec, 1));
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(desk.workloads(), 1);
     let first = node.processes();
     assert_eq!(first.len(), 1);
@@ -69,27 +69,27 @@ async fn a_wish_that_is_said_again_is_followed_once_and_a_new_number_starts_agai
         }
     });
     restarted.await.expect("a newer number restarts it");
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 1);
 
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Stop { grace_s: 0 } });
-    reaches(&mut desk, spec.uuid, VmState::Stopped).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Stopped).await;
     run(&desk, &spec, 2);
     drop(desk);
     let mut desk = node.desk();
     run(&desk, &spec, 2);
     follows(&mut desk).await;
-    assert_eq!(reaches(&mut desk, spec.uuid, VmState::Stopped).await.failure, None);
+    assert_eq!(reaches(&mut desk, spec.uuid, ReportedVmState::Stopped).await.failure, None);
     assert!(node.processes().is_empty() && desk.workloads() == 0, "the number outlives the agent");
     run(&desk, &spec, 3);
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
 
     // An agent that comes anew takes it over, with the number.
     drop(desk);
     let mut desk = node.desk();
     let before = node.processes();
     run(&desk, &spec, 3);
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     for _ in 0..2 {
         desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
         hears(&mut desk, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
@@ -105,11 +105,11 @@ async fn what_the_node_cannot_run_has_failed_and_is_not_tried_again_by_the_same_
     let spec = node.spec(Guest::Deaf, json!({ "allow_tcg": false }));
     let mut desk = node.desk();
     run(&desk, &spec, 1);
-    let failure = reaches(&mut desk, spec.uuid, VmState::Failed).await.failure.unwrap();
+    let failure = reaches(&mut desk, spec.uuid, ReportedVmState::Failed).await.failure.unwrap();
     assert!(failure.kind == VmFailureKind::Refused && failure.detail.contains("kvm_missing"), "{failure:?}");
     drop(desk);
     let mut desk = node.desk();
-    assert_eq!(reaches(&mut desk, spec.uuid, VmState::Failed).await.failure, Some(failure));
+    assert_eq!(reaches(&mut desk, spec.uuid, ReportedVmState::Failed).await.failure, Some(failure));
     assert_eq!(desk.workloads(), 0);
 
     // Another specification is not run over it, and what there is stays.
@@ -122,7 +122,7 @@ async fn what_the_node_cannot_run_has_failed_and_is_not_tried_again_by_the_same_
     assert!(told.await.detail.contains("release it first"));
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
     run(&desk, &other, 2);
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: Vec::new() } });
     hears(&mut desk, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(node.processes().is_empty());
@@ -136,19 +136,19 @@ async fn an_address_that_the_private_network_gave_is_told_and_is_nobody_elses() 
     let spec = node.spec(Guest::Deaf, json!({ "allow_tcg": false, "nics": nics }));
     let mut desk = node.desk();
     run(&desk, &spec, 1);
-    assert!(reaches(&mut desk, spec.uuid, VmState::Failed).await.addresses.is_empty());
+    assert!(reaches(&mut desk, spec.uuid, ReportedVmState::Failed).await.addresses.is_empty());
     let given = [("52:54:00:00:00:01".parse().unwrap(), [172, 30, 0, 57].into())].into();
-    desk.given().send_replace(given);
+    desk.nic_addresses().send_replace(given);
     let told = hears(&mut desk, |news| match news {
         VmUpdate::All { vms } => vms.into_iter().find(|report| !report.addresses.is_empty()),
         _ => None,
     });
-    assert_eq!(told.await.addresses, *desk.given().borrow());
+    assert_eq!(told.await.addresses, *desk.nic_addresses().borrow());
     let nics = json!([{ "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0", "address": "172.30.0.57" }]);
     let more = json!({ "allow_tcg": false, "name": "b", "uuid": "11223344-5566-7788-99aa-bbccddeeff01", "nics": nics });
     let other = node.spec(Guest::Deaf, more);
     run(&desk, &other, 1);
-    let failure = reaches(&mut desk, other.uuid, VmState::Failed).await.failure.unwrap();
-    let taken = "address_taken: nic[0].address: 172.30.0.57 is what the card 52:54:00:00:00:01 of this node has";
+    let failure = reaches(&mut desk, other.uuid, ReportedVmState::Failed).await.failure.unwrap();
+    let taken = "address_taken: nic[0].address: 172.30.0.57 is the address of the NIC 52:54:00:00:00:01 on this node";
     assert!(failure.detail.contains(taken), "{failure:?}");
 }

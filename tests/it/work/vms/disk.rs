@@ -6,7 +6,7 @@ use super::{
     guest::{Guest, Node},
 };
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{DiskUse, LeftDisk, VmFailure, VmOrder, VmSpec, VmState, VmUpdate, VmWant};
+use meshd_proto::vm::{DiskUse, LeftDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmUpdate, VmWant};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -77,11 +77,11 @@ fn order(desk: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
 
 async fn stopped(desk: &mut VmManager, spec: &VmSpec) {
     desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Stop { grace_s: 0 } });
-    reaches(desk, spec.uuid, VmState::Stopped).await;
+    reaches(desk, spec.uuid, ReportedVmState::Stopped).await;
 }
 
 async fn failed(desk: &mut VmManager, spec: &VmSpec) -> VmFailure {
-    reaches(desk, spec.uuid, VmState::Failed).await.failure.expect("it says why")
+    reaches(desk, spec.uuid, ReportedVmState::Failed).await.failure.expect("it says why")
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one
     let spec = node.spec(Guest::Deaf, json!({ "volumes": [volume] }));
     let mut desk = node.desk();
     order(&desk, &spec, 1, None);
-    let running = reaches(&mut desk, spec.uuid, VmState::Running).await;
+    let running = reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(running.disks, BTreeMap::from([("root".parse().unwrap(), DiskUse::Done)]));
     assert_eq!(real.read(510, 2), [0x55, 0xaa], "the guest's boot sector");
     stopped(&mut desk, &spec).await;
@@ -101,13 +101,13 @@ async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one
     // What the guest wrote stays over a restart, an agent's end, and a boot of the node that forgot everything.
     real.put(BEHIND, b"the guest's");
     order(&desk, &spec, 2, None);
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     stopped(&mut desk, &spec).await;
     drop(desk);
     fs::remove_dir_all(node.run_folder()).unwrap();
     let mut desk = node.desk();
     order(&desk, &spec, 3, Some(DiskUse::Done));
-    reaches(&mut desk, spec.uuid, VmState::Running).await;
+    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
     stopped(&mut desk, &spec).await;
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
@@ -120,7 +120,8 @@ async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one
     order(&desk, &spec, 4, None);
     let refused = failed(&mut desk, &spec).await;
     assert!(
-        refused.detail.contains("disk_not_empty: volume root: `eui.1` holds: ") && refused.detail.contains(" on vdz"),
+        refused.detail.contains("disk_not_empty: volume root: `eui.1` is not empty: ")
+            && refused.detail.contains(" on vdz"),
         "{refused:?}"
     );
     assert_eq!(real.read(BEHIND, 11), b"the guest's");

@@ -1,7 +1,7 @@
 //! Machines with UEFI, with Secure Boot and a TPM: this machine's OVMF and swtpm.
 
 use super::guest::{Guest, Node, reaches, says};
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use serde_json::json;
 
 /// What OVMF writes to the serial console when it looks for something to boot.
@@ -15,7 +15,7 @@ async fn uefi_speaks_on_the_console_and_a_tpm_lives_as_long_as_its_machine() {
     let spec = node.spec(Guest::Deaf, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" }));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     assert_eq!(node.processes().len(), 2, "QEMU and the TPM");
     says(&vms, spec.uuid, FIRMWARE).await;
     assert!(node.files(spec.uuid).join("tpm/tpm2-00.permall").exists(), "its state is kept");

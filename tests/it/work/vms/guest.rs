@@ -3,7 +3,7 @@
 use meshd_agent::vm::{CheckRunner, ConsoleEvent, CpuModels, HostConfig, VmManager, Vms};
 use meshd_proto::{
     Check,
-    vm::{VmReport, VmSpec, VmState},
+    vm::{ReportedVmState, VmReport, VmSpec},
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -213,7 +213,7 @@ impl Drop for Node {
 }
 
 /// Waits until a machine stands so.
-pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: VmState) -> VmReport {
+pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: ReportedVmState) -> VmReport {
     let waited = timeout(DEADLINE, reports.wait_for(|report| report.state == state)).await;
     let seen = waited.map(|report| report.unwrap().clone());
     seen.unwrap_or_else(|_| panic!("it is not {}: {:?}", state.as_str(), reports.borrow()))
@@ -221,7 +221,7 @@ pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: VmState) ->
 
 /// Waits until the guest has written a text, kept or new.
 pub async fn says(vms: &Vms, uuid: SystemUuid, text: &str) -> String {
-    let mut listening = vms.console(uuid).unwrap().listen();
+    let mut listening = vms.console(uuid).unwrap().subscribe();
     let mut heard = listening.before;
     let waited = timeout(DEADLINE, async {
         while !String::from_utf8_lossy(&heard).contains(text) {

@@ -2,7 +2,7 @@
 
 use super::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use crate::world::write_program;
-use meshd_proto::vm::{MAX_VMS, VmFailureKind, VmOrder, VmState, VmUpdate, VmWant};
+use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFailureKind, VmOrder, VmUpdate, VmWant};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -46,7 +46,7 @@ async fn a_guest_that_fills_the_store_is_held_with_the_reason_and_goes_on_once_t
     );
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Paused).await.failure.unwrap();
+    let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Paused).await.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::Paused);
     for word in ["io-error", "volume root", "No space left on device", "meshd vm start"] {
         assert!(failure.detail.contains(word), "{failure:?}");
@@ -55,12 +55,12 @@ async fn a_guest_that_fills_the_store_is_held_with_the_reason_and_goes_on_once_t
     drop(vms);
     let mut vms = node.agent();
     let mut reports = vms.watch(spec.uuid).unwrap();
-    reaches(&mut reports, VmState::Paused).await;
+    reaches(&mut reports, ReportedVmState::Paused).await;
     store.grow();
     let before = node.processes();
     // So a newer number reaches one that is there: a start says no more than a restart.
-    assert!(vms.restart(spec.uuid, DEADLINE, 2).await);
-    assert_eq!(reaches(&mut reports, VmState::Running).await.failure, None);
+    assert!(vms.restart(spec.uuid, DEADLINE, 2));
+    assert_eq!(reaches(&mut reports, ReportedVmState::Running).await.failure, None);
     // SeaBIOS writes what is left of its own line as soon as the guest lets it have interrupts, which is after the hello.
     assert!(says(&vms, spec.uuid, "!").await.contains(HELLO));
     assert_eq!(node.processes(), before, "it is the same QEMU, and the guest lost nothing");
@@ -79,10 +79,10 @@ async fn a_held_guest_is_stopped_without_waiting_for_it() {
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
-    reaches(&mut reports, VmState::Paused).await;
+    reaches(&mut reports, ReportedVmState::Paused).await;
     // Its grace is longer than anything here waits.
-    assert!(vms.stop(spec.uuid, DEADLINE * 10).await);
-    reaches(&mut reports, VmState::Stopped).await;
+    assert!(vms.stop(spec.uuid, DEADLINE * 10));
+    reaches(&mut reports, ReportedVmState::Stopped).await;
     vms.release(spec.uuid).await.unwrap();
 }
 
@@ -127,10 +127,10 @@ async fn what_a_machine_of_another_boot_left_is_not_started_by_its_policy() {
     fs::write(&file, stored.to_string()).unwrap();
     let mut vms = node.agent();
     let report = vms.reports().remove(0);
-    assert_eq!((report.state, report.failure.unwrap().kind), (VmState::Failed, VmFailureKind::EndedUnseen));
+    assert_eq!((report.state, report.failure.unwrap().kind), (ReportedVmState::Failed, VmFailureKind::EndedUnseen));
     // An order starts it, as on any other day.
     vms.start(&spec, 2).await.unwrap();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     vms.release(spec.uuid).await.unwrap();
 }
 
@@ -143,7 +143,7 @@ async fn the_tpm_of_a_qemu_that_cannot_be_run_is_ended() {
     write_program(&qemu, "#!/bin/sh\ncase \"$*\" in *-version*) exit 0;; esac\necho it cannot be run >&2\nexit 3\n");
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await.failure.unwrap();
+    let failure = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await.failure.unwrap();
     assert!(failure.kind == VmFailureKind::NotStarted && failure.log.concat().contains("cannot be run"), "{failure:?}");
     assert!(node.files(spec.uuid).join("tpm").exists(), "it had been begun");
     assert_eq!(node.processes(), [0; 0]);
@@ -175,7 +175,7 @@ async fn one_machine_too_many_leaves_nobody_out_of_what_is_told() {
     (0..=MAX_VMS).for_each(|n| desk.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
     let told = timeout(DEADLINE, async {
         loop {
-            if let VmUpdate::All { vms } = desk.news().await
+            if let VmUpdate::All { vms } = desk.next_update().await
                 && vms.len() == MAX_VMS
             {
                 return vms;

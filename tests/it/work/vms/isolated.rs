@@ -1,7 +1,7 @@
 //! A real guest with a card on the private network of its node: its port, and what programs of machines reach.
 
 use super::guest::{Guest, HELLO, Node, reaches, says};
-use meshd_proto::vm::VmState;
+use meshd_proto::vm::ReportedVmState;
 use serde_json::json;
 use std::{
     fs,
@@ -62,7 +62,7 @@ async fn inside() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     says(&vms, spec.uuid, HELLO).await;
 
     let ports = || -> Vec<String> {
@@ -79,7 +79,7 @@ async fn inside() {
     // A later agent finds it filtered, and one that ended is gone with its port.
     drop(vms);
     let mut vms = node.agent();
-    vms.isolate().await;
+    vms.update_port_filters().await;
     assert!(!connects(user, &listener));
     vms.release(spec.uuid).await.unwrap();
     assert!(ports().is_empty() && !Path::new("/sys/class/net").join(port).exists());

@@ -17,7 +17,7 @@ mod words;
 
 use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use meshd_agent::vm::StartError;
-use meshd_proto::vm::{VmFailureKind, VmRefusalReason, VmState};
+use meshd_proto::vm::{ReportedVmState, VmFailureKind, VmRefusalReason};
 use serde_json::json;
 use std::{fs, time::Duration};
 use tokio::time::timeout;
@@ -35,10 +35,13 @@ async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
     vms.start(&spec, 1).await.unwrap();
     // `vm create --start --wait` took this report for the result of the order.
     let begun = vms.watch(spec.uuid).unwrap().borrow().clone();
-    assert!(begun.state != VmState::Stopped || begun.start != Some(1), "not stopped by an order that has yet to begin");
+    assert!(
+        begun.state != ReportedVmState::Stopped || begun.start != Some(1),
+        "not stopped by an order that has yet to begin"
+    );
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
-    reaches(&mut reports, VmState::Running).await;
+    reaches(&mut reports, ReportedVmState::Running).await;
     says(&vms, spec.uuid, HELLO).await;
     assert_eq!(node.processes().len(), 1, "ordered twice, run once");
     assert!(vms.console(spec.uuid).unwrap().write(b"H".to_vec()));
@@ -57,13 +60,13 @@ async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_wit
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     says(&vms, spec.uuid, HELLO).await;
-    assert!(vms.stop(spec.uuid, DEADLINE).await);
-    assert_eq!(reaches(&mut reports, VmState::Stopped).await.failure, None);
+    assert!(vms.stop(spec.uuid, DEADLINE));
+    assert_eq!(reaches(&mut reports, ReportedVmState::Stopped).await.failure, None);
     let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
     assert!(!log.contains("terminating on signal"), "nobody had to end it: {log}");
     assert!(node.files(spec.uuid).join("volume0.qcow2").exists());
     vms.start(&spec, 1).await.unwrap();
-    reaches(&mut reports, VmState::Running).await;
+    reaches(&mut reports, ReportedVmState::Running).await;
     vms.release(spec.uuid).await.unwrap();
 }
 
@@ -75,8 +78,8 @@ async fn a_guest_that_does_not_hear_it_is_ended_when_its_time_is_over() {
     vms.start(&spec, 1).await.unwrap();
     let mut reports = vms.watch(spec.uuid).unwrap();
     says(&vms, spec.uuid, HELLO).await;
-    assert!(vms.stop(spec.uuid, Duration::from_millis(200)).await);
-    assert_eq!(reaches(&mut reports, VmState::Stopped).await.failure, None);
+    assert!(vms.stop(spec.uuid, Duration::from_millis(200)));
+    assert_eq!(reaches(&mut reports, ReportedVmState::Stopped).await.failure, None);
     let log = fs::read_to_string(node.files(spec.uuid).join("qemu.log")).unwrap();
     assert!(log.contains("terminating on signal 15"), "{log}");
     assert!(node.processes().is_empty());
@@ -91,12 +94,13 @@ async fn a_qemu_that_is_killed_is_failed_at_once_or_run_again_where_the_policy_s
     vms.start(&spec, 1).await.unwrap();
     let (mut reports, mut changes) = (vms.watch(spec.uuid).unwrap(), vms.changes());
     for again in [true, false] {
-        reaches(&mut reports, VmState::Running).await;
+        reaches(&mut reports, ReportedVmState::Running).await;
         changes.mark_unchanged();
         let pid = pid_of(&node, spec.uuid);
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         timeout(DEADLINE, changes.changed()).await.unwrap().unwrap();
-        let report = reaches(&mut reports, if again { VmState::Waiting } else { VmState::Failed }).await;
+        let report =
+            reaches(&mut reports, if again { ReportedVmState::Waiting } else { ReportedVmState::Failed }).await;
         let failure = report.failure.unwrap();
         assert_eq!((failure.kind, report.restarts), (VmFailureKind::Crashed, 1));
         assert!(failure.detail.contains("killed by signal 9"), "{}", failure.detail);
@@ -111,7 +115,7 @@ async fn a_guest_that_switches_itself_off_is_stopped() {
     let spec = node.spec(Guest::Short, json!({ "restart": { "when": "on-failure" } }));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Stopped).await;
+    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Stopped).await;
     assert_eq!((report.failure, report.restarts), (None, 0));
     assert!(says(&vms, spec.uuid, HELLO).await.ends_with(HELLO), "its last words are kept");
     vms.release(spec.uuid).await.unwrap();
@@ -128,7 +132,7 @@ async fn a_new_agent_takes_over_what_the_last_one_left_running() {
     drop(vms);
     let mut vms = node.agent();
     let mut reports = vms.watch(spec.uuid).unwrap();
-    assert_eq!(reports.borrow().state, VmState::Running, "it never was anything else");
+    assert_eq!(reports.borrow().state, ReportedVmState::Running, "it never was anything else");
     says(&vms, spec.uuid, HELLO).await;
     // The console is taken over when it answers again; what is typed before waits.
     assert!(vms.console(spec.uuid).unwrap().write(b"X".to_vec()));
@@ -136,7 +140,7 @@ async fn a_new_agent_takes_over_what_the_last_one_left_running() {
     vms.start(&spec, 1).await.unwrap();
     assert_eq!((node.processes().len(), node.processes()), (1, before));
     rustix::process::kill_process(pid_of(&node, spec.uuid), rustix::process::Signal::KILL).unwrap();
-    let failure = reaches(&mut reports, VmState::Failed).await.failure.unwrap();
+    let failure = reaches(&mut reports, ReportedVmState::Failed).await.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::Crashed);
     drop(vms);
     let mut vms = node.agent();
@@ -158,7 +162,7 @@ async fn what_ended_while_no_agent_watched_is_told_by_the_next() {
     // It is this process's child: the next agent would take it for one that is about to end.
     rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
     let mut vms = node.agent();
-    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await;
+    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await;
     assert_eq!(report.failure.unwrap().kind, VmFailureKind::EndedUnseen);
     vms.release(spec.uuid).await.unwrap();
 }
@@ -172,7 +176,7 @@ async fn a_qemu_that_does_not_start_is_failed_with_its_own_words() {
     fs::write(node.files(spec.uuid).join("volume0.qcow2"), [b'x'; 4096]).unwrap();
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Failed).await;
+    let report = reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Failed).await;
     let failure = report.failure.unwrap();
     assert_eq!(failure.kind, VmFailureKind::NotStarted);
     assert!(failure.log.iter().any(|line| line.contains("qcow2")), "{failure:?}");
@@ -227,7 +231,7 @@ async fn a_damaged_folder_is_not_taken_over_and_can_be_released() {
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
     drop(vms);
     fs::write(node.files(spec.uuid).join("vm.json"), "{").unwrap();
     let mut vms = node.agent();

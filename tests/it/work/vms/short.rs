@@ -8,7 +8,7 @@ use crate::{
     attack::client::{Attacker, ticket},
     world::{eventually, node::PxeNode},
 };
-use meshd_agent::vm::CONSOLE_KEPT;
+use meshd_agent::vm::CONSOLE_SCROLLBACK;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
@@ -125,14 +125,14 @@ fn a_terminal_that_sleeps_holds_up_neither_the_guest_nor_the_agent_and_is_told_w
     keys.write_all(b"\x1d").unwrap();
     eventually("the console is left", || typist.0.try_wait().unwrap().ok_or("it runs".to_owned()));
     let file = fs::metadata(machine.vms.join(&uuid).join("console.log")).unwrap();
-    assert!(file.len() > 5 * CONSOLE_KEPT);
+    assert!(file.len() > 5 * CONSOLE_SCROLLBACK);
 
     kill_process(Pid::from_child(&sleeper.0), Signal::CONT).unwrap();
     let (told, heard) = (hears(sleeper.0.stderr.take().unwrap()), hears(sleeper.0.stdout.take().unwrap()));
     eventually("it goes on and is told", || {
         let (told, heard) = (told.lock().unwrap(), heard.lock().unwrap());
-        let is_told = told.contains("bytes of what it wrote are missing here");
-        if is_told && heard.ends_with(&last(all)) { Ok(()) } else { Err(format!("{told}: {} bytes", heard.len())) }
+        let is_reported = told.contains("bytes of what it wrote are missing here");
+        if is_reported && heard.ends_with(&last(all)) { Ok(()) } else { Err(format!("{told}: {} bytes", heard.len())) }
     });
     done(&world, &["vm", "delete", "one", "--yes"]);
     eventually("the console is over", || sleeper.0.try_wait().unwrap().ok_or("it runs".to_owned()));

@@ -2,8 +2,8 @@
 //! number that comes twice.
 
 use super::guest::{COUNTED, DEADLINE, Guest, NUMBER, Node, reaches};
-use meshd_agent::vm::{CONSOLE_KEPT, ConsoleEvent, ConsoleSubscription, Vms};
-use meshd_proto::vm::VmState;
+use meshd_agent::vm::{CONSOLE_SCROLLBACK, ConsoleEvent, ConsoleSubscription, Vms};
+use meshd_proto::vm::ReportedVmState;
 use meshd_types::SystemUuid;
 use serde_json::json;
 use std::{fs, os::unix::fs::MetadataExt as _, time::Duration};
@@ -56,7 +56,7 @@ async fn nothing_that_a_guest_writes_while_agents_die_and_come_is_lost_or_told_t
     let spec = node.spec(Guest::Counts, json!({}));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let mut early = vms.console(spec.uuid).unwrap().listen();
+    let mut early = vms.console(spec.uuid).unwrap().subscribe();
     until(&mut early, &last(1)).await;
     follow_each_other(&numbers(&early.before));
     drop(vms);
@@ -73,19 +73,19 @@ async fn nothing_that_a_guest_writes_while_agents_die_and_come_is_lost_or_told_t
     written.await.expect("it is written with no agent");
 
     let vms = node.agent();
-    reaches(&mut vms.watch(spec.uuid).unwrap(), VmState::Running).await;
-    let late = vms.console(spec.uuid).unwrap().listen();
+    reaches(&mut vms.watch(spec.uuid).unwrap(), ReportedVmState::Running).await;
+    let late = vms.console(spec.uuid).unwrap().subscribe();
     let all = numbers(&late.before);
     follow_each_other(&all);
     assert_eq!((all.first(), all.len()), (Some(&0), 2 * COUNTED));
 
     // In the midst of a sentence.
     types(&vms, spec.uuid).await;
-    let mut torn = vms.console(spec.uuid).unwrap().listen();
+    let mut torn = vms.console(spec.uuid).unwrap().subscribe();
     until(&mut torn, &format!("{:08}\n", 2 * COUNTED)).await;
     drop(vms);
     let mut vms = node.agent();
-    let mut late = vms.console(spec.uuid).unwrap().listen();
+    let mut late = vms.console(spec.uuid).unwrap().subscribe();
     until(&mut late, &last(3)).await;
     let all = numbers(&late.before);
     follow_each_other(&all);
@@ -99,10 +99,10 @@ async fn a_reader_that_does_not_read_holds_up_nobody_and_is_told_how_much_it_mis
     let spec = node.spec(Guest::Counts, json!({}));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
-    let mut slow = vms.console(spec.uuid).unwrap().listen();
+    let mut slow = vms.console(spec.uuid).unwrap().subscribe();
     let (keys, log) = (8, node.files(spec.uuid).join("console.log"));
     for key in 1..=keys {
-        let mut quick = vms.console(spec.uuid).unwrap().listen();
+        let mut quick = vms.console(spec.uuid).unwrap().subscribe();
         until(&mut quick, &last(key)).await;
         follow_each_other(&numbers(&quick.before));
         if key < keys {
@@ -112,7 +112,7 @@ async fn a_reader_that_does_not_read_holds_up_nobody_and_is_told_how_much_it_mis
     let file = fs::metadata(&log).unwrap();
     assert!(file.size() >= (keys * COUNTED * NUMBER) as u64, "all of it was written");
     let kept = file.blocks() * 512;
-    assert!((CONSOLE_KEPT..=3 * CONSOLE_KEPT).contains(&kept), "{kept} bytes of it are kept");
+    assert!((CONSOLE_SCROLLBACK..=3 * CONSOLE_SCROLLBACK).contains(&kept), "{kept} bytes of it are kept");
 
     let ConsoleEvent::Lost(lost) = slow.new.next().await else { panic!("it was too slow") };
     let mut heard = Vec::new();
@@ -125,7 +125,7 @@ async fn a_reader_that_does_not_read_holds_up_nobody_and_is_told_how_much_it_mis
     follow_each_other(&numbers(&heard));
     assert!(heard.ends_with(last(keys).as_bytes()));
     vms.release(spec.uuid).await.unwrap();
-    timeout(DEADLINE, async { while slow.new.next().await != ConsoleEvent::Over {} })
+    timeout(DEADLINE, async { while slow.new.next().await != ConsoleEvent::Released {} })
         .await
         .expect("it is over for readers too");
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_central::{SlotError, SlotParts};
-use meshd_model::work::SlotCard;
+use meshd_model::work::SlotNic;
 use meshd_proto::vm::{Nic, VmWant};
 use meshd_types::MacAddr;
 use std::{collections::BTreeSet, fs, net::Ipv4Addr};
@@ -33,7 +33,7 @@ fn site() -> World {
 }
 
 /// One that is so small that many of it fit on a node.
-fn small(number: u8, more: &str) -> VmAsk {
+fn small(number: u8, more: &str) -> VmRequest {
     let mut ask = ask(number, more);
     ask.spec.memory = "64M".parse().unwrap();
     ask
@@ -44,10 +44,10 @@ fn ip(last: u8) -> Ipv4Addr {
 }
 
 fn addresses(vm: &Vm) -> Vec<Ipv4Addr> {
-    vm.ask.spec.nics.iter().filter_map(|nic| nic.address).collect()
+    vm.request.spec.nics.iter().filter_map(|nic| nic.address).collect()
 }
 
-async fn refused(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> String {
+async fn refused(rig: &Rig, ask: VmRequest, node: Option<NodeId>) -> String {
     code(&create(rig, ask, node).await.expect_err("it is refused"))
 }
 
@@ -72,12 +72,12 @@ async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_n
         assert!(why.contains("nic[0].address: every address of [[vms.pool]] for br0 is taken"), "{why}");
     }
     assert_eq!(rig.central.store().read(|model| model.vm_count()), POOLED, "nothing stays of those that were refused");
-    assert!(good.iter().all(|vm| vm.ask.spec.nics[0].mac.0.starts_with(&[0x02, 0x4d, 0x45])));
+    assert!(good.iter().all(|vm| vm.request.spec.nics[0].mac.0.starts_with(&[0x02, 0x4d, 0x45])));
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
     let told = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
-    assert!(matches!(&told, VmWant::Run { spec, .. } if spec.nics == first.ask.spec.nics), "{told:?}");
+    assert!(matches!(&told, VmWant::Run { spec, .. } if spec.nics == first.request.spec.nics), "{told:?}");
     rig.central.workloads.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     refused(&rig, small(40, ON_BR0), None).await;
     released(&node, first).await;
@@ -124,7 +124,7 @@ async fn whose_a_mac_address_and_an_address_are_is_told_for_all_cards_at_once() 
     let prefix = "02:4d:45".parse().unwrap();
     let own = meshd_config::vm::derived_mac(&prefix, wanted.spec.uuid, 0, 0);
     create(&rig, small(4, &format!("[[nic]]\nbridge = \"mesh-nat0\"\nmac = \"{own}\"")), None).await.unwrap();
-    let other = create(&rig, wanted, None).await.unwrap().ask.spec.nics[0].mac;
+    let other = create(&rig, wanted, None).await.unwrap().request.spec.nics[0].mac;
     assert!(other != own && other.0.starts_with(&[0x02, 0x4d, 0x45]), "{other}");
 }
 
@@ -143,24 +143,24 @@ async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_
 
     let third = create(&rig, small(3, "[[nic]]\nbridge = \"mesh-nat0\""), Some(one.id())).await.unwrap();
     let shown = |vm: &Vm| {
-        let mut nics: Vec<Nic> = vm.ask.spec.nics.clone();
+        let mut nics: Vec<Nic> = vm.request.spec.nics.clone();
         rig.central.workloads.show_addresses(vm.uuid(), vm.node(), &mut nics);
         nics[0].address
     };
     assert_eq!((shown(&third), shown(&first)), (None, Some([172, 30, 0, 9].into())));
-    let mac: MacAddr = third.ask.spec.nics[0].mac;
-    let plain = VmReport::new(third.uuid(), third.name().clone(), VmState::Running);
+    let mac: MacAddr = third.request.spec.nics[0].mac;
+    let plain = VmReport::new(third.uuid(), third.name().clone(), ReportedVmState::Running);
     let report = VmReport { addresses: [(mac, Ipv4Addr::new(172, 30, 0, 77))].into(), ..plain };
     assert!(one.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(shown(&third), Some([172, 30, 0, 77].into()));
 }
 
 /// Approves a unit with addresses.
-async fn approve(rig: &Rig, unit: &str, card: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
+async fn approve(rig: &Rig, unit: &str, nic: (&str, Option<Ipv4Addr>)) -> Result<(), SlotError> {
     let slots = rig.central.workloads.slots();
     let id = slots.into_iter().map(|slot| slot.id).find(|id| id.unit.as_str() == unit).expect("a slot");
-    let card = SlotCard { mac: card.0.parse().unwrap(), address: card.1 };
-    let parts = SlotParts { card: Some(card), ..SlotParts::default() };
+    let nic = SlotNic { mac: nic.0.parse().unwrap(), address: nic.1 };
+    let parts = SlotParts { nic: Some(nic), ..SlotParts::default() };
     rig.central.workloads.approve_slot(id, parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
 
@@ -198,7 +198,7 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     refused(&rig, small(14, ON_BR0), None).await;
 
     let vm = create(&rig, slotted(1, "bridge = \"br0\""), None).await.unwrap();
-    let nic = &vm.ask.spec.nics[0];
+    let nic = &vm.request.spec.nics[0];
     assert_eq!((nic.mac.to_string().as_str(), nic.address), (own, Some(ip(211))));
     let card =
         rig.central.workloads.all_cards().1.into_iter().find(|card| card.vm == vm.uuid()).expect("DHCP knows it");
@@ -209,7 +209,7 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
 
     // On its node's private network the slot's address would be nobody's.
     let vm = create(&rig, slotted(3, "bridge = \"mesh-nat0\""), None).await.unwrap();
-    assert_eq!((vm.ask.spec.nics[0].mac.to_string().as_str(), vm.ask.spec.nics[0].address), (own, None));
+    assert_eq!((vm.request.spec.nics[0].mac.to_string().as_str(), vm.request.spec.nics[0].address), (own, None));
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn a_machine_that_lost_its_slot_has_none_of_its_addresses() {
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let lost = record(&rig, &vm).expect("on record");
-    assert!(lost.place.is_none() && lost.ask.spec.nics[0].address.is_none());
+    assert!(lost.place.is_none() && lost.request.spec.nics[0].address.is_none());
     assert!(rig.central.workloads.all_cards().1.is_empty(), "a card without a slot is nobody's");
 }
 

@@ -76,7 +76,7 @@ async fn a_task_has_no_node_with_machines_that_nobody_ordered() {
     let node = host(&rig, 1).await;
     group(&world, &rig, &[node.id()]).await;
     let stranger = Vm::new(ask(9, ""), None, rig.central.now());
-    tell(&node, &[(&stranger, VmState::Running)]).await;
+    tell(&node, &[(&stranger, ReportedVmState::Running)]).await;
     let refused = code(&run(&rig).await.expect_err("it would not be alone"));
     assert!(refused.contains("not on record"), "{refused}");
     tell(&node, &[]).await;

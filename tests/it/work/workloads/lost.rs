@@ -19,15 +19,15 @@ async fn after_a_reboot_of_the_node_the_record_says_that_it_is_gone_and_the_poli
     let mut node = host(&rig, 1).await;
     let once = create(&rig, ask(1, ""), None).await.unwrap();
     let always = create(&rig, ask(2, "[restart]\nwhen = \"always\""), None).await.unwrap();
-    tell(&node, &[(&once, VmState::Running), (&always, VmState::Running)]).await;
+    tell(&node, &[(&once, ReportedVmState::Running), (&always, ReportedVmState::Running)]).await;
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
     assert_eq!(rig.events("vm_lost").len(), 2);
-    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmStatus::Failed, VmStatus::Ordered));
+    assert_eq!((life(&rig, &once), life(&rig, &always)), (VmPhase::Failed, VmPhase::Ordered));
     tell(&node, &[]).await;
     assert_eq!(rig.events("vm_lost").len(), 2, "that they are not there is known");
-    tell(&node, &[(&always, VmState::Running)]).await;
+    tell(&node, &[(&always, ReportedVmState::Running)]).await;
     assert_eq!(record(&rig, &always).map(|vm| (vm.start, vm.node())), Some((2, Some(node.id()))));
 }
 
@@ -38,7 +38,7 @@ async fn one_of_a_lost_node_is_moved_after_the_machine_booted_anew_and_one_with_
     let mut first = host(&rig, 1).await;
     let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
     let bound = create(&rig, ask(2, "on_node_loss = \"restart\"\nunits = 1"), None).await.unwrap();
-    tell(&first, &[(&moves, VmState::Running), (&bound, VmState::Running)]).await;
+    tell(&first, &[(&moves, ReportedVmState::Running), (&bound, ReportedVmState::Running)]).await;
     let lost = first.id();
     first.power_off().await;
     rig.pass(Duration::from_secs(30)).await;
@@ -81,12 +81,12 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     rig.central.nodes.fence(first.id(), &by).await.unwrap();
     assert!(rig.node(first.id()).certificates.is_empty());
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
-    assert_eq!(life(&rig, &stays), VmStatus::Unplaced);
+    assert_eq!(life(&rig, &stays), VmPhase::Unplaced);
     assert_eq!(record(&rig, &going), None, "nothing of it can be there");
     assert!(rig.central.store().read(|model| model.held(first.id()).is_none()));
     // The old machine comes back with what it had: it is a stranger there.
     first.boot(Stage::Online).await;
-    tell(&first, &[(&moves, VmState::Running)]).await;
+    tell(&first, &[(&moves, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
     rig.central.workloads.delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete)).await.unwrap();
@@ -99,7 +99,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
         "the other copy is the one that counts"
     );
     // Whoever says that it has a machine that has no node is not given what an operator types for it.
-    tell(&first, &[(&stays, VmState::Running)]).await;
+    tell(&first, &[(&stays, ReportedVmState::Running)]).await;
     let sat = rig.central.workloads.open_console(stays.uuid(), 0, true, None).await;
     assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
 }
@@ -111,7 +111,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     let profile = || "compute".parse().unwrap();
     let holds = |what: Result<(), OperateError>| assert!(code(&what.expect_err("it holds one")).contains("vm-1"));
     holds(rig.central.nodes.reboot(id, &ordered(Verb::Reboot)).await);
@@ -128,19 +128,19 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
         want => panic!("{want:?}"),
     };
     drain(None).await;
-    assert_eq!(patience(), vm.ask.grace_s, "its own");
+    assert_eq!(patience(), vm.request.grace_s, "its own");
     drain(Some(5)).await;
     assert_eq!(patience(), 5, "also of one that is being stopped");
     assert!(create(&rig, ask(2, ""), None).await.is_err());
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it has not said that it is off");
-    tell(&node, &[(&vm, VmState::Stopped)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.unwrap();
     holds(rig.central.nodes.remove(id, &ordered(Verb::Remove)).await.map(drop));
     rig.central.nodes.remove(id, &forced(Verb::Remove)).await.unwrap();
-    assert_eq!(life(&rig, &vm), VmStatus::Unplaced);
+    assert_eq!(life(&rig, &vm), VmPhase::Unplaced);
     assert!(rig.central.store().read(|model| model.held(id).is_none() && model.slots().is_empty()));
 }
 

@@ -14,14 +14,14 @@ mod words;
 
 use crate::boot::sessions::rig::{Machine, Rig, ordered};
 use meshd_central::{LinkCommand, VmError};
-use meshd_config::vm::{VmAsk, parse};
+use meshd_config::vm::{VmRequest, parse};
 use meshd_model::{
     fleet::{Stage, Verb},
-    work::{Vm, VmStatus},
+    work::{Vm, VmPhase},
 };
 use meshd_proto::{
     Facts, FromAgent, Hello, VERSION,
-    vm::{VmReport, VmState, VmUpdate},
+    vm::{ReportedVmState, VmReport, VmUpdate},
 };
 use meshd_trust::Peer;
 use meshd_types::{NodeId, SystemUuid};
@@ -35,7 +35,7 @@ pub const SILENT: std::time::Duration = std::time::Duration::from_secs(25);
 pub const UNIT: &str = "0000:41:00.0";
 
 /// A vm.toml: two processors, 1 GiB, and what else is said.
-pub fn ask(number: u8, more: &str) -> VmAsk {
+pub fn ask(number: u8, more: &str) -> VmRequest {
     let text = format!("name = \"vm-{number}\"\nvcpus = 2\nmemory = \"1G\"\n{more}\n");
     let uuid = SystemUuid([0x77, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, number]);
     parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"))
@@ -68,7 +68,7 @@ pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
     machine
 }
 
-pub async fn create(rig: &Rig, ask: VmAsk, node: Option<NodeId>) -> Result<Vm, VmError> {
+pub async fn create(rig: &Rig, ask: VmRequest, node: Option<NodeId>) -> Result<Vm, VmError> {
     rig.central.workloads.create_vm(ask, node, true, &ordered(Verb::VmCreate)).await
 }
 
@@ -76,13 +76,13 @@ pub fn record(rig: &Rig, vm: &Vm) -> Option<Vm> {
     rig.central.store().read(|model| model.vm(vm.uuid()).cloned())
 }
 
-pub fn life(rig: &Rig, vm: &Vm) -> VmStatus {
-    record(rig, vm).expect("it is on record").life(true)
+pub fn life(rig: &Rig, vm: &Vm) -> VmPhase {
+    record(rig, vm).expect("it is on record").phase(true)
 }
 
 /// The node tells of these, and of no others.
-pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, VmState)]) {
-    let report = |(vm, state): &(&Vm, VmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
+pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, ReportedVmState)]) {
+    let report = |(vm, state): &(&Vm, ReportedVmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms })).await);
 }

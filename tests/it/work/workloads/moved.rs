@@ -27,7 +27,7 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     let restart = "units = 1\n[restart]\nwhen = \"always\"";
     let stays = create(&rig, ask(1, restart), Some(old)).await.unwrap();
     let going = create(&rig, ask(2, ""), None).await.unwrap();
-    tell(&node, &[(&stays, VmState::Running), (&going, VmState::Running)]).await;
+    tell(&node, &[(&stays, ReportedVmState::Running), (&going, ReportedVmState::Running)]).await;
     rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     deny(&world, &rig, node.uuid).await;
     node.power_off().await;
@@ -38,7 +38,7 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
 
     let vm = record(&rig, &stays).expect("it is on record");
     assert_eq!((vm.node(), vm.only, vm.start), (Some(new), Some(new), 2));
-    assert_eq!(life(&rig, &stays), VmStatus::Ordered);
+    assert_eq!(life(&rig, &stays), VmPhase::Ordered);
     let orders = rig.central.workloads.vm_orders(new, None);
     let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
     assert!(matches!(want(&stays), Some(VmWant::Run { start: 2, .. })), "{orders:?}");
@@ -46,9 +46,9 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     let [slot] = rig.central.workloads.slots().try_into().expect("one slot");
     assert_eq!((slot.id.node, slot.approved.is_some(), slot.state.as_str()), (new, true, "reserved"));
     assert!(rig.central.store().read(|model| model.held(old).is_none()));
-    tell(&node, &[(&stays, VmState::Running)]).await;
+    tell(&node, &[(&stays, ReportedVmState::Running)]).await;
     released(&node, &going).await;
-    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmStatus::Running));
+    assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmPhase::Running));
 }
 
 #[tokio::test]
@@ -57,11 +57,11 @@ async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() 
     let rig = Rig::new(&world);
     let (mut old, new) = (host(&rig, 1).await, host(&rig, 2).await);
     let vm = create(&rig, ask(1, ""), Some(old.id())).await.unwrap();
-    tell(&old, &[(&vm, VmState::Running)]).await;
+    tell(&old, &[(&vm, ReportedVmState::Running)]).await;
     old.power_off().await;
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Replace) };
     rig.central.nodes.replace(old.id(), new.id(), &by).await.unwrap();
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmStatus::Unplaced, Some(new.id())));
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmPhase::Unplaced, Some(new.id())));
     rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
 }
@@ -73,7 +73,7 @@ async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, ""), None).await.unwrap();
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     // Its link is one that does not answer, and does not end either.
     let mut inbox = read_orders(&mut node).await;
     let central = rig.central.clone();

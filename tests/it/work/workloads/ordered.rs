@@ -24,12 +24,12 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
         other => panic!("{} were followed", other.len()),
     };
     assert!(bad.iter().flatten_err().all(|error| error.contains("unit_taken")), "{bad:?}");
-    assert_eq!(vm.ask.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
+    assert_eq!(vm.request.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
     // Cancelled while it starts.
-    tell(&node, &[(&vm, VmState::Starting)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
-    assert_eq!(life(&rig, &vm), VmStatus::Releasing);
+    assert_eq!(life(&rig, &vm), VmPhase::Releasing);
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert!(create(&rig, ask(70, "units = 1"), None).await.is_err(), "its node has not released it");
     released(&node, &vm).await;
@@ -54,7 +54,7 @@ impl<'a, I: Iterator<Item = &'a Result<Vm, VmError>>> Errors for I {
 async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
-    let refused = |ask: VmAsk| async {
+    let refused = |ask: VmRequest| async {
         let error = create(&rig, ask, None).await.expect_err("it cannot be placed");
         code(&error)
     };
@@ -97,10 +97,10 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
     let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.want);
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })));
-    assert_eq!(life(&rig, &vm), VmStatus::Ordered);
-    tell(&node, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmStatus::Running, 1));
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    assert_eq!(life(&rig, &vm), VmPhase::Ordered);
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmPhase::Running, 1));
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
     let order = async |verb, by| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
     order(VmVerb::Start, Verb::VmStart).await;
@@ -109,14 +109,14 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 2, .. })));
     order(VmVerb::Stop, Verb::VmStop).await;
     assert!(matches!(want(&rig), Some(VmWant::Stop { .. })));
-    tell(&node, &[(&vm, VmState::Stopped)]).await;
-    assert_eq!(life(&rig, &vm), VmStatus::Stopped);
+    tell(&node, &[(&vm, ReportedVmState::Stopped)]).await;
+    assert_eq!(life(&rig, &vm), VmPhase::Stopped);
     let told = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
     assert!(!told.contains("hunter2"), "{told}");
     drop(node);
     drop(rig);
     let rig = Rig::new(&world);
-    assert_eq!(life(&rig, &vm), VmStatus::Stopped);
+    assert_eq!(life(&rig, &vm), VmPhase::Stopped);
     rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert!(matches!(want(&rig), Some(VmWant::Run { start: 3, .. })));
 }
@@ -128,7 +128,7 @@ async fn one_that_nobody_ordered_is_shown_and_left_alone_until_an_operator_relea
     let node = host(&rig, 1).await;
     let stranger = Vm::new(ask(9, ""), None, rig.central.now());
     for _ in 0..2 {
-        tell(&node, &[(&stranger, VmState::Running)]).await;
+        tell(&node, &[(&stranger, ReportedVmState::Running)]).await;
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(rig.central.workloads.orphan_vms().len(), 1);
@@ -150,13 +150,13 @@ async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let blocked = VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(blocked.clone())).await);
     }
-    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmStatus::ReleaseBlocked, 1));
+    assert_eq!((life(&rig, &vm), rig.events("vm_release_blocked").len()), (VmPhase::ReleaseBlocked, 1));
     let slot = rig.central.workloads.slots().pop().expect("it has one");
     assert_eq!((slot.state.as_str(), slot.reason.contains("QEMU")), ("cleanup_blocked", true));
     assert!(create(&rig, ask(2, "units = 1"), None).await.is_err());
@@ -232,6 +232,6 @@ async fn where_an_operator_lets_machines_in_a_unit_is_given_only_after_its_slot_
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "reserved");
     assert!(rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(), "it is held");
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "active");
 }

@@ -13,7 +13,7 @@ fn rig(policy: &str, vms: &str) -> (World, Rig) {
     (world, rig)
 }
 
-async fn why(rig: &Rig, ask: VmAsk) -> String {
+async fn why(rig: &Rig, ask: VmRequest) -> String {
     code(&create(rig, ask, None).await.expect_err("it cannot be placed"))
 }
 
@@ -94,7 +94,7 @@ async fn a_node_tells_what_it_has_in_this_boot_and_again_when_it_changes() {
     create(&rig, ask(2, "hugepages = true"), None).await.unwrap();
 
     let near = create(&rig, ask(3, "units = 1"), None).await.unwrap();
-    assert_eq!((near.ask.spec.numa_node, near.locality.near), (Some(1), true));
+    assert_eq!((near.request.spec.numa_node, near.locality.near), (Some(1), true));
     let told = rig.events("vm_created").pop().expect("an event").detail;
     assert!(told.contains("NUMA node 1"), "{told}");
     let mut wide = ask(4, "numa_node = 1");

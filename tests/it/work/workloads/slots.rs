@@ -44,7 +44,7 @@ async fn approve(rig: &Rig, unit: &str, disk: Option<&str>, fabric: Option<&str>
     let parts = SlotParts {
         disk: disk.map(|disk| disk.parse().unwrap()),
         fabric: fabric.map(|fabric| fabric.parse().unwrap()),
-        card: None,
+        nic: None,
     };
     rig.central.workloads.approve_slot(slot(rig, unit), parts, &ordered(Verb::SlotApprove)).await.map(drop)
 }
@@ -54,11 +54,11 @@ fn raw(disk: &str) -> String {
 }
 
 fn units(vm: &Vm) -> Vec<&str> {
-    vm.ask.spec.units.iter().map(|unit| unit.as_str()).collect()
+    vm.request.spec.units.iter().map(|unit| unit.as_str()).collect()
 }
 
 fn disk(vm: &Vm) -> String {
-    vm.ask.spec.volumes[0].source.disk().expect("a disk").to_string()
+    vm.request.spec.volumes[0].source.disk().expect("a disk").to_string()
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let unplaced = record(&rig, &vm).expect("on record");
-    assert_eq!((disk(&unplaced), unplaced.ask.spec.units.len()), ("slot".to_owned(), 0));
+    assert_eq!((disk(&unplaced), unplaced.request.spec.units.len()), ("slot".to_owned(), 0));
     node.boot(Stage::Online).await;
     ready(&node).await;
     approve(&rig, UNIT, Some("eui.sdb"), None).await.unwrap();
@@ -130,7 +130,7 @@ async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed
 /// The node tells that it runs, and that its disk is its own.
 async fn runs(machine: &Machine<'_>, vm: &Vm) {
     let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
-    let report = VmReport { disks, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
+    let report = VmReport { disks, ..VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Running) };
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
 }
 
@@ -287,7 +287,7 @@ async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
     let vm = create(&rig, ask(1, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
     let disks = [("d".parse().unwrap(), DiskUse::Done)].into();
     let contents = [("d".parse().unwrap(), vec!["xfs file system on sda".to_owned()])].into();
-    let report = VmReport { disks, contents, ..VmReport::new(vm.uuid(), vm.name().clone(), VmState::Running) };
+    let report = VmReport { disks, contents, ..VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Running) };
     for _ in 0..2 {
         assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vec![report.clone()] })).await);
     }

@@ -15,7 +15,7 @@ use meshd_types::Digest;
 /// The node says that it could not run them, by the order of this number.
 async fn refuse(machine: &Machine<'_>, vm: &Vm, start: u32, why: &str) {
     let failure = VmFailure { kind: VmFailureKind::Refused, detail: why.to_owned(), log: Vec::new() };
-    let plain = VmReport::new(vm.uuid(), vm.name().clone(), VmState::Failed);
+    let plain = VmReport::new(vm.uuid(), vm.name().clone(), ReportedVmState::Failed);
     let report = VmReport { failure: Some(failure), start: Some(start), ..plain };
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
 }
@@ -54,12 +54,12 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     // Said again, it is old; the second one refuses it as well.
     refuse(second, &vm, 2, "tpm_missing: no swtpm").await;
     let off = record(&rig, &vm).unwrap();
-    assert_eq!((life(&rig, &vm), off.desired_state), (VmStatus::Unplaced, VmDesiredState::Stop));
+    assert_eq!((life(&rig, &vm), off.desired_state), (VmPhase::Unplaced, VmDesiredState::Stop));
     let why = off.obstacle.expect("a reason");
     assert!(why.contains("br0") && why.contains("swtpm"), "{why}");
     assert!(rig.central.store().read(|model| model.held(second.id()).is_none()));
     rig.pass(std::time::Duration::from_secs(6)).await;
-    assert_eq!(life(&rig, &vm), VmStatus::Unplaced, "no endless tour");
+    assert_eq!(life(&rig, &vm), VmPhase::Unplaced, "no endless tour");
     // An operator starts it again, on whatever node; what is old of it there goes first.
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     let again = record(&rig, &vm).unwrap();
@@ -68,8 +68,8 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     assert_eq!(want(&rig, node), Some(VmWant::Release { disks: Vec::new() }));
     released(machine, &vm).await;
     assert!(matches!(want(&rig, node), Some(VmWant::Run { start: 3, .. })));
-    tell(machine, &[(&vm, VmState::Running)]).await;
-    assert_eq!(life(&rig, &vm), VmStatus::Running);
+    tell(machine, &[(&vm, ReportedVmState::Running)]).await;
+    assert_eq!(life(&rig, &vm), VmPhase::Running);
 }
 
 #[tokio::test]
@@ -78,14 +78,14 @@ async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_
     let rig = Rig::new(&world);
     let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
     let vm = create(&rig, ask(1, ""), Some(one.id())).await.unwrap();
-    tell(&one, &[(&vm, VmState::Running)]).await;
+    tell(&one, &[(&vm, ReportedVmState::Running)]).await;
     order(&rig, &vm, VmVerb::Stop).await.unwrap();
-    tell(&one, &[(&vm, VmState::Stopped)]).await;
+    tell(&one, &[(&vm, ReportedVmState::Stopped)]).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     refuse(&one, &vm, 2, "memory_exceeded: 1G").await;
     assert_eq!(
         (life(&rig, &vm), record(&rig, &vm).unwrap().node()),
-        (VmStatus::Failed, Some(one.id())),
+        (VmPhase::Failed, Some(one.id())),
         "its disk is there"
     );
     // Every node would refuse this one: only one is asked.
@@ -94,12 +94,13 @@ async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_
     refuse(asked, &bad, 1, "volume_differs: root").await;
     assert_eq!(
         (life(&rig, &bad), record(&rig, &bad).unwrap().desired_state),
-        (VmStatus::Unplaced, VmDesiredState::Stop)
+        (VmPhase::Unplaced, VmDesiredState::Stop)
     );
     // An agent that does not say by which order it failed is not understood as if it did.
     let old = create(&rig, ask(3, ""), Some(two.id())).await.unwrap();
     let failure = VmFailure { kind: VmFailureKind::Refused, detail: "x".to_owned(), log: Vec::new() };
-    let report = VmReport { failure: Some(failure), ..VmReport::new(old.uuid(), old.name().clone(), VmState::Failed) };
+    let report =
+        VmReport { failure: Some(failure), ..VmReport::new(old.uuid(), old.name().clone(), ReportedVmState::Failed) };
     assert!(two.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
     assert_eq!(record(&rig, &old).unwrap().node(), Some(two.id()));
 }
@@ -111,9 +112,9 @@ async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_t
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     order(&rig, &vm, VmVerb::Stop).await.unwrap();
-    tell(&node, &[(&vm, VmState::Stopped)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     let refused = async |verb| code(&order(&rig, &vm, verb).await.expect_err("it is not started"));
     // Its slot.
     let slot = rig.central.workloads.slots().pop().expect("a slot").id;
@@ -147,7 +148,7 @@ async fn what_is_to_run_is_said_to_a_node_only_after_its_checks_of_this_boot_pas
     let id = node.id();
     let always = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
     let off = create(&rig, ask(2, ""), None).await.unwrap();
-    tell(&node, &[(&always, VmState::Running), (&off, VmState::Running)]).await;
+    tell(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)]).await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
     assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A link that is made anew changes nothing.
@@ -174,12 +175,12 @@ async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
-    tell(&node, &[(&vm, VmState::Running)]).await;
+    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().desired_state), (VmStatus::Failed, VmDesiredState::Stop));
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().desired_state), (VmPhase::Failed, VmDesiredState::Stop));
     let lost = rig.events("vm_lost").pop().expect("it is written down");
     assert!(lost.detail.contains("meshd node resume"), "{}", lost.detail);
     assert!(node.heartbeat(0).await);
@@ -192,7 +193,7 @@ async fn a_node_with_machines_that_nobody_ordered_is_given_nothing_and_theirs_ar
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let stranger = Vm::new(ask(9, ""), None, rig.central.now());
-    tell(&node, &[(&stranger, VmState::Running)]).await;
+    tell(&node, &[(&stranger, ReportedVmState::Running)]).await;
     let refused = code(&create(&rig, ask(1, ""), None).await.expect_err("what it has left is not known"));
     assert!(refused.contains("has_work_not_on_record"), "{refused}");
     let other = host(&rig, 2).await;
@@ -225,7 +226,7 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     let rig = Rig::new(&world);
     let mut first = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
-    tell(&first, &[(&vm, VmState::Running)]).await;
+    tell(&first, &[(&vm, ReportedVmState::Running)]).await;
     let restored = async || {
         let all = |tx: &mut meshd_store::Tx<'_>| {
             let mut vm = tx.vm(vm.uuid()).cloned().unwrap();
@@ -236,14 +237,14 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
         rig.central.store().commit(all).await.unwrap();
     };
     restored().await;
-    assert_eq!(life(&rig, &vm), VmStatus::Unconfirmed);
+    assert_eq!(life(&rig, &vm), VmPhase::Unconfirmed);
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
-    tell(&first, &[(&vm, VmState::Running)]).await;
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().obstacle), (VmStatus::Running, None), "its node has it");
+    tell(&first, &[(&vm, ReportedVmState::Running)]).await;
+    assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().obstacle), (VmPhase::Running, None), "its node has it");
     // It was moved after the backup: the other one has it, and this one boots anew.
     restored().await;
     let second = host(&rig, 2).await;
-    tell(&second, &[(&vm, VmState::Running)]).await;
+    tell(&second, &[(&vm, ReportedVmState::Running)]).await;
     first.power_off().await;
     first.boot(Stage::Online).await;
     ready(&first).await;

@@ -150,7 +150,7 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
             let vm = Vm::new(ask(number, ""), None, rig.central.now());
             let mut uuid = vm.uuid();
             uuid.0[1] = round;
-            VmReport::new(uuid, vm.name().clone(), VmState::Running)
+            VmReport::new(uuid, vm.name().clone(), ReportedVmState::Running)
         });
         assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vms.collect() })).await);
         let tasks = vec![TaskReport { task: TaskId([round; 4]), state: TaskNodeState::Starting }];

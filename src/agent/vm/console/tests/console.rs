@@ -1,4 +1,4 @@
-//! What is kept, what is told, and what is freed; QEMU is played by a file that is appended to.
+//! Scrollback, new output and freed output. An appended file replaces QEMU.
 
 use super::*;
 use std::{io::Write as _, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
@@ -12,96 +12,99 @@ fn files(dir: &Path) -> VmPaths {
     files
 }
 
-/// QEMU: it has the file open to its end, whatever agents do.
+/// Opens the file like QEMU, in append mode.
 fn guest(files: &VmPaths) -> File {
     OpenOptions::new().create(true).append(true).open(files.console()).expect("opened")
 }
 
-async fn hears(live: &mut ConsoleReader) -> ConsoleEvent {
-    timeout(DEADLINE, live.next()).await.expect("something comes")
+async fn next_event(reader: &mut ConsoleReader) -> ConsoleEvent {
+    timeout(DEADLINE, reader.next()).await.expect("an event")
 }
 
 #[tokio::test]
-async fn a_listener_gets_what_was_and_what_comes_once() {
+async fn subscriber_receives_scrollback_and_new_output_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let files = files(dir.path());
-    let (one, mut typing) = Console::new(&files);
-    let mut early = one.listen();
-    let watch = one.watch().expect("watched");
+    let (console, mut input_queue) = Console::new(&files);
+    let mut early = console.subscribe();
+    let watch = console.watch().expect("watched");
     let mut guest = guest(&files);
     guest.write_all(b"before ").expect("written");
-    timeout(DEADLINE, watch.changed()).await.expect("it is told").expect("watched");
-    one.look();
-    let mut listening = one.listen();
+    timeout(DEADLINE, watch.changed()).await.expect("a change").expect("watched");
+    console.refresh();
+    let mut subscription = console.subscribe();
     guest.write_all(b"after").expect("written");
-    one.look();
-    one.look();
-    assert_eq!(listening.before, b"before ");
-    assert_eq!(hears(&mut listening.new).await, ConsoleEvent::Bytes(b"after".to_vec()));
-    assert_eq!((early.before.len(), hears(&mut early.new).await), (0, ConsoleEvent::Bytes(b"before after".to_vec())));
-    assert!(one.write(b"ls\n".to_vec()));
-    assert_eq!(typing.try_recv(), Ok(b"ls\n".to_vec()));
-    let writer = one.writer();
+    console.refresh();
+    console.refresh();
+    assert_eq!(subscription.before, b"before ");
+    assert_eq!(next_event(&mut subscription.new).await, ConsoleEvent::Bytes(b"after".to_vec()));
+    assert_eq!(
+        (early.before.len(), next_event(&mut early.new).await),
+        (0, ConsoleEvent::Bytes(b"before after".to_vec()))
+    );
+    assert!(console.write(b"ls\n".to_vec()));
+    assert_eq!(input_queue.try_recv(), Ok(b"ls\n".to_vec()));
+    let writer = console.writer();
     guest.write_all(b", and its last words").expect("written");
-    one.look();
-    drop(one);
-    assert_eq!(hears(&mut early.new).await, ConsoleEvent::Bytes(b", and its last words".to_vec()));
-    assert_eq!(hears(&mut early.new).await, ConsoleEvent::Over);
-    assert!(writer.write(Vec::new()).await, "the keyboard alone does not keep it from ending");
+    console.refresh();
+    drop(console);
+    assert_eq!(next_event(&mut early.new).await, ConsoleEvent::Bytes(b", and its last words".to_vec()));
+    assert_eq!(next_event(&mut early.new).await, ConsoleEvent::Released);
+    assert!(writer.write(Vec::new()).await, "a writer does not keep the console open");
 }
 
 #[tokio::test]
-async fn a_guest_that_talks_without_end_fills_nothing_its_last_words_are_kept_and_who_is_slow_is_told_what_it_missed() {
+async fn endless_output_is_bounded_and_a_slow_reader_learns_its_loss() {
     let dir = tempfile::tempdir().expect("a folder");
     let files = files(dir.path());
-    let (one, _typing) = Console::new(&files);
-    let mut slow = one.listen();
+    let (console, _input_queue) = Console::new(&files);
+    let mut slow = console.subscribe();
     let mut guest = guest(&files);
     let mut piece = Vec::new();
     (0..10_000_u32).for_each(|n| piece.extend_from_slice(format!("{n:05}\n").as_bytes()));
     for _ in 0..50 {
         guest.write_all(&piece).expect("written");
-        one.look();
+        console.refresh();
     }
     guest.write_all(b"the end").expect("written");
-    one.look();
+    console.refresh();
     let file = std::fs::metadata(files.console()).expect("there");
-    assert_eq!(file.size(), 50 * piece.len() as u64 + 7, "a place in it is a place in all that was written");
-    assert!(file.blocks() * 512 <= 3 * KEPT, "{} bytes are on the disk", file.blocks() * 512);
-    let before = one.listen().before;
-    assert!(before.len() as u64 >= KEPT && before.len() as u64 <= 3 * KEPT, "{}", before.len());
+    assert_eq!(file.size(), 50 * piece.len() as u64 + 7, "offsets in the file are offsets in the output");
+    assert!(file.blocks() * 512 <= 3 * SCROLLBACK, "{} bytes are on the disk", file.blocks() * 512);
+    let before = console.subscribe().before;
+    assert!(before.len() as u64 >= SCROLLBACK && before.len() as u64 <= 3 * SCROLLBACK, "{}", before.len());
     assert!(before.ends_with(b"09999\nthe end"));
-    assert!(!before.contains(&0), "nothing of a hole");
+    assert!(!before.contains(&0), "no byte of a hole");
 
-    let ConsoleEvent::Lost(lost) = hears(&mut slow.new).await else { panic!("much of it is gone") };
-    let mut heard = Vec::new();
-    while lost + (heard.len() as u64) < file.size() {
-        let ConsoleEvent::Bytes(bytes) = hears(&mut slow.new).await else { panic!("once is enough") };
-        heard.extend(bytes);
+    let ConsoleEvent::Lost(lost) = next_event(&mut slow.new).await else { panic!("old output is freed") };
+    let mut received = Vec::new();
+    while lost + (received.len() as u64) < file.size() {
+        let ConsoleEvent::Bytes(bytes) = next_event(&mut slow.new).await else { panic!("one loss only") };
+        received.extend(bytes);
     }
-    assert_eq!(heard, before, "to the byte");
+    assert_eq!(received, before, "every later byte");
     assert_eq!(dir.path().read_dir().expect("a folder").count(), 1);
 }
 
 #[tokio::test]
-async fn a_later_agent_finds_what_was_written_before_it_and_frees_what_nobody_freed() {
+async fn restarted_agent_reads_earlier_output_and_frees_old_output() {
     let dir = tempfile::tempdir().expect("a folder");
     let files = files(dir.path());
     let mut guest = guest(&files);
     guest.write_all(b"first ").expect("written");
-    let (one, _typing) = Console::new(&files);
-    assert_eq!(one.listen().before, b"first ");
-    drop(one);
+    let (console, _input_queue) = Console::new(&files);
+    assert_eq!(console.subscribe().before, b"first ");
+    drop(console);
     guest.write_all(b"second").expect("written");
-    let (two, _typing) = Console::new(&files);
-    assert_eq!(two.listen().before, b"first second");
+    let (two, _input_queue) = Console::new(&files);
+    assert_eq!(two.subscribe().before, b"first second");
     drop(two);
     guest.write_all(&vec![b'x'; 8 << 20]).expect("written");
     for _ in 0..2 {
-        let (next, _typing) = Console::new(&files);
-        let before = next.listen().before;
-        assert!(before.len() as u64 >= KEPT && before.len() as u64 <= 2 * KEPT, "{}", before.len());
+        let (next, _input_queue) = Console::new(&files);
+        let before = next.subscribe().before;
+        assert!(before.len() as u64 >= SCROLLBACK && before.len() as u64 <= 2 * SCROLLBACK, "{}", before.len());
         assert!(before.iter().all(|byte| *byte == b'x'));
     }
-    assert!(std::fs::metadata(files.console()).expect("there").blocks() * 512 <= 2 * KEPT);
+    assert!(std::fs::metadata(files.console()).expect("there").blocks() * 512 <= 2 * SCROLLBACK);
 }

@@ -1,7 +1,6 @@
-//! Which disks are wiped when a machine goes.
+//! The disks of a released VM, and which of them are wiped.
 
 use super::*;
-use crate::vm::vm_paths::VmPaths;
 use meshd_proto::vm::DiskUse;
 
 fn left(disk: &str, wipe: bool, used: bool) -> LeftDisk {
@@ -9,7 +8,7 @@ fn left(disk: &str, wipe: bool, used: bool) -> LeftDisk {
 }
 
 #[test]
-fn what_the_central_node_wants_holds_and_what_the_node_knows_is_added() {
+fn report_of_the_central_node_takes_precedence_over_the_specification() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     let volume = |name: &str, disk: &str| {
@@ -18,21 +17,25 @@ fn what_the_central_node_wants_holds_and_what_the_node_knows_is_added() {
     spec.volumes = vec![volume("a", "slot:eui.1"), volume("b", "eui.2")];
     let files = VmPaths::new(dir.path(), spec.uuid);
     assert_eq!(disks_of(&files, None, vec![left("eui.9", true, true)]), [left("eui.9", true, true)]);
-    let own = |said| disks_of(&files, Some(&spec), said);
-    assert_eq!(own(vec![]), [left("eui.1", true, false), left("eui.2", false, false)], "it never had them");
-    ownership_marker::set(&files, &spec.volumes[0], DiskUse::Begun).expect("written");
-    assert_eq!(own(vec![left("eui.1", true, false)])[0], left("eui.1", true, true), "the node knows better");
-    assert_eq!(own(vec![left("eui.1", false, true)])[0], left("eui.1", false, true), "it was forced");
+    let own = |reported| disks_of(&files, Some(&spec), reported);
+    assert_eq!(own(vec![]), [left("eui.1", true, false), left("eui.2", false, false)], "the VM never used them");
+    ownership_marker::set_state(&files, &spec.volumes[0], DiskUse::Begun).expect("written");
+    assert_eq!(
+        own(vec![left("eui.1", true, false)])[0],
+        left("eui.1", true, true),
+        "the node knows that the VM used it"
+    );
+    assert_eq!(own(vec![left("eui.1", false, true)])[0], left("eui.1", false, true), "deleted with --force");
 }
 
 #[test]
-fn a_disk_that_is_to_be_wiped_has_to_be_there_and_one_that_is_kept_does_not() {
+fn missing_disk_is_an_error_only_if_it_must_be_wiped() {
     let disk = DiskFacts { wwid: Some("eui.1".into()), serial: Some("SN-1".into()), ..DiskFacts::default() };
     let all = [disk.clone()];
-    let of = |all: &[DiskFacts], left: &LeftDisk| called(all, left).map(|disk| disk.is_some());
+    let of = |all: &[DiskFacts], left: &LeftDisk| find_disk(all, left).map(|disk| disk.is_some());
     assert_eq!(of(&all, &left("SN-1", true, true)), Ok(true));
-    assert!(of(&[], &left("SN-1", true, true)).is_err_and(|why| why.contains("is not there")));
-    assert_eq!(of(&[], &left("SN-1", true, false)), Ok(false), "it never had it");
+    assert!(of(&[], &left("SN-1", true, true)).is_err_and(|error| error.contains("is missing")));
+    assert_eq!(of(&[], &left("SN-1", true, false)), Ok(false), "the VM never used it");
     assert_eq!(of(&[], &left("SN-1", false, true)), Ok(false));
-    assert!(of(&[disk.clone(), disk], &left("eui.1", false, true)).is_err_and(|why| why.contains("2 disks")));
+    assert!(of(&[disk.clone(), disk], &left("eui.1", false, true)).is_err_and(|error| error.contains("2 disks")));
 }

@@ -1,9 +1,9 @@
-//! What may be written onto which disk; and a real loop device under another name, really written.
+//! Checks before a disk write, and writes to a loop device that has the name of a disk.
 
 use super::*;
 use crate::{
     fake::{Fake, Loop, run as tool},
-    vm::{CheckRunner, disks::disk_release::leave, reservations::Reservations},
+    vm::{CheckRunner, disks::disk_release::release, reservations::Reservations},
 };
 use meshd_proto::vm::LeftDisk;
 use meshd_types::{Digest, SystemUuid};
@@ -16,7 +16,7 @@ fn check(name: &str, status: CheckStatus) -> Check {
     Check { name: name.into(), status, detail, remediation, unproven: false }
 }
 
-fn sound() -> Vec<Check> {
+fn passing_checks() -> Vec<Check> {
     vec![check("store", CheckStatus::Warn), check("images", CheckStatus::Pass), check("vfio", CheckStatus::Skip)]
 }
 
@@ -27,42 +27,44 @@ fn volume(more: serde_json::Value) -> Volume {
 }
 
 #[test]
-fn no_disk_is_written_while_a_check_fails_or_a_storage_check_did_not_run() {
-    assert_eq!(doctor_blocks(&sound()), None);
-    let mut failing = sound();
+fn failed_or_missing_check_blocks_disk_writes() {
+    assert_eq!(blocking_check(&passing_checks()), None);
+    let mut failing = passing_checks();
     failing.push(check("memory", CheckStatus::Fail));
-    assert_eq!(doctor_blocks(&failing).as_deref(), Some("check memory fails: seen"));
+    assert_eq!(blocking_check(&failing).as_deref(), Some("check memory fails: seen"));
     let skipped = [check("store", CheckStatus::Skip), check("images", CheckStatus::Pass)];
-    assert_eq!(doctor_blocks(&skipped).as_deref(), Some("check store did not run"));
-    assert!(doctor_blocks(&[]).is_some());
+    assert_eq!(blocking_check(&skipped).as_deref(), Some("check store did not run"));
+    assert!(blocking_check(&[]).is_some());
 }
 
 #[test]
-fn a_disk_is_judged_as_it_is_now() {
+fn unfit_disk_is_refused_with_its_reason() {
     let disk = DiskFacts { name: "vdz".into(), wwid: Some("eui.1".into()), bytes: 8 * MIB, ..DiskFacts::default() };
-    let judged = |disk: &DiskFacts, volume: &Volume, is_begun| {
-        judge(std::slice::from_ref(disk), volume, 8 * MIB, is_begun).map(drop).map_err(|refusal| refusal.reason)
+    let checked = |disk: &DiskFacts, volume: &Volume, was_begun| {
+        writable_disk(std::slice::from_ref(disk), volume, 8 * MIB, was_begun)
+            .map(drop)
+            .map_err(|refusal| refusal.reason)
     };
     let plain = volume(serde_json::json!({}));
-    assert_eq!(judged(&disk, &plain, false), Ok(()));
+    assert_eq!(checked(&disk, &plain, false), Ok(()));
     let used = DiskFacts { blocked: Some("disk vdz is mounted on /".into()), ..disk.clone() };
-    assert_eq!(judged(&used, &plain, true), Err(Reason::DiskInUse), "also one that was begun");
-    assert_eq!(judged(&DiskFacts { bytes: MIB, ..disk.clone() }, &plain, false), Err(Reason::DiskTooSmall));
-    assert_eq!(judged(&DiskFacts { wwid: None, ..disk.clone() }, &plain, false), Err(Reason::DiskMissing));
-    let twins = judge(&[disk.clone(), disk.clone()], &plain, MIB, false).map(drop);
-    assert_eq!(twins.map_err(|refusal| refusal.reason), Err(Reason::DiskMissing), "which of them?");
+    assert_eq!(checked(&used, &plain, true), Err(Reason::DiskInUse), "even after an interrupted write");
+    assert_eq!(checked(&DiskFacts { bytes: MIB, ..disk.clone() }, &plain, false), Err(Reason::DiskTooSmall));
+    assert_eq!(checked(&DiskFacts { wwid: None, ..disk.clone() }, &plain, false), Err(Reason::DiskMissing));
+    let twins = writable_disk(&[disk.clone(), disk.clone()], &plain, MIB, false).map(drop);
+    assert_eq!(twins.map_err(|refusal| refusal.reason), Err(Reason::DiskMissing), "two disks have the same identity");
     let full = DiskFacts { signatures: vec!["ext file system on vdz1".into()], ..disk };
-    let refused = judge(std::slice::from_ref(&full), &plain, MIB, false).expect_err("it holds something");
+    let refused = writable_disk(std::slice::from_ref(&full), &plain, MIB, false).expect_err("not empty");
     assert!(
         refused.reason == Reason::DiskNotEmpty && refused.detail.contains("ext file system on vdz1"),
         "{refused:?}"
     );
-    assert_eq!(judged(&full, &plain, true), Ok(()), "what a write of its own left");
-    assert_eq!(judged(&full, &volume(serde_json::json!({ "overwrite": true })), false), Ok(()));
+    assert_eq!(checked(&full, &plain, true), Ok(()), "left by an interrupted write of the VM");
+    assert_eq!(checked(&full, &volume(serde_json::json!({ "overwrite": true })), false), Ok(()));
 }
 
 #[test]
-fn how_far_a_tool_is_stands_in_brackets() {
+fn progress_of_qemu_img_is_parsed() {
     for (text, expected) in [
         ("    (0.00/100%)\r", Some(0)),
         ("    (12.50/100%)\r    (37.49/100%)\r", Some(3749)),
@@ -71,11 +73,11 @@ fn how_far_a_tool_is_stands_in_brackets() {
         ("(x/100%)", None),
         ("(999999999999999999999.00/100%)", None),
     ] {
-        assert_eq!(share(text), expected, "{text}");
+        assert_eq!(parse_progress(text), expected, "{text}");
     }
 }
 
-/// A node whose only disk is a loop device of this machine that calls itself `vdz`, with an image of 4 MiB.
+/// A node whose only disk `vdz` is a loop device, with an image of 4 MiB.
 struct Node {
     fake: Fake,
     real: Loop,
@@ -103,15 +105,7 @@ impl Node {
         let digest = Digest::of(&fs::read(&image).expect("made"));
         fs::create_dir(root.join("images")).expect("made");
         fs::rename(&image, root.join("images").join(digest.to_string())).expect("moved");
-        let config = HostConfig {
-            machines: root.join("vms"),
-            images: root.join("images"),
-            models: crate::vm::CpuModels::default(),
-            vfio: Vec::new(),
-            data_disks: Vec::new(),
-            checks: CheckRunner::new(sound),
-            root: root.clone(),
-        };
+        let config = HostConfig { checks: CheckRunner::new(passing_checks), ..HostConfig::of_root(&root) };
         let files = VmPaths::new(&root.join("vms"), SystemUuid([7; 16]));
         Node { fake, real, config: Arc::new(config), files, digest, content }
     }
@@ -120,14 +114,14 @@ impl Node {
         volume(serde_json::json!({ "digest": self.digest }))
     }
 
-    async fn write(&self, is_begun: bool) -> Result<u64, VmRefusal> {
+    async fn write(&self, was_begun: bool) -> Result<u64, VmRefusal> {
         let progress = Arc::<WriteProgress>::default();
-        let volumes = vec![(self.volume(), is_begun)];
+        let volumes = vec![(self.volume(), was_begun)];
         let task =
             DiskWrite { files: self.files.clone(), config: self.config.clone(), volumes, progress: progress.clone() };
         task.run().await?;
-        assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.of.load(Ordering::Relaxed));
-        Ok(progress.of.load(Ordering::Relaxed))
+        assert_eq!(progress.bytes.load(Ordering::Relaxed), progress.total.load(Ordering::Relaxed));
+        Ok(progress.total.load(Ordering::Relaxed))
     }
 
     fn disk(&self) -> fs::File {
@@ -145,14 +139,14 @@ impl Node {
         disk.write_all_at(bytes, at).and_then(|()| disk.sync_all()).expect("written");
     }
 
-    async fn leave(&self, wipe: bool) -> Result<(), String> {
+    async fn release(&self, wipe: bool) -> Result<(), String> {
         let left = LeftDisk { disk: "eui.1".parse().expect("an identity"), wipe, used: true };
-        leave(self.config.clone(), Reservations::default(), SystemUuid([7; 16]), vec![left]).await
+        release(self.config.clone(), Reservations::default(), SystemUuid([7; 16]), vec![left]).await
     }
 }
 
 #[tokio::test]
-async fn an_image_is_written_compared_and_wiped_from_a_real_device() {
+async fn image_is_written_compared_and_wiped() {
     for format in ["qcow2", "raw"] {
         let node = Node::new(format);
         node.put(5 * MIB, &[0xee; 4096]);
@@ -160,11 +154,11 @@ async fn an_image_is_written_compared_and_wiped_from_a_real_device() {
         assert_eq!(node.write(false).await, Ok(8 * MIB), "written once, compared once");
         let on_disk = node.read();
         assert!(on_disk[..node.content.len()] == node.content[..], "{format}");
-        assert!(on_disk[node.content.len()..].iter().all(|byte| *byte == 0), "and nothing else where that is cheap");
-        assert!(ownership_marker::unwritten(&node.files, &spec(&node)).is_empty());
-        assert_eq!(node.leave(false).await, Ok(()));
-        assert!(node.read() == on_disk, "it is kept");
-        assert_eq!(node.leave(true).await, Ok(()));
+        assert!(on_disk[node.content.len()..].iter().all(|byte| *byte == 0), "the rest is discarded");
+        assert!(ownership_marker::unwritten_volumes(&node.files, &spec(&node)).is_empty());
+        assert_eq!(node.release(false).await, Ok(()));
+        assert!(node.read() == on_disk, "not wiped");
+        assert_eq!(node.release(true).await, Ok(()));
         assert!(node.read().iter().all(|byte| *byte == 0));
     }
 }
@@ -176,43 +170,43 @@ fn spec(node: &Node) -> meshd_proto::vm::VmSpec {
 }
 
 #[tokio::test]
-async fn a_disk_that_holds_something_is_left_as_it_is_and_one_that_was_begun_is_begun_anew() {
+async fn disk_with_content_is_refused_but_an_interrupted_write_repeats() {
     let node = Node::new("qcow2");
     node.put(0x200, b"EFI PART");
     let before = node.read();
     let refused = node.write(false).await.expect_err("half a partition table");
     assert_eq!(refused.reason, Reason::DiskNotEmpty);
-    assert_eq!(refused.detail.split(';').next(), Some("volume root: `eui.1` holds: unrecognised data on vdz"));
+    assert_eq!(refused.detail.split(';').next(), Some("volume root: `eui.1` is not empty: unrecognised data on vdz"));
     assert!(node.read() == before);
     assert_eq!(
-        ownership_marker::of(&node.files, &spec(&node)).len(),
+        ownership_marker::states(&node.files, &spec(&node)).len(),
         0,
-        "it is not the machine's, so its release wipes nothing"
+        "the VM does not own the disk, so its release wipes nothing"
     );
-    node.write(true).await.expect("what was begun is its own");
+    node.write(true).await.expect("the interrupted write is repeated");
 }
 
 #[tokio::test]
-async fn a_disk_that_somebody_holds_or_that_is_another_by_now_is_neither_written_nor_wiped() {
+async fn busy_or_exchanged_disk_is_neither_written_nor_wiped() {
     let node = Node::new("qcow2");
     node.real.ext4();
     node.real.mount();
     let before = node.read();
-    // Its files say nothing of it: only the kernel knows.
+    // The fake sysfs does not show the mount: only the kernel knows.
     let mut overwrite = node.volume();
     if let VolumeSource::Raw { overwrite, .. } = &mut overwrite.source {
         *overwrite = true;
     }
     let begun = begin(&node.config, &node.files, &overwrite, false).map(drop).expect_err("it is mounted");
     assert!(begun.reason == Reason::DiskInUse && begun.detail.contains("is mounted, or part of"), "{begun:?}");
-    let left = node.leave(true).await.expect_err("it is mounted");
-    assert!(left.starts_with("disk eui.1 is not wiped: ") && left.contains("is mounted, or part of"), "{left}");
+    let error = node.release(true).await.expect_err("it is mounted");
+    assert!(error.starts_with("cannot wipe disk eui.1: ") && error.contains("is mounted, or part of"), "{error}");
     assert!(node.read() == before);
     node.real.umount();
     node.fake.file("sys/block/vdz/dev", "7:999");
-    let left = node.leave(true).await.expect_err("the name is another disk's");
-    assert!(left.contains("is another disk than a moment ago"), "{left}");
+    let error = node.release(true).await.expect_err("another disk has the name");
+    assert!(error.contains("is a different disk now"), "{error}");
     node.fake.process(12, "qemu-system-x86", "/dev/vdz");
-    let left = node.leave(false).await.expect_err("somebody has it open");
-    assert_eq!(left, "disk eui.1 is not idle: /dev/vdz is open in qemu-system-x86 (12)");
+    let error = node.release(false).await.expect_err("open in a process");
+    assert_eq!(error, "disk eui.1 is not idle: /dev/vdz is open in qemu-system-x86 (12)");
 }

@@ -1,4 +1,4 @@
-//! Every way of a machine through its states, and that no order of events breaks it.
+//! Transitions of the state machine, and random sequences of events.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,119 +16,121 @@ fn machine(when: RestartWhen) -> VmStateMachine {
 
 fn running(when: RestartWhen) -> VmStateMachine {
     let mut machine = machine(when);
-    assert_eq!(machine.on(at(0), VmEvent::Start), [VmAction::Launch]);
-    assert_eq!(machine.on(at(1), VmEvent::Answered), []);
-    assert_eq!(machine.state(), VmState::Running);
+    assert_eq!(machine.on(at(0), VmEvent::Start), Some(VmAction::Launch));
+    assert_eq!(machine.on(at(1), VmEvent::GuestRunning), None);
+    assert_eq!(machine.state(), ReportedVmState::Running);
     machine
 }
 
 fn ended() -> VmEvent {
-    VmEvent::Ended { how: "was killed by signal 9".into(), log: vec!["its last word".into()] }
+    VmEvent::Ended { exit: "was killed by signal 9".into(), log: vec!["last line".into()] }
 }
 
 fn kind(machine: &VmStateMachine) -> Option<VmFailureKind> {
-    machine.kept().failure.as_ref().map(|failure| failure.kind)
+    machine.record().failure.as_ref().map(|failure| failure.kind)
 }
 
 #[test]
-fn a_guest_that_hears_the_button_is_stopped_and_no_policy_brings_it_back() {
+fn stopped_guest_is_not_restarted_by_its_policy() {
     let mut machine = running(RestartWhen::Always);
-    assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), [VmAction::PowerDown]);
+    assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), Some(VmAction::PowerDown));
     machine.on(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
-    assert_eq!(machine.on(at(6), ended()), []);
-    assert_eq!((machine.state(), machine.deadline()), (VmState::Stopped, None));
-    assert_eq!(machine.kept(), &VmRecord::default());
+    assert_eq!(machine.on(at(6), ended()), None);
+    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Stopped, None));
+    assert_eq!(machine.record(), &VmRecord::default());
 }
 
 #[test]
-fn a_guest_that_does_not_hear_is_terminated_then_killed() {
+fn guest_that_ignores_acpi_is_terminated_then_killed() {
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), VmEvent::Stop { grace: GRACE });
-    assert_eq!(machine.on(at(34), VmEvent::Tick), [], "it has time still");
-    assert_eq!(machine.on(at(35), VmEvent::Tick), [VmAction::Terminate]);
-    assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), [VmAction::Kill]);
+    assert_eq!(machine.on(at(34), VmEvent::Tick), None, "within the grace period");
+    assert_eq!(machine.on(at(35), VmEvent::Tick), Some(VmAction::Terminate));
+    assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), Some(VmAction::Kill));
     machine.on(at(46), ended());
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
-fn a_second_stop_may_only_shorten_the_patience() {
+fn second_stop_shortens_the_grace_period_only() {
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), VmEvent::Stop { grace: GRACE });
     machine.on(at(6), VmEvent::Stop { grace: at(1000) });
     assert_eq!(machine.deadline(), Some(at(35)));
     machine.on(at(7), VmEvent::Stop { grace: at(0) });
-    assert_eq!(machine.on(at(7), VmEvent::Tick), [VmAction::Terminate]);
+    assert_eq!(machine.on(at(7), VmEvent::Tick), Some(VmAction::Terminate));
 }
 
 #[test]
-fn a_stop_during_the_start_asks_nobody() {
+fn stop_during_the_start_terminates_qemu() {
     let mut machine = machine(RestartWhen::Always);
     machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), [VmAction::Terminate]);
-    machine.on(at(1), VmEvent::Answered);
-    assert_eq!(machine.state(), VmState::Stopping, "too late");
+    assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), Some(VmAction::Terminate));
+    machine.on(at(1), VmEvent::GuestRunning);
+    assert_eq!(machine.state(), ReportedVmState::Stopping, "too late");
     machine.on(at(2), ended());
-    assert_eq!(machine.state(), VmState::Stopped);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
-fn a_qemu_that_does_not_start_fails_with_its_words() {
+fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
     machine.on(at(1), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::NotStarted)));
-    let failure = machine.kept().failure.clone().expect("it has one");
-    assert_eq!(failure.log, ["its last word"]);
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::NotStarted)));
+    let failure = machine.record().failure.clone().expect("set");
+    assert_eq!(failure.log, ["last line"]);
     assert!(failure.detail.contains("signal 9"));
-    assert_eq!(machine.on(at(2), VmEvent::Start), [VmAction::Launch], "an order tries again");
+    assert_eq!(machine.on(at(2), VmEvent::Start), Some(VmAction::Launch), "an order starts it again");
     assert_eq!(kind(&machine), None);
 }
 
 #[test]
-fn a_qemu_that_never_answers_is_killed_and_more_memory_gives_more_time() {
+fn start_timeout_kills_qemu_and_grows_with_memory() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(120), VmEvent::Tick), []);
-    assert_eq!(machine.on(at(121), VmEvent::Tick), [VmAction::Kill]);
+    assert_eq!(machine.on(at(120), VmEvent::Tick), None);
+    assert_eq!(machine.on(at(121), VmEvent::Tick), Some(VmAction::Kill));
     machine.on(at(122), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::StartTimeout)));
-    assert_eq!(machine.kept().failure.as_ref().map(|failure| failure.log.len()), Some(1));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout)));
+    assert_eq!(machine.record().failure.as_ref().map(|failure| failure.log.len()), Some(1));
 }
 
 #[test]
-fn a_crash_is_waited_out_longer_each_time_and_given_up() {
+fn restart_delay_doubles_until_the_attempts_are_used_up() {
     let mut machine = running(RestartWhen::OnFailure);
     let mut now = 10;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.on(at(now), ended());
-        assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Crashed)));
-        assert_eq!((machine.kept().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
-        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), [VmAction::Launch]);
-        machine.on(at(now + delay), VmEvent::Answered);
+        assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Crashed)));
+        assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
+        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
+        machine.on(at(now + delay), VmEvent::GuestRunning);
         now += delay + 1;
     }
     machine.on(at(now), ended());
-    assert_eq!(machine.state(), VmState::Failed);
-    assert!(machine.kept().failure.as_ref().is_some_and(|failure| failure.detail.contains("given up after 3")));
+    assert_eq!(machine.state(), ReportedVmState::Failed);
+    assert!(
+        machine.record().failure.as_ref().is_some_and(|failure| failure.detail.contains("gave up after 3 restarts"))
+    );
 }
 
 #[test]
-fn a_long_run_ends_a_row() {
+fn stable_run_resets_the_restart_counter() {
     let mut machine = running(RestartWhen::OnFailure);
     machine.on(at(10), ended());
     machine.on(at(12), VmEvent::Tick);
-    machine.on(at(12), VmEvent::Answered);
+    machine.on(at(12), VmEvent::GuestRunning);
     machine.on(at(112), ended());
-    assert_eq!(machine.kept().restarts, 1);
+    assert_eq!(machine.record().restarts, 1);
 }
 
 #[test]
-fn a_guest_that_switches_itself_off_comes_back_only_where_it_shall_always() {
+fn guest_that_powers_off_restarts_only_with_policy_always() {
     for (when, state) in [
-        (RestartWhen::Never, VmState::Stopped),
-        (RestartWhen::OnFailure, VmState::Stopped),
-        (RestartWhen::Always, VmState::Waiting),
+        (RestartWhen::Never, ReportedVmState::Stopped),
+        (RestartWhen::OnFailure, ReportedVmState::Stopped),
+        (RestartWhen::Always, ReportedVmState::Waiting),
     ] {
         let mut machine = running(when);
         machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
@@ -138,7 +140,7 @@ fn a_guest_that_switches_itself_off_comes_back_only_where_it_shall_always() {
 }
 
 #[test]
-fn a_panic_is_no_switching_off() {
+fn panic_before_shutdown_is_reported_as_panic() {
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Panic));
     machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
@@ -147,123 +149,131 @@ fn a_panic_is_no_switching_off() {
 }
 
 #[test]
-fn a_restart_is_a_stop_and_a_start_and_a_stop_meanwhile_wins() {
+fn restart_stops_then_starts_and_a_later_stop_wins() {
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), VmEvent::Restart { grace: GRACE }), [VmAction::PowerDown]);
-    assert_eq!(machine.on(at(6), ended()), [VmAction::Launch]);
-    machine.on(at(7), VmEvent::Answered);
+    assert_eq!(machine.on(at(5), VmEvent::Restart { grace: GRACE }), Some(VmAction::PowerDown));
+    assert_eq!(machine.on(at(6), ended()), Some(VmAction::Launch));
+    machine.on(at(7), VmEvent::GuestRunning);
     machine.on(at(8), VmEvent::Restart { grace: GRACE });
     machine.on(at(9), VmEvent::Stop { grace: GRACE });
-    assert_eq!(machine.on(at(10), ended()), []);
-    assert_eq!(machine.state(), VmState::Stopped);
-    assert_eq!(machine.on(at(11), VmEvent::Restart { grace: GRACE }), [VmAction::Launch], "one that is off is started");
+    assert_eq!(machine.on(at(10), ended()), None);
+    assert_eq!(machine.state(), ReportedVmState::Stopped);
+    assert_eq!(
+        machine.on(at(11), VmEvent::Restart { grace: GRACE }),
+        Some(VmAction::Launch),
+        "a stopped VM is started"
+    );
 }
 
 #[test]
-fn a_machine_is_taken_over_as_it_was_left() {
-    let left = |wanted, is_alive, when| {
+fn adopted_vm_continues_in_its_stored_state() {
+    let adopted = |wanted, is_alive, when| {
         let mut machine = machine(when);
-        (machine.kept.wanted, machine.kept.answered) = (wanted, true);
-        let actions = machine.adopt(at(0), is_alive);
-        (machine.state(), actions)
+        (machine.record.wanted, machine.record.guest_ran) = (wanted, true);
+        let action = machine.adopt(at(0), is_alive);
+        (machine.state(), action)
     };
-    assert_eq!(left(true, true, RestartWhen::Never), (VmState::Running, vec![]));
-    assert_eq!(left(true, false, RestartWhen::Never), (VmState::Failed, vec![]));
-    assert_eq!(left(true, false, RestartWhen::OnFailure), (VmState::Waiting, vec![]));
-    assert_eq!(left(false, true, RestartWhen::Always), (VmState::Stopping, vec![VmAction::Terminate]));
-    assert_eq!(left(false, false, RestartWhen::Always), (VmState::Stopped, vec![]));
+    assert_eq!(adopted(true, true, RestartWhen::Never), (ReportedVmState::Running, None));
+    assert_eq!(adopted(true, false, RestartWhen::Never), (ReportedVmState::Failed, None));
+    assert_eq!(adopted(true, false, RestartWhen::OnFailure), (ReportedVmState::Waiting, None));
+    assert_eq!(adopted(false, true, RestartWhen::Always), (ReportedVmState::Stopping, Some(VmAction::Terminate)));
+    assert_eq!(adopted(false, false, RestartWhen::Always), (ReportedVmState::Stopped, None));
 }
 
 #[test]
-fn one_whose_agent_ended_while_it_started_is_waited_for_and_failed_in_time() {
-    let left = || {
+fn vm_adopted_during_its_start_runs_or_times_out() {
+    let adopted = || {
         let mut machine = machine(RestartWhen::Never);
-        machine.kept.wanted = true;
-        assert_eq!((machine.adopt(at(0), true), machine.state()), (vec![], VmState::Starting));
+        machine.record.wanted = true;
+        assert_eq!((machine.adopt(at(0), true), machine.state()), (None, ReportedVmState::Starting));
         machine
     };
-    let mut answers = left();
-    answers.on(at(1), VmEvent::Answered);
-    assert_eq!((answers.state(), answers.kept().answered), (VmState::Running, true));
-    let mut hangs = left();
-    let deadline = hangs.deadline().expect("it has one");
-    assert_eq!(hangs.on(deadline, VmEvent::Tick), [VmAction::Kill]);
-    hangs.on(deadline, VmEvent::Ended { how: "was killed".to_owned(), log: Vec::new() });
-    assert_eq!(hangs.state(), VmState::Failed);
+    let mut running = adopted();
+    running.on(at(1), VmEvent::GuestRunning);
+    assert_eq!((running.state(), running.record().guest_ran), (ReportedVmState::Running, true));
+    let mut hanging = adopted();
+    let deadline = hanging.deadline().expect("set");
+    assert_eq!(hanging.on(deadline, VmEvent::Tick), Some(VmAction::Kill));
+    hanging.on(deadline, VmEvent::Ended { exit: "was killed".to_owned(), log: Vec::new() });
+    assert_eq!(hanging.state(), ReportedVmState::Failed);
 }
 
 #[test]
-fn one_of_another_boot_waits_for_an_order_whatever_its_policy() {
+fn vm_of_an_earlier_boot_waits_for_an_order() {
     let mut machine = machine(RestartWhen::Always);
-    machine.kept = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
-    machine.left_over();
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::EndedUnseen)));
-    assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, vec![]));
-    assert_eq!(machine.on(at(10_000), VmEvent::Start), [VmAction::Launch]);
+    machine.record = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
+    machine.adopt_after_reboot();
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen)));
+    assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, None));
+    assert_eq!(machine.on(at(10_000), VmEvent::Start), Some(VmAction::Launch));
 }
 
 #[test]
-fn what_does_not_die_is_told() {
+fn process_that_survives_sigkill_is_reported() {
     let mut machine = running(RestartWhen::Always);
-    assert_eq!(machine.on(at(5), VmEvent::Discard), [VmAction::Kill]);
+    assert_eq!(machine.on(at(5), VmEvent::Discard), Some(VmAction::Kill));
     machine.on(at(5) + KILL_TIMEOUT, VmEvent::Tick);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Immortal)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Immortal)));
 }
 
 fn paused(resumable: bool) -> VmEvent {
-    VmEvent::Paused { why: "the store is full".into(), resumable }
+    VmEvent::Paused { reason: "the store is full".into(), resumable }
 }
 
 #[test]
-fn a_guest_that_is_held_is_told_and_goes_on_by_an_order() {
+fn paused_guest_is_reported_and_resumes_by_order() {
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), paused(true)), []);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Paused, Some(VmFailureKind::Paused)));
-    assert_eq!((machine.deadline(), machine.kept().wanted), (None, true));
-    assert_eq!(machine.on(at(6), VmEvent::Start), [VmAction::Resume]);
-    assert_eq!(machine.state(), VmState::Paused, "until QEMU says so");
+    assert_eq!(machine.on(at(5), paused(true)), None);
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Paused, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.deadline(), machine.record().wanted), (None, true));
+    assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Resume));
+    assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU reports it");
     machine.on(at(7), VmEvent::Resumed);
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Running, None));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Running, None));
     machine.on(at(8), paused(true));
-    assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), [VmAction::Resume]);
+    assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), Some(VmAction::Resume));
     machine.on(at(10), paused(true));
-    assert_eq!(machine.on(at(11), VmEvent::Stop { grace: GRACE }), [VmAction::Terminate], "it hears no button");
+    assert_eq!(
+        machine.on(at(11), VmEvent::Stop { grace: GRACE }),
+        Some(VmAction::Terminate),
+        "a paused guest cannot handle ACPI"
+    );
     machine.on(at(12), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Stopped, None));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Stopped, None));
 }
 
 #[test]
-fn a_policy_lets_a_held_guest_go_on_in_measure() {
+fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
     let mut machine = running(RestartWhen::OnFailure);
     let mut now = 5;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
         machine.on(at(now), paused(true));
-        assert_eq!((machine.kept().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
-        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), [VmAction::Resume]);
+        assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
+        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Resume));
         now += delay;
         machine.on(at(now), VmEvent::Resumed);
     }
     machine.on(at(now), paused(true));
-    assert_eq!((machine.state(), machine.deadline()), (VmState::Paused, None), "given up until an order");
-    assert_eq!(machine.on(at(now), VmEvent::Start), [VmAction::Resume]);
-    assert_eq!(machine.kept().restarts, 0);
+    assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Paused, None), "paused until an order");
+    assert_eq!(machine.on(at(now), VmEvent::Start), Some(VmAction::Resume));
+    assert_eq!(machine.record().restarts, 0);
 }
 
 #[test]
-fn a_guest_that_cannot_go_on_is_started_anew() {
+fn guest_that_cannot_resume_is_restarted() {
     let mut machine = running(RestartWhen::OnFailure);
-    assert_eq!(machine.on(at(5), paused(false)), [VmAction::Terminate]);
+    assert_eq!(machine.on(at(5), paused(false)), Some(VmAction::Terminate));
     machine.on(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Waiting, Some(VmFailureKind::Paused)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Paused)));
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), paused(false)), []);
-    assert_eq!(machine.state(), VmState::Paused);
-    assert_eq!(machine.on(at(6), VmEvent::Start), [VmAction::Terminate]);
-    assert_eq!(machine.on(at(7), ended()), [VmAction::Launch]);
+    assert_eq!(machine.on(at(5), paused(false)), None);
+    assert_eq!(machine.state(), ReportedVmState::Paused);
+    assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Terminate));
+    assert_eq!(machine.on(at(7), ended()), Some(VmAction::Launch));
     let mut machine = running(RestartWhen::Never);
     machine.on(at(5), paused(true));
     machine.on(at(6), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Crashed)));
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Crashed)));
 }
 
 fn failure() -> VmFailure {
@@ -271,13 +281,13 @@ fn failure() -> VmFailure {
 }
 
 #[test]
-fn a_guest_that_cannot_be_let_run_is_killed_before_it_does() {
+fn guest_that_cannot_start_is_killed() {
     let mut machine = machine(RestartWhen::Never);
     machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(1), VmEvent::CannotGo(failure())), [VmAction::Kill]);
+    assert_eq!(machine.on(at(1), VmEvent::GuestStartFailed(failure())), Some(VmAction::Kill));
     machine.on(at(2), ended());
-    assert_eq!((machine.state(), kind(&machine)), (VmState::Failed, Some(VmFailureKind::Prepare)));
-    assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::CannotGo(failure())), [], "too late");
+    assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Prepare)));
+    assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::GuestStartFailed(failure())), None, "too late");
 }
 
 fn any_event() -> impl Strategy<Value = VmEvent> {
@@ -286,7 +296,7 @@ fn any_event() -> impl Strategy<Value = VmEvent> {
         Just(VmEvent::Stop { grace: GRACE }),
         Just(VmEvent::Restart { grace: GRACE }),
         Just(VmEvent::Discard),
-        Just(VmEvent::Answered),
+        Just(VmEvent::GuestRunning),
         any::<bool>().prop_map(paused),
         Just(VmEvent::Resumed),
         Just(VmEvent::ShuttingDown(ShutdownCause::Guest)),
@@ -294,13 +304,13 @@ fn any_event() -> impl Strategy<Value = VmEvent> {
         Just(ended()),
         Just(VmEvent::Tick),
         Just(VmEvent::LaunchFailed(failure())),
-        Just(VmEvent::CannotGo(failure())),
+        Just(VmEvent::GuestStartFailed(failure())),
     ]
 }
 
 proptest! {
     #[test]
-    fn no_order_of_events_leaves_a_machine_that_does_not_know_what_to_wait_for(
+    fn any_sequence_of_events_leaves_a_deadline_or_a_resting_state(
         events in proptest::collection::vec((0u64..200, any_event()), 0..60), when in 0usize..3,
     ) {
         let when = [RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always][when];
@@ -308,15 +318,15 @@ proptest! {
         for (pause, event) in events {
             now += Duration::from_secs(pause);
             machine.on(now, event);
-            let waits = matches!(machine.state(), VmState::Starting | VmState::Stopping | VmState::Waiting);
-            prop_assert!(machine.deadline().is_some() == waits || machine.state() == VmState::Paused);
-            prop_assert!(machine.kept().restarts <= 3);
+            let waits = matches!(machine.state(), ReportedVmState::Starting | ReportedVmState::Stopping | ReportedVmState::Waiting);
+            prop_assert!(machine.deadline().is_some() == waits || machine.state() == ReportedVmState::Paused);
+            prop_assert!(machine.record().restarts <= 3);
         }
-        // Left alone, it always comes to rest or runs.
+        // Without further events the machine stops or runs.
         for _ in 0..40 {
             let Some(deadline) = machine.deadline() else { break };
             now = now.max(deadline);
-            if machine.on(now, VmEvent::Tick).contains(&VmAction::Launch) {
+            if machine.on(now, VmEvent::Tick) == Some(VmAction::Launch) {
                 machine.on(now, ended());
             }
         }

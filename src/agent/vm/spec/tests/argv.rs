@@ -1,9 +1,8 @@
-//! The whole command line of a machine with everything, and of the least.
+//! The whole command line of a minimal VM, and the options of a VM with all devices.
 
 use super::*;
 use meshd_proto::vm::ByteSize;
 use meshd_types::Digest;
-use std::path::PathBuf;
 
 fn spec(text: &str) -> VmSpec {
     serde_json::from_str(text).expect("a specification")
@@ -27,22 +26,16 @@ fn plan() -> Plan {
     }
 }
 
-/// One option and its value a line.
+/// Formats each option with its value as a line.
 fn lines(args: &[String]) -> String {
-    let mut out = String::new();
-    for arg in args {
-        let glue = if arg.starts_with('-') { "\n" } else { " " };
-        out.push_str(if out.is_empty() { "" } else { glue });
-        out.push_str(arg);
-    }
-    out
+    args.join(" ").replace(" -", "\n-")
 }
 
-const LEAST: &str = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 2, "memory": "512M"}"#;
+const MINIMAL: &str = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 2, "memory": "512M"}"#;
 
 #[test]
-fn the_least_has_a_console_a_control_socket_and_waits() {
-    let spec = spec(LEAST);
+fn minimal_vm_has_console_and_control_socket_and_starts_stopped() {
+    let spec = spec(MINIMAL);
     let files = VmPaths::new(Path::new("/run/vms"), spec.uuid);
     let expected = "\
 -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
@@ -71,7 +64,7 @@ fn the_least_has_a_console_a_control_socket_and_waits() {
 }
 
 #[test]
-fn a_machine_with_everything_has_everything() {
+fn vm_with_all_devices_has_all_options() {
     let digest = Digest::of(b"image");
     let text = format!(
         r##"{{"name": "train-7", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 8, "memory": "64G",
@@ -96,7 +89,7 @@ fn a_machine_with_everything_has_everything() {
         vhost: true,
         ..plan()
     };
-    let Invocation { args, pass } = qemu(&spec, &plan, &VmPaths::new(Path::new("/v"), spec.uuid));
+    let CommandLine { args, pass } = qemu(&spec, &plan, &VmPaths::new(Path::new("/v"), spec.uuid));
     let line = lines(&args);
     let (vm, tap) = ("/v/11223344-5566-7788-99aa-bbccddeeff00", tap_ports::tap_name(&spec, 0));
     let expected = [
@@ -128,24 +121,23 @@ fn a_machine_with_everything_has_everything() {
     for part in expected {
         assert!(line.contains(part), "{part}\nis not in\n{line}");
     }
-    assert!(!line.contains("cloud-config"), "the seed is in no process list");
+    assert!(!line.contains("cloud-config"), "the seed must not be in the process list");
     let [layer, cd] = ["/images/x", "/images/a,b"].map(|path| PassedFile::Read(path.into()));
     let [disk, vhost] = ["/dev/nvme0n1", VHOST].map(|path| PassedFile::Write(path.into()));
     assert_eq!(pass[1..], [layer, disk, cd, vhost.clone(), vhost]);
 }
 
 #[test]
-fn a_port_has_room_in_the_kernel_and_is_of_one_machine() {
-    let (one, mut two) = (spec(LEAST), spec(LEAST));
-    two.uuid = "11223344-5566-7788-99aa-bbccddeeff01".parse().expect("a UUID");
-    assert!(tap_ports::tap_name(&one, 3).len() <= 15);
-    assert_ne!(tap_ports::tap_name(&one, 0), tap_ports::tap_name(&two, 0));
-    assert_ne!(tap_ports::tap_name(&one, 0), tap_ports::tap_name(&one, 1));
+fn tap_name_is_short_and_unique() {
+    let (vm, mut other) = (spec(MINIMAL), spec(MINIMAL));
+    other.uuid = "11223344-5566-7788-99aa-bbccddeeff01".parse().expect("a UUID");
+    assert!(tap_ports::tap_name(&vm, 3).len() <= 15);
+    assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&other, 0));
+    assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&vm, 1));
 }
 
 #[test]
-fn a_layer_stands_on_its_image_and_is_not_smaller() {
-    let place = PathBuf::from("/v/volume0.new");
-    let args = layer(&place, Path::new("/images/x"), 4096);
+fn layer_is_created_with_its_image_and_size() {
+    let args = layer(Path::new("/v/volume0.new"), Path::new("/images/x"), 4096);
     assert_eq!(args.join(" "), "create -q -u -f qcow2 -F qcow2 -b /images/x /v/volume0.new 4096");
 }

@@ -1,13 +1,13 @@
-//! Everything that can stand against a machine on a node, each alone, and all together.
+//! Each refusal of a specification alone, and all together.
 
 use super::*;
 use crate::vm::host::{
     installed::Programs,
     memory::Memory,
-    resources::{HostDisk, HugePool, ImageFile, NumaNode},
+    resources::{HugePool, ImageFile, NumaNode},
 };
 use VmRefusalReason as Reason;
-use meshd_proto::{PciFacts, vm::SlotDisk};
+use meshd_proto::{DiskFacts, PciFacts, vm::SlotDisk};
 use meshd_types::Digest;
 
 const GIB: u64 = 1 << 30;
@@ -40,13 +40,12 @@ fn host() -> HostResources {
     let mut header = vec![0; 104];
     header[..8].copy_from_slice(b"QFI\xfb\0\0\0\x03");
     header[24..32].copy_from_slice(&(10 * GIB).to_be_bytes());
-    let disk = |name: &str, wwid: &str, in_use: Option<&str>| HostDisk {
+    let disk = |name: &str, wwid: &str, blocked: Option<&str>| DiskFacts {
         name: name.into(),
-        device: format!("/dev/{name}").into(),
         wwid: Some(wwid.into()),
         serial: Some(format!("S{wwid}")),
-        in_use: in_use.map(str::to_owned),
-        holds: Vec::new(),
+        blocked: blocked.map(str::to_owned),
+        ..DiskFacts::default()
     };
     HostResources {
         programs: Programs {
@@ -64,15 +63,16 @@ fn host() -> HostResources {
         memory: Memory { total: 64 * GIB, available: 60 * GIB, ..Memory::default() },
         layers_in_memory: true,
         hugepages: vec![
-            HugePool { node: Some(0), page: 2 << 20, free: 4096 },
-            HugePool { node: Some(1), page: 2 << 20, free: 512 },
-            HugePool { node: Some(0), page: GIB, free: 2 },
+            HugePool { node: Some(0), page: 2 << 20, count: 4096 },
+            HugePool { node: Some(1), page: 2 << 20, count: 512 },
+            HugePool { node: Some(0), page: GIB, count: 2 },
         ],
         numa: vec![NumaNode { id: 0, cpus: (0..8).collect() }, NumaNode { id: 1, cpus: (8..16).collect() }],
         units: vec![
             unit(14, UnitState::Ready, &["0000:01:00.0", "0000:01:00.1"]),
             unit(15, UnitState::Wedged, &["0000:02:00.0"]),
         ],
+        dev: "/dev".into(),
         disks: vec![
             disk("sda", "eui.1", Some("disk sda is mounted on /")),
             disk("sdb", "eui.2", None),
@@ -87,13 +87,13 @@ fn host() -> HostResources {
 }
 
 fn reasons(more: serde_json::Value) -> Vec<Reason> {
-    let refused = plan(&spec(more), &host(), &[]).expect_err("it is refused");
+    let refused = plan(&spec(more), &host(), &[]).expect_err("refused");
     assert!(refused.iter().all(|refusal| !refusal.detail.is_empty()));
     refused.into_iter().map(|refusal| refusal.reason).collect()
 }
 
 #[test]
-fn a_node_that_has_everything_runs_it_and_units_go_whole() {
+fn vm_that_uses_every_resource_is_planned_with_whole_units() {
     let plan = plan(
         &spec(serde_json::json!({
             "units": ["0000:01:00.1"], "numa_node": 0, "hugepages": true, "memory": "2G", "firmware": "uefi",
@@ -108,7 +108,7 @@ fn a_node_that_has_everything_runs_it_and_units_go_whole() {
         &host(),
         &[],
     )
-    .expect("it can");
+    .expect("planned");
     let functions: Vec<&str> = plan.functions.iter().map(PciAddress::as_str).collect();
     assert_eq!(functions, ["0000:01:00.0", "0000:01:00.1"]);
     assert_eq!((plan.accel, plan.hugepage), (Accel::Kvm, Some(GIB)), "the largest pages that fit");
@@ -120,11 +120,11 @@ fn a_node_that_has_everything_runs_it_and_units_go_whole() {
         PlannedVolume::Disk { device: "/dev/sdb".into() },
         PlannedVolume::Cd { file: base },
     ];
-    assert_eq!(plan.volumes, expected, "a size below the image's own would cut it");
+    assert_eq!(plan.volumes, expected, "a size below the size of the image is ignored");
 }
 
 #[test]
-fn a_node_without_kvm_refuses_but_where_emulation_is_allowed() {
+fn node_without_kvm_refuses_unless_tcg_is_allowed() {
     let host = HostResources { kvm: false, ..host() };
     let refused = plan(&spec(serde_json::json!({})), &host, &[]).expect_err("refused");
     assert_eq!(refused[0].reason.as_str(), "kvm_missing");
@@ -133,15 +133,15 @@ fn a_node_without_kvm_refuses_but_where_emulation_is_allowed() {
 }
 
 #[test]
-fn a_processor_is_one_that_qemu_knows() {
+fn unknown_cpu_model_is_refused() {
     assert!(plan(&spec(serde_json::json!({ "cpu": "EPYC" })), &host(), &[]).is_ok());
     assert_eq!(reasons(serde_json::json!({ "cpu": "EPIC" })), [Reason::CpuUnknown]);
     let silent = HostResources { models: None, ..host() };
-    assert!(plan(&spec(serde_json::json!({ "cpu": "EPIC" })), &silent, &[]).is_ok(), "then QEMU itself says so");
+    assert!(plan(&spec(serde_json::json!({ "cpu": "EPIC" })), &silent, &[]).is_ok(), "QEMU reports the error itself");
 }
 
 #[test]
-fn layers_in_memory_are_counted_and_on_a_disk_they_are_not() {
+fn layers_count_as_memory_only_in_a_store_in_memory() {
     let volumes = serde_json::json!([{ "name": "d", "format": "qcow2", "digest": digest() }]);
     let wants = |memory: &str, in_memory: bool| {
         let host = HostResources { layers_in_memory: in_memory, ..host() };
@@ -151,22 +151,25 @@ fn layers_in_memory_are_counted_and_on_a_disk_they_are_not() {
     };
     assert_eq!(wants("59G", false), Ok(0));
     assert_eq!(wants("59G", true), Err(Reason::MemoryExceeded));
-    assert_eq!(wants("58G", true), Ok(GIB), "ten GiB that it may write are counted by a margin");
+    assert_eq!(wants("58G", true), Ok(GIB), "a margin for the 10 GiB of the layer");
 }
 
 #[test]
-fn memory_that_others_may_still_touch_is_not_free() {
+fn memory_reserved_for_other_vms_is_not_free() {
     let other = VmSpec { name: "b".parse().expect("a name"), ..spec(serde_json::json!({ "memory": "50G" })) };
     let wants = |memory: &str| plan(&spec(serde_json::json!({ "memory": memory })), &host(), &[&other]);
     assert!(wants("9G").is_ok());
     assert_eq!(wants("10G").expect_err("refused")[0].reason, Reason::MemoryExceeded);
     assert_eq!(reasons(serde_json::json!({ "memory": "61G" })), [Reason::MemoryExceeded]);
     let huge = VmSpec { hugepages: true, ..other.clone() };
-    assert!(plan(&spec(serde_json::json!({ "memory": "14G" })), &host(), &[&huge]).is_ok(), "those are set aside");
+    assert!(
+        plan(&spec(serde_json::json!({ "memory": "14G" })), &host(), &[&huge]).is_ok(),
+        "huge pages are not free memory"
+    );
 }
 
 #[test]
-fn huge_pages_are_counted_where_they_are() {
+fn huge_pages_are_taken_from_the_numa_node_of_the_vm() {
     let wants = |memory: &str, node: Option<u32>| {
         plan(&spec(serde_json::json!({ "memory": memory, "hugepages": true, "numa_node": node })), &host(), &[])
             .map(|plan| plan.hugepage)
@@ -180,7 +183,7 @@ fn huge_pages_are_counted_where_they_are() {
 }
 
 #[test]
-fn a_unit_must_be_there_ready_and_free() {
+fn missing_unready_duplicate_or_taken_unit_is_refused() {
     assert_eq!(reasons(serde_json::json!({ "units": ["0000:09:00.0"] })), [Reason::UnitMissing]);
     assert_eq!(reasons(serde_json::json!({ "units": ["0000:02:00.0"] })), [Reason::UnitNotReady]);
     assert_eq!(reasons(serde_json::json!({ "units": ["0000:01:00.0", "0000:01:00.1"] })), [Reason::SpecInvalid]);
@@ -190,7 +193,7 @@ fn a_unit_must_be_there_ready_and_free() {
 }
 
 #[test]
-fn the_disk_of_a_slot_is_for_who_has_its_unit() {
+fn disk_of_a_slot_requires_the_unit_of_the_slot() {
     let slots = vec![SlotDisk { unit: "0000:01:00.0".parse().expect("one"), disk: "Seui.2".parse().expect("one") }];
     let host = HostResources { slots, ..host() };
     let wants = |disk: &str, units: &[&str]| {
@@ -198,7 +201,7 @@ fn the_disk_of_a_slot_is_for_who_has_its_unit() {
         let spec = spec(serde_json::json!({ "volumes": volumes, "units": units }));
         plan(&spec, &host, &[]).map(drop).map_err(|refusals| refusals[0].clone())
     };
-    let refused = wants("eui.2", &[]).expect_err("it has no unit");
+    let refused = wants("eui.2", &[]).expect_err("without the unit");
     assert_eq!(
         (refused.reason, refused.detail.as_str()),
         (Reason::DiskTaken, "volume d: `eui.2` belongs to slot 0000:01:00.0")
@@ -209,7 +212,7 @@ fn the_disk_of_a_slot_is_for_who_has_its_unit() {
 }
 
 #[test]
-fn a_disk_is_found_by_what_it_calls_itself_and_never_taken_from_the_node_or_another() {
+fn disk_is_found_by_identity_and_refused_if_in_use_or_ambiguous() {
     let wants = |disk: &str, others: &[&VmSpec]| {
         let spec = spec(serde_json::json!({ "volumes": [{ "name": "d", "format": "raw", "disk": disk }] }));
         plan(&spec, &host(), others).map_err(|refusals| refusals[0].reason)
@@ -219,7 +222,7 @@ fn a_disk_is_found_by_what_it_calls_itself_and_never_taken_from_the_node_or_anot
     assert_eq!(wants("eui.9", &[]), Err(Reason::DiskMissing));
     let other =
         spec(serde_json::json!({ "name": "b", "volumes": [{ "name": "d", "format": "raw", "disk": "Seui.2" }] }));
-    assert_eq!(wants("eui.2", &[&other]), Err(Reason::DiskInUse), "by its other name");
+    assert_eq!(wants("eui.2", &[&other]), Err(Reason::DiskInUse), "by its WWID");
     let mut twins = host();
     twins.disks[2].wwid = Some("eui.2".into());
     let spec = spec(serde_json::json!({ "volumes": [{ "name": "d", "format": "raw", "disk": "eui.2" }] }));
@@ -227,24 +230,24 @@ fn a_disk_is_found_by_what_it_calls_itself_and_never_taken_from_the_node_or_anot
 }
 
 #[test]
-fn an_image_that_is_not_there_or_is_none_is_refused() {
+fn missing_or_invalid_image_is_refused() {
     let volume = |format: &str, digest: Digest| serde_json::json!({ "volumes": [{ "name": "d", "format": format, "digest": digest }] });
     assert_eq!(reasons(volume("qcow2", Digest::of(b"other"))), [Reason::VolumeMissing]);
     assert_eq!(reasons(volume("iso", Digest::of(b"other"))), [Reason::VolumeMissing]);
     let mut host = host();
     host.images.get_mut(&digest()).expect("it is there").header[15] = 1;
-    let refused = plan(&spec(volume("qcow2", digest())), &host, &[]).expect_err("it stands on another file");
+    let refused = plan(&spec(volume("qcow2", digest())), &host, &[]).expect_err("the image has a backing file");
     assert_eq!(refused[0].reason, Reason::VolumeUnfit);
 }
 
 #[test]
-fn an_address_of_the_private_network_is_in_its_subnet_and_one_machines() {
+fn private_address_must_be_in_the_subnet_and_unique() {
     let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
     let wants = |nics: &[serde_json::Value]| spec(serde_json::json!({ "nics": nics, "memory": "1G" }));
     let mut other = wants(&[nic(7, "mesh-nat0", "172.30.2.9"), nic(8, "br0", "172.30.2.10")]);
     (other.name, other.uuid) = ("b".parse().expect("a name"), meshd_types::SystemUuid([7; 16]));
     let sound = wants(&[nic(1, "mesh-nat0", "172.30.2.10"), nic(2, "br0", "10.77.0.210")]);
-    assert!(plan(&sound, &host(), &[&other]).is_ok(), "on another bridge it is another address");
+    assert!(plan(&sound, &host(), &[&other]).is_ok(), "addresses on other bridges do not conflict");
     let wanted =
         wants(&[nic(1, "mesh-nat0", "172.30.2.9"), nic(2, "mesh-nat0", "10.0.0.1"), nic(3, "mesh-nat0", "172.30.2.1")]);
     let refused: Vec<String> = plan(&wanted, &host(), &[&other])
@@ -252,17 +255,17 @@ fn an_address_of_the_private_network_is_in_its_subnet_and_one_machines() {
         .into_iter()
         .map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail))
         .collect();
-    let among = "is not among 172.30.2.2 to 172.30.2.254, which mesh-nat0 on this node has; leave it out";
+    let outside = "is outside of 172.30.2.2 to 172.30.2.254, the range of mesh-nat0 on this node; omit it";
     let expected = [
-        "address_taken: nic[0].address: 172.30.2.9 is that of b".to_owned(),
-        format!("address_unfit: nic[1].address: 10.0.0.1 {among}"),
-        format!("address_unfit: nic[2].address: 172.30.2.1 {among}"),
+        "address_taken: nic[0].address: 172.30.2.9 belongs to b".to_owned(),
+        format!("address_unfit: nic[1].address: 10.0.0.1 {outside}"),
+        format!("address_unfit: nic[2].address: 172.30.2.1 {outside}"),
     ];
     assert_eq!(refused, expected);
 }
 
 #[test]
-fn a_qemu_without_sandbox_runs_nothing() {
+fn qemu_without_seccomp_sandbox_is_refused() {
     let host = HostResources { unconfined: Some("it has no seccomp sandbox".to_owned()), ..host() };
     let refused = plan(&spec(serde_json::json!({ "memory": "1G" })), &host, &[]).expect_err("refused");
     assert_eq!(refused[0].reason, Reason::QemuMissing);
@@ -270,7 +273,7 @@ fn a_qemu_without_sandbox_runs_nothing() {
 }
 
 #[test]
-fn everything_that_stands_against_it_is_told_at_once() {
+fn all_refusals_are_returned_at_once() {
     let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br0" }] }));
     let wanted = spec(serde_json::json!({
         "vcpus": 64, "memory": "1T", "numa_node": 7, "vtpm": true, "firmware": "uefi", "secure_boot": true,

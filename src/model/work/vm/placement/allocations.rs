@@ -68,7 +68,7 @@ impl Allocations {
     /// Adds a VM; replaces an earlier entry of its UUID.
     pub fn add(&mut self, vm: &Vm) {
         self.remove(vm.uuid());
-        let spec = &vm.ask.spec;
+        let spec = &vm.request.spec;
         let (sum, bound) = (AllocatedResources::of(spec), spec.numa_node);
         self.all = self.all.join(sum, u64::saturating_add);
         if let Some(node) = bound {

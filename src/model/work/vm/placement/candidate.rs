@@ -1,8 +1,8 @@
 //! A node as the scheduler sees it, and the result of a placement.
 
 use super::allocations::Allocations;
-use crate::work::{Approved, SlotCard};
-use meshd_config::vm::VmAsk;
+use crate::work::{ApprovedSlot, SlotNic};
+use meshd_config::vm::VmRequest;
 use meshd_proto::{
     DiskFacts, Hosting, PciFacts, UnitFacts,
     vm::{DiskIdentity, RawDisk},
@@ -45,13 +45,13 @@ pub struct CandidateNode<'a> {
     /// PCI functions; they show which NUMA nodes exist.
     pub pci: &'a [PciFacts],
     /// Resources that VMs hold.
-    pub held: &'a Allocations,
+    pub allocations: &'a Allocations,
     /// Minimum number of free units that cannot be assigned.
     pub closed: usize,
     /// Units whose slot cannot be assigned, by first function, with the reason.
-    pub barred: Vec<(PciAddress, String)>,
+    pub unassignable_units: Vec<(PciAddress, String)>,
     /// Approved slots with a disk, fabric device or NIC addresses.
-    pub slots: Vec<&'a Approved>,
+    pub slots: Vec<&'a ApprovedSlot>,
 }
 
 /// The result of a placement.
@@ -64,7 +64,7 @@ pub struct PlacementFit {
     /// Disks for the volumes that are the disk of a slot.
     pub disks: Vec<DiskIdentity>,
     /// Addresses for the NICs that have the addresses of a slot.
-    pub cards: Vec<SlotCard>,
+    pub nics: Vec<SlotNic>,
     /// NUMA node to which the VM is bound because its units are there.
     pub near: Option<u32>,
     /// The units are on several NUMA nodes, or not on the requested one.
@@ -72,8 +72,8 @@ pub struct PlacementFit {
 }
 
 /// Returns the disks that the specification names.
-pub fn named(ask: &VmAsk) -> impl Iterator<Item = &DiskIdentity> {
-    ask.spec.volumes.iter().filter_map(|volume| match volume.source.disk()? {
+pub fn named(request: &VmRequest) -> impl Iterator<Item = &DiskIdentity> {
+    request.spec.volumes.iter().filter_map(|volume| match volume.source.disk()? {
         RawDisk::Named(disk) => Some(disk),
         RawDisk::Slot(_) => None,
     })

@@ -6,18 +6,18 @@ use super::{
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
     slot_resources,
 };
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::{DiskFacts, UnitFacts, UnitKind, UnitState, vm::MAX_VMS};
 use meshd_types::NodeId;
 
 /// Maximum number of nodes in an explanation.
-pub const MAX_TOLD: usize = 5;
+pub const MAX_EXPLAINED: usize = 5;
 
 /// Returns every reason against a node.
-pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &CandidateNode<'_>) -> Vec<Rejection> {
-    let spec = &ask.spec;
+pub fn rejections(request: &VmRequest, only: Option<NodeId>, host: &CandidateNode<'_>) -> Vec<Rejection> {
+    let spec = &request.spec;
     let mut found = Vec::new();
-    let mut add = |lack, detail: String| found.push(Rejection { lack, detail });
+    let mut add = |reason, detail: String| found.push(Rejection { reason, detail });
     if only.is_some_and(|only| only != host.node) {
         add(RejectReason::NotNamed, "another node was named".to_owned());
     }
@@ -28,28 +28,29 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &CandidateNode<'_>) -> Vec
         }
         VmSupport::Emulated | VmSupport::Kvm => {}
     }
-    capacity_filter::lacks(ask, host, &mut add);
-    for (lack, detail) in host.hosting.into_iter().flat_map(|hosting| feature_filter::lacks(spec, hosting)) {
-        add(lack, detail);
+    capacity_filter::add_rejections(request, host, &mut add);
+    for (reason, detail) in host.hosting.into_iter().flat_map(|hosting| feature_filter::missing_features(spec, hosting))
+    {
+        add(reason, detail);
     }
-    if host.held.vms().len() >= MAX_VMS {
+    if host.allocations.vms().len() >= MAX_VMS {
         add(RejectReason::Full, format!("it has {MAX_VMS} virtual machines"));
     }
     let foreign = |disk: &DiskFacts| {
-        slot_resources::owner_of_disk(host, disk).filter(|slot| !device_selector::may_have(ask, host, slot))
+        slot_resources::owner_of_disk(host, disk).filter(|slot| !device_selector::may_have(request, host, slot))
     };
-    for identity in named(ask) {
-        match slot_resources::judge_disk(host, identity.as_str()).map(foreign) {
-            Err((lack, detail)) => add(lack, detail),
+    for identity in named(request) {
+        match slot_resources::assignable_disk(host, identity.as_str()).map(foreign) {
+            Err((reason, detail)) => add(reason, detail),
             Ok(Some(slot)) => {
                 let of = format!("disk {identity} belongs to slot {}", slot.id);
-                add(RejectReason::DiskTaken, format!("{of}; ask for its unit, or write disk = \"slot\""));
+                add(RejectReason::DiskTaken, format!("{of}; request its unit, or write disk = \"slot\""));
             }
             Ok(None) => {}
         }
     }
-    if let Some((lack, detail)) = device_selector::lack(ask, host) {
-        add(lack, detail);
+    if let Some((reason, detail)) = device_selector::rejection(request, host) {
+        add(reason, detail);
     }
     if let Some(why) = host.unready {
         add(RejectReason::NotReady, why.to_owned());
@@ -58,31 +59,36 @@ pub fn lacks(ask: &VmAsk, only: Option<NodeId>, host: &CandidateNode<'_>) -> Vec
 }
 
 /// Explains why no node takes the VM.
-pub fn explain<'a>(ask: &VmAsk, only: Option<NodeId>, hosts: impl Iterator<Item = CandidateNode<'a>>) -> NoPlacement {
-    let (mut told, mut sum, mut nodes) = (Vec::new(), ClusterTotals::default(), 0);
+pub fn explain<'a>(
+    request: &VmRequest,
+    only: Option<NodeId>,
+    hosts: impl Iterator<Item = CandidateNode<'a>>,
+) -> NoPlacement {
+    let (mut explained, mut sum, mut nodes) = (Vec::new(), ClusterTotals::default(), 0);
     for host in hosts {
         nodes += 1;
-        let lacks = lacks(ask, only, &host);
-        if !lacks.iter().any(|lacking| {
-            matches!(lacking.lack, RejectReason::RunsNoVms | RejectReason::KvmMissing | RejectReason::NotNamed)
+        let rejections = rejections(request, only, &host);
+        if !rejections.iter().any(|rejection| {
+            matches!(rejection.reason, RejectReason::RunsNoVms | RejectReason::KvmMissing | RejectReason::NotNamed)
         }) {
-            sum.add(ask, &host);
+            sum.add(request, &host);
         }
-        told.push((host.node, lacks));
+        explained.push((host.node, rejections));
     }
-    let lasting = |lacks: &[Rejection]| lacks.iter().filter(|lacking| lacking.lack.is_lasting()).count();
-    let passing = told.iter().any(|(_, lacks)| lasting(lacks) == 0);
-    let verdict = match (passing, sum.holds(ask)) {
+    let lasting =
+        |rejections: &[Rejection]| rejections.iter().filter(|rejection| rejection.reason.is_lasting()).count();
+    let passing = explained.iter().any(|(_, rejections)| lasting(rejections) == 0);
+    let verdict = match (passing, sum.suffices(request)) {
         (true, _) => Verdict::NotReady,
         (false, true) => Verdict::NoSingleNode,
         (false, false) => Verdict::None,
     };
     if let Some(only) = only {
-        told.retain(|(node, _)| *node == only);
+        explained.retain(|(node, _)| *node == only);
     }
-    told.sort_by_key(|(node, lacks)| (lasting(lacks), lacks.len(), *node));
-    told.truncate(MAX_TOLD);
-    NoPlacement { verdict, nearest: told, nodes }
+    explained.sort_by_key(|(node, rejections)| (lasting(rejections), rejections.len(), *node));
+    explained.truncate(MAX_EXPLAINED);
+    NoPlacement { verdict, nearest: explained, nodes }
 }
 
 /// Resources of all nodes together.
@@ -95,21 +101,21 @@ struct ClusterTotals {
 }
 
 impl ClusterTotals {
-    fn add(&mut self, ask: &VmAsk, host: &CandidateNode<'_>) {
+    fn add(&mut self, request: &VmRequest, host: &CandidateNode<'_>) {
         self.nodes += 1;
         self.threads += u64::from(host.threads);
-        self.memory = self.memory.saturating_add(capacity_filter::memory(ask, host).has);
-        let room = device_selector::MOST.saturating_sub(self.units.len());
+        self.memory = self.memory.saturating_add(capacity_filter::memory(request, host).total);
+        let remaining = device_selector::MAX_SELECTORS.saturating_sub(self.units.len());
         let usable = host.units.iter().filter(|unit| unit.kind == UnitKind::Device && unit.state != UnitState::Missing);
-        self.units.extend(usable.filter(|unit| device_selector::helps(ask, unit)).take(room).cloned());
+        self.units.extend(usable.filter(|unit| device_selector::matches_any(request, unit)).take(remaining).cloned());
     }
 
     /// Returns whether all nodes together have the resources. Never true for a single node or a named disk.
-    fn holds(&self, ask: &VmAsk) -> bool {
+    fn suffices(&self, request: &VmRequest) -> bool {
         self.nodes > 1
-            && named(ask).next().is_none()
-            && self.threads >= u64::from(ask.spec.vcpus)
-            && self.memory >= ask.spec.memory.bytes()
-            && (ask.units.whole || device_selector::grant(ask, &self.units, None, None).is_some())
+            && named(request).next().is_none()
+            && self.threads >= u64::from(request.spec.vcpus)
+            && self.memory >= request.spec.memory.bytes()
+            && (request.units.whole || device_selector::assign(request, &self.units, None, None).is_some())
     }
 }

@@ -6,13 +6,17 @@ use meshd_proto::{
     vm::{Firmware, VmSpec, VolumeSource},
 };
 
-/// Processor models that every QEMU knows.
+/// CPU models that every QEMU knows.
 const ANY_CPU: [&str; 2] = ["host", "max"];
 
-/// What a node lacks of it.
-pub fn lacks<'a>(spec: &'a VmSpec, hosting: &'a Hosting) -> impl Iterator<Item = (RejectReason, String)> + 'a {
-    let missing =
-        |is_missing: bool, lack: RejectReason, what: &str| is_missing.then(|| (lack, format!("it has no {what}")));
+/// Returns the features that the node does not have.
+pub fn missing_features<'a>(
+    spec: &'a VmSpec,
+    hosting: &'a Hosting,
+) -> impl Iterator<Item = (RejectReason, String)> + 'a {
+    let missing = |is_missing: bool, reason: RejectReason, feature: &str| {
+        is_missing.then(|| (reason, format!("it has no {feature}")))
+    };
     let layered = spec.volumes.iter().any(|volume| matches!(volume.source, VolumeSource::Qcow2 { .. }));
     let is_uefi = spec.firmware == Firmware::Uefi;
     let firmware = match (is_uefi, spec.secure_boot) {
@@ -22,7 +26,7 @@ pub fn lacks<'a>(spec: &'a VmSpec, hosting: &'a Hosting) -> impl Iterator<Item =
     };
     let cpu = spec.cpu.as_str();
     let knows =
-        ANY_CPU.contains(&cpu) || hosting.cpu_models.is_empty() || hosting.cpu_models.iter().any(|it| it == cpu);
+        ANY_CPU.contains(&cpu) || hosting.cpu_models.is_empty() || hosting.cpu_models.iter().any(|model| model == cpu);
     let found = [
         missing(!hosting.qemu, RejectReason::QemuMissing, "qemu-system-x86_64"),
         missing(layered && !hosting.qemu_img, RejectReason::QemuMissing, "qemu-img"),

@@ -48,7 +48,7 @@ reject_reasons! {
     UnitNotReady = "unit_not_ready": "The units cannot be assigned now.",
     SlotClosed = "slot_closed": "The slots of the units are not approved, disabled, or share a fabric device with a taken slot.",
     SlotWithoutDisk = "slot_without_disk": "The slots of the units have no disk.",
-    SlotWithoutCard = "slot_without_card": "The slots of the units have no MAC address.",
+    SlotWithoutNic = "slot_without_card": "The slots of the units have no MAC address.",
     DiskTaken = "disk_taken": "A VM, a slot or the node itself has the disk.",
 }
 
@@ -62,7 +62,7 @@ impl RejectReason {
 /// One reason against a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    pub lack: RejectReason,
+    pub reason: RejectReason,
     /// Details with names and numbers.
     pub detail: String,
 }
@@ -90,7 +90,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoPlacement {
     pub verdict: Verdict,
-    /// The nodes with the fewest reasons, at most [`crate::work::MAX_TOLD`], each with all its reasons.
+    /// The nodes with the fewest reasons, at most [`crate::work::MAX_EXPLAINED`], each with all its reasons.
     pub nearest: Vec<(NodeId, Vec<Rejection>)>,
     /// Number of nodes that were considered.
     pub nodes: usize,
@@ -104,8 +104,9 @@ impl fmt::Display for NoPlacement {
             Verdict::NoSingleNode => "all nodes together have it, but no single one",
             Verdict::NotReady => "a node has it, but cannot give it now",
         })?;
-        for (node, lacks) in &self.nearest {
-            let words = lacks.iter().map(|rejection| format!("{} ({})", rejection.lack.as_str(), rejection.detail));
+        for (node, rejections) in &self.nearest {
+            let words =
+                rejections.iter().map(|rejection| format!("{} ({})", rejection.reason.as_str(), rejection.detail));
             write!(f, ", {node}: {}", words.collect::<Vec<_>>().join(" and "))?;
         }
         Ok(())

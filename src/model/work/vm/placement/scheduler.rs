@@ -10,7 +10,7 @@ use super::{
     reject_reason::NoPlacement,
     slot_resources,
 };
-use meshd_config::vm::VmAsk;
+use meshd_config::vm::VmRequest;
 use meshd_proto::{UnitFacts, vm::MAX_VMS};
 use meshd_types::NodeId;
 use std::{
@@ -26,11 +26,11 @@ type PlacementCost = (usize, bool, u64, u64);
 /// # Errors
 /// No node takes the VM.
 pub fn place<'a>(
-    ask: &VmAsk,
+    request: &VmRequest,
     only: Option<NodeId>,
     hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
 ) -> Result<PlacementFit, NoPlacement> {
-    place_by(ask, only, hosts, |_| {})
+    place_by(request, only, hosts, |_| {})
 }
 
 /// Like [`place`], for many nodes: `hosts` come without their slots, and `complete` adds those to the few candidates that may beat the best
@@ -39,14 +39,14 @@ pub fn place<'a>(
 /// # Errors
 /// No node takes the VM.
 pub fn place_by<'a>(
-    ask: &VmAsk,
+    request: &VmRequest,
     only: Option<NodeId>,
     hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
     complete: impl Fn(&mut CandidateNode<'a>),
 ) -> Result<PlacementFit, NoPlacement> {
     let named = hosts.clone().filter(|host| only.is_none_or(|only| host.node == only));
     let bounded: Vec<(PlacementCost, CandidateNode<'a>)> =
-        named.filter_map(|host| Some((bound(ask, &host)?, host))).collect();
+        named.filter_map(|host| Some((bound(request, &host)?, host))).collect();
     let mut nearest: BinaryHeap<_> = bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
     let mut best: Option<(PlacementCost, PlacementFit)> = None;
     while let Some(Reverse((bound, at))) = nearest.pop() {
@@ -55,7 +55,7 @@ pub fn place_by<'a>(
         }
         let mut host = bounded[at].1.clone();
         complete(&mut host);
-        if let Some((rank, fit)) = fit(ask, &host)
+        if let Some((rank, fit)) = fit(request, &host)
             && best.as_ref().is_none_or(|(other, _)| rank < *other)
         {
             best = Some((rank, fit));
@@ -63,7 +63,7 @@ pub fn place_by<'a>(
     }
     best.map(|(_, fit)| fit).ok_or_else(|| {
         explain(
-            ask,
+            request,
             only,
             hosts.map(|mut host| {
                 complete(&mut host);
@@ -74,60 +74,66 @@ pub fn place_by<'a>(
 }
 
 /// Returns the best possible rank of a node without looking at its units; `None` if the node certainly does not take the VM.
-fn bound(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<PlacementCost> {
-    let spec = &ask.spec;
+fn bound(request: &VmRequest, host: &CandidateNode<'_>) -> Option<PlacementCost> {
+    let spec = &request.spec;
     let runs = host.runs == VmSupport::Kvm || (host.runs == VmSupport::Emulated && spec.allow_tcg);
-    if host.unready.is_some() || !runs || host.held.vms().len() >= MAX_VMS {
+    if host.unready.is_some() || !runs || host.allocations.vms().len() >= MAX_VMS {
         return None;
     }
-    let fill = capacity_filter::fill(ask, host, spec.numa_node)?;
-    let left = units_left(ask, host)?;
+    let fill = capacity_filter::fill(request, host, spec.numa_node)?;
+    let left = units_left(request, host)?;
     Some((left, false, fill.scarcest, u64::MAX - fill.free))
 }
 
 /// Returns the free units that remain after the placement; `None` if there are too few.
-fn units_left(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<usize> {
-    let free = host.units.len().saturating_sub(host.held.unit_count() + host.closed);
-    if ask.units.whole { (free == host.units.len()).then_some(0) } else { free.checked_sub(ask.units.each.len()) }
+fn units_left(request: &VmRequest, host: &CandidateNode<'_>) -> Option<usize> {
+    let free = host.units.len().saturating_sub(host.allocations.unit_count() + host.closed);
+    if request.units.whole {
+        (free == host.units.len()).then_some(0)
+    } else {
+        free.checked_sub(request.units.each.len())
+    }
 }
 
 /// Tries a node without explaining a rejection, which is the common case.
-fn fit(ask: &VmAsk, host: &CandidateNode<'_>) -> Option<(PlacementCost, PlacementFit)> {
-    let (spec, (left, ..)) = (&ask.spec, bound(ask, host)?);
-    if host.hosting.is_some_and(|hosting| feature_filter::lacks(spec, hosting).next().is_some()) {
+fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, PlacementFit)> {
+    let (spec, (left, ..)) = (&request.spec, bound(request, host)?);
+    if host.hosting.is_some_and(|hosting| feature_filter::missing_features(spec, hosting).next().is_some()) {
         return None;
     }
-    if named(ask).any(|disk| slot_resources::judge_disk(host, disk.as_str()).is_err()) {
+    if named(request).any(|disk| slot_resources::assignable_disk(host, disk.as_str()).is_err()) {
         return None;
     }
-    let granted = together(ask, host)?;
-    let disks = device_selector::disk_units(ask, &granted, host)
+    let assigned = together(request, host)?;
+    let disks = device_selector::disk_units(request, &assigned, host)
         .map(|unit| slot_resources::slot_disk(host, unit).ok().cloned());
     let disks = disks.collect::<Option<Vec<_>>>()?;
-    let cards = device_selector::card_units(ask, &granted, host).map(|unit| slot_resources::slot_card(host, unit).ok());
-    let cards = cards.collect::<Option<Vec<_>>>()?;
-    let units = slot_resources::with_fabric(host, &granted);
+    let nics =
+        device_selector::nic_units(request, &assigned, host).map(|unit| slot_resources::slot_nic(host, unit).ok());
+    let nics = nics.collect::<Option<Vec<_>>>()?;
+    let units = slot_resources::with_fabric(host, &assigned);
     let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
-    let mut places = granted.iter().map(|unit| at(unit)).collect::<Vec<_>>();
+    let mut places = assigned.iter().map(|unit| at(unit)).collect::<Vec<_>>();
     places.extend(spec.numa_node.map(Some));
     let numa_mismatch = places.windows(2).any(|two| two[0] != two[1]);
     let near = places.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
-    let near = near.filter(|id| !ask.numa_anywhere && capacity_filter::surely_fits_numa(ask, host, *id));
-    let fill = capacity_filter::fill(ask, host, spec.numa_node.or(near))?;
+    let near = near.filter(|id| !request.numa_anywhere && capacity_filter::surely_fits_numa(request, host, *id));
+    let fill = capacity_filter::fill(request, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| device_selector::name(unit)).collect();
     let rank = (left, numa_mismatch, fill.scarcest, u64::MAX - fill.free);
-    Some((rank, PlacementFit { node: host.node, units, disks, cards, near, numa_mismatch }))
+    Some((rank, PlacementFit { node: host.node, units, disks, nics, near, numa_mismatch }))
 }
 
 /// Assigns units to all selectors, on one NUMA node if possible.
-fn together<'a>(ask: &VmAsk, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
-    let any = device_selector::grant(ask, host.units, Some(host), ask.spec.numa_node)?;
+fn together<'a>(request: &VmRequest, host: &CandidateNode<'a>) -> Option<Vec<&'a UnitFacts>> {
+    let any = device_selector::assign(request, host.units, Some(host), request.spec.numa_node)?;
     let apart = |units: &[&UnitFacts]| units.windows(2).any(|two| two[0].numa_node != two[1].numa_node);
-    if ask.spec.numa_node.is_some() || ask.units.whole || !apart(&any) {
+    if request.spec.numa_node.is_some() || request.units.whole || !apart(&any) {
         return Some(any);
     }
     let nodes: BTreeSet<u32> = host.units.iter().filter_map(|unit| unit.numa_node).collect();
-    let mut near = nodes.into_iter().filter_map(|id| device_selector::grant(ask, host.units, Some(host), Some(id)));
+    let mut near =
+        nodes.into_iter().filter_map(|id| device_selector::assign(request, host.units, Some(host), Some(id)));
     near.find(|units| !apart(units)).or(Some(any))
 }
 

@@ -1,7 +1,7 @@
 //! Resources that belong to a slot beside its unit: disk, fabric device and NIC addresses. Only the VM that has the slot gets them.
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
-use crate::work::{Approved, SlotCard};
+use crate::work::{ApprovedSlot, SlotNic};
 use meshd_proto::{DiskFacts, UnitFacts, UnitState, vm::DiskIdentity};
 
 fn holds(unit: &UnitFacts, function: &str) -> bool {
@@ -9,19 +9,20 @@ fn holds(unit: &UnitFacts, function: &str) -> bool {
 }
 
 /// Returns true if the slot belongs to the unit.
-fn is_of(slot: &Approved, unit: &UnitFacts) -> bool {
+fn is_of(slot: &ApprovedSlot, unit: &UnitFacts) -> bool {
     holds(unit, slot.id.unit.as_str())
 }
 
 /// The slot that owns a disk.
-pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h Approved> {
-    let is_it = |slot: &Approved| slot.disk.as_ref().is_some_and(|own| disk.names().any(|name| name == own.as_str()));
+pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h ApprovedSlot> {
+    let is_it =
+        |slot: &ApprovedSlot| slot.disk.as_ref().is_some_and(|own| disk.names().any(|name| name == own.as_str()));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
 /// The slot whose fabric device is in this unit. The unit belongs to that slot.
-pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option<&'h Approved> {
-    let is_it = |slot: &Approved| !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own));
+pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option<&'h ApprovedSlot> {
+    let is_it = |slot: &ApprovedSlot| !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
@@ -33,9 +34,9 @@ fn fabric_unit<'a>(host: &CandidateNode<'a>, unit: &UnitFacts) -> Option<&'a Uni
 }
 
 /// Adds the fabric units of the assigned units, each once.
-pub fn with_fabric<'a>(host: &CandidateNode<'a>, granted: &[&'a UnitFacts]) -> Vec<&'a UnitFacts> {
-    let mut all = granted.to_vec();
-    for unit in granted {
+pub fn with_fabric<'a>(host: &CandidateNode<'a>, assigned: &[&'a UnitFacts]) -> Vec<&'a UnitFacts> {
+    let mut all = assigned.to_vec();
+    for unit in assigned {
         if let Some(more) = fabric_unit(host, unit)
             && !all.iter().any(|known| known.members == more.members)
         {
@@ -46,7 +47,7 @@ pub fn with_fabric<'a>(host: &CandidateNode<'a>, granted: &[&'a UnitFacts]) -> V
 }
 
 /// Why a disk cannot be assigned to any VM, apart from slots.
-pub fn judge_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
+pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
     let Some(disk) = DiskFacts::called(host.disks, identity) else {
         return Err((RejectReason::DiskMissing, format!("disk {identity}")));
     };
@@ -54,7 +55,7 @@ pub fn judge_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h Di
     if let Some(why) = &disk.blocked {
         return Err((RejectReason::DiskTaken, format!("disk {identity}: {why}")));
     }
-    match host.held.disk(disk.names()) {
+    match host.allocations.disk(disk.names()) {
         Some(owner) => Err((RejectReason::DiskTaken, format!("disk {identity} belongs to virtual machine {owner}"))),
         None => Ok(disk),
     }
@@ -66,21 +67,21 @@ pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h D
     let Some(disk) = slot.and_then(|slot| slot.disk.as_ref()) else {
         return Err((RejectReason::SlotWithoutDisk, format!("the slot of {} has no disk", unit.name())));
     };
-    judge_disk(host, disk.as_str()).map(|_| disk)
+    assignable_disk(host, disk.as_str()).map(|_| disk)
 }
 
 /// The NIC addresses of a unit's slot.
-pub fn slot_card(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotCard, (RejectReason, String)> {
+pub fn slot_nic(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotNic, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
-    let none = || (RejectReason::SlotWithoutCard, format!("the slot of {} has no MAC address", unit.name()));
-    slot.and_then(|slot| slot.card).ok_or_else(none)
+    let none = || (RejectReason::SlotWithoutNic, format!("the slot of {} has no MAC address", unit.name()));
+    slot.and_then(|slot| slot.nic).ok_or_else(none)
 }
 
 /// Resources requested of a slot beside its unit.
 #[derive(Clone, Copy)]
 pub struct SlotResourceRequest {
     pub disk: bool,
-    pub card: bool,
+    pub nic: bool,
 }
 
 /// Why a free unit cannot be assigned: a resource of its slot is not available.
@@ -94,7 +95,7 @@ pub fn against(
     }
     if let Some(fabric) = fabric_unit(host, unit) {
         let of = || format!("{}, the fabric device of {},", fabric.name(), unit.name());
-        if host.held.unit(fabric.members.iter().map(|member| member.address.as_str())).is_some() {
+        if host.allocations.unit(fabric.members.iter().map(|member| member.address.as_str())).is_some() {
             return Some((RejectReason::UnitTaken, format!("{} belongs to another", of())));
         }
         if fabric.state != UnitState::Ready {
@@ -102,5 +103,5 @@ pub fn against(
         }
     }
     let disk = wanted.disk.then(|| slot_disk(host, unit).err()).flatten();
-    disk.or_else(|| wanted.card.then(|| slot_card(host, unit).err()).flatten())
+    disk.or_else(|| wanted.nic.then(|| slot_nic(host, unit).err()).flatten())
 }

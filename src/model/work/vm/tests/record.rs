@@ -1,7 +1,7 @@
 //! The life of a virtual machine on record.
 
 use super::*;
-use crate::work::vm::status::VmStatus;
+use crate::work::vm::phase::VmPhase;
 use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{RestartWhen, VmFailureKind, VmSpec, Volume};
 use meshd_types::{Basis, MacAddr};
@@ -16,15 +16,15 @@ fn at(millis: i64) -> Timestamp {
 
 fn placed(when: RestartWhen, on_node_loss: OnNodeLoss) -> Vm {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
-    let mut ask = VmAsk::new(spec);
-    (ask.spec.restart.when, ask.on_node_loss) = (when, on_node_loss);
-    let mut vm = Vm::new(ask, None, at(0));
+    let mut request = VmRequest::new(spec);
+    (request.spec.restart.when, request.on_node_loss) = (when, on_node_loss);
+    let mut vm = Vm::new(request, None, at(0));
     vm.run();
     vm.assign(Placement { node: node(), since: at(0), session: Some(BootSessionId([1; 12])) }, Vec::new(), Vec::new());
     vm
 }
 
-fn report(state: VmState, restarts: u32) -> VmReport {
+fn report(state: ReportedVmState, restarts: u32) -> VmReport {
     let plain = VmReport::new(SystemUuid([7; 16]), "a".parse().expect("a name"), state);
     VmReport { restarts, ..plain }
 }
@@ -32,24 +32,24 @@ fn report(state: VmState, restarts: u32) -> VmReport {
 #[test]
 fn what_is_told_is_news_once_and_the_order_is_the_whole_wish() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
-    assert_eq!((vm.life(true), vm.is_settled()), (VmStatus::Ordered, false));
-    assert_eq!(vm.apply_report(report(VmState::Starting, 0), at(1)), None);
-    assert_eq!(vm.apply_report(report(VmState::Running, 0), at(2)), Some(VmChange::Started));
-    assert_eq!(vm.apply_report(report(VmState::Running, 0), at(3)), None);
+    assert_eq!((vm.phase(true), vm.is_settled()), (VmPhase::Ordered, false));
+    assert_eq!(vm.apply_report(report(ReportedVmState::Starting, 0), at(1)), None);
+    assert_eq!(vm.apply_report(report(ReportedVmState::Running, 0), at(2)), Some(VmChange::Started));
+    assert_eq!(vm.apply_report(report(ReportedVmState::Running, 0), at(3)), None);
     assert_eq!(vm.seen.as_ref().map(|seen| seen.since), Some(at(2)));
-    assert!(vm.is_settled() && vm.has_reported(&report(VmState::Running, 0)));
-    assert_eq!((vm.life(true), vm.life(false)), (VmStatus::Running, VmStatus::Unreachable));
+    assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
+    assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
     let Some(VmOrder { want: VmWant::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
-    let own = vm.ask.grace_s;
+    let own = vm.request.grace_s;
     for (grace, told) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
         assert!(!vm.is_settled());
         assert_eq!(vm.order(node()).map(|order| order.want), Some(VmWant::Stop { grace_s: told }));
     }
-    assert_eq!(vm.apply_report(report(VmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
+    assert_eq!(vm.apply_report(report(ReportedVmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
     assert!(vm.is_settled());
     vm.desired_state = VmDesiredState::Release;
-    assert_eq!(vm.life(true), VmStatus::Releasing);
+    assert_eq!(vm.phase(true), VmPhase::Releasing);
     assert!(matches!(vm.order(node()), Some(VmOrder { want: VmWant::Release { .. }, .. })));
     let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
     assert_eq!(vm.order(other), None, "it is no concern of another node");
@@ -68,18 +68,15 @@ fn after_a_reboot_of_its_node_the_restart_policy_decides_and_is_told_once() {
     ] {
         let mut vm = placed(when, loss);
         assert_eq!(vm.rebooted(BootSessionId([1; 12]), true, at(1)), None, "the boot in which it was placed");
-        vm.apply_report(report(VmState::Running, 0), at(1));
+        vm.apply_report(report(ReportedVmState::Running, 0), at(1));
         assert!(matches!(vm.rebooted(next, true, at(2)), Some(VmChange::Lost(_))));
         assert_eq!(vm.rebooted(next, true, at(3)), None);
         assert_eq!(vm.missing(true, at(4)), None, "that it is not there is known");
-        let expected = if again {
-            (VmDesiredState::Run, 2, VmStatus::Ordered)
-        } else {
-            (VmDesiredState::Stop, 1, VmStatus::Failed)
-        };
-        assert_eq!((vm.desired_state, vm.start, vm.life(true)), expected, "{when:?} {loss:?}");
+        let expected =
+            if again { (VmDesiredState::Run, 2, VmPhase::Ordered) } else { (VmDesiredState::Stop, 1, VmPhase::Failed) };
+        assert_eq!((vm.desired_state, vm.start, vm.phase(true)), expected, "{when:?} {loss:?}");
         vm.run();
-        assert_eq!(vm.life(true), VmStatus::Ordered);
+        assert_eq!(vm.phase(true), VmPhase::Ordered);
     }
 }
 
@@ -87,9 +84,9 @@ fn after_a_reboot_of_its_node_the_restart_policy_decides_and_is_told_once() {
 fn one_that_its_node_has_no_more_is_lost_and_one_that_it_never_had_is_awaited() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     assert_eq!(vm.missing(true, at(1)), None, "the order may be under way");
-    vm.apply_report(report(VmState::Running, 0), at(2));
+    vm.apply_report(report(ReportedVmState::Running, 0), at(2));
     assert!(matches!(vm.missing(true, at(3)), Some(VmChange::Lost(_))));
-    assert_eq!((vm.desired_state, vm.life(true)), (VmDesiredState::Stop, VmStatus::Failed));
+    assert_eq!((vm.desired_state, vm.phase(true)), (VmDesiredState::Stop, VmPhase::Failed));
 }
 
 #[test]
@@ -102,10 +99,10 @@ fn only_one_that_stands_on_nothing_of_its_node_may_move() {
         vm
     };
     for vm in [
-        bound(|vm| vm.ask.units.whole = true),
-        bound(|vm| vm.ask.units.each = vec![meshd_config::vm::UnitWish::Any]),
+        bound(|vm| vm.request.units.whole = true),
+        bound(|vm| vm.request.units.each = vec![meshd_config::vm::UnitSelector::Any]),
         bound(|vm| vm.only = vm.node()),
-        bound(|vm| vm.ask.on_node_loss = OnNodeLoss::Wait),
+        bound(|vm| vm.request.on_node_loss = OnNodeLoss::Wait),
         bound(|vm| vm.desired_state = VmDesiredState::Stop),
     ] {
         assert!(!vm.may_move(), "{vm:?}");
@@ -116,7 +113,7 @@ fn only_one_that_stands_on_nothing_of_its_node_may_move() {
 fn a_record_is_stored_as_it_is_and_words_are_bounded() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let failure = VmFailure { kind: VmFailureKind::Crashed, detail: "é".repeat(2000), log: vec!["x".into(); 99] };
-    vm.apply_report(VmReport { failure: Some(failure), ..report(VmState::Failed, 3) }, at(1));
+    vm.apply_report(VmReport { failure: Some(failure), ..report(ReportedVmState::Failed, 3) }, at(1));
     let kept = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).expect("it failed");
     assert_eq!((kept.detail.len(), kept.log.len()), (MAX_FAILURE_TEXT, MAX_FAILURE_LINES));
     let stored = serde_json::to_string(&vm).expect("plain");
@@ -127,14 +124,14 @@ fn a_record_is_stored_as_it_is_and_words_are_bounded() {
 fn an_order_is_settled_only_by_a_word_on_that_order() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let of = |start: u32, state| VmReport { start: Some(start), ..report(state, 0) };
-    assert_eq!(vm.apply_report(of(1, VmState::Running), at(1)), Some(VmChange::Started));
+    assert_eq!(vm.apply_report(of(1, ReportedVmState::Running), at(1)), Some(VmChange::Started));
     assert!(vm.is_settled());
     vm.ordered();
     assert!(!vm.is_settled(), "the restart may be lost");
-    assert!(vm.has_reported(&of(1, VmState::Running)) && !vm.has_reported(&of(2, VmState::Running)));
-    assert_eq!(vm.apply_report(of(2, VmState::Running), at(2)), Some(VmChange::Started));
+    assert!(vm.has_reported(&of(1, ReportedVmState::Running)) && !vm.has_reported(&of(2, ReportedVmState::Running)));
+    assert_eq!(vm.apply_report(of(2, ReportedVmState::Running), at(2)), Some(VmChange::Started));
     assert!(vm.is_settled());
-    vm.apply_report(of(2, VmState::Failed), at(3));
+    vm.apply_report(of(2, ReportedVmState::Failed), at(3));
     vm.ordered();
     assert!(!vm.is_settled());
 }
@@ -142,9 +139,9 @@ fn an_order_is_settled_only_by_a_word_on_that_order() {
 #[test]
 fn one_that_waited_for_its_files_is_ordered_again_by_the_next_agent() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
-    vm.apply_report(report(VmState::Starting, 0), at(1));
+    vm.apply_report(report(ReportedVmState::Starting, 0), at(1));
     assert_eq!(vm.missing(true, at(2)), None);
-    assert_eq!((vm.desired_state, vm.life(true), vm.is_settled()), (VmDesiredState::Run, VmStatus::Ordered, false));
+    assert_eq!((vm.desired_state, vm.phase(true), vm.is_settled()), (VmDesiredState::Run, VmPhase::Ordered, false));
 }
 
 #[test]
@@ -153,13 +150,13 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
     let refused = |vm: &Vm, start| {
         let failure = VmFailure { kind: VmFailureKind::Refused, detail: "kvm_missing: x".into(), log: Vec::new() };
         let mut vm = vm.clone();
-        vm.apply_report(VmReport { failure: Some(failure), start, ..report(VmState::Failed, 0) }, at(1));
-        let node = vm.give_back();
+        vm.apply_report(VmReport { failure: Some(failure), start, ..report(ReportedVmState::Failed, 0) }, at(1));
+        let node = vm.withdraw_refused();
         (vm, node)
     };
     let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let (given, from) = refused(&vm, Some(1));
-    assert_eq!((from, given.place.is_none(), given.waits_for_node()), (Some(node()), true, true));
+    assert_eq!((from, given.place.is_none(), given.needs_placement()), (Some(node()), true, true));
     assert!(given.stray_nodes.contains(&node()));
     assert_eq!(refused(&vm, None).1, None);
     let mut again = vm.clone();
@@ -176,7 +173,7 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
     for number in 1..=20 {
         let start = Some(vm.start);
         (vm, _) = refused(&vm, start);
-        if !vm.waits_for_node() {
+        if !vm.needs_placement() {
             break;
         }
         vm.run();
@@ -192,26 +189,26 @@ fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_w
         let text = format!(r#"{{"name": "{name}", "format": "raw", "disk": "{disk}"}}"#);
         serde_json::from_str::<Volume>(&text).expect("a volume")
     };
-    vm.ask.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
+    vm.request.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
     let place = vm.place.clone().expect("it has one");
     vm.assign(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
-    assert_eq!(vm.ask.spec.volumes[0], volume("a", "slot:eui.1"));
+    assert_eq!(vm.request.spec.volumes[0], volume("a", "slot:eui.1"));
     let told = |use_of: &[(&str, DiskUse)]| {
         let disks = use_of.iter().map(|(name, told)| (name.parse().expect("a name"), *told)).collect();
-        VmReport { disks, ..report(VmState::Running, 0) }
+        VmReport { disks, ..report(ReportedVmState::Running, 0) }
     };
     vm.apply_report(told(&[("a", DiskUse::Done), ("b", DiskUse::Begun), ("of_another", DiskUse::Done)]), at(1));
     vm.apply_report(told(&[("a", DiskUse::Begun)]), at(2));
     assert_eq!(vm.disks.values().copied().collect::<Vec<_>>(), [DiskUse::Done, DiskUse::Begun], "never less");
     assert!(vm.has_reported(&told(&[("b", DiskUse::Begun)])) && !vm.has_reported(&told(&[("b", DiskUse::Done)])));
-    vm.leave_unclean();
+    vm.record_pending_wipes();
     vm.unplace("lost".to_owned());
-    assert_eq!((vm.disks.len(), &vm.ask.spec.volumes[0]), (0, &volume("a", "slot")));
+    assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
     let left = |disk: &str| LeftDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
     let order = |vm: &Vm| vm.order(node()).map(|order| order.want);
     assert_eq!(order(&vm), Some(VmWant::Release { disks: vec![left("eui.1")] }), "the named one is kept");
     let mut kept = vm.clone();
-    kept.keep_disks();
+    kept.cancel_wipes();
     assert_eq!(order(&kept), None);
     assert!(vm.left(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
 }

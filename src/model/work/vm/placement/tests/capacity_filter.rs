@@ -59,27 +59,27 @@ impl Node {
             units: &self.units,
             disks: &[],
             pci: &[],
-            held: &self.held,
+            allocations: &self.held,
             closed: 0,
-            barred: Vec::new(),
+            unassignable_units: Vec::new(),
             slots: Vec::new(),
         }
     }
 
-    fn fit(&self, ask: &VmAsk) -> Result<PlacementFit, NoPlacement> {
-        place(ask, None, [self.host()].into_iter())
+    fn fit(&self, request: &VmRequest) -> Result<PlacementFit, NoPlacement> {
+        place(request, None, [self.host()].into_iter())
     }
 
     /// What stands against it, in order.
-    fn lacks(&self, ask: &VmAsk) -> Vec<&'static str> {
-        let lacks = self.fit(ask).err().into_iter().flat_map(|unfit| unfit.nearest);
-        lacks.flat_map(|(_, lacks)| lacks).map(|lacking| lacking.lack.as_str()).collect()
+    fn rejections(&self, request: &VmRequest) -> Vec<&'static str> {
+        let rejections = self.fit(request).err().into_iter().flat_map(|unfit| unfit.nearest);
+        rejections.flat_map(|(_, rejections)| rejections).map(|rejection| rejection.reason.as_str()).collect()
     }
 
     /// It is placed there and stays.
-    fn take(&mut self, ask: VmAsk) -> Vm {
-        let fit = self.fit(&ask).unwrap_or_else(|unfit| panic!("{unfit}"));
-        let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
+    fn take(&mut self, request: VmRequest) -> Vm {
+        let fit = self.fit(&request).unwrap_or_else(|unfit| panic!("{unfit}"));
+        let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units, fit.disks);
         vm.bind(fit.near, fit.numa_mismatch);
         self.held.add(&vm);
@@ -88,16 +88,16 @@ impl Node {
 }
 
 /// A machine of that number; `more` are further fields of its specification.
-fn ask(number: u16, vcpus: u32, memory: &str, more: &str) -> VmAsk {
+fn request(number: u16, vcpus: u32, memory: &str, more: &str) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     let uuid = SystemUuid([9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, high, low]);
     let text = format!(r#"{{"name": "vm-{number}", "uuid": "{uuid}", "vcpus": {vcpus}, "memory": "{memory}"{more}}}"#);
-    VmAsk::new(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}")))
+    VmRequest::new(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}")))
 }
 
-fn with_units(mut ask: VmAsk, units: usize) -> VmAsk {
-    ask.units.each = vec!["any".parse().expect("a wish"); units];
-    ask
+fn with_units(mut request: VmRequest, units: usize) -> VmRequest {
+    request.units.each = vec!["any".parse().expect("a wish"); units];
+    request
 }
 
 const AT_1: &str = r#", "numa_node": 1"#;
@@ -107,27 +107,27 @@ const HUGE: &str = r#", "hugepages": true"#;
 fn threads_are_shared_by_the_ratio_of_the_site_and_not_with_those_who_have_theirs_alone() {
     let mut node = Node::new(None);
     for number in 0..4 {
-        node.take(ask(number, 8, "64M", ""));
+        node.take(request(number, 8, "64M", ""));
     }
-    assert_eq!(node.lacks(&ask(4, 1, "64M", "")), ["cpus_taken"], "32 on 8 threads are all");
-    assert_eq!(node.lacks(&ask(4, 9, "64M", "")), ["cpus_exceeded"], "no machine has more than there are");
+    assert_eq!(node.rejections(&request(4, 1, "64M", "")), ["cpus_taken"], "32 on 8 threads are all");
+    assert_eq!(node.rejections(&request(4, 9, "64M", "")), ["cpus_exceeded"], "no machine has more than there are");
 
     let mut node = Node::new(None);
-    node.take(ask(0, 6, "1G", HUGE));
-    node.take(ask(1, 5, "64M", ""));
-    assert_eq!(node.lacks(&ask(2, 1, "1G", HUGE)), ["cpus_taken"], "6 and, of 5 that share, 2");
-    assert_eq!(node.lacks(&ask(2, 4, "64M", "")), ["cpus_taken"]);
-    node.take(ask(2, 3, "64M", ""));
-    node.held.remove(ask(0, 1, "1G", "").spec.uuid);
-    node.take(ask(0, 6, "1G", HUGE));
+    node.take(request(0, 6, "1G", HUGE));
+    node.take(request(1, 5, "64M", ""));
+    assert_eq!(node.rejections(&request(2, 1, "1G", HUGE)), ["cpus_taken"], "6 and, of 5 that share, 2");
+    assert_eq!(node.rejections(&request(2, 4, "64M", "")), ["cpus_taken"]);
+    node.take(request(2, 3, "64M", ""));
+    node.held.remove(request(0, 1, "1G", "").spec.uuid);
+    node.take(request(0, 6, "1G", HUGE));
 }
 
 #[test]
 fn of_two_nodes_the_one_with_more_free_threads_is_taken() {
     let (mut busy, mut idle) = (Node::new(None), Node { number: 2, ..Node::new(None) });
-    busy.take(ask(0, 8, "64M", ""));
-    idle.take(ask(1, 1, "128M", ""));
-    let fit = place(&ask(2, 1, "64M", ""), None, [busy.host(), idle.host()].into_iter()).expect("both have room");
+    busy.take(request(0, 8, "64M", ""));
+    idle.take(request(1, 1, "128M", ""));
+    let fit = place(&request(2, 1, "64M", ""), None, [busy.host(), idle.host()].into_iter()).expect("both have room");
     assert_eq!(fit.node, idle.host().node, "although it has less memory left");
 }
 
@@ -135,68 +135,81 @@ fn of_two_nodes_the_one_with_more_free_threads_is_taken() {
 fn a_node_has_as_many_machines_as_its_agent_keeps() {
     let mut node = Node::new(None);
     for number in 0..MAX_VMS {
-        let vm = Vm::new(ask(u16::try_from(number).expect("few"), 1, "16M", ""), None, Timestamp::EPOCH);
+        let vm = Vm::new(request(u16::try_from(number).expect("few"), 1, "16M", ""), None, Timestamp::EPOCH);
         node.held.add(&vm);
     }
-    assert!(node.lacks(&ask(999, 1, "16M", "")).contains(&"full"));
+    assert!(node.rejections(&request(999, 1, "16M", "")).contains(&"full"));
 }
 
 #[test]
 fn huge_pages_are_those_that_the_node_has_set_aside_not_those_of_its_profile() {
     let mut node = Node::new(Some(hosting()));
-    assert_eq!(node.lacks(&ask(0, 1, "512M", HUGE)), ["hugepages_exceeded"], "no page of 1 GiB divides it");
-    assert_eq!(node.lacks(&ask(0, 1, "5G", HUGE)), ["hugepages_exceeded"]);
-    node.take(ask(0, 1, "3G", HUGE));
-    assert_eq!(node.lacks(&ask(1, 1, "2G", HUGE)), ["hugepages_taken"]);
-    assert_eq!(node.lacks(&ask(1, 1, "1G", r#", "hugepages": true, "numa_node": 0"#)), ["hugepages_exceeded"]);
-    assert_eq!(node.lacks(&ask(1, 1, "2G", r#", "hugepages": true, "numa_node": 1"#)), ["hugepages_taken"]);
-    node.take(ask(1, 1, "1G", r#", "hugepages": true, "numa_node": 1"#));
+    assert_eq!(node.rejections(&request(0, 1, "512M", HUGE)), ["hugepages_exceeded"], "no page of 1 GiB divides it");
+    assert_eq!(node.rejections(&request(0, 1, "5G", HUGE)), ["hugepages_exceeded"]);
+    node.take(request(0, 1, "3G", HUGE));
+    assert_eq!(node.rejections(&request(1, 1, "2G", HUGE)), ["hugepages_taken"]);
+    assert_eq!(node.rejections(&request(1, 1, "1G", r#", "hugepages": true, "numa_node": 0"#)), ["hugepages_exceeded"]);
+    assert_eq!(node.rejections(&request(1, 1, "2G", r#", "hugepages": true, "numa_node": 1"#)), ["hugepages_taken"]);
+    node.take(request(1, 1, "1G", r#", "hugepages": true, "numa_node": 1"#));
     let none = Hosting { hugepages: Vec::new(), ..hosting() };
-    assert_eq!(Node::new(Some(none)).lacks(&ask(0, 1, "1G", HUGE)), ["hugepages_exceeded"], "it did not get them");
-    assert_eq!(Node::new(None).lacks(&ask(0, 1, "1G", HUGE)), Vec::<&str>::new(), "an older agent does not tell");
+    assert_eq!(
+        Node::new(Some(none)).rejections(&request(0, 1, "1G", HUGE)),
+        ["hugepages_exceeded"],
+        "it did not get them"
+    );
+    assert_eq!(
+        Node::new(None).rejections(&request(0, 1, "1G", HUGE)),
+        Vec::<&str>::new(),
+        "an older agent does not tell"
+    );
 }
 
 #[test]
 fn a_numa_node_has_its_own_threads_and_memory() {
     let mut node = Node::new(Some(hosting()));
-    assert_eq!(node.lacks(&ask(0, 5, "1G", AT_1)), ["cpus_exceeded"]);
-    assert_eq!(node.lacks(&ask(0, 1, "4G", AT_1)), ["memory_exceeded"], "half of it are huge pages, and some is kept");
-    assert_eq!(node.lacks(&ask(0, 1, "1G", r#", "numa_node": 2"#)), ["numa_missing"]);
-    node.take(ask(0, 3, "2G", AT_1));
-    assert_eq!(node.lacks(&ask(1, 2, "1G", AT_1)), ["cpus_taken"]);
-    assert_eq!(node.lacks(&ask(1, 1, "2G", AT_1)), ["memory_taken"]);
-    node.take(ask(2, 1, "4G", ""));
+    assert_eq!(node.rejections(&request(0, 5, "1G", AT_1)), ["cpus_exceeded"]);
     assert_eq!(
-        node.lacks(&ask(1, 1, "1G", AT_1)),
+        node.rejections(&request(0, 1, "4G", AT_1)),
+        ["memory_exceeded"],
+        "half of it are huge pages, and some is kept"
+    );
+    assert_eq!(node.rejections(&request(0, 1, "1G", r#", "numa_node": 2"#)), ["numa_missing"]);
+    node.take(request(0, 3, "2G", AT_1));
+    assert_eq!(node.rejections(&request(1, 2, "1G", AT_1)), ["cpus_taken"]);
+    assert_eq!(node.rejections(&request(1, 1, "2G", AT_1)), ["memory_taken"]);
+    node.take(request(2, 1, "4G", ""));
+    assert_eq!(
+        node.rejections(&request(1, 1, "1G", AT_1)),
         ["memory_taken"],
         "half of what is bound to none is reckoned to lie there"
     );
-    node.take(ask(1, 1, "1G", r#", "numa_node": 0"#));
+    node.take(request(1, 1, "1G", r#", "numa_node": 0"#));
 }
 
 #[test]
 fn a_machine_is_bound_to_the_numa_node_of_its_units_if_that_has_room_for_it() {
     let units = vec![unit(1, 0), unit(2, 1), unit(3, 1)];
     let node = || Node { units: units.clone(), ..Node::new(Some(hosting())) };
-    let fit = |ask: VmAsk| node().fit(&ask).map(|fit| (fit.near, fit.numa_mismatch)).expect("there is room");
-    assert_eq!(fit(with_units(ask(0, 2, "1G", ""), 1)), (Some(0), false));
-    assert_eq!(fit(with_units(ask(0, 2, "1G", ""), 2)), (Some(1), false), "two that are together");
-    assert_eq!(fit(with_units(ask(0, 2, "1G", ""), 3)), (None, true));
-    assert_eq!(fit(with_units(ask(0, 5, "1G", ""), 1)), (None, false), "it has 4 threads");
-    assert_eq!(fit(with_units(ask(0, 2, "9G", ""), 1)), (None, false), "it has 8 GiB");
-    assert_eq!(fit(VmAsk { numa_anywhere: true, ..with_units(ask(0, 2, "1G", ""), 1) }), (None, false));
-    assert_eq!(fit(with_units(ask(0, 2, "1G", AT_1), 1)), (None, false), "it asked for one itself");
-    assert_eq!(fit(with_units(ask(0, 2, "1G", r#", "numa_node": 0"#), 2)), (None, true));
+    let fit =
+        |request: VmRequest| node().fit(&request).map(|fit| (fit.near, fit.numa_mismatch)).expect("there is room");
+    assert_eq!(fit(with_units(request(0, 2, "1G", ""), 1)), (Some(0), false));
+    assert_eq!(fit(with_units(request(0, 2, "1G", ""), 2)), (Some(1), false), "two that are together");
+    assert_eq!(fit(with_units(request(0, 2, "1G", ""), 3)), (None, true));
+    assert_eq!(fit(with_units(request(0, 5, "1G", ""), 1)), (None, false), "it has 4 threads");
+    assert_eq!(fit(with_units(request(0, 2, "9G", ""), 1)), (None, false), "it has 8 GiB");
+    assert_eq!(fit(VmRequest { numa_anywhere: true, ..with_units(request(0, 2, "1G", ""), 1) }), (None, false));
+    assert_eq!(fit(with_units(request(0, 2, "1G", AT_1), 1)), (None, false), "it asked for one itself");
+    assert_eq!(fit(with_units(request(0, 2, "1G", r#", "numa_node": 0"#), 2)), (None, true));
     let untold = Node { hosting: None, ..node() };
-    assert_eq!(untold.fit(&with_units(ask(0, 2, "1G", ""), 1)).map(|fit| fit.near), Ok(None));
+    assert_eq!(untold.fit(&with_units(request(0, 2, "1G", ""), 1)).map(|fit| fit.near), Ok(None));
 
-    let mut vm = node().take(with_units(ask(0, 2, "1G", ""), 2));
-    assert_eq!((vm.ask.spec.numa_node, vm.locality.near), (Some(1), true));
+    let mut vm = node().take(with_units(request(0, 2, "1G", ""), 2));
+    assert_eq!((vm.request.spec.numa_node, vm.locality.near), (Some(1), true));
     vm.unplace("its node went".to_owned());
-    assert_eq!((vm.ask.spec.numa_node, vm.locality.near), (None, false), "the next node has others");
-    let mut own = node().take(with_units(ask(0, 2, "1G", AT_1), 1));
+    assert_eq!((vm.request.spec.numa_node, vm.locality.near), (None, false), "the next node has others");
+    let mut own = node().take(with_units(request(0, 2, "1G", AT_1), 1));
     own.unplace("its node went".to_owned());
-    assert_eq!(own.ask.spec.numa_node, Some(1), "what was asked for stays");
+    assert_eq!(own.request.spec.numa_node, Some(1), "what was asked for stays");
 }
 
 #[test]
@@ -211,19 +224,23 @@ fn programs_firmware_bridges_and_processor_models_are_looked_at_before_a_node_is
         (r#", "cpu": "EPIC""#.to_owned(), "cpu_unknown"),
         (nic("br1"), "bridge_missing"),
     ] {
-        assert_eq!(node.lacks(&ask(0, 1, "1G", &more)), [lack], "{more}");
-        let unfit = node.fit(&ask(0, 1, "1G", &more)).expect_err("it lacks it");
+        assert_eq!(node.rejections(&request(0, 1, "1G", &more)), [lack], "{more}");
+        let unfit = node.fit(&request(0, 1, "1G", &more)).expect_err("it lacks it");
         assert_eq!(unfit.verdict.as_str(), "none");
-        assert_eq!(Node::new(None).lacks(&ask(0, 1, "1G", &more)), Vec::<&str>::new(), "an older agent does not tell");
+        assert_eq!(
+            Node::new(None).rejections(&request(0, 1, "1G", &more)),
+            Vec::<&str>::new(),
+            "an older agent does not tell"
+        );
     }
     for more in [String::new(), r#", "cpu": "max""#.to_owned(), r#", "cpu": "EPYC-Milan""#.to_owned(), nic("br0")] {
-        assert_eq!(node.lacks(&ask(0, 1, "1G", &more)), Vec::<&str>::new(), "{more}");
+        assert_eq!(node.rejections(&request(0, 1, "1G", &more)), Vec::<&str>::new(), "{more}");
     }
     let volume = format!(r#", "volumes": [{{"name": "a", "format": "qcow2", "digest": "{}"}}]"#, "0".repeat(64));
     let bare = |qemu, qemu_img| Node::new(Some(Hosting { qemu, qemu_img, ..has.clone() }));
-    assert_eq!(bare(true, false).lacks(&ask(0, 1, "1G", &volume)), ["qemu_missing"]);
-    assert_eq!(bare(false, true).lacks(&ask(0, 1, "1G", "")), ["qemu_missing"]);
+    assert_eq!(bare(true, false).rejections(&request(0, 1, "1G", &volume)), ["qemu_missing"]);
+    assert_eq!(bare(false, true).rejections(&request(0, 1, "1G", "")), ["qemu_missing"]);
     let all = Hosting { uefi: true, secure_boot: true, tpm: true, ..has };
     let secure = r#", "firmware": "uefi", "secure_boot": true, "vtpm": true"#;
-    assert_eq!(Node::new(Some(all)).lacks(&ask(0, 1, "1G", secure)), Vec::<&str>::new());
+    assert_eq!(Node::new(Some(all)).rejections(&request(0, 1, "1G", secure)), Vec::<&str>::new());
 }

@@ -1,7 +1,7 @@
 //! Many nodes: the one that is chosen is the best of all, few are looked at in full, and a slot that is closed is never given.
 
 use crate::work::*;
-use meshd_config::vm::{UnitWish, VmAsk};
+use meshd_config::vm::{UnitSelector, VmRequest};
 use meshd_proto::{PciFacts, UnitFacts, UnitState, vm::VmSpec};
 use meshd_types::{Basis, MacAddr, NodeId, PciAddress, SystemUuid, Timestamp};
 use proptest::prelude::*;
@@ -59,38 +59,39 @@ impl Node {
             units: &self.units,
             disks: &[],
             pci: &[],
-            held: &self.held,
+            allocations: &self.held,
             closed: self.closed.iter().filter(|unit| self.held.unit([unit.as_str()].into_iter()).is_none()).count(),
-            barred: Vec::new(),
+            unassignable_units: Vec::new(),
             slots: Vec::new(),
         }
     }
 
     fn complete(&self, host: &mut CandidateNode<'_>) {
-        host.barred = self.closed.iter().map(|unit| (unit.clone(), "its slot is candidate".to_owned())).collect();
+        host.unassignable_units =
+            self.closed.iter().map(|unit| (unit.clone(), "its slot is candidate".to_owned())).collect();
     }
 }
 
-fn ask(number: u16, units: usize) -> VmAsk {
+fn request(number: u16, units: usize) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     let uuid = SystemUuid([8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, high, low]);
-    let mut ask = VmAsk::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
-    (ask.spec.vcpus, ask.spec.memory) = (2, "1G".parse().expect("a size"));
-    ask.units.each = vec![UnitWish::Any; units];
-    ask
+    let mut request = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
+    (request.spec.vcpus, request.spec.memory) = (2, "1G".parse().expect("a size"));
+    request.units.each = vec![UnitSelector::Any; units];
+    request
 }
 
 /// Places a machine, and says how many nodes were looked at in full.
-fn place_one(rack: &mut [Node], ask: VmAsk) -> (Option<PlacementFit>, usize) {
+fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, usize) {
     let looked = Cell::new(0);
     let complete = |host: &mut CandidateNode<'_>| {
         looked.set(looked.get() + 1);
         rack.iter().find(|node| node.id == host.node).expect("it is of the rack").complete(host);
     };
-    let fit = place_by(&ask, None, rack.iter().map(Node::host), complete).ok();
+    let fit = place_by(&request, None, rack.iter().map(Node::host), complete).ok();
     let looked = looked.get();
     if let Some(fit) = &fit {
-        let mut vm = Vm::new(ask, None, Timestamp::EPOCH);
+        let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
         rack.iter_mut().find(|node| node.id == fit.node).expect("it is of the rack").held.add(&vm);
     }
@@ -105,7 +106,7 @@ fn every_open_slot_is_given_once_no_closed_one_ever_and_few_nodes_are_looked_at(
     let open: usize = rack.iter().map(|node| node.units.len() - node.closed.len()).sum();
     let (mut given, mut looked) = (BTreeSet::new(), 0);
     for number in 0..u16::try_from(open).expect("few") {
-        let (fit, more) = place_one(&mut rack, ask(number, 1));
+        let (fit, more) = place_one(&mut rack, request(number, 1));
         let fit = fit.expect("one is left");
         looked += more;
         let node = rack.iter().find(|node| node.id == fit.node).expect("it is of the rack");
@@ -116,7 +117,7 @@ fn every_open_slot_is_given_once_no_closed_one_ever_and_few_nodes_are_looked_at(
     }
     assert_eq!(given.len(), open);
     assert!(looked < open * 3, "{looked} looks for {open} placements");
-    let (none, _) = place_one(&mut rack, ask(9999, 1));
+    let (none, _) = place_one(&mut rack, request(9999, 1));
     assert_eq!(none, None, "what is left is closed");
 }
 
@@ -130,18 +131,18 @@ proptest! {
             Node::new(u16::try_from(at).expect("few"), *units, |unit| unit < *closed)
         }).collect();
         for (number, units) in wishes.into_iter().enumerate() {
-            let ask = ask(u16::try_from(number).expect("few"), units);
+            let request = request(u16::try_from(number).expect("few"), units);
             // Each node alone: what it would give, and how many units it would have left.
             let alone: Vec<_> = rack.iter().filter_map(|node| {
                 let mut host = node.host();
                 node.complete(&mut host);
-                let fit = place(&ask, None, [host].into_iter()).ok()?;
+                let fit = place(&request, None, [host].into_iter()).ok()?;
                 let closed = node.host().closed;
                 let left = node.units.len() - node.held.unit_count() - closed - fit.units.len();
                 Some(((left, fit.numa_mismatch), fit))
             }).collect();
             let best = alone.iter().map(|(rank, _)| *rank).min();
-            let (fit, _) = place_one(&mut rack, ask);
+            let (fit, _) = place_one(&mut rack, request);
             let chosen = fit.map(|fit| alone.iter().find(|(_, other)| other.node == fit.node).map(|(rank, _)| *rank));
             prop_assert_eq!(chosen, best.map(Some));
         }

@@ -1,7 +1,7 @@
 //! Which node takes it, which of its units, and what is said where none does.
 
 use super::*;
-use crate::work::{Allocations, Approved, Placement, SlotCard, SlotId, Verdict, Vm};
+use crate::work::{Allocations, ApprovedSlot, Placement, SlotId, SlotNic, Verdict, Vm};
 use meshd_proto::{DiskFacts, PciFacts, UnitKind, UnitState};
 use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
 
@@ -11,12 +11,12 @@ fn node(number: u8) -> NodeId {
     Basis::Mac(MacAddr([2, 0, 0, 0, 0, number])).node_id()
 }
 
-fn ask(number: u8, memory: &str, units: &[&str]) -> VmAsk {
+fn request(number: u8, memory: &str, units: &[&str]) -> VmRequest {
     let uuid = SystemUuid([9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, number]);
     let text = format!(r#"{{"name": "vm-{number}", "uuid": "{uuid}", "vcpus": 2, "memory": "{memory}"}}"#);
-    let mut ask = VmAsk::new(serde_json::from_str(&text).expect("a specification"));
-    ask.units.each = units.iter().map(|desired_state| desired_state.parse().expect("a wish")).collect();
-    ask
+    let mut request = VmRequest::new(serde_json::from_str(&text).expect("a specification"));
+    request.units.each = units.iter().map(|desired_state| desired_state.parse().expect("a wish")).collect();
+    request
 }
 
 fn unit(address: &str, device: &str, kind: UnitKind, state: UnitState) -> UnitFacts {
@@ -48,18 +48,18 @@ fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Allocations) -> Candid
         units,
         disks: &[],
         pci: &[],
-        held,
+        allocations: held,
         closed: 0,
-        barred: Vec::new(),
+        unassignable_units: Vec::new(),
         slots: Vec::new(),
     }
 }
 
 /// What is left when these have been placed.
-fn holding(asks: &[(VmAsk, &[&str])]) -> Allocations {
+fn holding(asks: &[(VmRequest, &[&str])]) -> Allocations {
     let mut held = Allocations::default();
-    for (ask, units) in asks {
-        let mut vm = Vm::new(ask.clone(), None, Timestamp::EPOCH);
+    for (request, units) in asks {
+        let mut vm = Vm::new(request.clone(), None, Timestamp::EPOCH);
         let units = units.iter().map(|unit| unit.parse().expect("an address")).collect();
         vm.assign(Placement { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
         held.add(&vm);
@@ -68,8 +68,9 @@ fn holding(asks: &[(VmAsk, &[&str])]) -> Allocations {
 }
 
 fn words(unfit: &NoPlacement) -> (Verdict, Vec<&'static str>) {
-    let lacks = unfit.nearest.iter().flat_map(|(_, lacks)| lacks).map(|lacking| lacking.lack.as_str());
-    (unfit.verdict, lacks.collect())
+    let rejections =
+        unfit.nearest.iter().flat_map(|(_, rejections)| rejections).map(|rejection| rejection.reason.as_str());
+    (unfit.verdict, rejections.collect())
 }
 
 #[test]
@@ -77,11 +78,12 @@ fn a_wish_that_any_unit_fulfils_gives_way_to_one_that_has_no_choice() {
     let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
     let none = Allocations::default();
     for wishes in [["any", "device:10de:2335"], ["device:10de:2335", "any"], ["vendor:10de", "0000:01:00.1"]] {
-        let fit = place(&ask(1, "1G", &wishes), None, [host(1, &units, &none)].into_iter()).expect("both are there");
+        let fit =
+            place(&request(1, "1G", &wishes), None, [host(1, &units, &none)].into_iter()).expect("both are there");
         assert_eq!(fit.units.len(), 2);
         assert_ne!(fit.units[0], fit.units[1], "{wishes:?}");
     }
-    let third = place(&ask(1, "1G", &["any", "any", "any"]), None, [host(1, &units, &none)].into_iter());
+    let third = place(&request(1, "1G", &["any", "any", "any"]), None, [host(1, &units, &none)].into_iter());
     assert_eq!(words(&third.expect_err("two are no three")), (Verdict::None, vec!["unit_missing"]));
 }
 
@@ -89,8 +91,8 @@ fn a_wish_that_any_unit_fulfils_gives_way_to_one_that_has_no_choice() {
 fn the_whole_node_is_every_unit_and_switch_and_only_when_nobody_has_any() {
     let switch = unit("0000:09:00", "22a3", UnitKind::Switch, UnitState::Ready);
     let mut units = vec![gpu("0000:01:00"), gpu("0000:02:00"), switch];
-    let (none, one) = (Allocations::default(), holding(&[(ask(7, "1G", &["any"]), &["0000:02:00.0"])]));
-    let mut whole = ask(1, "1G", &[]);
+    let (none, one) = (Allocations::default(), holding(&[(request(7, "1G", &["any"]), &["0000:02:00.0"])]));
+    let mut whole = request(1, "1G", &[]);
     whole.units.whole = true;
     let fit = place(&whole, None, [host(1, &units, &none)].into_iter()).expect("all are ready");
     assert_eq!(fit.units.len(), 3, "the switch too");
@@ -99,24 +101,24 @@ fn the_whole_node_is_every_unit_and_switch_and_only_when_nobody_has_any() {
     units[2].state = UnitState::Wedged;
     let wedged = place(&whole, None, [host(1, &units, &none)].into_iter()).expect_err("a switch counts");
     assert_eq!(words(&wedged), (Verdict::NotReady, vec!["unit_not_ready"]));
-    let any = place(&ask(2, "1G", &["any"]), None, [host(1, &units[2..], &none)].into_iter());
+    let any = place(&request(2, "1G", &["any"]), None, [host(1, &units[2..], &none)].into_iter());
     assert_eq!(words(&any.expect_err("a switch alone is no unit")).1, ["unit_missing"]);
 }
 
 #[test]
 fn the_answer_says_none_no_single_node_or_not_ready() {
     let (one, none) = ([gpu("0000:01:00")], Allocations::default());
-    let two = ask(1, "1G", &["any", "any"]);
+    let two = request(1, "1G", &["any", "any"]);
     let hosts = [host(1, &one, &none), host(2, &one, &none)];
     let apart = place(&two, None, hosts.clone().into_iter()).expect_err("one each");
     assert_eq!(apart.verdict, Verdict::NoSingleNode);
-    let many = place(&ask(1, "64G", &[]), None, hosts.clone().into_iter()).expect_err("32 together");
+    let many = place(&request(1, "64G", &[]), None, hosts.clone().into_iter()).expect_err("32 together");
     assert_eq!(many.verdict, Verdict::None);
-    let much = place(&ask(1, "20G", &[]), None, hosts.clone().into_iter()).expect_err("16 each");
+    let much = place(&request(1, "20G", &[]), None, hosts.clone().into_iter()).expect_err("16 each");
     assert_eq!(words(&much), (Verdict::NoSingleNode, vec!["memory_exceeded"; 2]));
     let mut away = hosts[0].clone();
     away.unready = Some("offline");
-    let one = ask(1, "1G", &["any"]);
+    let one = request(1, "1G", &["any"]);
     let gone = place(&one, None, [away].into_iter()).expect_err("it is away");
     assert_eq!(words(&gone), (Verdict::NotReady, vec!["not_ready"]));
     assert!(gone.to_string().contains("offline"), "{gone}");
@@ -128,34 +130,34 @@ fn the_answer_says_none_no_single_node_or_not_ready() {
 fn a_node_without_kvm_says_kvm_missing_unless_emulation_is_allowed() {
     let none = Allocations::default();
     let emulated = CandidateNode { runs: VmSupport::Emulated, ..host(1, &[], &none) };
-    let mut ask = ask(1, "1G", &[]);
-    let refused = place(&ask, None, [emulated.clone()].into_iter()).expect_err("no KVM");
+    let mut request = request(1, "1G", &[]);
+    let refused = place(&request, None, [emulated.clone()].into_iter()).expect_err("no KVM");
     assert_eq!(words(&refused), (Verdict::None, vec!["kvm_missing"]));
-    ask.spec.allow_tcg = true;
-    assert!(place(&ask, None, [emulated.clone()].into_iter()).is_ok());
+    request.spec.allow_tcg = true;
+    assert!(place(&request, None, [emulated.clone()].into_iter()).is_ok());
     let nothing = CandidateNode { runs: VmSupport::Nothing, ..emulated };
-    assert_eq!(words(&place(&ask, None, [nothing].into_iter()).expect_err("not its job")).1, ["runs_no_vms"]);
+    assert_eq!(words(&place(&request, None, [nothing].into_iter()).expect_err("not its job")).1, ["runs_no_vms"]);
 }
 
 #[test]
 fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
-    let held = holding(&[(ask(7, "15G", &[]), &[])]);
+    let held = holding(&[(request(7, "15G", &[]), &[])]);
     let none = Allocations::default();
-    let of = |ask: &VmAsk, held: &Allocations| match place(ask, None, [host(1, &[], held)].into_iter()) {
+    let of = |request: &VmRequest, held: &Allocations| match place(request, None, [host(1, &[], held)].into_iter()) {
         Ok(_) => Vec::new(),
         Err(unfit) => words(&unfit).1,
     };
-    assert_eq!(of(&ask(1, "1G", &[]), &held), ["memory_taken"], "256 MiB stay with the node");
-    assert_eq!(of(&ask(1, "16G", &[]), &none), ["memory_exceeded"]);
-    let mut huge = ask(1, "4G", &[]);
+    assert_eq!(of(&request(1, "1G", &[]), &held), ["memory_taken"], "256 MiB stay with the node");
+    assert_eq!(of(&request(1, "16G", &[]), &none), ["memory_exceeded"]);
+    let mut huge = request(1, "4G", &[]);
     huge.spec.hugepages = true;
     assert_eq!(of(&huge, &held), Vec::<&str>::new(), "another pool");
     huge.spec.memory = "5G".parse().expect("a size");
     assert_eq!(of(&huge, &none), ["hugepages_exceeded"]);
-    let mut wide = ask(1, "1G", &[]);
+    let mut wide = request(1, "1G", &[]);
     (wide.spec.vcpus, wide.spec.numa_node) = (9, Some(1));
     assert_eq!(of(&wide, &none), ["cpus_exceeded", "numa_missing"]);
-    let mut raw = ask(1, "1G", &[]);
+    let mut raw = request(1, "1G", &[]);
     let text = r#"{"name": "data", "format": "raw", "disk": "eui.1234"}"#;
     raw.spec.volumes = vec![serde_json::from_str(text).expect("a volume")];
     assert_eq!(of(&raw, &none), ["disk_missing"]);
@@ -173,39 +175,39 @@ fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
 #[test]
 fn devices_are_packed_memory_is_spread_and_a_named_node_is_the_only_one() {
     let (few, many) = ([gpu("0000:01:00")], [gpu("0000:01:00"), gpu("0000:02:00")]);
-    let (none, some) = (Allocations::default(), holding(&[(ask(7, "4G", &[]), &[])]));
+    let (none, some) = (Allocations::default(), holding(&[(request(7, "4G", &[]), &[])]));
     let hosts = [host(1, &many, &none), host(2, &few, &none), host(3, &[], &some), host(4, &[], &none)];
-    let on = |ask: &VmAsk, only| place(ask, only, hosts.clone().into_iter()).map(|fit| fit.node);
-    assert_eq!(on(&ask(1, "1G", &["any"]), None), Ok(node(2)), "the other stays whole");
-    assert_eq!(on(&ask(1, "1G", &[]), None), Ok(node(4)), "most memory is left there, and no unit is blocked");
-    assert_eq!(on(&ask(1, "1G", &[]), Some(node(1))), Ok(node(1)));
-    let unfit = on(&ask(1, "1G", &["any"]), Some(node(3))).expect_err("it has none");
+    let on = |request: &VmRequest, only| place(request, only, hosts.clone().into_iter()).map(|fit| fit.node);
+    assert_eq!(on(&request(1, "1G", &["any"]), None), Ok(node(2)), "the other stays whole");
+    assert_eq!(on(&request(1, "1G", &[]), None), Ok(node(4)), "most memory is left there, and no unit is blocked");
+    assert_eq!(on(&request(1, "1G", &[]), Some(node(1))), Ok(node(1)));
+    let unfit = on(&request(1, "1G", &["any"]), Some(node(3))).expect_err("it has none");
     assert_eq!(unfit.nearest.len(), 1, "only what the named one lacks is told");
     assert_eq!(words(&unfit).1, ["unit_missing"]);
 }
 
 /// A slot with a disk or a fabric device.
-fn slot(number: u8, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> Approved {
+fn slot(number: u8, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> ApprovedSlot {
     let id = SlotId { node: node(number), unit: unit.parse().expect("an address") };
     let disk = disk.map(|disk| disk.parse().expect("an identity"));
     let fabric = fabric.map(str::to_owned);
-    Approved {
+    ApprovedSlot {
         id,
         functions: Default::default(),
         disk,
         fabric,
-        card: None,
+        nic: None,
         disabled: None,
         approved_at: Timestamp::EPOCH,
     }
 }
 
-fn raw(ask: &mut VmAsk, disks: &[&str]) {
+fn raw(request: &mut VmRequest, disks: &[&str]) {
     let volume = |(number, disk): (usize, &&str)| {
         let volume = format!(r#"{{"name": "d{number}", "format": "raw", "disk": "{disk}"}}"#);
         serde_json::from_str(&volume).expect("a volume")
     };
-    ask.spec.volumes = disks.iter().enumerate().map(volume).collect();
+    request.spec.volumes = disks.iter().enumerate().map(volume).collect();
 }
 
 fn disks(names: &[&str]) -> Vec<DiskFacts> {
@@ -220,9 +222,9 @@ fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_i
     let (none, disks) = (Allocations::default(), disks(&["disk-one", "disk-two", "disk-three"]));
     let host = || CandidateNode { disks: &disks, slots: slots.iter().collect(), ..host(1, &units, &none) };
     let wants = |wishes: &[&str], disks: &[&str]| {
-        let mut ask = ask(1, "1G", wishes);
-        raw(&mut ask, disks);
-        place(&ask, None, [host()].into_iter()).map(|fit| {
+        let mut request = request(1, "1G", wishes);
+        raw(&mut request, disks);
+        place(&request, None, [host()].into_iter()).map(|fit| {
             let units: Vec<String> = fit.units.iter().map(ToString::to_string).collect();
             (units.join(" "), fit.disks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
         })
@@ -251,9 +253,9 @@ fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_i
 fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
     let units = [gpu("0000:01:00")];
     let none = Allocations::default();
-    let mut wants = ask(1, "1G", &["any"]);
+    let mut wants = request(1, "1G", &["any"]);
     raw(&mut wants, &["slot"]);
-    let why = |slots: &[Approved], disks: &[DiskFacts], held: &Allocations| {
+    let why = |slots: &[ApprovedSlot], disks: &[DiskFacts], held: &Allocations| {
         let host = CandidateNode { disks, slots: slots.iter().collect(), ..host(1, &units, held) };
         words(&place(&wants, None, [host].into_iter()).expect_err("no such slot")).1
     };
@@ -265,7 +267,7 @@ fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
     let mut used = there.clone();
     used[0].blocked = Some("disk sda is mounted on /".into());
     assert_eq!(why(&own, &used, &none), ["disk_taken"]);
-    let mut other = ask(7, "1G", &[]);
+    let mut other = request(7, "1G", &[]);
     raw(&mut other, &["disk-one"]);
     assert_eq!(why(&own, &there, &holding(&[(other, &[])])), ["disk_taken"]);
     let mut whole = wants.clone();
@@ -283,13 +285,13 @@ fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
     let none = Allocations::default();
     let on = |units: &[UnitFacts], held: &Allocations, wishes: &[&str]| {
         let host = CandidateNode { slots: slots.iter().collect(), ..host(1, units, held) };
-        let fit = place(&ask(1, "1G", wishes), None, [host].into_iter());
+        let fit = place(&request(1, "1G", wishes), None, [host].into_iter());
         fit.map(|fit| fit.units.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(on(&units, &none, &["0000:01:00.0"]), Ok(vec!["0000:01:00.0".into(), "0000:09:00.0".into()]));
     assert_eq!(on(&units, &none, &["0000:02:00.0"]), Ok(vec!["0000:02:00.0".into()]), "a name is only a name");
     assert_eq!(on(&units, &none, &["any", "any", "any"]), Err(vec!["unit_taken"]), "the third is no slot of its own");
-    let other = holding(&[(ask(7, "1G", &["any"]), &["0000:09:00.0"])]);
+    let other = holding(&[(request(7, "1G", &["any"]), &["0000:09:00.0"])]);
     assert_eq!(on(&units, &other, &["0000:01:00.0"]), Err(vec!["unit_taken"]));
     units[2].state = UnitState::Wedged;
     assert_eq!(on(&units, &none, &["0000:01:00.0"]), Err(vec!["unit_not_ready"]));
@@ -297,20 +299,22 @@ fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
 }
 
 #[test]
-fn a_card_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
+fn nic_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
     // The fabric device comes first, and is no slot of its own.
     let units = [gpu("0000:01:00"), gpu("0000:02:00")];
     let mac = "52:54:00:12:34:56".parse().expect("a MAC");
-    let own =
-        Approved { card: Some(SlotCard { mac, address: None }), ..slot(1, "0000:02:00.0", None, Some("0000:01:00.1")) };
-    let none = Allocations::default();
-    let mut whole = ask(1, "1G", &[]);
-    (whole.units.whole, whole.spec.nics) =
-        (true, vec![serde_json::from_str(r#"{"mac": "52:54:00:00:00:01", "slot": true}"#).expect("a card")]);
-    let on = |slot: &Approved| {
-        let host = CandidateNode { slots: vec![slot], ..host(1, &units, &none) };
-        place(&whole, None, [host].into_iter()).map(|fit| fit.cards).map_err(|unfit| words(&unfit).1)
+    let own = ApprovedSlot {
+        nic: Some(SlotNic { mac, address: None }),
+        ..slot(1, "0000:02:00.0", None, Some("0000:01:00.1"))
     };
-    assert_eq!(on(&own), Ok(vec![SlotCard { mac, address: None }]));
-    assert_eq!(on(&Approved { card: None, ..own.clone() }), Err(vec!["slot_without_card"]));
+    let none = Allocations::default();
+    let mut whole = request(1, "1G", &[]);
+    (whole.units.whole, whole.spec.nics) =
+        (true, vec![serde_json::from_str(r#"{"mac": "52:54:00:00:00:01", "slot": true}"#).expect("a NIC")]);
+    let on = |slot: &ApprovedSlot| {
+        let host = CandidateNode { slots: vec![slot], ..host(1, &units, &none) };
+        place(&whole, None, [host].into_iter()).map(|fit| fit.nics).map_err(|unfit| words(&unfit).1)
+    };
+    assert_eq!(on(&own), Ok(vec![SlotNic { mac, address: None }]));
+    assert_eq!(on(&ApprovedSlot { nic: None, ..own.clone() }), Err(vec!["slot_without_card"]));
 }

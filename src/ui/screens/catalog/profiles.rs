@@ -1,9 +1,9 @@
-//! Profiles, images, overlays.
+//! Profiles with the origin of each value, their revisions, and rollback.
 
-use super::{Answer, actions};
+use super::{Answer, actions, profile_link, words};
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, encoded},
+    client::{ApiClient, encoded},
     form::Fields,
     gate::{fields, redirect},
     html::{self, Page, code, plain, shown, time},
@@ -11,20 +11,12 @@ use crate::{
 use axum::{
     body::Body,
     extract::{Path, Query},
-    http::{HeaderMap, Request, StatusCode},
+    http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
-use meshd_api::{ImageView, OverlayView, ProfileView, RevisionDiffView, RevisionView, Rollback};
+use meshd_api::{ProfileView, RevisionDiffView, RevisionView, Rollback, SettingView};
 use meshd_model::fleet::FileChange;
 use serde_json::Value;
-
-fn profile_link(name: &str) -> Markup {
-    html! { a href=(format!("{PREFIX}/profiles/{}", encoded(name))) { (name) } }
-}
-
-fn words<T: ToString>(words: &[T]) -> Markup {
-    plain(words.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
-}
 
 pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
     let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(|error| client.failed(&error))?;
@@ -50,17 +42,37 @@ pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
 
 pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(failed)?;
-    let profile = profiles.iter().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
-        failed(ApiError::new(
-            StatusCode::NOT_FOUND,
-            "no_profile",
-            "there is no such profile",
-            "the page Profiles lists all",
-        ))
-    })?;
-    let revisions: Vec<RevisionView> =
-        client.get(&format!("/v1/profiles/{}/history", encoded(&name))).await.map_err(failed)?;
+    let path = format!("/v1/profiles/{}", encoded(&name));
+    let settings: Vec<SettingView> = client.get(&format!("{path}/settings")).await.map_err(failed)?;
+    let revisions: Vec<RevisionView> = client.get(&format!("{path}/history")).await.map_err(failed)?;
+    let content = html! {
+        h1 { "Profile " (shown(&name)) }
+        p { a href=(format!("{PREFIX}/nodes?profile={}", encoded(&name))) { "Nodes with this profile" } }
+        h2 { "Values" }
+        (setting_table(&settings))
+        h2 { "Revisions" }
+        (revision_table(&client, &name, &revisions))
+    };
+    Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
+}
+
+/// Values of the profile and of those that it extends.
+fn setting_table(settings: &[SettingView]) -> Markup {
+    let row = |setting: &SettingView| {
+        let value = setting.value.to_string();
+        let note = html! { @if let Some(by) = &setting.removed_by { (html::badge("idle", "removed")) " by " (profile_link(by.as_str())) } };
+        vec![
+            code(&setting.key),
+            html! { @if setting.removed_by.is_some() { del { (shown(&value)) } } @else { (code(&value)) } },
+            profile_link(setting.by.as_str()),
+            note,
+        ]
+    };
+    let rows: Vec<_> = settings.iter().map(row).collect();
+    html::table(&["Key", "Value", "Set by", "Note"], &rows, "It sets no value.")
+}
+
+fn revision_table(client: &ApiClient, name: &str, revisions: &[RevisionView]) -> Markup {
     let row = |(index, view): (usize, &RevisionView)| {
         let marks = html! {
             @if view.boots { (html::badge("good", "boots")) " " }
@@ -73,34 +85,16 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
             plain(&view.revised.image),
             code(view.revised.version.short()),
             time(view.revised.since),
-            changes_link(&name, revisions.get(index + 1), view),
-            rollback_form(&client, &name, view),
+            changes_link(name, revisions.get(index + 1), view),
+            rollback_form(client, name, view),
         ]
     };
     let rows: Vec<_> = revisions.iter().enumerate().map(row).collect();
-    let vars: Vec<_> = profile
-        .vars
-        .iter()
-        .map(|(name, value)| vec![code(name), code(serde_json::to_string(value).unwrap_or_default())])
-        .collect();
-    let content = html! {
-        h1 { "Profile " (profile.name) }
-        (html::facts(&[
-            ("Extends", html::maybe(profile.extends.as_ref())),
-            ("Image", plain(&profile.image)),
-            ("Overlays, a later one wins", words(&profile.overlays)),
-            ("Kernel arguments", words(&profile.kernel_args)),
-            ("Packages", words(&profile.packages)),
-            ("Bundles", words(&profile.bundles)),
-            ("VFIO", words(&profile.vfio)),
-            ("Data disks", words(&profile.data_disks)),
-        ]))
-        h2 { "Variables" }
-        (html::table(&["Name", "Value"], &vars, "It sets no variable."))
-        h2 { "Revisions" }
-        (html::table(&["Generation", "State", "Image", "Version", "Since", "Changes", "Order"], &rows, "No revision is on record."))
-    };
-    Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
+    html::table(
+        &["Generation", "State", "Image", "Version", "Since", "Changes", "Order"],
+        &rows,
+        "No revision is on record.",
+    )
 }
 
 /// Leads to what a revision changed in the one before.
@@ -172,47 +166,4 @@ pub(crate) async fn rollback(client: ApiClient, Path(name): Path<String>, reques
     let done = client.order::<Value>(&path, &order, &actions::notes(&fields)).await;
     done.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/profiles/{}", encoded(&name))))
-}
-
-pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
-    let images: Vec<ImageView> = client.get("/v1/images").await.map_err(|error| client.failed(&error))?;
-    let row = |view: &ImageView| {
-        let image = &view.image;
-        let problem = image.problem.as_deref().unwrap_or_default();
-        vec![
-            plain(&image.name),
-            html! { (view.state()) @if !problem.is_empty() { div.quiet { (shown(problem)) } } },
-            image.version.map(|version| code(version.short())).unwrap_or_default(),
-            plain(image.versions.len()),
-            html! { @for name in &view.profiles { (profile_link(name.as_str())) " " } },
-        ]
-    };
-    let rows: Vec<_> = images.iter().map(row).collect();
-    let content = html! {
-        h1 { "Images" }
-        (html::table(&["Name", "State", "Version", "Versions kept", "Profiles"], &rows, "The site has no image."))
-    };
-    Ok(Page { client: &client, title: "Images".to_owned(), place: "/images", content }.answer(&headers))
-}
-
-pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
-    let overlays: Vec<OverlayView> = client.get("/v1/overlays").await.map_err(|error| client.failed(&error))?;
-    let row = |overlay: &OverlayView| {
-        let services = overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
-        vec![
-            plain(&overlay.name),
-            plain(&overlay.description),
-            plain(overlay.files),
-            words(&overlay.packages),
-            plain(services.collect::<Vec<_>>().join("; ")),
-            words(&overlay.variables),
-            html! { @for name in &overlay.profiles { (profile_link(name.as_str())) " " } },
-        ]
-    };
-    let rows: Vec<_> = overlays.iter().map(row).collect();
-    let content = html! {
-        h1 { "Overlays" }
-        (html::table(&["Name", "Purpose", "Files", "Packages", "Services", "Variables", "Profiles"], &rows, "The site has no overlay."))
-    };
-    Ok(Page { client: &client, title: "Overlays".to_owned(), place: "/overlays", content }.answer(&headers))
 }

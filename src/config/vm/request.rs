@@ -5,28 +5,26 @@ use meshd_types::{PciAddress, VfioSelector, serde_as_text};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Seconds that a guest has to end by itself unless its file says otherwise.
+/// Default grace period of a stop in seconds.
 pub const DEFAULT_GRACE_S: u32 = 60;
-/// Most seconds that a guest has to end by itself.
+/// Maximum grace period in seconds.
 pub const MAX_GRACE_S: u32 = 3600;
-/// Most units of one machine; the wire's own bound.
+/// Maximum number of units of one VM, as in [`VmSpec::faults`].
 pub(super) const MAX_UNITS: i64 = 32;
 
-/// A virtual machine as it is ordered.
+/// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VmAsk {
-    /// What the node is told. Its `units` are those that it has on its node; before it has one, those that were named by address.
+pub struct VmRequest {
+    /// Specification for the node. `units` are the assigned units; before the placement, those requested by address.
     pub spec: VmSpec,
-    /// The units that it wants.
     #[serde(default)]
-    pub units: UnitsAsk,
-    /// What becomes of it when its node is lost.
+    pub units: UnitsRequest,
     #[serde(default)]
     pub on_node_loss: OnNodeLoss,
-    /// Seconds that the guest has to end by itself when it is stopped.
+    /// Grace period of a stop in seconds.
     #[serde(default = "default_grace")]
     pub grace_s: u32,
-    /// It is not bound to the NUMA node of its units.
+    /// Do not bind the VM to the NUMA node of its units.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub numa_anywhere: bool,
 }
@@ -35,28 +33,27 @@ fn default_grace() -> u32 {
     DEFAULT_GRACE_S
 }
 
-impl VmAsk {
-    /// A specification and nothing else.
+impl VmRequest {
+    /// Makes a request from a specification.
     pub fn new(spec: VmSpec) -> Self {
-        let each = spec.units.iter().cloned().map(UnitWish::named).collect();
-        let units = UnitsAsk { whole: false, each };
-        VmAsk { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
+        let each = spec.units.iter().cloned().map(UnitSelector::named).collect();
+        let units = UnitsRequest { whole: false, each };
+        VmRequest { spec, units, on_node_loss: OnNodeLoss::default(), grace_s: DEFAULT_GRACE_S, numa_anywhere: false }
     }
 
-    /// Everything that is wrong with it, whatever node it runs on.
+    /// Returns all faults that do not depend on the node.
     pub fn faults(&self) -> Vec<SpecFault> {
         let volumes = self.spec.volumes.iter().map(|volume| matches!(volume.source.disk(), Some(RawDisk::Slot(_))));
-        let cards = self.spec.nics.iter().map(|nic| nic.slot);
+        let nics = self.spec.nics.iter().map(|nic| nic.slot);
         let mut faults = self.spec.faults();
         faults
             .extend(self.beyond_its_slots(volumes, |index| (format!("volume[{index}].disk"), "is the disk", "volume")));
-        faults
-            .extend(self.beyond_its_slots(cards, |index| (format!("nic[{index}].slot"), "has the addresses", "card")));
+        faults.extend(self.beyond_its_slots(nics, |index| (format!("nic[{index}].slot"), "has the addresses", "NIC")));
         faults
     }
 
-    /// Of volumes or cards, those that are a part of a slot where no unit is left that it could be the slot of; `of_slot` says which
-    /// are, `words` gives key, what it is of the slot, and what it is called.
+    /// Returns the faults of volumes or NICs that belong to a slot, but exceed the number of requested units. `words` returns the key, the
+    /// part of the slot, and the name of the device.
     fn beyond_its_slots(
         &self,
         of_slot: impl Iterator<Item = bool>,
@@ -71,95 +68,93 @@ impl VmAsk {
         })
     }
 
-    /// True if it stands on what only one node has: units, or a disk of it.
+    /// Returns true if the VM uses units or disks of its node.
     pub fn is_bound(&self) -> bool {
         let raw = self.spec.volumes.iter().any(|volume| volume.source.disk().is_some());
         self.units.whole || !self.units.each.is_empty() || raw
     }
 }
 
-/// The units that a virtual machine wants.
+/// The requested units.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct UnitsAsk {
-    /// All of its node, with the switches that join them.
+pub struct UnitsRequest {
+    /// All units of the node, including NVSwitches.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
-    /// One unit for each.
+    /// One unit for each selector.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub each: Vec<UnitWish>,
+    pub each: Vec<UnitSelector>,
 }
 
-/// One unit that is wanted.
+/// A selector of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum UnitWish {
-    /// Whichever is free.
+pub enum UnitSelector {
     Any,
-    /// One with a function that this names.
+    /// A unit with a function that the selector matches.
     Selected(VfioSelector),
 }
 
-impl UnitWish {
-    /// The unit that holds one function.
+impl UnitSelector {
+    /// Selects the unit of a PCI function.
     pub fn named(address: PciAddress) -> Self {
-        UnitWish::Selected(VfioSelector::Address(address.as_str().to_owned()))
+        UnitSelector::Selected(VfioSelector::Address(address.as_str().to_owned()))
     }
 
-    /// The function, where one is named.
+    /// Returns the PCI address, if the selector has one.
     pub fn address(&self) -> Option<PciAddress> {
         match self {
-            UnitWish::Selected(VfioSelector::Address(address)) => address.parse().ok(),
+            UnitSelector::Selected(VfioSelector::Address(address)) => address.parse().ok(),
             _ => None,
         }
     }
 }
 
-/// The text names no unit.
+/// The text is not a unit selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no unit; write any, 0000:01:00.0, class:0302, vendor:10de or device:10de:2335")]
-pub struct ParseUnitWishError(String);
+pub struct ParseUnitSelectorError(String);
 
-impl FromStr for UnitWish {
-    type Err = ParseUnitWishError;
+impl FromStr for UnitSelector {
+    type Err = ParseUnitSelectorError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "any" {
-            return Ok(UnitWish::Any);
+            return Ok(UnitSelector::Any);
         }
         if let Ok(address) = text.parse() {
-            return Ok(UnitWish::named(address));
+            return Ok(UnitSelector::named(address));
         }
-        let selector = text.parse().map(UnitWish::Selected);
-        selector.map_err(|_| ParseUnitWishError(text.chars().take(80).collect()))
+        let selector = text.parse().map(UnitSelector::Selected);
+        selector.map_err(|_| ParseUnitSelectorError(text.chars().take(80).collect()))
     }
 }
 
-impl fmt::Display for UnitWish {
+impl fmt::Display for UnitSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UnitWish::Any => f.write_str("any"),
-            UnitWish::Selected(VfioSelector::Address(address)) => f.write_str(address),
-            UnitWish::Selected(selector) => selector.fmt(f),
+            UnitSelector::Any => f.write_str("any"),
+            UnitSelector::Selected(VfioSelector::Address(address)) => f.write_str(address),
+            UnitSelector::Selected(selector) => selector.fmt(f),
         }
     }
 }
 
-serde_as_text!(UnitWish);
+serde_as_text!(UnitSelector);
 
-/// What becomes of a virtual machine when its node is lost.
+/// The action on a VM when its node is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnNodeLoss {
-    /// It waits for its node, or for an operator.
+    /// Wait for the node, or for an operator.
     #[default]
     Wait,
-    /// It is started on another node as soon as it is certain that it does not run on the old one any more. One with units or a disk
-    /// of its node is never moved.
+    /// Start the VM on another node once it certainly does not run on the old one. VMs with units or disks of their node never move.
     Restart,
 }
 
 impl OnNodeLoss {
-    /// The word of a vm.toml, which is also shown.
+    /// Returns the keyword in vm.toml.
     pub fn as_str(self) -> &'static str {
         match self {
             OnNodeLoss::Wait => "wait",

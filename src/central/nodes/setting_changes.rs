@@ -1,0 +1,114 @@
+//! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
+
+use super::{OperateError, boot_settings::OrderError};
+use crate::workloads::spare;
+use meshd_config::{MAX_VARS, Site};
+use meshd_model::{
+    boot,
+    fleet::{AuditContext, ConditionKind, Event, EventKind, Generation, NextBootOverride, Node, Phase},
+};
+use meshd_store::Tx;
+use meshd_types::{ProfileName, Timestamp, VarName, Vars, fail};
+
+/// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages nothing.
+pub(super) fn profile_assigned(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    site: &Site,
+    profile: &ProfileName,
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    spare(tx.before(), node.id, by)?;
+    let before = boot::effective_profile(site, &node).name.clone();
+    node.profile = Some(profile.clone());
+    let detail = format!("{before} -> {profile}");
+    use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
+    let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
+    // Else it is found out from what the node runs and would boot.
+    if running && (node.told.is_none() || node.booted.is_none()) && before != *profile {
+        node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
+    }
+    record_event(tx, &node, EventKind::ProfileAssigned, detail, by, now);
+    Ok(node)
+}
+
+/// Changes the variables of one node, in a transaction; the caller stores the node. A failure stages nothing.
+pub(super) fn vars_changed(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    (set, unset): (&Vars, &[VarName]),
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    let id = node.id;
+    if let Some(name) = unset.iter().find(|name| !node.vars.contains_key(*name)) {
+        return Err(OrderError::NoVar { node: id, name: name.clone() }.into());
+    }
+    let words = set.iter().map(|(name, value)| format!("{name}={value}"));
+    let words: Vec<String> = words.chain(unset.iter().map(|name| format!("-{name}"))).collect();
+    node.vars.extend(set.clone());
+    node.vars.retain(|name, _| !unset.contains(name));
+    if node.vars.len() > MAX_VARS {
+        return Err(OrderError::TooManyVars { node: id, count: node.vars.len() }.into());
+    }
+    record_event(tx, &node, EventKind::VarsChanged, words.join(" "), by, now);
+    Ok(node)
+}
+
+/// Sets the override for one boot of one node, in a transaction; the caller stores the node. A failure stages nothing.
+pub(super) fn once_ordered(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    site: &Site,
+    once: NextBootOverride,
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    if node.pinned.is_some() {
+        return Err(OrderError::Pinned { node: node.id }.into());
+    }
+    let usual = &boot::effective_profile(site, &node).name;
+    if once.profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
+        spare(tx.before(), node.id, by)?;
+    }
+    record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), by, now);
+    node.once = Some(once);
+    Ok(node)
+}
+
+/// Removes the override of one node, in a transaction; the caller stores the node.
+pub(super) fn once_cleared(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    let once = node.once.take().ok_or(OrderError::NothingOrdered { node: node.id })?;
+    record_event(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), by, now);
+    Ok(node)
+}
+
+/// Pins one node, in a transaction; the caller stores the node.
+pub(super) fn pinned(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    generation: Generation,
+    (by, now): (&AuditContext, Timestamp),
+) -> Node {
+    (node.pinned, node.once) = (Some(generation), None);
+    record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), by, now);
+    node
+}
+
+/// Unpins one node, in a transaction; the caller stores the node.
+pub(super) fn unpinned(
+    tx: &mut Tx<'_>,
+    mut node: Node,
+    (by, now): (&AuditContext, Timestamp),
+) -> Result<Node, OperateError> {
+    let generation = node.pinned.take().ok_or(OrderError::NotPinned { node: node.id })?;
+    let detail = format!("no longer to generation {}", generation.0.short());
+    record_event(tx, &node, EventKind::Pinned, detail, by, now);
+    Ok(node)
+}
+
+fn record_event(tx: &mut Tx<'_>, node: &Node, kind: EventKind, detail: String, by: &AuditContext, now: Timestamp) {
+    tx.event(Event::new(now, by, kind, detail).of_node(node.id));
+}

@@ -1,0 +1,47 @@
+//! Checks that a request comes from its client: by the Ethernet source, and by the switch port that a relay reports.
+
+use super::exchange::Exchange;
+use crate::{
+    effect::ClientKind,
+    machines::RelayPort,
+    packet::{ClientMessage, Origin},
+    warning::Warning,
+};
+use meshd_types::{MacAddr, fail};
+
+/// Returns a warning if the Ethernet source is not the client itself. Behind a relay or router, the source must be one of the configured
+/// addresses, if there are any.
+pub(super) fn check_ethernet_source(
+    request: &ClientMessage,
+    origin: Origin,
+    routed: bool,
+    relay_macs: &[MacAddr],
+) -> Option<Warning> {
+    let sender = origin.ethernet_source?;
+    let is_forged = if request.is_relayed() || routed {
+        !relay_macs.is_empty() && !relay_macs.contains(&sender) && fail::defends("dhcp-relay-source")
+    } else {
+        sender != request.mac && fail::defends("dhcp-ethernet-source")
+    };
+    is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
+}
+
+impl Exchange<'_> {
+    /// Returns a warning if the relay reports another port than the one that the node enrolled from: the node was moved, or another
+    /// machine uses its MAC address.
+    pub(super) fn relay_port_mismatch(&self) -> Option<Warning> {
+        let seen = self.request.relay.port.clone();
+        // A switch may add the option too, but need not do so for a renewal by unicast.
+        let has_port = self.request.is_relayed() || seen.is_some();
+        if !has_port {
+            return None;
+        }
+        let mac = self.request.mac;
+        let known = self.machines.attachment(mac, self.request.client != ClientKind::Other)?;
+        if self.request.is_relayed() && known.is_local && fail::defends("dhcp-local-node") {
+            return Some(Warning::RelayPortMismatch { mac, known: RelayPort::default(), seen });
+        }
+        let known = known.relay_port.filter(|_| fail::defends("dhcp-relay-port"))?;
+        (seen.as_ref() != Some(&known)).then_some(Warning::RelayPortMismatch { mac, known, seen })
+    }
+}

@@ -1,0 +1,49 @@
+//! Option 82: information that a relay adds to a request (RFC 3046).
+
+use super::options::{Options, address};
+use crate::machines::RelayPort;
+use dhcproto::v4::OptionCode;
+use meshd_types::hex;
+use std::net::Ipv4Addr;
+
+/// Sub-options 1 and 2 of option 82 (RFC 3046).
+const CIRCUIT_ID: u8 = 1;
+const REMOTE_ID: u8 = 2;
+/// Sub-option 5 of option 82 (RFC 3527).
+const LINK_SELECTION: u8 = 5;
+/// Sub-option 11 of option 82 (RFC 5107).
+const SERVER_ID_OVERRIDE: u8 = 11;
+
+/// The content of option 82.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RelayInformation {
+    /// An address of the client's network; giaddr is then only the address to reply to.
+    pub link_selection: Option<Ipv4Addr>,
+    /// The server identifier for the client, so that its renewals pass the relay.
+    pub server_id_override: Option<Ipv4Addr>,
+    /// The port of the client.
+    pub port: Option<RelayPort>,
+}
+
+impl Options<'_> {
+    /// Parses option 82 (RFC 3046).
+    pub(crate) fn relay_information(&self) -> RelayInformation {
+        let mut information = RelayInformation::default();
+        let mut rest = self.get(OptionCode::RelayAgentInformation).unwrap_or_default();
+        while let [code, length, more @ ..] = rest {
+            let Some((data, more)) = more.split_at_checked(usize::from(*length)) else { break };
+            match *code {
+                LINK_SELECTION => information.link_selection = information.link_selection.or(address(data)),
+                SERVER_ID_OVERRIDE => information.server_id_override = information.server_id_override.or(address(data)),
+                CIRCUIT_ID | REMOTE_ID => {
+                    let port = information.port.get_or_insert(RelayPort { circuit_id: None, remote_id: None });
+                    let id = if *code == CIRCUIT_ID { &mut port.circuit_id } else { &mut port.remote_id };
+                    id.get_or_insert_with(|| hex(data));
+                }
+                _ => {}
+            }
+            rest = more;
+        }
+        information
+    }
+}

@@ -1,0 +1,126 @@
+//! Operations: requests that are not finished yet, of nodes, virtual machines, slots and tasks. Pure.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `nodes` | boots, reboots and drains |
+//! | `workloads` | virtual machines with their volumes and disks, slots, tasks |
+
+mod nodes;
+mod workloads;
+
+#[cfg(test)]
+mod tests;
+
+pub use nodes::{boot, drain, reboot};
+pub use workloads::{former_nodes, slot, task, transfer, vm, wipe};
+
+use meshd_types::{NodeId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// The kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum OperationKind {
+    Boot,
+    Reboot,
+    Drain,
+    /// The desired state of a VM differs from the reported one.
+    Vm,
+    /// A node fetches the volumes of a VM.
+    Fetch,
+    /// A node writes an image onto a disk.
+    Write,
+    /// A node wipes disks.
+    Wipe,
+    Slot,
+    Task,
+}
+
+/// The kind of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum ObjectKind {
+    Node,
+    /// A machine that boots and is not identified yet.
+    Machine,
+    Vm,
+    Slot,
+    Task,
+}
+
+/// The state of an operation. Failed ones come first in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum OperationState {
+    /// It cannot proceed without help, or it is retried.
+    Failed,
+    /// It is recorded; no node has confirmed it.
+    Requested,
+    /// A node works on it.
+    Accepted,
+}
+
+impl OperationKind {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl ObjectKind {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl OperationState {
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// A request that is not finished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    pub kind: OperationKind,
+    pub object: ObjectKind,
+    /// ID of the object: node ID, MAC address, UUID, slot ID or task ID.
+    pub id: String,
+    /// Name of the object; its ID if it has none.
+    pub name: String,
+    /// The node on which it runs.
+    pub node: Option<NodeId>,
+    /// The requested action.
+    pub request: String,
+    /// Time of its last recorded change; `None` if unknown.
+    pub since: Option<Timestamp>,
+    pub state: OperationState,
+    /// How far it is; empty if unknown.
+    pub progress: String,
+    /// Why it does not proceed.
+    pub reason: Option<String>,
+}
+
+impl Operation {
+    /// Sets the reason of an operation whose node has no link, unless another reason is known.
+    fn without_link(mut self, is_linked: bool) -> Self {
+        if let Some(node) = self.node.filter(|_| !is_linked) {
+            self.reason.get_or_insert_with(|| format!("node {node} has no link"));
+        }
+        self
+    }
+}
+
+/// Sorts operations, failed ones and old ones first. Returns at most `limit` of them, and the number of the others.
+pub fn first(mut all: Vec<Operation>, limit: usize) -> (Vec<Operation>, usize) {
+    let order = |one: &Operation| (one.state, one.since.is_none(), one.since, one.kind, one.id.clone(), one.node);
+    all.sort_by_cached_key(order);
+    let rest = all.len().saturating_sub(limit);
+    all.truncate(limit);
+    (all, rest)
+}

@@ -1,0 +1,94 @@
+//! The phase of a VM, derived from its desired state and its last report.
+
+use super::record::{Vm, VmDesiredState};
+use meshd_proto::vm::ReportedVmState;
+use serde::{Deserialize, Serialize};
+
+/// The phase of a VM for operators: the reported state, and phases that only the central node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum VmPhase {
+    /// No node has it.
+    Unplaced,
+    /// It is placed, and the node has not reported it yet.
+    Ordered,
+    /// QEMU starts.
+    Starting,
+    /// The guest runs.
+    Running,
+    /// The node paused the guest.
+    Paused,
+    /// It shuts down.
+    Stopping,
+    /// It restarts after a delay.
+    Waiting,
+    /// It is off.
+    Stopped,
+    /// It is off unexpectedly.
+    Failed,
+    /// The node does not answer; the VM may run.
+    Unreachable,
+    /// The record is from a backup; the VM may run there, elsewhere or not at all.
+    Unconfirmed,
+    /// The node releases it.
+    Releasing,
+    /// The node cannot release it.
+    ReleaseBlocked,
+}
+
+impl VmPhase {
+    /// All phases.
+    pub const ALL: [VmPhase; 13] = [
+        VmPhase::Unplaced,
+        VmPhase::Ordered,
+        VmPhase::Starting,
+        VmPhase::Running,
+        VmPhase::Paused,
+        VmPhase::Stopping,
+        VmPhase::Waiting,
+        VmPhase::Stopped,
+        VmPhase::Failed,
+        VmPhase::Unreachable,
+        VmPhase::Unconfirmed,
+        VmPhase::Releasing,
+        VmPhase::ReleaseBlocked,
+    ];
+
+    /// Returns the word that is shown.
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl From<ReportedVmState> for VmPhase {
+    fn from(state: ReportedVmState) -> Self {
+        match state {
+            ReportedVmState::Starting => VmPhase::Starting,
+            ReportedVmState::Running => VmPhase::Running,
+            ReportedVmState::Paused => VmPhase::Paused,
+            ReportedVmState::Stopping => VmPhase::Stopping,
+            ReportedVmState::Waiting => VmPhase::Waiting,
+            ReportedVmState::Stopped => VmPhase::Stopped,
+            ReportedVmState::Failed => VmPhase::Failed,
+        }
+    }
+}
+
+impl Vm {
+    /// Returns the phase. `is_linked`: the node has a link.
+    pub fn phase(&self, is_linked: bool) -> VmPhase {
+        match (&self.place, &self.seen) {
+            (None, _) => VmPhase::Unplaced,
+            (Some(_), _) if self.unconfirmed && self.desired_state == VmDesiredState::Run => VmPhase::Unconfirmed,
+            (Some(_), _) if self.desired_state == VmDesiredState::Release && self.obstacle.is_some() => {
+                VmPhase::ReleaseBlocked
+            }
+            (Some(_), _) if self.desired_state == VmDesiredState::Release => VmPhase::Releasing,
+            (Some(_), Some(seen)) if !is_linked && seen.state.is_live() => VmPhase::Unreachable,
+            (Some(_), Some(seen)) => seen.state.into(),
+            (Some(_), None) if self.desired_state == VmDesiredState::Run => VmPhase::Ordered,
+            (Some(_), None) => VmPhase::Stopped,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Tests of tokens that somebody guesses.
+
+use super::*;
+use crate::serve::admin::{
+    Plane, router,
+    transport::auth::{self, From},
+};
+use axum::{Router, body::Body, http::Request as Asked};
+use meshd_trust::Role;
+use std::net::IpAddr;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+/// The API behind the HTTPS listener.
+fn api(fixture: &Fixture) -> Router {
+    router::router(Plane {
+        central: fixture.central.clone(),
+        boot_address: Ipv4Addr::LOCALHOST,
+        https_fingerprint: None,
+        metrics: Metrics::install(),
+        shutdown: fixture.stop.clone(),
+        failures: auth::Failures::default(),
+        under_way: Default::default(),
+        tasks: TaskTracker::new(),
+    })
+}
+
+async fn status(api: &Router, from: [u8; 4], token: Option<&str>) -> u16 {
+    let mut request = Asked::get("/v1/whoami");
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let request = request.extension(From(IpAddr::from(from))).body(Body::empty()).expect("a request");
+    api.clone().oneshot(request).await.expect("infallible").status().as_u16()
+}
+
+#[tokio::test]
+async fn guesses_from_an_address_are_limited_and_valid_tokens_of_it_are_not() {
+    let fixture = Fixture::start().await;
+    let by = fixture.central.env.own_order(meshd_model::fleet::Verb::ApiTokenCreate);
+    let made = fixture.central.admin.create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &by).await;
+    let token = made.expect("made").0;
+    let (api, shared) = (api(&fixture), [10, 78, 0, 2]);
+    let guess = |n: u32| format!("meshd_{n:064x}");
+    assert_eq!(status(&api, shared, None).await, 401);
+    for n in 0..20 {
+        assert_eq!(status(&api, shared, Some(&guess(n))).await, 401, "{n}");
+    }
+    for n in 20..60 {
+        assert_eq!(status(&api, shared, Some(&guess(n))).await, 429, "{n}");
+    }
+    assert_eq!(status(&api, shared, None).await, 429);
+    assert_eq!(status(&api, [10, 78, 0, 3], Some(&guess(1))).await, 401, "another address");
+    assert_eq!(status(&api, shared, Some(token.expose())).await, 200, "who shares the address is not locked out");
+    assert_eq!(status(&api, shared, Some(&guess(60))).await, 429, "a valid token does not end the limit");
+}

@@ -1,0 +1,32 @@
+//! Characters of foreign text that mislead its reader.
+
+/// True for characters that show nothing themselves and change how others appear: direction marks, overrides and isolates of
+/// Unicode (UAX 9), zero-width characters, and tags. With them a serial number is displayed as another one.
+pub fn is_misleading(c: char) -> bool {
+    matches!(
+        c,
+        '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direction_marks_and_zero_width_characters_mislead_letters_and_spaces_do_not() {
+        for c in "\u{200b}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}\u{feff}\u{61c}\u{e0041}".chars() {
+            assert!(is_misleading(c), "{c:?}");
+        }
+        for c in "aZ0-_ \u{a0}éß文א…\u{2010}\u{202f}\u{301}\u{fffd}🙂\n\t".chars() {
+            assert!(!is_misleading(c), "{c:?}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Operations that are not finished: what is requested, since when, in which state and why it does not proceed.
+
+use super::Answer;
+use crate::{
+    PREFIX,
+    client::{ApiClient, encoded},
+    html::{self, Page, plain, shown, time},
+};
+use axum::http::HeaderMap;
+use maud::{Markup, html};
+use meshd_api::{OperationView, OperationsView};
+use meshd_model::operations::{ObjectKind, OperationState};
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let found: OperationsView = client.get("/v1/operations").await.map_err(|error| client.failed(&error))?;
+    let rows: Vec<_> = found.operations.iter().map(row).collect();
+    let content = html! {
+        h1 { "Operations" }
+        div id="rows" data-live {
+            (html::table(
+                &["State", "Kind", "Object", "Requested", "Since", "Progress", "Reason", "Node"],
+                &rows,
+                "Nothing is running or waiting.",
+            ))
+            @if found.rest > 0 { p.quiet { (found.rest) " more are not shown." } }
+        }
+        p.quiet { "Requested: no node has confirmed it. Accepted: a node works on it. Failed: it needs help, or it is retried." }
+    };
+    Ok(Page { client: &client, title: "Operations".to_owned(), place: "/operations", content }.answer(&headers))
+}
+
+fn row(operation: &OperationView) -> Vec<Markup> {
+    let class = match operation.state {
+        OperationState::Failed => "bad",
+        OperationState::Requested => "warn",
+        OperationState::Accepted => "busy",
+    };
+    vec![
+        html::badge(class, operation.state.as_str()),
+        plain(operation.object.as_str()),
+        object(operation),
+        plain(&operation.request),
+        operation.since.map(time).unwrap_or_default(),
+        plain(&operation.progress),
+        html::maybe(operation.reason.as_ref()),
+        operation.node.map(|node| html::node_link(&node.to_string(), &node.to_string())).unwrap_or_default(),
+    ]
+}
+
+fn object(operation: &OperationView) -> Markup {
+    let (id, name) = (encoded(&operation.id), shown(&operation.name));
+    let page = match operation.object {
+        ObjectKind::Node => format!("/nodes/{id}"),
+        ObjectKind::Vm => format!("/vms/{id}"),
+        ObjectKind::Task => format!("/tasks/{id}"),
+        ObjectKind::Slot => "/slots".to_owned(),
+        ObjectKind::Machine => return plain(name),
+    };
+    html! { a href=(format!("{PREFIX}{page}")) { (name) } }
+}

@@ -1,0 +1,72 @@
+//! Files of virtual machines.
+
+use crate::{
+    PREFIX,
+    client::{ApiClient, encoded},
+    gate::{fields, redirect},
+    html::{self, Page, bytes, code, plain, shown, time},
+    screens::{Answer, actions},
+};
+use axum::{
+    body::Body,
+    extract::Path,
+    http::{HeaderMap, Request},
+};
+use maud::{Markup, html};
+use meshd_api::VolumeView;
+use serde_json::Value;
+
+pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
+    let volumes: Vec<VolumeView> = client.get("/v1/volumes").await.map_err(|error| client.failed(&error))?;
+    let may_order = actions::may_order(&client);
+    let rows: Vec<_> = volumes.iter().map(|volume| row(volume, may_order)).collect();
+    let content = html! {
+        h1 { "Volumes" }
+        p.quiet { code { "meshd volume add FILE" } " on the central node adds a file." }
+        (html::table(
+            &["Name", "Kind", "Size", "Guest sees", "Digest", "Added", "Used by", "Order"],
+            &rows,
+            "The site has no volume.",
+        ))
+    };
+    Ok(Page { client: &client, title: "Volumes".to_owned(), place: "/volumes", content }.answer(&headers))
+}
+
+fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
+    let users = html! {
+        @for vm in &volume.vms { a href=(format!("{PREFIX}/vms/{}", encoded(vm.as_str()))) { (shown(vm.as_str())) } " " }
+    };
+    vec![
+        plain(&volume.name),
+        plain(volume.kind.as_str()),
+        plain(bytes(volume.size)),
+        plain(bytes(volume.virtual_size)),
+        code(volume.digest),
+        time(volume.added_at),
+        users,
+        if may_order && volume.vms.is_empty() { remove_form(volume) } else { Markup::default() },
+    ]
+}
+
+fn remove_form(volume: &VolumeView) -> Markup {
+    let id = format!("reason-{}", volume.digest.short());
+    html! {
+        details {
+            summary { "Remove…" }
+            form.stack method="post" action=(format!("{PREFIX}/volumes/{}/remove", volume.digest)) {
+                p { "The file is deleted." }
+                label for=(id) { "Reason, for the audit log" }
+                input id=(id) name="reason" maxlength="500";
+                button.danger { "Remove " (volume.name) }
+            }
+        }
+    }
+}
+
+pub(crate) async fn remove(client: ApiClient, Path(volume): Path<String>, request: Request<Body>) -> Answer {
+    let fields = fields(request).await?;
+    let path = format!("/v1/volumes/{}/remove", encoded(&volume));
+    let removed = client.order::<Value>(&path, &Value::Null, &actions::notes(&fields)).await;
+    removed.map_err(|error| client.failed(&error))?;
+    Ok(redirect(&format!("{PREFIX}/volumes")))
+}

@@ -1,0 +1,166 @@
+//! Operations, overlays, volumes and revisions of profiles: values are escaped, and orders need a role.
+
+use super::{Browser, FakeApi, HOSTILE, TOKEN};
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{StatusCode, header::COOKIE},
+};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+const DIGEST: &str = "1111111111111111111111111111111111111111111111111111111111111111";
+const OTHER: &str = "2222222222222222222222222222222222222222222222222222222222222222";
+
+fn operation(object: &str, id: &str, state: &str) -> Value {
+    json!({ "kind": "boot", "object": object, "id": id, "name": HOSTILE, "node": "3f9a1c0e", "request": HOSTILE,
+        "since": "2026-01-01T00:00:00Z", "state": state, "progress": HOSTILE, "reason": HOSTILE })
+}
+
+fn volume(name: &str, digest: &str, vms: &[&str]) -> Value {
+    json!({ "name": name, "digest": digest, "kind": "qcow2", "size": 5 << 20, "virtual_size": 3u64 << 30,
+        "added_at": "2026-01-01T00:00:00Z", "vms": vms })
+}
+
+fn revision(generation: &str, is_newest: bool) -> Value {
+    json!({ "generation": generation, "image": "alpine-lab", "version": generation, "since": "2026-01-01T00:00:00Z",
+        "boots": is_newest, "filed": is_newest, "held": false })
+}
+
+fn source(path: &str, text: Option<&str>, hidden: Option<&str>) -> Value {
+    json!({ "path": path, "kind": "file", "mode": "0644", "owner": "0:0", "size": 9, "append": false,
+        "secret": hidden == Some("secret"), "text": text, "hidden": hidden })
+}
+
+/// The answer of the API; `None` for a path of another test.
+pub fn answer(path: &str, query: &str) -> Option<Value> {
+    let overlay = json!({ "name": HOSTILE, "description": HOSTILE, "digest": DIGEST, "files": 1, "packages": [HOSTILE],
+        "services": { "default": [HOSTILE] }, "variables": ["slots"], "profiles": ["compute"] });
+    let mut detail = overlay.clone();
+    detail["removes"] = json!([HOSTILE]);
+    detail["declares"] = json!([{ "name": "slots", "type": "text", "default": HOSTILE, "required": true, "secret": false,
+        "choices": [HOSTILE], "description": HOSTILE }]);
+    let mut link = source("/etc/link", None, None);
+    (link["kind"], link["target"]) = (json!("link"), json!(format!("/etc/passwd{HOSTILE}")));
+    Some(match (path, query) {
+        ("/v1/operations", _) => json!({ "rest": 7, "operations": [
+            operation("node", "3f9a1c0e", "failed"), operation("machine", HOSTILE, "requested"),
+            operation("vm", HOSTILE, "accepted"), operation("slot", HOSTILE, "accepted"), operation("task", "01020304", "accepted"),
+        ] }),
+        ("/v1/volumes", _) => json!([volume("free", DIGEST, &[]), volume("used", OTHER, &["vm-1"])]),
+        ("/v1/overlays", _) => json!([overlay]),
+        ("/v1/overlays/motd", _) => detail,
+        ("/v1/overlays/motd/files", "") => json!([source("/etc/motd", None, None), link]),
+        ("/v1/overlays/motd/files", "path=%2Fetc%2Fmotd") => json!([source("/etc/motd", Some(HOSTILE), None)]),
+        ("/v1/overlays/motd/files", query) => {
+            let kind = query.rsplit("%2F").next().unwrap_or_default();
+            json!([source("/etc/x", None, Some(kind))])
+        }
+        ("/v1/profiles/compute/settings", _) => json!([
+            { "key": "vars.slots", "value": HOSTILE, "by": "base" },
+            { "key": "packages", "value": "vim", "by": "base", "removed_by": "compute" },
+        ]),
+        ("/v1/profiles/compute/history", _) => json!([revision(OTHER, true), revision(DIGEST, false)]),
+        ("/v1/profiles/compute/diff", _) => json!({
+            "changed": { HOSTILE: [HOSTILE, HOSTILE] }, "files": { HOSTILE: "changed", "motd/rootfs/etc/motd": "added" },
+        }),
+        _ => return None,
+    })
+}
+
+const PAGES: [&str; 9] = [
+    "operations",
+    "volumes",
+    "overlays",
+    "overlays/motd",
+    "overlays/motd?path=/etc/motd",
+    "overlays/motd?path=/etc/binary",
+    "profiles/compute",
+    "profiles/compute/diff?from=1111&to=2222",
+    "profiles/compute/diff?from=%3Cscript%3E&to=%3Cimg%3E",
+];
+
+#[tokio::test]
+async fn hostile_values_of_every_catalog_page_are_escaped() {
+    let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
+    for path in PAGES {
+        let page = browser.get(&format!("/ui/{path}")).await;
+        assert_eq!(page.status, StatusCode::OK, "{path}: {}", page.text);
+        let is_plain = !page.text.contains("<script>") && !page.text.contains("<img") && !page.text.contains('\u{1b}');
+        assert!(is_plain && !page.text.contains("'><"), "{path}: {}", page.text);
+        // Names of volumes and virtual machines are checked by their types.
+        let is_typed = path == "volumes" || path.ends_with("binary");
+        assert!(is_typed || page.text.contains("&lt;script&gt;"), "{path}: {}", page.text);
+    }
+}
+
+#[tokio::test]
+async fn operations_link_their_objects_and_count_the_rest() {
+    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
+    for part in ["href=\"/ui/nodes/3f9a1c0e\"", "href=\"/ui/tasks/01020304\"", "href=\"/ui/slots\"", "7 more", "failed"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(page.contains("href=\"/ui/operations\" aria-current=\"page\""), "{page}");
+}
+
+#[tokio::test]
+async fn overlay_file_without_text_says_why() {
+    let mut browser = Browser::signed_in(&FakeApi::new("viewer")).await;
+    for (kind, expected) in
+        [("secret", "secret and not shown"), ("binary", "binary file"), ("invalid_utf8", "not UTF-8")]
+    {
+        let page = browser.get(&format!("/ui/overlays/motd?path=/etc/{kind}")).await.text;
+        assert!(page.contains(expected) && !page.contains("<pre"), "{kind}: {page}");
+    }
+    let list = browser.get("/ui/overlays/motd").await.text;
+    assert!(list.contains("?path=%2Fetc%2Fmotd\"") && !list.contains("?path=%2Fetc%2Flink"), "a link is not followed");
+}
+
+#[tokio::test]
+async fn profile_shows_origins_and_changes_of_each_revision_but_the_oldest() {
+    let mut browser = Browser::signed_in(&FakeApi::new("viewer")).await;
+    let page = browser.get("/ui/profiles/compute").await.text;
+    assert!(page.contains("href=\"/ui/profiles/base\"") && page.contains("<del>vim</del>"), "{page}");
+    let diff = format!("/ui/profiles/compute/diff?from={DIGEST}&amp;to={OTHER}");
+    assert_eq!(page.matches("/diff?").count(), 1, "{page}");
+    assert!(page.contains(&diff) && !page.contains("rollback"), "a viewer rolls nothing back: {page}");
+    let changes = browser.get(&diff.replace("&amp;", "&")).await.text;
+    assert!(changes.contains("<td>+</td>") && changes.contains("motd/rootfs/etc/motd"), "{changes}");
+}
+
+#[tokio::test]
+async fn unused_volume_is_removed_by_an_operator() {
+    let api = FakeApi::new("operator");
+    let mut browser = Browser::signed_in(&api).await;
+    let page = browser.get("/ui/volumes").await.text;
+    assert!(page.contains("5.0 MiB") && page.contains("href=\"/ui/vms/vm-1\""), "{page}");
+    assert!(page.contains(&format!("{DIGEST}/remove")) && !page.contains(&format!("{OTHER}/remove")), "{page}");
+    let done = browser.post(&format!("/ui/volumes/{DIGEST}/remove"), "reason=old").await;
+    assert_eq!(done.location(), "/ui/volumes", "{}", done.text);
+    let last = api.asked.lock().expect("no panic").last().cloned();
+    assert_eq!(last, Some((format!("/v1/volumes/{DIGEST}/remove"), Value::Null)));
+    let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/volumes").await.text;
+    assert!(page.contains("free") && !page.contains("/remove"), "{page}");
+}
+
+#[tokio::test]
+async fn unchanged_live_page_is_answered_without_a_body() {
+    let browser = Browser::signed_in(&FakeApi::new("operator")).await;
+    let cookie = browser.cookie.clone().expect("signed in");
+    assert!(!cookie.contains(TOKEN));
+    for path in ["", "operations", "nodes", "nodes/3f9a1c0e", "inbox", "vms", "tasks", "slots", "dhcp", "events"] {
+        let get = async |tag: &str| {
+            let request = Request::builder().uri(format!("/ui/{path}")).header(COOKIE, &cookie);
+            let request = request.header("if-none-match", tag).body(Body::empty()).expect("a request");
+            browser.ui.clone().oneshot(request).await.expect("infallible")
+        };
+        let first = get("\"none\"").await;
+        assert_eq!(first.status(), StatusCode::OK, "{path}");
+        let tag = first.headers()["etag"].to_str().expect("text").to_owned();
+        let again = get(&tag).await;
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{path}");
+        let body = axum::body::to_bytes(again.into_body(), 1).await.expect("a body");
+        assert!(body.is_empty(), "{path}");
+    }
+}
