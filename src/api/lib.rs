@@ -1,4 +1,5 @@
-//! Bodies of requests and answers of the admin API, shared by the server, the command line and the web UI.
+//! The admin API as types: routes with their request and response bodies, shared by the server, the command line, the web UI
+//! and tests. The OpenAPI document is generated from them.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -6,18 +7,17 @@
 //! | `catalog` | images, overlays, volumes |
 //! | `dhcp` | segments and leases |
 //! | `event` | events, lines of the audit log |
-//! | `node` | a node in a listing, and everything of one |
+//! | `node` | a node in a listing, everything of one, and its boots |
 //! | `order` | orders about nodes and profiles, and short answers |
 //! | `profile` | a profile with everything that it inherits |
+//! | `routes` | the routes, and the OpenAPI document |
 //! | `search` | what a search found |
 //! | `slot` | slots |
 //! | `status` | the central node at a glance, unfinished operations, health findings, the body of a refusal |
 //! | `task` | tasks and their output |
-//! | `timeline` | one boot, stage by stage |
 //! | `vm` | virtual machines |
 //!
-//! The routes are in the table of `serve/admin`; `GET /v1/openapi.json` describes them. Values are JSON; times are RFC 3339
-//! in UTC, sizes are bytes unless a field says otherwise.
+//! Values are JSON; times are RFC 3339 in UTC, sizes are bytes unless a field says otherwise.
 
 mod access;
 mod catalog;
@@ -26,11 +26,11 @@ mod event;
 mod node;
 mod order;
 mod profile;
+pub mod routes;
 mod search;
 mod slot;
 mod status;
 mod task;
-mod timeline;
 mod vm;
 
 pub use access::{
@@ -41,18 +41,17 @@ pub use catalog::{
 };
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
-pub use node::{BootView, NodeDetail, NodeView};
+pub use node::{BootSummary, BootView, NodeDetail, NodeView, StageView, TimelineView};
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels, ChangeVars,
-    DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, Pin, ReloadView, Rename, Replace, Replaced,
-    RevisionDiffView, RevisionView, Rollback,
+    DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, MakeBackup, Pin, ReloadView, Rename, Replace,
+    Replaced, RevisionDiffView, RevisionView, Rollback,
 };
 pub use profile::{ProfileView, SettingView};
 pub use search::{SearchHit, SearchView};
 pub use slot::{ApproveSlot, SlotView};
 pub use status::{CallerView, ErrorView, Finding, OperationView, OperationsView, Status, StatusView, UnitCount};
 pub use task::{BootLogLine, RunTask, TaskNode, TaskOutput, TaskView};
-pub use timeline::{BootSummary, StageView, TimelineView};
 pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};

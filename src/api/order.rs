@@ -4,7 +4,7 @@ use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
 use meshd_model::fleet::{DeliveredGeneration, Generation, GenerationDiff, LabelChange, RevisionDiff, RevisionSummary};
 use meshd_proto::DoctorReport;
-use meshd_types::{MacAddr, NodeId, VarName, Vars};
+use meshd_types::{MacAddr, NodeId, Secret, VarName, Vars};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -250,6 +250,17 @@ pub struct ReloadView {
     pub changed: bool,
     /// Keys of `site.toml` that differ and need a restart.
     pub restart: Vec<String>,
+}
+
+/// Body of `backup`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeBackup {
+    /// The passphrase that encrypts the backup.
+    pub key: Secret<String>,
+    /// Whether the backup contains the blobs of images and bundles.
+    #[serde(default)]
+    pub blobs: bool,
 }
 
 /// What a drain does with running work.

@@ -1,6 +1,6 @@
 //! `meshd completions` and `meshd man-pages`: what packages install beside the program.
 
-use super::{Cli, Failure, output::print, shown};
+use super::{Cli, Failure, output::print, path_text};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub(super) struct ManPages {
 impl ManPages {
     pub(super) fn run(self) -> Result<(), Failure> {
         let failed =
-            |error| Failure::new(format!("cannot write to {}: {error}", shown(&self.folder)), "use another folder");
+            |error| Failure::new(format!("cannot write to {}: {error}", path_text(&self.folder)), "use another folder");
         std::fs::create_dir_all(&self.folder).map_err(failed)?;
         clap_mangen::generate_to(Cli::command(), &self.folder).map_err(failed)
     }

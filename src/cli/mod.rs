@@ -178,8 +178,11 @@ impl Context {
     /// The site file that was named, or that lies where one is looked for. With `--server` a note says that its answers are local.
     fn site_file(&self) -> Result<PathBuf, Failure> {
         let file = meshd_config::find(self.site.as_deref())?;
-        if let Some(server) = self.remote.shown().filter(|_| !self.noted.replace(true)) {
-            eprintln!("note: local files are read, {} and what it names; {server} is not asked for them", shown(&file));
+        if let Some(server) = self.remote.url_text().filter(|_| !self.noted.replace(true)) {
+            eprintln!(
+                "note: local files are read, {} and what it names; {server} is not asked for them",
+                path_text(&file)
+            );
         }
         Ok(file)
     }
@@ -306,8 +309,7 @@ fn wait<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure>
         .block_on(work)
 }
 
-/// A path as an operator would type it.
-fn shown(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 

@@ -9,7 +9,7 @@ use super::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::ProfileView;
+use meshd_api::{ProfileView, routes as api};
 use meshd_config::{Setting, Site, suggest};
 use meshd_model::fleet::GenerationDiff;
 use meshd_proto::CheckPolicy;
@@ -86,7 +86,7 @@ impl Profile {
     fn of_server(&self, context: &Context) -> Option<Result<(), Failure>> {
         let all = || -> Result<Vec<ProfileView>, Failure> {
             let client = context.client()?;
-            wait(client.get("/v1/profiles"))
+            wait(client.get(api::LIST_PROFILES.path([])))
         };
         match self {
             Profile::List { output } => Some(all().and_then(|all| output.print(&all, |all| list(all)))),
@@ -110,7 +110,7 @@ pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s meshd_config::P
     })
 }
 
-fn words<T: ToString>(list: &[T]) -> String {
+fn joined<T: ToString>(list: &[T]) -> String {
     list.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
 }
 
@@ -128,10 +128,10 @@ struct Difference {
 fn difference(site: &Site, from: &meshd_config::Profile, to: &meshd_config::Profile) -> Result<Difference, Failure> {
     let mut renderer = Renderer::new(site, overlays(site)?);
     let (before, after) = (renderer.kept(from)?, renderer.kept(to)?);
-    let only = |these: &meshd_config::Profile, others: &meshd_config::Profile| -> Vec<Setting> {
-        let there = |one: &Setting| others.settings.iter().any(|it| is_same(it, one));
-        let counts = these.settings.iter().filter(|one| one.removed_by.is_none());
-        counts.filter(|one| !there(one)).cloned().collect()
+    let only = |one: &meshd_config::Profile, other: &meshd_config::Profile| -> Vec<Setting> {
+        let is_in_other = |setting: &Setting| other.settings.iter().any(|candidate| is_same(candidate, setting));
+        let effective = one.settings.iter().filter(|setting| setting.removed_by.is_none());
+        effective.filter(|setting| !is_in_other(setting)).cloned().collect()
     };
     Ok(Difference { removed: only(from, to), added: only(to, from), rendered: before.diff(&after) })
 }
@@ -141,7 +141,9 @@ fn is_same(one: &Setting, other: &Setting) -> bool {
 }
 
 fn show_difference(difference: &Difference) -> String {
-    let line = |sign: char| move |it: &Setting| format!("{sign} {} = {} (set by {})\n", it.key, it.value, it.by);
+    let line = |sign: char| {
+        move |setting: &Setting| format!("{sign} {} = {} (set by {})\n", setting.key, setting.value, setting.by)
+    };
     let removed = difference.removed.iter().map(line('-'));
     let settings: String = removed.chain(difference.added.iter().map(line('+'))).collect();
     format!("{settings}{}", generations::difference(&difference.rendered))
@@ -171,10 +173,10 @@ fn list(profiles: &[ProfileView]) -> String {
         profiles.iter().map(|profile| {
             [
                 profile.name.to_string(),
-                words(profile.extends.as_slice()),
+                joined(profile.extends.as_slice()),
                 profile.image.to_string(),
-                words(&profile.overlays),
-                words(&profile.kernel_args),
+                joined(&profile.overlays),
+                joined(&profile.kernel_args),
                 if profile.default { "yes".into() } else { String::new() },
             ]
         }),
@@ -195,14 +197,14 @@ fn settings(all: &[Setting]) -> String {
 fn show(profile: &ProfileView) -> String {
     fields([
         ("name", profile.name.to_string()),
-        ("extends", words(profile.extends.as_slice())),
+        ("extends", joined(profile.extends.as_slice())),
         ("image", profile.image.to_string()),
-        ("overlays", words(&profile.overlays)),
-        ("kernel args", words(&profile.kernel_args)),
-        ("packages", words(&profile.packages)),
-        ("bundles", words(&profile.bundles)),
-        ("vfio", words(&profile.vfio)),
-        ("data disks", words(&profile.data_disks)),
+        ("overlays", joined(&profile.overlays)),
+        ("kernel args", joined(&profile.kernel_args)),
+        ("packages", joined(&profile.packages)),
+        ("bundles", joined(&profile.bundles)),
+        ("vfio", joined(&profile.vfio)),
+        ("data disks", joined(&profile.data_disks)),
         ("vars", vars(&profile.vars)),
         ("checks", checks(&profile.checks)),
         ("default", if profile.default { "yes: what an unknown node boots".into() } else { String::new() }),

@@ -7,7 +7,7 @@ use super::{
     wait,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use meshd_api::{RunTask, TaskOutput, TaskView};
+use meshd_api::{RunTask, TaskOutput, TaskView, routes as api};
 use meshd_config::reader::parse_duration;
 use meshd_model::work::task::{Launcher, TaskCause, TaskState};
 use meshd_proto::task::{Stream, TaskUser};
@@ -17,11 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a central node that went away is waited for while a task is followed.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two tries.
+/// Time for a restart of the central node while a task is followed.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Interval between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Exit code when the operator stopped looking: the task goes on.
+/// Exit code after an interrupt: the task continues.
 const DETACHED: u8 = 130;
 
 /// A task has its nodes for itself, and ends on all of them.
@@ -56,7 +56,6 @@ pub(super) enum Task {
     },
 }
 
-/// What is run, and where.
 #[derive(Debug, Args)]
 pub(super) struct RunCommand {
     /// Group of nodes
@@ -73,7 +72,7 @@ pub(super) struct RunCommand {
     timeout: Option<Duration>,
     /// Launcher of the ranks [default: mpich for several]
     #[arg(long, value_enum)]
-    launcher: Option<How>,
+    launcher: Option<LauncherArg>,
     /// User ID from 1000 on, or root (role admin)
     #[arg(long, value_name = "UID|root", value_parser = user)]
     user: Option<TaskUser>,
@@ -89,7 +88,7 @@ pub(super) struct RunCommand {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum How {
+enum LauncherArg {
     /// MPICH's Hydra, without ssh
     Mpich,
     /// Start the program on each node; it reads MESHD_RANK
@@ -113,17 +112,16 @@ impl Task {
         match self {
             Task::Run(run) => run.run(&client),
             Task::List { output } => {
-                let all: Vec<TaskView> = wait(client.get("/v1/tasks"))?;
+                let all = wait(client.get(api::LIST_TASKS.path([])))?;
                 output.print(&all, |all| list(all))
             }
             Task::Show { task, output } => {
-                let task: TaskView = wait(client.get(&format!("/v1/tasks/{task}")))?;
+                let task = wait(client.get(api::GET_TASK.path([&task])))?;
                 output.print(&task, show)
             }
-            Task::Logs { task, follow } => wait(async { pour(&client, task, follow, &mut 0).await }),
+            Task::Logs { task, follow } => wait(async { print_output(&client, task, follow, &mut 0).await }),
             Task::Cancel { task } => {
-                let cancelled: Option<TaskView> = wait(client.post(&format!("/v1/tasks/{task}/cancel"), &()))?;
-                match cancelled {
+                match wait(client.post(api::CANCEL_TASK.path([&task]), &()))? {
                     Some(task) => eprintln!("task {} is {}", task.id, task.state.as_str()),
                     None => eprintln!("task {task} is not on record; the nodes that run it were told to end it"),
                 }
@@ -135,9 +133,9 @@ impl Task {
 
 impl RunCommand {
     fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let launcher = self.launcher.map(|how| match how {
-            How::Mpich => Launcher::Mpich,
-            How::None => Launcher::None,
+        let launcher = self.launcher.map(|launcher| match launcher {
+            LauncherArg::Mpich => Launcher::Mpich,
+            LauncherArg::None => Launcher::None,
         });
         let order = RunTask {
             group: Some(self.group),
@@ -150,7 +148,7 @@ impl RunCommand {
             timeout_s: self.timeout.map(|limit| limit.as_secs()),
         };
         if self.detach {
-            let task: TaskView = wait(client.post("/v1/tasks", &order))?;
+            let task = wait(client.post(api::RUN_TASK.path([]), &order))?;
             return print::write(&format!("{}\n", task.id));
         }
         wait(submit(client, &order, self.cancel_on_interrupt))
@@ -192,37 +190,37 @@ impl Exec {
 
 /// Starts a task and shows its output until it ends or the user interrupts.
 async fn submit(client: &AdminClient, order: &RunTask, cancel_on_interrupt: bool) -> Result<(), Failure> {
-    let task: TaskView = client.post("/v1/tasks", order).await?;
+    let task = client.post(api::RUN_TASK.path([]), order).await?;
     let nodes: Vec<String> = task.nodes.iter().map(|node| node.node.to_string()).collect();
     eprintln!("task {} on {}", task.id, nodes.join(" "));
     tokio::select! {
-        over = follow(client, task.id) => ended(&over?),
+        task = follow(client, task.id) => exit_result(&task?),
         _ = tokio::signal::ctrl_c() => interrupted(client, task.id, cancel_on_interrupt).await,
     }
 }
 
 async fn interrupted(client: &AdminClient, task: TaskId, cancel: bool) -> Result<(), Failure> {
     if cancel {
-        let _: Option<TaskView> = client.post(&format!("/v1/tasks/{task}/cancel"), &()).await?;
-        return ended(&follow(client, task).await?);
+        client.post(api::CANCEL_TASK.path([&task]), &()).await?;
+        return exit_result(&follow(client, task).await?);
     }
     eprintln!("task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}");
     Err(Failure::of_program(DETACHED))
 }
 
-/// Shows what a task writes until it is over, across restarts of the central node.
+/// Prints the output of a task until the task ends, across restarts of the central node.
 async fn follow(client: &AdminClient, task: TaskId) -> Result<TaskView, Failure> {
-    let (mut from, mut heard) = (0, Instant::now());
+    let (mut from, mut last_response) = (0, Instant::now());
     loop {
         let before = from;
-        let whole = match pour(client, task, true, &mut from).await {
+        let complete = match print_output(client, task, true, &mut from).await {
             Err(failure) if failure.is_broken_pipe() => return Err(failure),
-            poured => poured.is_ok(),
+            printed => printed.is_ok(),
         };
-        match client.get::<TaskView>(&format!("/v1/tasks/{task}")).await {
-            Ok(view) if view.state.is_final() && whole => return Ok(view),
-            Ok(_) => heard = Instant::now(),
-            Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
+        match client.get(api::GET_TASK.path([&task])).await {
+            Ok(view) if view.state.is_final() && complete => return Ok(view),
+            Ok(_) => last_response = Instant::now(),
+            Err(failure) if last_response.elapsed() > RECONNECT_TIMEOUT => return Err(failure),
             Err(_) => {}
         }
         if before == from {
@@ -231,17 +229,17 @@ async fn follow(client: &AdminClient, task: TaskId) -> Result<TaskView, Failure>
     }
 }
 
-/// Writes what a task wrote from a place on; the place goes on with it.
-async fn pour(client: &AdminClient, task: TaskId, follow: bool, from: &mut u64) -> Result<(), Failure> {
-    let path = format!("/v1/tasks/{task}/output?follow={follow}&from={from}");
-    let lines = client.lines(&path, |text| {
-        match serde_json::from_slice(text).map_err(|error| Failure::of(&error))? {
+/// Prints the output of a task from an offset on, and advances the offset.
+async fn print_output(client: &AdminClient, task: TaskId, follow: bool, from: &mut u64) -> Result<(), Failure> {
+    let path = api::GET_TASK_OUTPUT.path([&task]).with("follow", follow).with("from", *from);
+    let lines = client.lines(path, |output, length| {
+        match output {
             TaskOutput::Dropped { dropped } => {
                 *from += dropped;
                 eprintln!("meshd: {} of output were not kept here", print::bytes(dropped));
             }
             TaskOutput::Piece(line) => {
-                *from += text.len() as u64;
+                *from += length as u64;
                 let bytes = line.data.into_bytes().unwrap_or_default();
                 match line.stream {
                     Stream::Out => {
@@ -258,8 +256,8 @@ async fn pour(client: &AdminClient, task: TaskId, follow: bool, from: &mut u64) 
     lines.await
 }
 
-/// What the command ends with: the exit code of the program, else 1.
-fn ended(task: &TaskView) -> Result<(), Failure> {
+/// The exit code of the program, else 1.
+fn exit_result(task: &TaskView) -> Result<(), Failure> {
     match (task.state, task.code) {
         (TaskState::Succeeded, _) => Ok(()),
         (_, Some(code)) if task.cause.as_deref() == Some(TaskCause::Exited.as_str()) => {
@@ -284,7 +282,7 @@ fn list(all: &[TaskView]) -> String {
     table(["task", "state", "group", "nodes", "since", "program"], rows)
 }
 
-/// The state, with what ended it where that is no plain exit.
+/// The state, with the exit code or the cause of a failure.
 fn state_text(task: &TaskView) -> String {
     let state = task.state.as_str();
     match (task.code, task.cause.as_deref()) {

@@ -4,7 +4,7 @@ use meshd_types::{fail, is_misleading};
 
 /// False for characters that a page leaves out of foreign text: control characters, and those that show other text as it is not.
 pub(crate) fn is_shown(c: char) -> bool {
-    !c.is_control() && !(is_misleading(c) && fail::defends("ui-direction"))
+    !(c.is_control() || is_misleading(c) && fail::defends("ui-direction"))
 }
 
 /// The text without escape sequences, control characters and direction marks: nothing of them reaches the browser. Line ends and

@@ -6,8 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::segment;
-use meshd_api::{ApiTokenView, CreateApiToken, CreatedApiToken};
+use meshd_api::{ApiTokenView, CreateApiToken, routes as api};
 use meshd_config::reader::parse_duration;
 use meshd_trust::Role;
 use meshd_types::{ApiTokenName, Timestamp};
@@ -52,22 +51,21 @@ impl ApiToken {
         match self {
             ApiToken::Create { name, role, expires } => {
                 let order = CreateApiToken { name, role, expires_in: expires.map(|span| span.as_secs()) };
-                let created: CreatedApiToken = wait(client.post("/v1/api-tokens/create", &order))?;
+                let created = wait(client.post(api::CREATE_API_TOKEN.path([]), &order))?;
                 let end =
                     created.token.expires_at.map_or("until it is revoked".to_owned(), |end| format!("until {end}"));
                 eprintln!("token {} ({role}) is honoured {end}; it is shown this once", created.token.name);
                 print::write(&format!("{}\n", created.secret))
             }
             ApiToken::List { output } => {
-                let all: Vec<ApiTokenView> = wait(client.get("/v1/api-tokens"))?;
+                let all = wait(client.get(api::LIST_API_TOKENS.path([])))?;
                 output.print(&all, |all| tokens(all, now()))
             }
             ApiToken::Revoke { name, yes } => {
                 if !yes {
                     confirm(&format!("Is token {name} to be worth nothing from now on?"))?;
                 }
-                let path = format!("/v1/api-tokens/{}/revoke", segment(name.as_str()));
-                let left: Vec<ApiTokenView> = wait(client.post(&path, &()))?;
+                let left = wait(client.post(api::REVOKE_API_TOKEN.path([&name]), &()))?;
                 eprintln!("token {name} is honoured no longer; {} are left", left.len());
                 Ok(())
             }

@@ -2,12 +2,11 @@
 
 use crate::cli::{
     Context, Failure,
-    node::path,
     output::print::{Output, confirm, table},
     wait,
 };
 use clap::Subcommand;
-use meshd_api::{NodeDetail, RootView, RotateCa};
+use meshd_api::{RootView, RotateCa, routes as api};
 use meshd_config::parse_duration;
 use std::time::Duration;
 
@@ -52,7 +51,7 @@ impl Ca {
         let client = context.client()?;
         match self {
             Ca::Show { output } => {
-                let roots: Vec<RootView> = wait(client.get("/v1/ca"))?;
+                let roots = wait(client.get(api::LIST_ROOTS.path([])))?;
                 output.print(&roots, |roots| shown(roots))
             }
             Ca::Rotate { grace, enrol_again, yes, output } => {
@@ -64,7 +63,7 @@ impl Ca {
                     })?;
                 }
                 let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()), enrol_again };
-                let roots: Vec<RootView> = wait(client.post("/v1/ca/rotate", &order))?;
+                let roots = wait(client.post(api::ROTATE_ROOT.path([]), &order))?;
                 if !none || enrol_again {
                     eprintln!("linked nodes follow without a boot: `meshd ca show` counts them");
                 }
@@ -74,7 +73,7 @@ impl Ca {
                 if !yes {
                     confirm(&format!("{node} is cut off now, until it boots again."))?;
                 }
-                let detail: NodeDetail = wait(client.post(&path(&node, "/revoke"), &()))?;
+                let detail = wait(client.post(api::REVOKE_NODE_CERTIFICATE.path([&node]), &()))?;
                 eprintln!("{} ({}) holds no certificate; power-cycle it", detail.node.id, detail.node.name);
                 Ok(())
             }

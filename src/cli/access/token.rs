@@ -5,11 +5,10 @@ use crate::cli::{
     Context, Failure,
     id::Machine,
     output::print::{self, Output, ago, now, table},
-    shown, wait,
+    path_text, wait,
 };
 use clap::Subcommand;
-use meshd_api::segment;
-use meshd_api::{CreateToken, CreatedToken, TokenView};
+use meshd_api::{CreateToken, TokenView, routes as api};
 use std::{
     fs::OpenOptions,
     io::Write as _,
@@ -55,11 +54,11 @@ impl Token {
                 let order = CreateToken { node, basis, life_s: ttl.map(|ttl| ttl.as_secs()) };
                 // Opened first: a ticket that cannot be written down is lost.
                 let file = out.as_deref().map(create).transpose()?;
-                let made: CreatedToken = wait(client.post("/v1/tokens", &order))?;
+                let made = wait(client.post(api::CREATE_TOKEN.path([]), &order))?;
                 let text = serde_json::to_string_pretty(&made.ticket).map_err(|error| Failure::of(&error))? + "\n";
                 match (file, &out) {
                     (Some(mut file), Some(path)) => file.write_all(text.as_bytes()).map_err(|error| {
-                        Failure::new(format!("cannot write {}: {error}", shown(path)), "make another token")
+                        Failure::new(format!("cannot write {}: {error}", path_text(path)), "make another token")
                     })?,
                     _ => print::write(&text)?,
                 }
@@ -68,12 +67,11 @@ impl Token {
                 Ok(())
             }
             Token::List { output } => {
-                let all: Vec<TokenView> = wait(client.get("/v1/tokens"))?;
+                let all = wait(client.get(api::LIST_TOKENS.path([])))?;
                 output.print(&all, |all| list(all))
             }
             Token::Revoke { token } => {
-                let path = format!("/v1/tokens/{}/revoke", segment(&token));
-                let gone: TokenView = wait(client.post(&path, &()))?;
+                let gone = wait(client.post(api::REVOKE_TOKEN.path([&token]), &()))?;
                 eprintln!("revoked token {} of {}", gone.hash.short(), gone.node);
                 Ok(())
             }
@@ -84,7 +82,7 @@ impl Token {
 fn create(path: &Path) -> Result<std::fs::File, Failure> {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     made.map_err(|error| {
-        Failure::new(format!("cannot make {}: {error}", shown(path)), "name a file that is not there yet")
+        Failure::new(format!("cannot make {}: {error}", path_text(path)), "name a file that is not there yet")
     })
 }
 

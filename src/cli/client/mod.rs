@@ -6,7 +6,7 @@
 
 pub(crate) mod remote;
 
-use super::{Failure, shown};
+use super::{Failure, path_text};
 use axum::body::Body;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -14,7 +14,10 @@ use hyper::{
     Method, Request, Response, StatusCode,
     header::{self, HeaderMap, HeaderValue},
 };
-use meshd_api::{ErrorView, FORCE_HEADER, REASON_HEADER};
+use meshd_api::{
+    ErrorView, FORCE_HEADER, REASON_HEADER,
+    routes::{Binary, GetPath, Gzip, Json, JsonLines, PostPath},
+};
 use meshd_client::{Client, ClientError, Endpoint, ResponseBody, Socket, Timeouts, collect};
 use meshd_types::Secret;
 use remote::Server;
@@ -26,12 +29,12 @@ use std::{
 };
 use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::WebSocketConfig};
 
-/// The central node gives up a request by itself a little earlier.
+/// Longer than the time limit of the central node, which then reports the cause.
 const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(40), response: Duration::from_secs(40) };
-/// Largest answer that is read, in bytes.
-const MAX_ANSWER: usize = 256 << 20;
+/// Maximum size of a response, in bytes.
+const MAX_RESPONSE: usize = 256 << 20;
 
-/// Talks to one central node.
+/// A client of one central node.
 #[derive(Debug)]
 pub(super) struct AdminClient {
     client: Client,
@@ -39,9 +42,9 @@ pub(super) struct AdminClient {
     site: Option<PathBuf>,
     /// API token, for a central node on another machine.
     token: Option<Secret<String>>,
-    /// Why whatever is ordered is ordered.
+    /// Reason of every order, for the audit log.
     reason: Option<String>,
-    /// Virtual machines may be lost by it.
+    /// Orders may lose virtual machines.
     force: bool,
 }
 
@@ -56,80 +59,88 @@ impl AdminClient {
         AdminClient { client, site: None, token: Some(server.token), reason, force: false }
     }
 
-    /// Orders are given although virtual machines may be lost by them.
     pub(super) fn forced(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Asks for something.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        let response = self.send(Method::GET, path, None).await?;
+    pub(super) async fn get<R>(&self, path: GetPath<R>) -> Result<R::Value, Failure>
+    where
+        R: Json<Value: DeserializeOwned>,
+    {
+        let response = self.send(Method::GET, path.as_str(), None).await?;
         self.read(response).await
     }
 
-    /// Says something.
-    pub(super) async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
-        let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
-        let response = self.send(Method::POST, path, Some(body.into())).await?;
+    pub(super) async fn post<B, R>(&self, path: PostPath<B, R>, body: &B::Value) -> Result<R::Value, Failure>
+    where
+        B: Json<Value: Serialize>,
+        R: Json<Value: DeserializeOwned>,
+    {
+        let response = self.send(Method::POST, path.as_str(), Some(encoded(body)?)).await?;
         self.read(response).await
     }
 
-    /// The bytes of an answer, with one of its headers.
-    pub(super) async fn fetch(&self, path: &str, header: &str) -> Result<(Bytes, String), Failure> {
-        let response = self.send(Method::GET, path, None).await?;
+    /// Returns the bytes of an archive and the value of a response header.
+    pub(super) async fn fetch(&self, path: GetPath<Gzip>, header: &str) -> Result<(Bytes, String), Failure> {
+        let response = self.send(Method::GET, path.as_str(), None).await?;
         let value = response.headers().get(header).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
         Ok((self.collect(response.into_body()).await?, value))
     }
 
-    /// Says something, and writes the bytes of the answer as they come.
-    pub(super) async fn download(
+    /// Writes the response body to `out` while it arrives.
+    pub(super) async fn download<B>(
         &self,
-        path: &str,
-        body: &impl Serialize,
+        path: PostPath<B, Binary>,
+        body: &B::Value,
         out: &mut impl Write,
-    ) -> Result<(), Failure> {
-        let body = serde_json::to_vec(body).map_err(|error| Failure::of(&error))?;
-        let mut answer = self.send(Method::POST, path, Some(body.into())).await?.into_body();
-        while let Some(frame) = answer.frame().await {
-            let frame = frame.map_err(|error| self.failure(&ClientError::Connection(error)))?;
-            out.write_all(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
-        }
-        Ok(())
+    ) -> Result<(), Failure>
+    where
+        B: Json<Value: Serialize>,
+    {
+        let response = self.send(Method::POST, path.as_str(), Some(encoded(body)?)).await?;
+        self.chunks(response, |bytes| Ok(out.write_all(bytes)?)).await
     }
 
-    /// Hands over each line of an answer as it comes, until it ends or a line is refused.
-    pub(super) async fn lines(
+    /// Calls `each` with each line of the response and its length in bytes, until the response ends or `each` fails.
+    pub(super) async fn lines<T: DeserializeOwned>(
         &self,
-        path: &str,
-        mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
+        path: GetPath<JsonLines<T>>,
+        mut each: impl FnMut(T, usize) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let mut body = self.send(Method::GET, path, None).await?.into_body();
         let mut rest: Vec<u8> = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| self.failure(&ClientError::Connection(error)))?;
-            rest.extend_from_slice(frame.data_ref().map_or(&[][..], Bytes::as_ref));
+        let lines = self.stream(path, |bytes| {
+            rest.extend_from_slice(bytes);
             while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
-                // Empty lines only say that the central node still lives.
+                // An empty line is a keepalive.
                 if line.len() > 1 {
-                    each(&line)?;
+                    each(serde_json::from_slice(&line).map_err(|error| Failure::of(&error))?, line.len())?;
                 }
             }
-            if rest.len() > MAX_ANSWER {
+            if rest.len() > MAX_RESPONSE {
                 return Err(Failure::new("a line of the answer never ends", "is meshd of the same version?"));
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        lines.await
     }
 
-    /// Hands over the bytes of an answer as they come.
-    pub(super) async fn stream(
+    /// Calls `each` with the bytes of the response while they arrive.
+    pub(super) async fn stream<R>(
         &self,
-        path: &str,
+        path: GetPath<R>,
+        each: impl FnMut(&[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        self.chunks(self.send(Method::GET, path.as_str(), None).await?, each).await
+    }
+
+    async fn chunks(
+        &self,
+        response: Response<ResponseBody>,
         mut each: impl FnMut(&[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let mut body = self.send(Method::GET, path, None).await?.into_body();
+        let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| self.failure(&ClientError::Connection(error)))?;
             each(frame.data_ref().map_or(&[][..], Bytes::as_ref))?;
@@ -137,11 +148,10 @@ impl AdminClient {
         Ok(())
     }
 
-    /// Opens a WebSocket.
     pub(super) async fn socket(&self, path: &str) -> Result<Socket, Failure> {
         let request = format!("ws://meshd{path}").into_client_request();
         let mut request = request.map_err(|error| Failure::of(&error))?;
-        self.sign(request.headers_mut())?;
+        self.add_headers(request.headers_mut())?;
         let opened = self.client.web_socket(request, WebSocketConfig::default()).await;
         opened.map_err(|error| match error {
             ClientError::Rejected { status, body } => refusal(status, &body),
@@ -149,8 +159,8 @@ impl AdminClient {
         })
     }
 
-    /// Why, and with which token.
-    fn sign(&self, headers: &mut HeaderMap) -> Result<(), Failure> {
+    /// Adds the reason, the flag for forced orders and the token.
+    fn add_headers(&self, headers: &mut HeaderMap) -> Result<(), Failure> {
         if let Some(reason) = &self.reason {
             let value = HeaderValue::from_bytes(reason.as_bytes());
             let value = value.map_err(|_| Failure::new("the reason is more than one line", "write it in one"))?;
@@ -168,10 +178,10 @@ impl AdminClient {
         Ok(())
     }
 
-    /// Hands a request on, and the answer back as it comes.
+    /// Forwards a request of the web UI.
     pub(super) async fn forward(&self, request: Request<Body>) -> Result<Response<ResponseBody>, Failure> {
         let (mut parts, body) = request.into_parts();
-        self.sign(&mut parts.headers)?;
+        self.add_headers(&mut parts.headers)?;
         parts.headers.insert(header::HOST, HeaderValue::from_static("meshd"));
         self.client.send(Request::from_parts(parts, body)).await.map_err(|error| self.failure(&error))
     }
@@ -184,7 +194,7 @@ impl AdminClient {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body.unwrap_or_default()));
         let mut request = request.map_err(|error| Failure::of(&error))?;
-        self.sign(request.headers_mut())?;
+        self.add_headers(request.headers_mut())?;
         let response = self.client.send(request).await.map_err(|error| self.failure(&error))?;
         if response.status().is_success() { Ok(response) } else { Err(self.refusal(response).await) }
     }
@@ -200,18 +210,18 @@ impl AdminClient {
 
     async fn read<T: DeserializeOwned>(&self, response: Response<ResponseBody>) -> Result<T, Failure> {
         let body = self.collect(response.into_body()).await?;
-        let odd = |error| {
+        let invalid = |error| {
             let message = format!("the answer of meshd is not understood: {error}");
             Failure::new(message, "is it of the same version as this program?")
         };
-        serde_json::from_slice(&body).map_err(odd)
+        serde_json::from_slice(&body).map_err(invalid)
     }
 
     async fn collect(&self, body: ResponseBody) -> Result<Bytes, Failure> {
-        collect(body, MAX_ANSWER).await.map_err(|error| self.failure(&error))
+        collect(body, MAX_RESPONSE).await.map_err(|error| self.failure(&error))
     }
 
-    /// What a user can do about an error of a call.
+    /// Converts an error of a call, with a hint.
     fn failure(&self, error: &ClientError) -> Failure {
         match (error, &self.client.endpoint) {
             (ClientError::Connect { source, .. }, Endpoint::Unix(socket)) => {
@@ -230,7 +240,11 @@ impl AdminClient {
     }
 }
 
-/// What an answer says that is no success.
+fn encoded(body: &impl Serialize) -> Result<Bytes, Failure> {
+    serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::of(&error))
+}
+
+/// The failure of an unsuccessful response.
 fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     match serde_json::from_slice::<ErrorView>(body) {
         Ok(error) if status.is_server_error() => {
@@ -242,10 +256,9 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     }
 }
 
-/// Why nobody answers at a socket.
 fn unreachable(socket: &Path, site: Option<&Path>, error: &std::io::Error) -> Failure {
-    let socket = shown(socket);
-    match (error.kind(), site.map(shown)) {
+    let socket = path_text(socket);
+    match (error.kind(), site.map(path_text)) {
         (ErrorKind::NotFound | ErrorKind::ConnectionRefused, Some(site)) => Failure::new(
             format!("cannot connect to {socket}, the [admin].socket of {site}"),
             format!("is meshd running? start it with `meshd serve --site {site}`, or name its site with --site FILE"),

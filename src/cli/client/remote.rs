@@ -1,7 +1,7 @@
 //! `--server URL`: the admin API over HTTPS. The token comes from a file, because all users of a machine can read
 //! command lines.
 
-use crate::cli::{Failure, shown};
+use crate::cli::{Failure, path_text};
 use clap::Args;
 use hyper::Uri;
 use meshd_client::{ClientError, Endpoint};
@@ -44,20 +44,20 @@ impl Remote {
     }
 
     /// How people write the server that was named, if one was.
-    pub(crate) fn shown(&self) -> Option<String> {
+    pub(crate) fn url_text(&self) -> Option<String> {
         self.server.as_ref().map(Uri::to_string)
     }
 
     /// The server that was named, if one was.
     pub(crate) fn server(&self) -> Result<Option<Server>, Failure> {
         let Some(url) = &self.server else { return Ok(None) };
-        let told = |message: String| Failure::new(message, "write --server https://HOST:PORT");
+        let invalid = |message: String| Failure::new(message, "write --server https://HOST:PORT");
         if url.scheme_str() != Some("https") || !matches!(url.path(), "" | "/") || url.query().is_some() {
-            return Err(told(format!("`{url}` is not the address of a meshd")));
+            return Err(invalid(format!("`{url}` is not the address of a meshd")));
         }
-        let host = url.host().ok_or_else(|| told(format!("`{url}` names no host")))?.to_owned();
+        let host = url.host().ok_or_else(|| invalid(format!("`{url}` names no host")))?.to_owned();
         let name = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(name).map_err(|_| told(format!("invalid host `{host}`")))?;
+        let name = ServerName::try_from(name).map_err(|_| invalid(format!("invalid host `{host}`")))?;
         let file = self.token_file.as_deref().ok_or_else(|| {
             Failure::new(
                 "--server needs a token",
@@ -76,12 +76,12 @@ impl Remote {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(|error| Failure::of(&error))?;
         if let Some(text) = &self.server_fingerprint {
-            let wanted: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
-            if meshd_types::unhex::<32>(&wanted).is_none() {
+            let expected: String = text.to_lowercase().chars().filter(|c| *c != ':').collect();
+            if meshd_types::unhex::<32>(&expected).is_none() {
                 let message = format!("`{text}` is no SHA-256");
                 return Err(Failure::new(message, "copy the fingerprint that meshd logs when it starts"));
             }
-            let pinned = Arc::new(Pinned { wanted, provider });
+            let pinned = Arc::new(Pinned { expected, provider });
             return Ok(builder.dangerous().with_custom_certificate_verifier(pinned).with_no_client_auth());
         }
         let file = self.server_ca.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
@@ -93,7 +93,7 @@ impl Remote {
 fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
     let hint =
         "name a file of certificates with --server-ca, or the fingerprint of the server's with --server-fingerprint";
-    let failed = |what: String| Failure::new(format!("{}: {what}", shown(file)), hint);
+    let failed = |what: String| Failure::new(format!("{}: {what}", path_text(file)), hint);
     let pem = fs::read(file).map_err(|error| failed(error.to_string()))?;
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
@@ -102,11 +102,11 @@ fn read_roots(file: &Path) -> Result<RootCertStore, Failure> {
 }
 
 fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
-    let failed = |what: String, hint: &str| Failure::new(format!("{}: {what}", shown(file)), hint);
+    let failed = |what: String, hint: &str| Failure::new(format!("{}: {what}", path_text(file)), hint);
     let whole = fs::read_to_string(file).map_err(|error| failed(error.to_string(), "is it the file of the token?"))?;
     let mode = fs::metadata(file).map_or(0, |meta| meta.permissions().mode());
     if mode & 0o077 != 0 {
-        eprintln!("warning: others may read {}; run: chmod 600 {}", shown(file), shown(file));
+        eprintln!("warning: others may read {}; run: chmod 600 {}", path_text(file), path_text(file));
     }
     let token = whole.trim();
     if token.is_empty() || token.len() > MAX_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -139,7 +139,7 @@ pub(super) fn unreachable(server: &Endpoint, error: &ClientError) -> Failure {
 /// Takes one certificate and no other, whoever vouches for it.
 #[derive(Debug)]
 struct Pinned {
-    wanted: String,
+    expected: String,
     provider: Arc<CryptoProvider>,
 }
 
@@ -153,7 +153,7 @@ impl ServerCertVerifier for Pinned {
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let found = fingerprint(end_entity);
-        if found == self.wanted {
+        if found == self.expected {
             return Ok(ServerCertVerified::assertion());
         }
         Err(rustls::Error::General(format!("the server shows another certificate: SHA-256 {found}")))

@@ -18,7 +18,7 @@ use super::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::ImageView;
+use meshd_api::{ImageView, routes as api};
 use meshd_config::{Site, suggest};
 use meshd_image::{
     builder::{
@@ -94,7 +94,7 @@ impl Image {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         if let (Image::List { output }, true) = (&self, context.is_remote()) {
             let client = context.client()?;
-            let all: Vec<ImageView> = wait(client.get("/v1/images"))?;
+            let all = wait(client.get(api::LIST_IMAGES.path([])))?;
             return output.print(&all, |all| list(all));
         }
         let site = context.site()?;

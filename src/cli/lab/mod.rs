@@ -252,12 +252,12 @@ fn shown(status: &Status) -> String {
     let rack = fields([
         ("meshd", meshd),
         ("namespace", status.namespace.clone()),
-        ("site", super::shown(&status.site)),
-        ("log", super::shown(&status.log)),
+        ("site", super::path_text(&status.site)),
+        ("log", super::path_text(&status.log)),
     ]);
     let nodes = status.nodes.iter().map(|node| {
         let (firmware, mac) = (node.firmware.to_string(), node.mac.to_string());
-        [node.name.clone(), node.id.to_string(), firmware, mac, node.power.to_owned(), super::shown(&node.serial)]
+        [node.name.clone(), node.id.to_string(), firmware, mac, node.power.to_owned(), super::path_text(&node.serial)]
     });
     format!("{rack}\n{}", table(["name", "id", "firmware", "mac", "power", "serial"], nodes))
 }

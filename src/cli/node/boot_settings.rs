@@ -1,12 +1,12 @@
 //! `meshd node set|unset|boot-once`: boot settings of a node besides its profile.
 
 use super::{
-    path, restart,
-    targets::{Pick, Picked, Targets, missing, order},
+    restart,
+    targets::{NodeSelection, SelectorArgs, Targets, missing, order, order_several},
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
 use clap::Args;
-use meshd_api::{BootOnce, ChangeVars, NodeDetail, NodeView};
+use meshd_api::{BootOnce, ChangeVars, NodeView, routes as api};
 use meshd_types::{VarName, VarValue, Vars};
 
 /// `slots=8`: true, false, whole numbers and [a,b] are what they look like, everything else is text.
@@ -47,7 +47,7 @@ pub(crate) struct Set {
     #[arg(required = true, value_name = "NODE|KEY=VALUE")]
     words: Vec<SetWord>,
     #[command(flatten)]
-    pick: Pick,
+    selector: SelectorArgs,
 }
 
 #[derive(Debug, Args)]
@@ -57,7 +57,7 @@ pub(crate) struct Unset {
     #[arg(required = true, value_name = "NODE|KEY")]
     words: Vec<String>,
     #[command(flatten)]
-    pick: Pick,
+    selector: SelectorArgs,
 }
 
 #[derive(Debug, Args)]
@@ -93,33 +93,38 @@ impl Set {
         if set.is_empty() {
             missing("KEY=VALUE");
         }
-        change(client, self.pick.pick(client, &nodes).await?, ChangeVars { set, unset: Vec::new() }).await
+        change(client, self.selector.select(client, &nodes).await?, ChangeVars { set, unset: Vec::new() }).await
     }
 }
 
 impl Unset {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let mut words = self.words.into_iter();
-        let nodes = if self.pick.has_selector() { None } else { words.next() };
+        let nodes = if self.selector.has_selector() { None } else { words.next() };
         let nodes: Vec<String> = nodes.iter().flat_map(|nodes| nodes.split(',')).map(str::to_owned).collect();
         let unset = words.map(|word| word.parse()).collect::<Result<Vec<VarName>, _>>();
         let unset = unset.map_err(|error| Failure::of(&error))?;
         if unset.is_empty() {
             missing("KEY");
         }
-        change(client, self.pick.pick(client, &nodes).await?, ChangeVars { set: Vars::new(), unset }).await
+        change(client, self.selector.select(client, &nodes).await?, ChangeVars { set: Vars::new(), unset }).await
     }
 }
 
-async fn change(client: &AdminClient, picked: Picked, change: ChangeVars) -> Result<(), Failure> {
-    let Picked::One(node) = picked else {
-        let names = change.set.iter().map(|(name, value)| format!("{name}={value}"));
-        let words =
-            names.chain(change.unset.iter().map(|name| format!("without {name}"))).collect::<Vec<_>>().join(" ");
-        let said = |node: &NodeView| format!("{} ({}): variables from the next boot on: {words}", node.id, node.name);
-        return order(client, picked, "vars", &change, said).await.map(drop);
+async fn change(client: &AdminClient, selection: NodeSelection, change: ChangeVars) -> Result<(), Failure> {
+    let node = match selection {
+        NodeSelection::One(node) => node,
+        NodeSelection::Several(nodes) => {
+            let set = change.set.iter().map(|(name, value)| format!("{name}={value}"));
+            let unset = change.unset.iter().map(|name| format!("without {name}"));
+            let words = set.chain(unset).collect::<Vec<_>>().join(" ");
+            let text =
+                |node: &NodeView| format!("{} ({}): variables from the next boot on: {words}", node.id, node.name);
+            return order_several(client, nodes, &api::CHANGE_NODES_VARIABLES, &change, text).await.map(drop);
+        }
+        NodeSelection::Listed => return Ok(()),
     };
-    let detail: NodeDetail = client.post(&path(&node, "/vars"), &change).await?;
+    let detail = client.post(api::CHANGE_NODE_VARIABLES.path([&node]), &change).await?;
     let own = if detail.vars.is_empty() { "none".to_owned() } else { vars(&detail.vars) };
     eprintln!("{} ({}): variables from the next boot on: {own}", detail.node.id, detail.node.name);
     Ok(())
@@ -131,12 +136,13 @@ impl BootOnceArgs {
         let body = BootOnce { profile: self.profile, kernel_args: self.kernel_arg, clear: self.clear };
         let profile = body.profile.iter().map(|profile| format!("profile {profile}"));
         let words = profile.chain(body.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ");
-        let said = |node: &NodeView| match body.clear {
+        let text = |node: &NodeView| match body.clear {
             false => format!("{} ({}) boots its next boot, and no other, with {words}", node.id, node.name),
             true => format!("{} ({}) boots as ever", node.id, node.name),
         };
-        let picked = self.targets.pick(client).await?;
-        let changed = order(client, picked, "boot-once", &body, said).await?;
+        let selection = self.targets.select(client).await?;
+        let (one, several) = (&api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE);
+        let changed = order(client, selection, one, several, &body, text).await?;
         if self.reboot { restart(client, changed).await } else { Ok(()) }
     }
 }

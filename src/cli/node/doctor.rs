@@ -1,16 +1,13 @@
 //! `meshd node doctor`: runs the readiness checks of a node and prints the results.
 
-use super::{
-    path,
-    targets::{Picked, Targets, bulk},
-};
+use super::targets::{NodeSelection, Targets, bulk};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{ago, clean, now, write},
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{DoctorView, NodeDetail, NodeView};
+use meshd_api::{DoctorView, NodeView, routes as api};
 use meshd_proto::DoctorReport;
 use serde::Serialize;
 
@@ -53,17 +50,16 @@ impl NodeDoctor {
     /// Exit code 1 where a check fails, and where a node did not answer.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let format = if self.json { DoctorFormat::Json } else { self.output };
-        match self.targets.pick(client).await? {
-            Picked::One(node) => one(client, &node, format).await,
-            Picked::Several(nodes) => several(client, &nodes, format).await,
-            Picked::Listed => Ok(()),
+        match self.targets.select(client).await? {
+            NodeSelection::One(node) => one(client, &node, format).await,
+            NodeSelection::Several(nodes) => several(client, &nodes, format).await,
+            NodeSelection::Listed => Ok(()),
         }
     }
 }
 
 async fn one(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(), Failure> {
-    let answer = client.post::<DoctorView>(&path(node, "/doctor"), &()).await;
-    let view = match answer {
+    let view = match client.post(api::RUN_NODE_CHECKS.path([&node]), &()).await {
         Ok(view) => view,
         Err(failure) => {
             last_known(client, node).await;
@@ -87,7 +83,7 @@ async fn one(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(
 
 /// The reports go to standard output, nodes without a report to standard error.
 async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat) -> Result<(), Failure> {
-    let done = bulk(client, nodes, "doctor", &()).await?;
+    let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
     let (mut views, mut text, mut failing) = (Vec::new(), String::new(), 0);
     for result in done.results {
         let name = nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
@@ -121,7 +117,7 @@ async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat)
 
 /// Prints the last checks of a node that does not answer to standard error.
 async fn last_known(client: &AdminClient, node: &str) {
-    let Ok(detail) = client.get::<NodeDetail>(&path(node, "")).await else { return };
+    let Ok(detail) = client.get(api::GET_NODE.path([&node])).await else { return };
     let Some(evidence) = detail.evidence else { return };
     let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();

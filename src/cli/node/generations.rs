@@ -1,17 +1,13 @@
 //! `meshd node history|diff|pin` and `meshd profile history|rollback`: generations of nodes.
 
-use super::{
-    path,
-    targets::{Picked, Targets, order},
-};
+use super::targets::{NodeSelection, Targets, order};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{Output, ago, clean, fields, now, table},
 };
 use clap::Args;
-use meshd_api::segment;
-use meshd_api::{DiffView, GenerationView, NodeView, Pin, RevisionDiffView, RevisionView, Rollback};
+use meshd_api::{GenerationView, NodeView, Pin, RevisionView, Rollback, routes as api};
 use meshd_model::fleet::{Generation, GenerationDiff, RevisionDiff};
 use meshd_types::Timestamp;
 use serde::Serialize;
@@ -20,7 +16,7 @@ use serde::Serialize;
 pub(crate) struct PinArgs {
     #[command(flatten)]
     targets: Targets,
-    /// Generation or prefix, for one node [default: the running one]
+    /// Generation or prefix, one node only [default: running one]
     #[arg(long, value_name = "G", conflicts_with_all = ["off", "selector"])]
     generation: Option<String>,
     /// Remove the pin
@@ -31,12 +27,12 @@ pub(crate) struct PinArgs {
 impl PinArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let body = Pin { generation: self.generation, off: self.off };
-        let picked = self.targets.pick(client).await?;
-        if body.generation.is_some() && matches!(picked, Picked::Several(_)) {
+        let selection = self.targets.select(client).await?;
+        if body.generation.is_some() && matches!(selection, NodeSelection::Several(_)) {
             let hint = "leave --generation out: each node is pinned to the generation that it runs";
             return Err(Failure::new("--generation names a generation of one node", hint));
         }
-        order(client, picked, "pin", &body, pinned).await.map(drop)
+        order(client, selection, &api::PIN_NODE, &api::PIN_NODES, &body, pinned).await.map(drop)
     }
 }
 
@@ -49,7 +45,7 @@ fn pinned(node: &NodeView) -> String {
 }
 
 pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
-    let all: Vec<GenerationView> = client.get(&path(node, "/history")).await?;
+    let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
     if all.is_empty() {
         eprintln!("it was never given anything to boot");
     }
@@ -77,7 +73,7 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
 }
 
 pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
-    let view: DiffView = client.get(&path(node, "/diff")).await?;
+    let view = client.get(api::COMPARE_NODE_GENERATIONS.path([&node])).await?;
     output.print(&view, |view| {
         let held = held(view.pinned, view.rolled_back).unwrap_or_default();
         let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", held)]);
@@ -133,10 +129,9 @@ pub(crate) struct RollbackArgs {
 
 impl RollbackArgs {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
-        let path = format!("/v1/profiles/{}/rollback", segment(&self.profile));
-        let client = client.forced(self.force);
-        let all: Vec<RevisionView> = client.post(&path, &Rollback { to: self.to, off: self.off }).await?;
-        let name = &self.profile;
+        let (client, name) = (client.forced(self.force), &self.profile);
+        let order = Rollback { to: self.to, off: self.off };
+        let all = client.post(api::ROLL_BACK_PROFILE.path([name]), &order).await?;
         match all.iter().find(|view| view.held) {
             Some(view) => {
                 let generation = view.revised.generation.0.short();
@@ -152,7 +147,7 @@ impl RollbackArgs {
 pub(crate) struct RevisionsArgs {
     /// Name
     name: String,
-    /// Show what each revision changed in the one before
+    /// Show the changes of each revision
     #[arg(long)]
     changes: bool,
     #[command(flatten)]
@@ -169,8 +164,7 @@ struct ChangedRevision {
 
 impl RevisionsArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let profile = format!("/v1/profiles/{}", segment(&self.name));
-        let all: Vec<RevisionView> = client.get(&format!("{profile}/history")).await?;
+        let all = client.get(api::LIST_PROFILE_REVISIONS.path([&self.name])).await?;
         if !self.changes {
             return self.output.print(&all, |all| revisions(all));
         }
@@ -179,8 +173,8 @@ impl RevisionsArgs {
             let changes = match all.get(index + 1) {
                 Some(before) => {
                     let (from, to) = (before.revised.generation, revision.revised.generation);
-                    let found: RevisionDiffView = client.get(&format!("{profile}/diff?from={from}&to={to}")).await?;
-                    Some(found.diff)
+                    let path = api::COMPARE_PROFILE_REVISIONS.path([&self.name]).with("from", from).with("to", to);
+                    Some(client.get(path).await?.diff)
                 }
                 None => None,
             };

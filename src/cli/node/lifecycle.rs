@@ -1,24 +1,18 @@
 //! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`: the life cycle of a node.
 
-use super::{
-    path,
-    targets::{Targets, ask, of, order},
-};
+use super::targets::{OrderRoute, Targets, confirm_nodes, node_text, order};
 use crate::cli::{
     Failure,
     client::AdminClient,
     output::print::{confirm, typed},
 };
 use clap::{Args, ValueEnum};
-use meshd_api::{
-    Approve, Drain as Body, DrainPolicy, Fence as Confirmed, NodeDetail, NodeView, Replace as Taken, Replaced,
-};
+use meshd_api::{Approve, Drain, DrainPolicy, Fence, NodeView, Replace, routes as api};
 use meshd_config::{parse_duration, vm::MAX_GRACE_S};
 use std::time::Duration;
 
-/// Nodes that are taken out of service at once.
 #[derive(Debug, Args)]
-pub(crate) struct Maintenance {
+pub(crate) struct MaintenanceArgs {
     #[command(flatten)]
     targets: Targets,
     /// Proceed even if a task fails
@@ -26,9 +20,9 @@ pub(crate) struct Maintenance {
     force: bool,
 }
 
-/// Nodes of which something ends.
+/// Nodes, for an order that asks for confirmation.
 #[derive(Debug, Args)]
-pub(crate) struct Ending {
+pub(crate) struct ConfirmedOrder {
     #[command(flatten)]
     targets: Targets,
     /// Skip the confirmation
@@ -39,9 +33,8 @@ pub(crate) struct Ending {
     force: bool,
 }
 
-/// A node that is off.
 #[derive(Debug, Args)]
-pub(crate) struct Fencing {
+pub(crate) struct FenceArgs {
     /// Node ID or name
     node: String,
     /// Node name, instead of the prompt
@@ -49,23 +42,22 @@ pub(crate) struct Fencing {
     confirm: Option<String>,
 }
 
-impl Fencing {
+impl FenceArgs {
     pub(crate) async fn fence(self, client: &AdminClient) -> Result<(), Failure> {
         let confirm = match self.confirm {
             Some(name) => name,
             None => {
-                let node = named(client, &self.node).await?;
-                eprintln!("{} must be off, or its virtual machines may run twice.", of(&node));
+                let node = get_node(client, &self.node).await?;
+                eprintln!("{} must be off, or its virtual machines may run twice.", node_text(&node));
                 typed("Type its name to fence it:")?
             }
         };
-        let node: NodeView = client.post(&path(&self.node, "/fence"), &Confirmed { confirm }).await?;
+        let node = client.post(api::FENCE_NODE.path([&self.node]), &Fence { confirm }).await?;
         eprintln!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
         Ok(())
     }
 }
 
-/// A node, and what becomes of what runs on it.
 #[derive(Debug, Args)]
 pub(crate) struct DrainNode {
     #[command(flatten)]
@@ -74,11 +66,11 @@ pub(crate) struct DrainNode {
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
     /// Shutdown time for guests, such as 90s or 5m
-    #[arg(long, value_name = "TIME", value_parser = patience)]
+    #[arg(long, value_name = "TIME", value_parser = grace_time)]
     grace: Option<Duration>,
 }
 
-fn patience(text: &str) -> Result<Duration, String> {
+fn grace_time(text: &str) -> Result<Duration, String> {
     let most = Duration::from_secs(MAX_GRACE_S.into());
     parse_duration(text)
         .filter(|grace| *grace <= most)
@@ -118,14 +110,14 @@ impl DrainNode {
             Policy::Stop => DrainPolicy::Stop,
         };
         let grace_s = self.grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
-        let picked = self.targets.pick(client).await?;
-        order(client, picked, "drain", &Body { workloads, grace_s }, |node| {
-            let said = format!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
+        let selection = self.targets.select(client).await?;
+        order(client, selection, &api::DRAIN_NODE, &api::DRAIN_NODES, &Drain { workloads, grace_s }, |node| {
+            let text = format!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
             if node.work.is_empty() {
-                return said;
+                return text;
             }
             let work = node.work.join(", ");
-            format!("{said}\nit waits for {work}; meshd node show {} says for what is left", node.id)
+            format!("{text}\nit waits for {work}; meshd node show {} says for what is left", node.id)
         })
         .await
         .map(drop)
@@ -133,26 +125,28 @@ impl DrainNode {
 }
 
 pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
-    let picked = targets.pick(client).await?;
-    let said = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
-    order(client, picked, "resume", &(), said).await.map(drop)
+    let selection = targets.select(client).await?;
+    let text = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
+    order(client, selection, &api::RESUME_NODE, &api::RESUME_NODES, &(), text).await.map(drop)
 }
 
 pub(crate) async fn approve(targets: Targets, moved: bool, client: &AdminClient) -> Result<(), Failure> {
-    let said = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
-    order(client, targets.pick(client).await?, "approve", &Approve { moved }, said).await.map(drop)
+    let text = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
+    order(client, targets.select(client).await?, &api::APPROVE_NODE, &api::APPROVE_NODES, &Approve { moved }, text)
+        .await
+        .map(drop)
 }
 
 pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
-    let said = |node: &NodeView| format!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
-    order(client, targets.pick(client).await?, "release", &(), said).await.map(drop)
+    let text = |node: &NodeView| format!("{} ({}) is {}; it boots when it asks again", node.id, node.name, node.phase);
+    order(client, targets.select(client).await?, &api::RELEASE_NODE, &api::RELEASE_NODES, &(), text).await.map(drop)
 }
 
-impl Maintenance {
+impl MaintenanceArgs {
     pub(crate) async fn maintenance(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
-        let picked = self.targets.pick(client).await?;
-        order(client, picked, "maintenance", &(), |node| {
+        let selection = self.targets.select(client).await?;
+        order(client, selection, &api::START_NODE_MAINTENANCE, &api::START_NODES_MAINTENANCE, &(), |node| {
             let (id, name, phase) = (node.id, &node.name, node.phase);
             format!("{id} ({name}) is in {phase}; to take it back: meshd node resume {id}")
         })
@@ -161,9 +155,10 @@ impl Maintenance {
     }
 }
 
-impl Ending {
+impl ConfirmedOrder {
     pub(crate) async fn reject(self, client: AdminClient) -> Result<(), Failure> {
-        self.end(client, "reject", "is refused at its boots until it is approved. Reject it?", |node| {
+        let routes = (&api::REJECT_NODE, &api::REJECT_NODES);
+        self.order(client, routes, "is refused at its boots until it is approved. Reject it?", |node| {
             let (id, name, phase) = (node.id, &node.name, node.phase);
             format!("{id} ({name}) is {phase}; to let it in: meshd node approve {id}")
         })
@@ -171,7 +166,8 @@ impl Ending {
     }
 
     pub(crate) async fn quarantine(self, client: AdminClient) -> Result<(), Failure> {
-        self.end(client, "quarantine", "is cut off at once and held until it is released. Quarantine it?", |node| {
+        let routes = (&api::QUARANTINE_NODE, &api::QUARANTINE_NODES);
+        self.order(client, routes, "is cut off at once and held until it is released. Quarantine it?", |node| {
             let (id, name, phase) = (node.id, &node.name, node.phase);
             format!("{id} ({name}) is {phase}; it boots again after `meshd node release {id}`")
         })
@@ -179,28 +175,28 @@ impl Ending {
     }
 
     pub(crate) async fn remove(self, client: AdminClient) -> Result<(), Failure> {
-        self.end(
+        self.order(
             client,
-            "remove",
+            (&api::REMOVE_NODE, &api::REMOVE_NODES),
             "is cut off at once and forgotten with all that was said of it. Remove it?",
             |node| format!("{} is {}; if the machine boots again it is discovered anew", node.id, node.phase),
         )
         .await
     }
 
-    async fn end(
+    async fn order(
         self,
         client: AdminClient,
-        verb: &str,
+        (one, several): (&OrderRoute<api::Empty>, &api::BulkPost),
         question: &str,
-        said: impl Fn(&NodeView) -> String,
+        text: impl Fn(&NodeView) -> String,
     ) -> Result<(), Failure> {
         let client = &client.forced(self.force);
-        let picked = self.targets.pick(client).await?;
+        let selection = self.targets.select(client).await?;
         if !self.yes {
-            ask(client, &picked, question).await?;
+            confirm_nodes(client, &selection, question).await?;
         }
-        order(client, picked, verb, &(), said).await.map(drop)
+        order(client, selection, one, several, &(), text).await.map(drop)
     }
 }
 
@@ -208,12 +204,12 @@ impl ReplaceNode {
     pub(crate) async fn run(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         if !self.yes {
-            let (old, new) = (named(client, &self.old).await?, named(client, &self.new).await?);
+            let (old, new) = (get_node(client, &self.old).await?, get_node(client, &self.new).await?);
             let taken = "takes its name, profile, variables, groups and reservation. Replace it?";
-            confirm(&format!("{} is removed, and {} {taken}", of(&old), of(&new)))?;
+            confirm(&format!("{} is removed, and {} {taken}", node_text(&old), node_text(&new)))?;
         }
-        let order = Taken { new: self.new };
-        let done: Replaced = client.post(&path(&self.old, "/replace"), &order).await?;
+        let order = Replace { new: self.new };
+        let done = client.post(api::REPLACE_NODE.path([&self.old]), &order).await?;
         let node = done.node;
         eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
         for left in done.left {
@@ -223,6 +219,6 @@ impl ReplaceNode {
     }
 }
 
-async fn named(client: &AdminClient, node: &str) -> Result<NodeView, Failure> {
-    client.get::<NodeDetail>(&path(node, "")).await.map(|detail| detail.node)
+async fn get_node(client: &AdminClient, node: &str) -> Result<NodeView, Failure> {
+    client.get(api::GET_NODE.path([&node])).await.map(|detail| detail.node)
 }

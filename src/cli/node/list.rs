@@ -7,8 +7,7 @@ use crate::cli::{
     output::print::{Format, Output, ago, now, table, write},
 };
 use clap::Args;
-use meshd_api::NodeView;
-use meshd_api::segment;
+use meshd_api::{NodeView, routes as api};
 use meshd_model::fleet::{Phase, Selector, label_words};
 use meshd_types::{ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};
@@ -50,10 +49,9 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let path = self.path();
         let mut last: Option<Vec<NodeView>> = None;
         loop {
-            let nodes: Vec<NodeView> = client.get(&path).await?;
+            let nodes = client.get(self.path()).await?;
             if last.as_ref() != Some(&nodes) {
                 self.print(&nodes)?;
             }
@@ -83,24 +81,18 @@ impl List {
     }
 
     /// The server filters and sorts: a large site sends only what is shown.
-    fn path(&self) -> String {
-        let mut path = format!("/v1/nodes?removed={}", self.removed);
+    fn path(&self) -> api::GetPath<api::Array<NodeView>> {
         let phases: Vec<&str> = self.phase.iter().map(|phase| phase.as_str()).collect();
         let profiles: Vec<&str> = self.profile.iter().map(ProfileName::as_str).collect();
-        let several = |words: Vec<&str>| (!words.is_empty()).then(|| words.join(","));
-        let parameters = [
-            ("label", self.selector.as_ref().map(ToString::to_string)),
-            ("phase", several(phases)),
-            ("profile", several(profiles)),
-            ("q", self.find.clone()),
-            ("sort", self.sort.clone()),
-        ];
-        for (name, value) in parameters {
-            if let Some(value) = value {
-                path += &format!("&{name}={}", segment(&value));
-            }
-        }
-        path
+        let list = |names: Vec<&str>| (!names.is_empty()).then(|| names.join(","));
+        api::LIST_NODES
+            .path([])
+            .with("removed", self.removed)
+            .with_optional("label", self.selector.as_ref())
+            .with_optional("phase", list(phases))
+            .with_optional("profile", list(profiles))
+            .with_optional("q", self.find.as_ref())
+            .with_optional("sort", self.sort.as_ref())
     }
 }
 

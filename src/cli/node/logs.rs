@@ -2,11 +2,10 @@
 
 use crate::cli::{
     client::AdminClient,
-    node::path,
     output::{failure::Failure, print},
 };
 use clap::{Args, ValueEnum};
-use meshd_api::BootLogLine;
+use meshd_api::{BootLogLine, routes as api};
 use meshd_proto::log::LogSource;
 use meshd_types::BootSessionId;
 use std::{collections::BTreeMap, io::Write as _};
@@ -40,11 +39,11 @@ enum SourceArg {
 impl Logs {
     /// Writes whole lines. Control characters that a node sent are replaced: a terminal must not execute them.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let session = self.session.map(|session| format!("&session={session}")).unwrap_or_default();
-        let path = path(&self.node, &format!("/log?follow={}{session}", self.follow));
+        let path = api::GET_NODE_LOG.path([&self.node]).with("follow", self.follow);
+        let path = path.with_optional("session", self.session);
         let mut partial: BTreeMap<LogSource, Vec<u8>> = BTreeMap::new();
-        let lines = client.lines(&path, |line| {
-            match serde_json::from_slice(line).map_err(|error| Failure::of(&error))? {
+        let lines = client.lines(path, |line, _| {
+            match line {
                 BootLogLine::Dropped { dropped } => {
                     eprintln!("meshd: {} of the log were not kept here", print::bytes(dropped));
                 }

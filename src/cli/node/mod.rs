@@ -33,12 +33,11 @@ use super::{
 };
 use clap::Subcommand;
 use doctor::NodeDoctor;
-use meshd_api::segment;
-use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, TimelineView};
+use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, routes as api};
 use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
-use targets::{Pick, Picked, Targets, missing, order};
+use targets::{NodeSelection, SelectorArgs, Targets, missing, order};
 use timeline::timeline;
 
 /// A node is named by its ID or its name.
@@ -62,19 +61,19 @@ pub(super) enum Node {
         moved: bool,
     },
     /// Reject a machine: refuse its boots
-    Reject(lifecycle::Ending),
+    Reject(lifecycle::ConfirmedOrder),
     /// Cut a node off until `node release`
-    Quarantine(lifecycle::Ending),
+    Quarantine(lifecycle::ConfirmedOrder),
     /// Stop new work on a node, then enter maintenance
     Drain(lifecycle::DrainNode),
     /// Declare a silent node dead and restart its work elsewhere
-    Fence(lifecycle::Fencing),
+    Fence(lifecycle::FenceArgs),
     /// Put a node into maintenance now
-    Maintenance(lifecycle::Maintenance),
+    Maintenance(lifecycle::MaintenanceArgs),
     /// Return a node to service
     Resume(Targets),
     /// Cut a node off and delete the record
-    Remove(lifecycle::Ending),
+    Remove(lifecycle::ConfirmedOrder),
     /// Move a node's identity to replacement hardware
     Replace(lifecycle::ReplaceNode),
     /// Accept a new NIC of a node
@@ -91,7 +90,7 @@ pub(super) enum Node {
         #[arg(required = true, value_name = "NODE|PROFILE")]
         words: Vec<String>,
         #[command(flatten)]
-        pick: Pick,
+        selector: SelectorArgs,
         /// Reboot the node now
         #[arg(long)]
         reboot: bool,
@@ -161,12 +160,12 @@ impl Node {
                 Node::Exec(exec) => exec.run(&client).await,
                 Node::List(list) => list.run(&client).await,
                 Node::Show { node, output } => {
-                    let detail: NodeDetail = client.get(&path(&node, "")).await?;
+                    let detail = client.get(api::GET_NODE.path([&node])).await?;
                     output.print(&detail, |detail| show(detail, now()))
                 }
                 Node::Timeline { node, session, output } => {
-                    let which = session.map(|session| format!("?session={session}")).unwrap_or_default();
-                    let boot: TimelineView = client.get(&path(&node, &format!("/timeline{which}"))).await?;
+                    let path = api::GET_NODE_TIMELINE.path([&node]).with_optional("session", session);
+                    let boot = client.get(path).await?;
                     output.print(&boot, timeline)
                 }
                 Node::Logs(logs) => logs.run(&client).await,
@@ -181,12 +180,12 @@ impl Node {
                 Node::Remove(order) => order.remove(client).await,
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
-                    let node: NodeView = client.post(&path(&node, "/accept-nic"), &AcceptNic { mac }).await?;
+                    let node = client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
                     eprintln!("{} ({}) may boot by network card {mac} from now on", node.id, node.name);
                     Ok(())
                 }
-                Node::AssignProfile { words, pick, reboot, force } => {
-                    assign(&client.forced(force), words, pick, reboot).await
+                Node::AssignProfile { words, selector, reboot, force } => {
+                    assign(&client.forced(force), words, selector, reboot).await
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
@@ -199,24 +198,26 @@ impl Node {
                 Node::Pin(pin) => pin.run(&client).await,
                 Node::Reboot { targets, force } => {
                     let client = client.forced(force);
-                    restart(&client, targets.pick(&client).await?).await
+                    restart(&client, targets.select(&client).await?).await
                 }
             }
         })
     }
 }
 
-pub(super) fn path(node: &str, rest: &str) -> String {
-    format!("/v1/nodes/{}{rest}", segment(node))
-}
-
-async fn assign(client: &AdminClient, mut words: Vec<String>, pick: Pick, reboot: bool) -> Result<(), Failure> {
+async fn assign(
+    client: &AdminClient,
+    mut words: Vec<String>,
+    selector: SelectorArgs,
+    reboot: bool,
+) -> Result<(), Failure> {
     let profile = words.pop().unwrap_or_default();
-    if words.is_empty() && !pick.has_selector() {
+    if words.is_empty() && !selector.has_selector() {
         missing("NODE or PROFILE");
     }
-    let picked = pick.pick(client, &words).await?;
-    let changed = order(client, picked, "assign-profile", &AssignProfile { profile }, assigned).await?;
+    let selection = selector.select(client, &words).await?;
+    let (one, several) = (&api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE);
+    let changed = order(client, selection, one, several, &AssignProfile { profile }, assigned).await?;
     if reboot { restart(client, changed).await } else { Ok(()) }
 }
 
@@ -240,8 +241,9 @@ fn assigned(node: &NodeView) -> String {
     }
 }
 
-pub(super) async fn restart(client: &AdminClient, picked: Picked) -> Result<(), Failure> {
-    order(client, picked, "reboot", &(), |node| format!("{} ({}) reboots", node.id, node.name)).await.map(drop)
+pub(super) async fn restart(client: &AdminClient, selection: NodeSelection) -> Result<(), Failure> {
+    let text = |node: &NodeView| format!("{} ({}) reboots", node.id, node.name);
+    order(client, selection, &api::REBOOT_NODE, &api::REBOOT_NODES, &(), text).await.map(drop)
 }
 
 fn text<T: ToString>(value: Option<T>) -> String {

@@ -1,12 +1,9 @@
 //! `meshd node label|rename`: labels and names of nodes.
 
-use super::{
-    path,
-    targets::{Pick, missing, order},
-};
+use super::targets::{SelectorArgs, missing, order};
 use crate::cli::{Failure, client::AdminClient};
 use clap::Args;
-use meshd_api::{ChangeLabels, NodeView, Rename};
+use meshd_api::{ChangeLabels, NodeView, Rename, routes as api};
 use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
 
 /// `rack=a` sets a label, `rack-` removes one; all else is a node.
@@ -39,7 +36,7 @@ pub(crate) struct LabelArgs {
     #[arg(required = true, value_name = "NODE|LABEL")]
     words: Vec<LabelWord>,
     #[command(flatten)]
-    pick: Pick,
+    selector: SelectorArgs,
 }
 
 impl LabelArgs {
@@ -55,9 +52,9 @@ impl LabelArgs {
         if change == LabelChange::default() {
             missing("KEY=VALUE or KEY-");
         }
-        let picked = self.pick.pick(client, &nodes).await?;
-        let said = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, labelled(node));
-        order(client, picked, "label", &ChangeLabels { change }, said).await.map(drop)
+        let selection = self.selector.select(client, &nodes).await?;
+        let text = |node: &NodeView| format!("{} ({}): {}", node.id, node.name, labelled(node));
+        order(client, selection, &api::LABEL_NODE, &api::LABEL_NODES, &ChangeLabels { change }, text).await.map(drop)
     }
 }
 
@@ -76,7 +73,7 @@ pub(crate) struct RenameArgs {
 
 impl RenameArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
-        let node: NodeView = client.post(&path(&self.node, "/rename"), &Rename { name: self.name }).await?;
+        let node = client.post(api::RENAME_NODE.path([&self.node]), &Rename { name: self.name }).await?;
         eprintln!("{} is named {}; host name, lease and DNS follow at its next boot", node.id, node.name);
         Ok(())
     }

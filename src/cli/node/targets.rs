@@ -1,12 +1,10 @@
 //! The nodes of a command: names and beginnings of names, several of them, or a selector.
 
-use super::path;
 use crate::cli::{Failure, client::AdminClient, output::print::confirm};
 use clap::{Args, CommandFactory as _, error::ErrorKind};
-use meshd_api::segment;
-use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView};
+use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Nodes that a command changes.
 #[derive(Debug, Args)]
@@ -15,12 +13,12 @@ pub(crate) struct Targets {
     #[arg(value_name = "NODE", required_unless_present = "selector", conflicts_with = "selector")]
     nodes: Vec<String>,
     #[command(flatten)]
-    pick: Pick,
+    selector: SelectorArgs,
 }
 
 /// A selector in place of names, and a preview.
 #[derive(Debug, Args)]
-pub(crate) struct Pick {
+pub(crate) struct SelectorArgs {
     /// Select nodes by labels, such as rack=a,feed!=2
     #[arg(short = 'l', long, value_name = "SELECTOR")]
     selector: Option<Selector>,
@@ -29,50 +27,49 @@ pub(crate) struct Pick {
     dry_run: bool,
 }
 
-/// What a command changes.
-pub(crate) enum Picked {
-    /// One node, as it was typed.
+/// The nodes that a command changes.
+pub(crate) enum NodeSelection {
+    /// The argument of the command.
     One(String),
-    /// Several nodes as they are now.
+    /// Several nodes in the revision that was read.
     Several(Vec<NodeView>),
-    /// Nothing: they were listed only.
+    /// None: `--dry-run` only lists them.
     Listed,
 }
 
 impl Targets {
-    pub(crate) async fn pick(self, client: &AdminClient) -> Result<Picked, Failure> {
-        self.pick.pick(client, &self.nodes).await
+    pub(crate) async fn select(self, client: &AdminClient) -> Result<NodeSelection, Failure> {
+        self.selector.select(client, &self.nodes).await
     }
 }
 
-impl Pick {
+impl SelectorArgs {
     pub(crate) fn has_selector(&self) -> bool {
         self.selector.is_some()
     }
 
     /// The nodes of a command. A preview lists them.
-    pub(crate) async fn pick(self, client: &AdminClient, words: &[String]) -> Result<Picked, Failure> {
-        let nodes = match (&self.selector, words) {
+    pub(crate) async fn select(self, client: &AdminClient, names: &[String]) -> Result<NodeSelection, Failure> {
+        let nodes = match (&self.selector, names) {
             (Some(_), [_, ..]) => {
                 return Err(Failure::new("nodes and a selector are named", "name nodes, or give --selector"));
             }
             (None, []) => return Err(Failure::new("no node is named", "name nodes, or give --selector")),
-            (None, [one]) if !self.dry_run => return Ok(Picked::One(one.clone())),
-            (None, words) => named(client, words).await?,
+            (None, [one]) if !self.dry_run => return Ok(NodeSelection::One(one.clone())),
+            (None, names) => find_nodes(client, names).await?,
             (Some(selector), []) => selected(client, selector).await?,
         };
         if !self.dry_run {
-            return Ok(Picked::Several(nodes));
+            return Ok(NodeSelection::Several(nodes));
         }
-        eprintln!("{} would be changed:", count(nodes.len()));
-        nodes.iter().for_each(|node| eprintln!("  {}", of(node)));
-        Ok(Picked::Listed)
+        eprintln!("{} would be changed:", count_text(nodes.len()));
+        nodes.iter().for_each(|node| eprintln!("  {}", node_text(node)));
+        Ok(NodeSelection::Listed)
     }
 }
 
 async fn selected(client: &AdminClient, selector: &Selector) -> Result<Vec<NodeView>, Failure> {
-    let path = format!("/v1/nodes?label={}", segment(&selector.to_string()));
-    let nodes: Vec<NodeView> = client.get(&path).await?;
+    let nodes = client.get(api::LIST_NODES.path([]).with("label", selector)).await?;
     if nodes.is_empty() {
         let message = format!("no node matches the selector `{selector}`");
         return Err(Failure::new(message, "list the labels with `meshd node list --labels`"));
@@ -80,20 +77,20 @@ async fn selected(client: &AdminClient, selector: &Selector) -> Result<Vec<NodeV
     Ok(nodes)
 }
 
-/// Each node once, in the order in which they were named.
-async fn named(client: &AdminClient, words: &[String]) -> Result<Vec<NodeView>, Failure> {
-    let all: Vec<NodeView> = client.get("/v1/nodes?removed=true").await?;
-    let mut found: Vec<NodeView> = Vec::with_capacity(words.len());
-    for word in words {
+/// Finds nodes by ID, name or unique prefix: each once, in the order of the names.
+async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeView>, Failure> {
+    let all = client.get(api::LIST_NODES.path([]).with("removed", true)).await?;
+    let mut found: Vec<NodeView> = Vec::with_capacity(names.len());
+    for name in names {
         let nodes = all.iter().map(|node| (node.id, node.name.as_str(), node.phase != Phase::Removed));
-        let id = match find_node(word, nodes) {
+        let id = match find_node(name, nodes) {
             NamedNode::One(id) => id,
             NamedNode::None => {
-                let message = format!("there is no node `{word}`");
+                let message = format!("there is no node `{name}`");
                 return Err(Failure::new(message, "`meshd node list` shows those that there are"));
             }
             NamedNode::Several(candidates, count) => {
-                let message = format!("`{word}` is ambiguous, {count} nodes match: {}", candidates.join(", "));
+                let message = format!("`{name}` is ambiguous, {count} nodes match: {}", candidates.join(", "));
                 return Err(Failure::new(message, "write more of the name, or use the node ID"));
             }
         };
@@ -104,78 +101,99 @@ async fn named(client: &AdminClient, words: &[String]) -> Result<Vec<NodeView>, 
     Ok(found)
 }
 
-/// A node in a question.
-pub(crate) fn of(node: &NodeView) -> String {
+pub(crate) fn node_text(node: &NodeView) -> String {
     format!("{} ({}, {})", node.id, node.name, node.phase)
 }
 
-fn count(nodes: usize) -> String {
+fn count_text(nodes: usize) -> String {
     if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
-/// Asks before something ends. `what` follows the node, or the number of nodes.
-pub(crate) async fn ask(client: &AdminClient, picked: &Picked, what: &str) -> Result<(), Failure> {
-    match picked {
-        Picked::One(name) => {
-            let detail = client.get::<meshd_api::NodeDetail>(&path(name, "")).await?;
-            confirm(&format!("{} {what}", of(&detail.node)))
+/// Asks for confirmation. `consequence` follows the node, or the number of nodes.
+pub(crate) async fn confirm_nodes(
+    client: &AdminClient,
+    selection: &NodeSelection,
+    consequence: &str,
+) -> Result<(), Failure> {
+    match selection {
+        NodeSelection::One(name) => {
+            let detail = client.get(api::GET_NODE.path([name])).await?;
+            confirm(&format!("{} {consequence}", node_text(&detail.node)))
         }
-        Picked::Several(nodes) => {
-            let list: Vec<String> = nodes.iter().map(of).collect();
-            confirm(&format!("{}\n{}: each {what}", list.join("\n"), count(nodes.len())))
+        NodeSelection::Several(nodes) => {
+            let list: Vec<String> = nodes.iter().map(node_text).collect();
+            confirm(&format!("{}\n{}: each {consequence}", list.join("\n"), count_text(nodes.len())))
         }
-        Picked::Listed => Ok(()),
+        NodeSelection::Listed => Ok(()),
     }
 }
 
-/// Gives an order: to one node by its own route, to several as they were seen. `said` is what it says of a node afterwards. Returns the
-/// nodes that were changed, for a second order.
-pub(crate) async fn order(
+/// The route of an order for one node, which returns the node.
+pub(crate) type OrderRoute<B> = api::Post<B, api::Object<NodeView>, 1>;
+
+/// Gives an order to one node by its own route, to several by the bulk route. Prints `text` for each changed node. Returns the
+/// changed nodes, for a second order.
+pub(crate) async fn order<B, R>(
     client: &AdminClient,
-    picked: Picked,
-    verb: &str,
-    body: &impl Serialize,
-    said: impl Fn(&NodeView) -> String,
-) -> Result<Picked, Failure> {
-    let nodes = match picked {
-        Picked::One(name) => {
-            let node: NodeView = client.post(&path(&name, &format!("/{verb}")), body).await?;
-            eprintln!("{}", said(&node));
-            return Ok(Picked::One(node.id.to_string()));
+    selection: NodeSelection,
+    one: &api::Post<B, R, 1>,
+    several: &api::BulkPost,
+    body: &B::Value,
+    text: impl Fn(&NodeView) -> String,
+) -> Result<NodeSelection, Failure>
+where
+    B: api::Json<Value: Serialize>,
+    R: api::Json<Value: DeserializeOwned + Into<NodeView>>,
+{
+    match selection {
+        NodeSelection::One(name) => {
+            let node: NodeView = client.post(one.path([&name]), body).await?.into();
+            eprintln!("{}", text(&node));
+            Ok(NodeSelection::One(node.id.to_string()))
         }
-        Picked::Several(nodes) => nodes,
-        Picked::Listed => return Ok(Picked::Listed),
-    };
-    let done = bulk(client, &nodes, verb, body).await?;
+        NodeSelection::Several(nodes) => order_several(client, nodes, several, body, text).await,
+        NodeSelection::Listed => Ok(NodeSelection::Listed),
+    }
+}
+
+/// Gives an order to several nodes. Prints `text` for each changed node, and the error of each other one.
+pub(crate) async fn order_several(
+    client: &AdminClient,
+    nodes: Vec<NodeView>,
+    route: &api::BulkPost,
+    body: &impl Serialize,
+    text: impl Fn(&NodeView) -> String,
+) -> Result<NodeSelection, Failure> {
+    let done = bulk(client, &nodes, route, body).await?;
     for result in &done.results {
         match (&result.node, &result.error) {
-            (Some(node), _) => eprintln!("{}", said(node)),
+            (Some(node), _) => eprintln!("{}", text(node)),
             (None, Some(error)) => eprintln!("{}: {}", result.id, Failure::new(&error.message, &error.hint)),
             (None, None) => eprintln!("{}: done", result.id),
         }
     }
     match done.failed {
-        0 => Ok(Picked::Several(done.results.into_iter().filter_map(|result| result.node).collect())),
+        0 => Ok(NodeSelection::Several(done.results.into_iter().filter_map(|result| result.node).collect())),
         failed => {
-            let message = format!("{verb}: {failed} of {} failed", count(done.results.len()));
+            let message = format!("{}: {failed} of {} failed", route.verb(), count_text(done.results.len()));
             Err(Failure::new(message, "see the error of each node above; the others are changed"))
         }
     }
 }
 
-/// Gives an order to several nodes as they were seen.
+/// Gives an order to several nodes, each in the revision that was read. Prints nothing.
 pub(crate) async fn bulk(
     client: &AdminClient,
     nodes: &[NodeView],
-    verb: &str,
+    route: &api::BulkPost,
     body: &impl Serialize,
 ) -> Result<BulkDone, Failure> {
     let order = serde_json::to_value(body).map_err(|error| Failure::of(&error))?;
     let targets = nodes.iter().map(|node| BulkTarget { id: node.id, revision: node.revision.clone() }).collect();
-    client.post(&format!("/v1/bulk/nodes/{verb}"), &BulkRequest { nodes: targets, order }).await
+    client.post(route.path([]), &BulkRequest { nodes: targets, order }).await
 }
 
-/// Ends the program as clap does when the command line lacks something.
+/// Ends the program as clap does for a missing argument.
 pub(crate) fn missing(what: &str) -> ! {
     crate::cli::Cli::command().error(ErrorKind::MissingRequiredArgument, format!("{what} is missing")).exit()
 }

@@ -24,7 +24,6 @@ mod side;
 mod unused;
 
 pub(super) use check::{faults, fits_profiles};
-use meshd_api::segment;
 pub(super) use unused::warnings;
 
 use super::{
@@ -33,7 +32,7 @@ use super::{
     profile, wait,
 };
 use clap::{Args, Subcommand};
-use meshd_api::{GENERATION_HEADER, OverlayView};
+use meshd_api::{GENERATION_HEADER, OverlayView, routes as api};
 use meshd_config::Site;
 use meshd_image::catalog;
 use meshd_types::{Basis, OverlayName, ProfileName, SystemUuid};
@@ -98,9 +97,8 @@ impl OverlayCommand {
 /// The public part of a node's overlay, as meshd has it, and its generation; with another profile than the node's if one is named.
 fn of_node(context: &Context, node: &str, profile: Option<&str>) -> Result<(Vec<u8>, String), Failure> {
     let client = context.client()?;
-    let query = profile.map(|profile| format!("?profile={}", segment(profile))).unwrap_or_default();
-    let path = format!("/v1/overlay/{}{query}", segment(node));
-    let (bytes, generation) = wait(client.fetch(&path, GENERATION_HEADER))?;
+    let path = api::RENDER_NODE_OVERLAY.path([&node]).with_optional("profile", profile);
+    let (bytes, generation) = wait(client.fetch(path, GENERATION_HEADER))?;
     Ok((bytes.to_vec(), generation))
 }
 
@@ -138,7 +136,7 @@ fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<
 fn listed(context: &Context) -> Result<Vec<OverlayView>, Failure> {
     if context.is_remote() {
         let client = context.client()?;
-        return wait(client.get("/v1/overlays"));
+        return wait(client.get(api::LIST_OVERLAYS.path([])));
     }
     let site = context.site()?;
     Ok(OverlayView::all(&overlays(&site)?, &site))

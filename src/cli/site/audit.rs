@@ -7,8 +7,7 @@ use crate::cli::{
     wait,
 };
 use clap::Args;
-use meshd_api::AuditView;
-use meshd_api::segment;
+use meshd_api::{AuditView, routes as api};
 use meshd_model::fleet::Principal;
 
 /// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
@@ -29,10 +28,9 @@ pub(crate) struct Audit {
 
 impl Audit {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
-        let actor = self.actor.map(|actor| format!("&actor={}", segment(&actor.to_string()))).unwrap_or_default();
-        let lines: Vec<AuditView> =
-            wait(context.client()?.get(&format!("/v1/audit?limit={}{node}{actor}", self.limit)))?;
+        let path = api::LIST_AUDIT_RECORDS.path([]).with("limit", self.limit);
+        let path = path.with_optional("node", self.node).with_optional("actor", self.actor);
+        let lines = wait(context.client()?.get(path))?;
         self.output.print(&lines, |lines| rows(lines))
     }
 }

@@ -3,10 +3,10 @@
 use crate::cli::{
     Context, Failure,
     output::print::{bytes, now, write},
-    shown, wait,
+    path_text, wait,
 };
-use crate::serve::admin::MakeBackup;
 use clap::{Args, Subcommand};
+use meshd_api::{MakeBackup, routes as api};
 use meshd_backup::{BackupError, MIN_KEY, Manifest};
 use meshd_types::Secret;
 use std::{
@@ -80,7 +80,8 @@ impl Backup {
 }
 
 fn read_key(path: &Path) -> Result<Secret<String>, Failure> {
-    let failed = |why: String| Failure::new(format!("cannot read the key {}: {why}", shown(path)), "check --key-file");
+    let failed =
+        |why: String| Failure::new(format!("cannot read the key {}: {why}", path_text(path)), "check --key-file");
     let length = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if length > MAX_KEY {
         return Err(failed(format!("it has {length} bytes, at most {MAX_KEY} are read")));
@@ -98,7 +99,7 @@ impl Create {
     fn run(self, context: &Context) -> Result<(), Failure> {
         let key = read_key(&self.key.key_file)?;
         if self.file.exists() {
-            return Err(Failure::new(format!("{} exists", shown(&self.file)), "name a new file"));
+            return Err(Failure::new(format!("{} exists", path_text(&self.file)), "name a new file"));
         }
         let fresh = self.file.with_extension("part");
         let made = self.write(context, &fresh, &key).and_then(|()| {
@@ -115,17 +116,17 @@ impl Create {
         if !manifest.blobs {
             eprintln!("blobs of images are not in it: keep a copy of blobs_dir/sha256, or use --blobs");
         }
-        write(&format!("{}: {}\n", shown(&self.file), words(&manifest)))
+        write(&format!("{}: {}\n", path_text(&self.file), manifest_text(&manifest)))
     }
 
     fn write(&self, context: &Context, fresh: &Path, key: &Secret<String>) -> Result<(), Failure> {
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(fresh);
         let file = file.map_err(|error| {
-            Failure::new(format!("cannot write {}: {error}", shown(fresh)), "check the folder and the disk")
+            Failure::new(format!("cannot write {}: {error}", path_text(fresh)), "check the folder and the disk")
         })?;
         let mut out = BufWriter::new(file);
         let wanted = MakeBackup { key: key.clone(), blobs: self.blobs };
-        wait(context.client()?.download("/v1/backup", &wanted, &mut out))?;
+        wait(context.client()?.download(api::CREATE_BACKUP.path([]), &wanted, &mut out))?;
         out.flush()?;
         Ok(out.get_ref().sync_all()?)
     }
@@ -135,9 +136,9 @@ impl Verify {
     fn run(self) -> Result<(), Failure> {
         let key = self.key_file.as_deref().map(read_key).transpose()?;
         let verified = meshd_backup::verify(&self.file, key.as_ref()).map_err(|error| Failure::of(&error))?;
-        let file = shown(&self.file);
+        let file = path_text(&self.file);
         match verified.manifest {
-            Some(manifest) => write(&format!("{file}: {}\n", words(&manifest))),
+            Some(manifest) => write(&format!("{file}: {}\n", manifest_text(&manifest))),
             None => {
                 let head = verified.head.map(|head| format!("site {}, made {}, ", head.site, head.made_at));
                 eprintln!("what is in it was not looked at: that needs --key-file");
@@ -154,17 +155,17 @@ impl Restore {
             let restored = meshd_backup::restore(&self.file, &key, &self.into, now()).await;
             restored.map_err(|error| Failure::of(&error))
         })?;
-        let site = shown(&restored.site_file);
+        let site = path_text(&restored.site_file);
         if !restored.manifest.blobs {
-            let blobs = shown(&self.into.join("blobs/sha256"));
+            let blobs = path_text(&self.into.join("blobs/sha256"));
             eprintln!("blobs of images were not in it: copy those of the old blobs_dir/sha256 to {blobs}");
         }
         eprintln!("stop the old central node for good, then: meshd serve --site {site}");
-        write(&format!("{site}: {} nodes, {}\n", restored.nodes, words(&restored.manifest)))
+        write(&format!("{site}: {} nodes, {}\n", restored.nodes, manifest_text(&restored.manifest)))
     }
 }
 
-fn words(manifest: &Manifest) -> String {
+fn manifest_text(manifest: &Manifest) -> String {
     let (count, size) = (manifest.members.len(), bytes(manifest.size()));
     format!("site {}, made {}, {count} files of {size}, every digest right", manifest.site, manifest.made_at)
 }

@@ -6,7 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::{LeaseView, OtherServerView, SegmentView, segment};
+use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
 
 /// What DHCP does on the networks of the site.
 #[derive(Debug, Subcommand)]
@@ -33,13 +33,13 @@ impl Dhcp {
         let client = context.client()?;
         match self {
             Dhcp::Show { output } => {
-                let segments: Vec<SegmentView> = wait(client.get("/v1/segments"))?;
+                let segments = wait(client.get(api::LIST_SEGMENTS.path([])))?;
                 output.print(&segments, |segments| shown(segments))
             }
             Dhcp::Leases { text, all, output } => {
                 let state = if all { "active,expired" } else { "active" };
-                let text = text.map(|text| format!("&q={}", segment(&text))).unwrap_or_default();
-                let leases: Vec<LeaseView> = wait(client.get(&format!("/v1/leases?state={state}{text}")))?;
+                let path = api::LIST_LEASES.path([]).with("state", state).with_optional("q", text);
+                let leases = wait(client.get(path))?;
                 output.print(&leases, |leases| rows(leases))
             }
         }

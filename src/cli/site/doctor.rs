@@ -10,7 +10,7 @@ use crate::cli::{
 };
 use crate::{daemon::REQUIRED_LOADERS, serve::admin::doctor::interfaces};
 use clap::Args;
-use meshd_api::{Finding, Status, StatusView};
+use meshd_api::{Finding, Status, StatusView, routes as api};
 use meshd_config::Site;
 use meshd_image::catalog::{image, load_agent};
 use meshd_types::{ImageName, Timestamp};
@@ -98,8 +98,8 @@ fn here(context: &Context) -> Result<Vec<Finding>, Failure> {
 fn running(context: &Context) -> Result<(StatusView, Vec<Finding>), Failure> {
     let client = context.client()?;
     wait(async {
-        let status = client.get("/v1/status").await?;
-        Ok((status, client.get("/v1/doctor").await?))
+        let status = client.get(api::GET_STATUS.path([])).await?;
+        Ok((status, client.get(api::LIST_FINDINGS.path([])).await?))
     })
 }
 

@@ -6,8 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Args;
-use meshd_api::EventView;
-use meshd_api::segment;
+use meshd_api::{EventView, routes as api};
 use meshd_types::Timestamp;
 
 /// JSON is one object a line, with `kind`, `node` and `at`.
@@ -31,17 +30,12 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let node = self.node.as_deref().map(|node| format!("&node={}", segment(node))).unwrap_or_default();
-        let kinds: Vec<String> = self.kind.iter().map(|kind| segment(kind)).collect();
-        let kinds = if kinds.is_empty() { String::new() } else { format!("&kind={}", kinds.join(",")) };
-        let path = format!("/v1/events?follow={}&limit={}{node}{kinds}", self.follow, self.limit);
+        let kinds = (!self.kind.is_empty()).then(|| self.kind.join(","));
+        let path = api::LIST_EVENTS.path([]).with("follow", self.follow).with("limit", self.limit);
+        let path = path.with_optional("node", self.node).with_optional("kind", kinds);
         let client = context.client()?;
         let output = self.output;
-        let lines = client.lines(&path, |text| {
-            let event: EventView = serde_json::from_slice(text).map_err(|error| Failure::of(&error))?;
-            output.print_one(&event, line)
-        });
-        wait(lines)?;
+        wait(client.lines(path, |event, _| output.print_one(&event, line)))?;
         if self.follow {
             return Err(Failure::new("meshd ended the stream of events", "it is stopping; try again once it runs"));
         }

@@ -6,7 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Args;
-use meshd_api::OperationsView;
+use meshd_api::{OperationsView, routes as api};
 
 /// Boots, reboots, drains, virtual machines, volumes, slots and tasks; failed ones first.
 #[derive(Debug, Args)]
@@ -17,7 +17,8 @@ pub(crate) struct Operations {
 
 impl Operations {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let found: OperationsView = wait(context.client()?.get("/v1/operations"))?;
+        let client = context.client()?;
+        let found = wait(client.get(api::LIST_OPERATIONS.path([])))?;
         self.output.print(&found, rows)?;
         match found.rest {
             0 if found.operations.is_empty() => eprintln!("nothing is running or waiting"),

@@ -2,7 +2,7 @@
 
 use crate::cli::{Context, Failure, wait};
 use clap::Args;
-use meshd_api::ReloadView;
+use meshd_api::routes as api;
 use meshd_config::Faults;
 
 #[derive(Debug, Args)]
@@ -11,7 +11,7 @@ pub(crate) struct ReloadCommand {}
 impl ReloadCommand {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let client = context.client()?;
-        let view: ReloadView = wait(client.post("/v1/reload", &()))?;
+        let view = wait(client.post(api::RELOAD_SITE.path([]), &()))?;
         if !view.restart.is_empty() {
             eprintln!("needs a restart of meshd, and is not live: {}", view.restart.join(", "));
         }

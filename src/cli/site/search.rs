@@ -6,8 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Args;
-use meshd_api::SearchView;
-use meshd_api::segment;
+use meshd_api::{SearchView, routes as api};
 
 /// IDs, names, MAC and IP addresses, serial numbers, UUIDs and programs are searched, in upper or lower case.
 #[derive(Debug, Args)]
@@ -20,8 +19,7 @@ pub(crate) struct Search {
 
 impl Search {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let path = format!("/v1/search?q={}", segment(&self.text));
-        let found: SearchView = wait(context.client()?.get(&path))?;
+        let found = wait(context.client()?.get(api::SEARCH.path([]).with("q", &self.text)))?;
         self.output.print(&found, rows)?;
         match found.total.saturating_sub(found.hits.len()) {
             0 if found.total == 0 => eprintln!("nothing contains `{}`", self.text),

@@ -6,7 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Args;
-use meshd_api::{Finding, StatusView};
+use meshd_api::{Finding, StatusView, routes as api};
 use std::collections::BTreeMap;
 
 /// Exit code 1 when machines cannot boot; warnings are no failure.
@@ -18,7 +18,7 @@ pub(crate) struct StatusCommand {
 
 impl StatusCommand {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
-        let mut status: StatusView = wait(context.client()?.get("/v1/status"))?;
+        let mut status = wait(context.client()?.get(api::GET_STATUS.path([])))?;
         status.warnings.extend(context.next_reload());
         self.output.print(&status, shown)?;
         if status.ready {

@@ -4,41 +4,15 @@ use crate::cli::{
     Context, Failure,
     client::AdminClient,
     output::print::{bytes, now, table, write},
-    shown, wait,
+    path_text, wait,
 };
 use clap::Args;
-use meshd_api::{NodeView, TimelineView, segment};
+use meshd_api::routes as api;
 use meshd_image::overlay::Packer;
 use meshd_types::{SafePath, Timestamp};
 use serde_json::Value;
 use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
-/// What every bundle has: a file, and the route that answers with it.
-const FILES: [(&str, &str); 15] = [
-    ("status.json", "/v1/status"),
-    ("doctor.json", "/v1/doctor"),
-    ("nodes.json", "/v1/nodes"),
-    ("profiles.json", "/v1/profiles"),
-    ("images.json", "/v1/images"),
-    ("overlays.json", "/v1/overlays"),
-    ("vms.json", "/v1/vms"),
-    ("slots.json", "/v1/slots"),
-    ("volumes.json", "/v1/volumes"),
-    ("tasks.json", "/v1/tasks"),
-    ("ca.json", "/v1/ca"),
-    ("events.jsonl", "/v1/events?limit=5000"),
-    ("audit.json", "/v1/audit?limit=1000"),
-    ("openapi.json", "/v1/openapi.json"),
-    ("metrics.txt", "/metrics"),
-];
-/// What a bundle has of each `--node`.
-const NODE_FILES: [(&str, &str); 5] = [
-    ("node.json", ""),
-    ("timeline.json", "/timeline"),
-    ("history.json", "/history"),
-    ("diff.json", "/diff"),
-    ("boot.log.jsonl", "/log"),
-];
 /// Keys whose values are removed, wherever they are. Answers of the API have no secrets; users may write some into these.
 const REDACTED_KEYS: [&str; 8] = ["argv", "env", "key", "password", "secret", "token", "user_data", "vars"];
 const REDACTED: &str = "[redacted]";
@@ -79,49 +53,66 @@ impl SupportBundle {
         let path = self.file.unwrap_or_else(|| format!("meshd-support-{}.tar.gz", compact(now())).into());
         let failed = |error: std::io::Error| {
             Failure::new(
-                format!("cannot write {}: {error}", shown(&path)),
+                format!("cannot write {}: {error}", path_text(&path)),
                 "name a new file in a folder that you may write",
             )
         };
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
         archive(&files, file).map_err(failed)?;
-        eprintln!("{}: written; look into it before you send it", shown(&path));
+        eprintln!("{}: written; look into it before you send it", path_text(&path));
         Ok(())
     }
 
     async fn collect(&self, client: &AdminClient) -> Result<Vec<BundleFile>, Failure> {
-        let mut files = Vec::new();
-        for (name, route) in FILES {
-            files.push(file(client, name.to_owned(), route).await);
-        }
+        let mut files = vec![
+            file(client, "status.json", api::GET_STATUS.path([])).await,
+            file(client, "doctor.json", api::LIST_FINDINGS.path([])).await,
+            file(client, "nodes.json", api::LIST_NODES.path([])).await,
+            file(client, "profiles.json", api::LIST_PROFILES.path([])).await,
+            file(client, "images.json", api::LIST_IMAGES.path([])).await,
+            file(client, "overlays.json", api::LIST_OVERLAYS.path([])).await,
+            file(client, "vms.json", api::LIST_VMS.path([])).await,
+            file(client, "slots.json", api::LIST_SLOTS.path([])).await,
+            file(client, "volumes.json", api::LIST_VOLUMES.path([])).await,
+            file(client, "tasks.json", api::LIST_TASKS.path([])).await,
+            file(client, "ca.json", api::LIST_ROOTS.path([])).await,
+            file(client, "events.jsonl", api::LIST_EVENTS.path([]).with("limit", 5000)).await,
+            file(client, "audit.json", api::LIST_AUDIT_RECORDS.path([]).with("limit", 1000)).await,
+            file(client, "openapi.json", api::GET_OPENAPI_DOCUMENT.path([])).await,
+            file(client, "metrics.txt", api::GET_METRICS.path([])).await,
+        ];
         for node in &self.node {
             // An unknown node is an error; a part of a known one may be absent.
-            let view: NodeView = client.get(&format!("/v1/nodes/{}", segment(node))).await?;
-            for (name, route) in NODE_FILES {
-                let name = format!("nodes/{}/{name}", view.id);
-                files.push(file(client, name, &format!("/v1/nodes/{}{route}", view.id)).await);
-            }
-            let boots: Result<TimelineView, Failure> = client.get(&format!("/v1/nodes/{}/timeline", view.id)).await;
-            for boot in boots.map(|boot| boot.boots).unwrap_or_default().iter().skip(1) {
-                let name = format!("nodes/{}/boot-{}.log.jsonl", view.id, boot.session);
-                files.push(file(client, name, &format!("/v1/nodes/{}/log?session={}", view.id, boot.session)).await);
+            let node = client.get(api::GET_NODE.path([node])).await?.node.id;
+            let path = |name: &str| format!("nodes/{node}/{name}");
+            files.extend([
+                file(client, &path("node.json"), api::GET_NODE.path([&node])).await,
+                file(client, &path("timeline.json"), api::GET_NODE_TIMELINE.path([&node])).await,
+                file(client, &path("history.json"), api::LIST_NODE_GENERATIONS.path([&node])).await,
+                file(client, &path("diff.json"), api::COMPARE_NODE_GENERATIONS.path([&node])).await,
+                file(client, &path("boot.log.jsonl"), api::GET_NODE_LOG.path([&node])).await,
+            ]);
+            let timeline = client.get(api::GET_NODE_TIMELINE.path([&node])).await;
+            for boot in timeline.map(|timeline| timeline.boots).unwrap_or_default().iter().skip(1) {
+                let log = api::GET_NODE_LOG.path([&node]).with("session", boot.session);
+                files.push(file(client, &path(&format!("boot-{}.log.jsonl", boot.session)), log).await);
             }
         }
         Ok(files)
     }
 }
 
-/// Asks for one file. A refusal is recorded in its place: it may be the problem.
-async fn file(client: &AdminClient, name: String, route: &str) -> BundleFile {
-    let mut answer = Vec::new();
-    let read = client.stream(route, |bytes| {
-        answer
-            .extend_from_slice(bytes.get(..MAX_FILE.saturating_sub(answer.len()).min(bytes.len())).unwrap_or_default());
+/// Requests one file. An error is recorded in place of the file: it may be the problem.
+async fn file<R>(client: &AdminClient, name: &str, path: api::GetPath<R>) -> BundleFile {
+    let mut content = Vec::new();
+    let read = client.stream(path, |bytes| {
+        content.extend_from_slice(&bytes[..bytes.len().min(MAX_FILE.saturating_sub(content.len()))]);
         Ok(())
     });
     match read.await {
         Ok(()) => {
-            BundleFile { name, content: answer.split_inclusive(|byte| *byte == b'\n').flat_map(redacted).collect() }
+            let content = content.split_inclusive(|byte| *byte == b'\n').flat_map(redacted).collect();
+            BundleFile { name: name.to_owned(), content }
         }
         Err(failure) => BundleFile { name: format!("{name}.error"), content: failure.to_string().into_bytes() },
     }

@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use clap::Args;
-use meshd_api::ErrorView;
+use meshd_api::{ErrorView, routes as api};
 use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SignIn};
 use std::{net::Ipv4Addr, sync::Arc, time::Instant};
 use tokio::net::TcpListener;
@@ -27,7 +27,7 @@ impl Ui {
         let client = Arc::new(context.client()?);
         wait(async {
             // Before the link is printed: whoever may not use the socket is told here.
-            client.get::<meshd_api::CallerView>("/v1/whoami").await?;
+            client.get(api::GET_CALLER.path([])).await?;
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
             let busy =
                 |error| Failure::new(format!("cannot listen on port {}: {error}", self.port), "use another --port");

@@ -2,7 +2,7 @@
 
 use crate::cli::{Failure, client::AdminClient};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
-use meshd_api::segment;
+use meshd_api::routes as api;
 use meshd_lab::RawTerminal;
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use std::{
@@ -18,43 +18,43 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// Ctrl-], as in telnet: leaves the console. Everything else is the guest's.
 const LEAVE: u8 = 0x1d;
-/// Most pieces of typing that wait.
+/// Maximum number of pieces of input that wait.
 const TYPED: usize = 1024;
-/// How long leaving waits for what was typed before, at a terminal.
-const LEAVING: Duration = Duration::from_secs(2);
-/// The same where input is piped in: a script wants all of it to arrive.
-const LEAVING_PIPED: Duration = Duration::from_secs(60);
+/// Time to send earlier input after Ctrl-], at a terminal.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+/// Time to send earlier input that is piped in: a script expects all of it to arrive.
+const DRAIN_TIME_PIPED: Duration = Duration::from_secs(60);
 
-enum Typed {
+enum Input {
     Bytes(Vec<u8>),
     Leave,
 }
 
 /// Keyboard input, in order, and a signal that comes ahead of it.
-struct Keys {
-    typed: mpsc::Receiver<Typed>,
+struct Keyboard {
+    typed: mpsc::Receiver<Input>,
     /// Sent when Ctrl-] is read, though input before it may wait.
     leaves: oneshot::Receiver<()>,
 }
 
-/// Sits at a console until it is left or over.
+/// Connects the terminal to a console until Ctrl-] or the end of the console.
 pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool) -> Result<(), Failure> {
-    let socket = client.socket(&format!("/v1/vms/{}/console", segment(vm))).await?;
+    let socket = client.socket(api::OPEN_VM_CONSOLE.path([&vm]).as_str()).await?;
     let keyboard = stdin();
     let raw = (input && keyboard.is_terminal()).then(|| RawTerminal::of(&keyboard));
     let raw = raw.transpose().map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
         eprint!("at the console of {vm}; Ctrl-] leaves\r\n");
     }
-    let patience = if raw.is_some() { LEAVING } else { LEAVING_PIPED };
-    let (out, mut shown) = socket.split();
+    let drain_time = if raw.is_some() { DRAIN_TIME } else { DRAIN_TIME_PIPED };
+    let (out, mut incoming) = socket.split();
     tokio::select! {
         biased;
-        over = listen(&mut shown) => over?,
-        left = type_in(out, input.then(typing), patience) => {
-            left?;
+        ended = print_console(&mut incoming) => ended?,
+        sent = send_input(out, input.then(read_keyboard), drain_time) => {
+            sent?;
             // The server may still read: hanging up now would discard what was typed before.
-            let _ = timeout(patience, listen(&mut shown)).await;
+            let _ = timeout(drain_time, print_console(&mut incoming)).await;
             return Ok(());
         }
     }
@@ -63,10 +63,10 @@ pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool) -> Resu
     Ok(())
 }
 
-/// Shows what comes until the server hangs up.
-async fn listen(shown: &mut (impl Stream<Item = Result<Message, Error>> + Unpin)) -> Result<(), Failure> {
+/// Prints the output of a console until the server closes it.
+async fn print_console(incoming: &mut (impl Stream<Item = Result<Message, Error>> + Unpin)) -> Result<(), Failure> {
     loop {
-        match shown.next().await {
+        match incoming.next().await {
             Some(Ok(Message::Binary(bytes))) => show(&bytes)?,
             Some(Ok(Message::Text(text))) => {
                 if let Ok(note) = serde_json::from_str::<ConsoleNote>(&text) {
@@ -75,35 +75,37 @@ async fn listen(shown: &mut (impl Stream<Item = Result<Message, Error>> + Unpin)
             }
             Some(Ok(Message::Close(_))) | None => return Ok(()),
             Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(broken(&error)),
+            Some(Err(error)) => return Err(connection_failure(&error)),
         }
     }
 }
 
 /// Sends what is typed until the console is left. A guest that does not read holds up input, but neither output nor leaving.
-async fn type_in(
+async fn send_input(
     mut out: impl Sink<Message, Error = Error> + Unpin,
-    keys: Option<Keys>,
-    patience: Duration,
+    keys: Option<Keyboard>,
+    drain_time: Duration,
 ) -> Result<(), Failure> {
-    let Some(Keys { mut typed, leaves }) = keys else { return std::future::pending().await };
+    let Some(Keyboard { mut typed, leaves }) = keys else { return std::future::pending().await };
     let sent = async {
         while let Some(key) = typed.recv().await {
             match key {
-                Typed::Bytes(bytes) => out.send(Message::Binary(bytes.into())).await.map_err(|error| broken(&error))?,
-                Typed::Leave => {
-                    // Who does not listen is left all the same.
+                Input::Bytes(bytes) => {
+                    out.send(Message::Binary(bytes.into())).await.map_err(|error| connection_failure(&error))?
+                }
+                Input::Leave => {
+                    // Leaving does not depend on the server.
                     let _ = out.send(Message::Close(None)).await;
                     return Ok(());
                 }
             }
         }
-        // What is piped in has an end; what the guest says to it may come later.
+        // Piped input has an end; the output of the guest may follow later.
         std::future::pending().await
     };
     let stuck = async {
         match leaves.await {
-            Ok(()) => sleep(patience).await,
+            Ok(()) => sleep(drain_time).await,
             Err(_) => std::future::pending().await,
         }
     };
@@ -113,13 +115,13 @@ async fn type_in(
     }
 }
 
-fn broken(error: &Error) -> Failure {
+fn connection_failure(error: &Error) -> Failure {
     Failure::new(format!("the console broke off: {error}"), "try again")
 }
 
-/// What it wrote, and with `follow` what it writes.
+/// Prints the console log, and new output with `follow`.
 pub(crate) async fn logs(client: &AdminClient, vm: &str, follow: bool) -> Result<(), Failure> {
-    client.stream(&format!("/v1/vms/{}/logs?follow={follow}", segment(vm)), show).await
+    client.stream(api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow), show).await
 }
 
 fn show(bytes: &[u8]) -> Result<(), Failure> {
@@ -139,28 +141,28 @@ fn note_text(note: &ConsoleNote) -> String {
 }
 
 /// Reads the keyboard, or what is piped in. The thread waits for a key to the end of the program.
-fn typing() -> Keys {
+fn read_keyboard() -> Keyboard {
     let (send, typed) = mpsc::channel(TYPED);
     let (leave, leaves) = oneshot::channel();
     thread::spawn(move || {
         let mut bytes = vec![0; MAX_PIECE];
         while let Ok(length @ 1..) = stdin().lock().read(&mut bytes) {
             let (before, is_last) = split(&bytes[..length]);
-            if !before.is_empty() && send.blocking_send(Typed::Bytes(before.to_vec())).is_err() {
+            if !before.is_empty() && send.blocking_send(Input::Bytes(before.to_vec())).is_err() {
                 return;
             }
             if is_last {
-                // Nobody may be there any more.
+                // The console may have ended.
                 let _ = leave.send(());
-                let _ = send.blocking_send(Typed::Leave);
+                let _ = send.blocking_send(Input::Leave);
                 return;
             }
         }
     });
-    Keys { typed, leaves }
+    Keyboard { typed, leaves }
 }
 
-/// What is typed before somebody leaves, and whether they do.
+/// Splits input at Ctrl-]. True if it occurs.
 fn split(typed: &[u8]) -> (&[u8], bool) {
     match typed.iter().position(|key| *key == LEAVE) {
         Some(at) => (&typed[..at], true),

@@ -20,8 +20,7 @@ use super::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::segment;
-use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView};
+use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView, routes as api};
 use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{VmFetching, Volume};
 use meshd_types::SystemUuid;
@@ -120,23 +119,25 @@ impl Vm {
         wait(async {
             match self {
                 Vm::Create { file, node, start, wait, output } => {
-                    let vm = ask(&client, &file).await?;
-                    let mut vm: VmView = client.post("/v1/vms", &CreateVm { vm, node, start }).await?;
-                    if start && wait.is_asked() {
+                    let vm = read_vm_file(&client, &file).await?;
+                    let mut vm = client.post(api::CREATE_VM.path([]), &CreateVm { vm, node, start }).await?;
+                    if start && wait.is_requested() {
                         wait.wait(&client, &vm, Until::Running).await?;
-                        vm = client.get(&path(&vm.uuid.to_string(), "")).await?;
+                        vm = client.get(api::GET_VM.path([&vm.uuid])).await?;
                     }
                     output.print(&vm, show)
                 }
-                Vm::Start { vm, wait } => order(&client, &vm, "start", wait, Until::Running).await,
-                Vm::Stop { vm, wait } => order(&client, &vm, "stop", wait, Until::Off).await,
-                Vm::Restart { vm, wait } => order(&client, &vm, "restart", wait, Until::Running).await,
+                Vm::Start { vm, wait } => order(&client, &vm, ("start", &api::START_VM), wait, Until::Running).await,
+                Vm::Stop { vm, wait } => order(&client, &vm, ("stop", &api::STOP_VM), wait, Until::Off).await,
+                Vm::Restart { vm, wait } => {
+                    order(&client, &vm, ("restart", &api::RESTART_VM), wait, Until::Running).await
+                }
                 Vm::List { output } => {
-                    let all: Vec<VmView> = client.get("/v1/vms").await?;
+                    let all = client.get(api::LIST_VMS.path([])).await?;
                     output.print(&all, |all| list(all))
                 }
                 Vm::Show { vm, output } => {
-                    let vm: VmView = client.get(&path(&vm, "")).await?;
+                    let vm = client.get(api::GET_VM.path([&vm])).await?;
                     output.print(&vm, show)
                 }
                 Vm::Console { vm, no_input } => console::console(&client, &vm, !no_input).await,
@@ -146,7 +147,7 @@ impl Vm {
                     if !yes {
                         confirm(&format!("{vm} ends, and all that it wrote is lost. Delete it?"))?;
                     }
-                    let gone: VmView = client.post(&path(&vm, "/delete"), &DeleteVm { node }).await?;
+                    let gone = client.post(api::DELETE_VM.path([&vm]), &DeleteVm { node }).await?;
                     match gone.node {
                         Some(node) => eprintln!("{} ({}) is being released by {node}", gone.name, gone.uuid),
                         None => eprintln!("{} ({}) is gone", gone.name, gone.uuid),
@@ -158,22 +159,22 @@ impl Vm {
     }
 }
 
-/// What a file says with the templates of the site. All of its faults are said before anything is ordered, also where nobody answers.
-async fn ask(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
-    let (text, fresh) = (meshd_config::vm::read_file(file)?, fresh()?);
-    let templates: Result<Vec<TemplateView>, Failure> = client.get("/v1/vm-templates").await;
+/// Reads a VM file with the templates of the site. Without a central node its faults are reported first.
+async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
+    let (text, uuid) = (meshd_config::vm::read_file(file)?, random_uuid()?);
+    let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await;
     let known = templates.map(|all| all.into_iter().map(|TemplateView { name, template }| (name, template)).collect());
     match known {
-        Ok(templates) => Ok(meshd_config::vm::parse_with(&text, file, fresh, Some(&templates))?),
+        Ok(templates) => Ok(meshd_config::vm::parse_with(&text, file, uuid, Some(&templates))?),
         Err(unreachable) => {
-            meshd_config::vm::parse_with(&text, file, fresh, None)?;
+            meshd_config::vm::parse_with(&text, file, uuid, None)?;
             Err(unreachable)
         }
     }
 }
 
 /// A random UUID, version 4 (RFC 9562).
-fn fresh() -> Result<SystemUuid, Failure> {
+fn random_uuid() -> Result<SystemUuid, Failure> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Failure::new(format!("no randomness: {error}"), "write a uuid"))?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -181,13 +182,16 @@ fn fresh() -> Result<SystemUuid, Failure> {
     Ok(SystemUuid(bytes))
 }
 
-/// The path of a virtual machine.
-pub(super) fn path(vm: &str, rest: &str) -> String {
-    format!("/v1/vms/{}{rest}", segment(vm))
-}
+type VmOrder = api::Post<api::Empty, api::Object<VmView>, 1>;
 
-async fn order(client: &AdminClient, vm: &str, verb: &str, wait: Wait, until: Until) -> Result<(), Failure> {
-    let vm: VmView = client.post(&path(vm, &format!("/{verb}")), &()).await?;
+async fn order(
+    client: &AdminClient,
+    vm: &str,
+    (verb, route): (&str, &VmOrder),
+    wait: Wait,
+    until: Until,
+) -> Result<(), Failure> {
+    let vm = client.post(route.path([&vm]), &()).await?;
     let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
     eprintln!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
     wait.wait(client, &vm, until).await

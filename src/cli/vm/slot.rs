@@ -7,8 +7,7 @@ use crate::cli::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::segment;
-use meshd_api::{ApproveSlot, SlotView};
+use meshd_api::{ApproveSlot, SlotView, routes as api};
 use meshd_model::work::DeviceChoice;
 use meshd_proto::vm::DiskIdentity;
 use meshd_types::MacAddr;
@@ -69,34 +68,39 @@ impl SlotCommand {
         wait(async {
             match self {
                 SlotCommand::List { output } => {
-                    let all: Vec<SlotView> = client.get("/v1/slots").await?;
+                    let all = client.get(api::LIST_SLOTS.path([])).await?;
                     output.print(&all, |all| list(all))
                 }
                 SlotCommand::Show { slot, output } => {
-                    let slot: SlotView = client.get(&path(&slot, "")?).await?;
+                    let (node, unit) = parse_slot(&slot)?;
+                    let slot = client.get(api::GET_SLOT.path([&node, &unit])).await?;
                     output.print(&slot, show)
                 }
                 SlotCommand::Approve { slot, disk, fabric, mac, address } => {
                     let parts = ApproveSlot { disk, fabric, mac, address };
-                    print_state(&client.post(&path(&slot, "/approve")?, &parts).await?)
+                    let (node, unit) = parse_slot(&slot)?;
+                    print_state(&client.post(api::APPROVE_SLOT.path([&node, &unit]), &parts).await?)
                 }
-                SlotCommand::Disable { slot } => order(&client, &slot, "disable").await,
-                SlotCommand::Enable { slot } => order(&client, &slot, "enable").await,
-                SlotCommand::Release { slot } => order(&client, &slot, "release").await,
+                SlotCommand::Disable { slot } => order(&client, &slot, &api::DISABLE_SLOT).await,
+                SlotCommand::Enable { slot } => order(&client, &slot, &api::ENABLE_SLOT).await,
+                SlotCommand::Release { slot } => order(&client, &slot, &api::RELEASE_SLOT).await,
             }
         })
     }
 }
 
-fn path(slot: &str, rest: &str) -> Result<String, Failure> {
-    let (node, unit) = slot.split_once('/').ok_or_else(|| {
+/// Splits NODE/UNIT.
+fn parse_slot(slot: &str) -> Result<(&str, &str), Failure> {
+    slot.split_once('/').ok_or_else(|| {
         Failure::new(format!("`{slot}` names no slot"), "write NODE/0000:41:00.0, as `meshd slot list` shows it")
-    })?;
-    Ok(format!("/v1/slots/{}/{}{rest}", segment(node), segment(unit)))
+    })
 }
 
-async fn order(client: &AdminClient, slot: &str, verb: &str) -> Result<(), Failure> {
-    print_state(&client.post(&path(slot, &format!("/{verb}"))?, &()).await?)
+type SlotOrder = api::Post<api::Empty, api::Object<SlotView>, 2>;
+
+async fn order(client: &AdminClient, slot: &str, route: &SlotOrder) -> Result<(), Failure> {
+    let (node, unit) = parse_slot(slot)?;
+    print_state(&client.post(route.path([&node, &unit]), &()).await?)
 }
 
 fn print_state(slot: &SlotView) -> Result<(), Failure> {

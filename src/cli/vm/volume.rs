@@ -6,8 +6,7 @@ use crate::cli::{
     wait,
 };
 use clap::Subcommand;
-use meshd_api::VolumeView;
-use meshd_api::segment;
+use meshd_api::{VolumeView, routes as api};
 use meshd_image::builder::Volumes;
 use meshd_types::VolumeFileName;
 use std::{
@@ -52,7 +51,7 @@ impl Volume {
             Volume::Add { file, name, output } => add(context, &file, name, output),
             Volume::List { output } => {
                 let client = context.client()?;
-                let all: Vec<VolumeView> = wait(client.get("/v1/volumes"))?;
+                let all = wait(client.get(api::LIST_VOLUMES.path([])))?;
                 output.print(&all, |all| list(all))
             }
             Volume::Remove { volume, yes } => {
@@ -60,8 +59,7 @@ impl Volume {
                     confirm(&format!("Remove the volume {volume}?"))?;
                 }
                 let client = context.client()?;
-                let path = format!("/v1/volumes/{}/remove", segment(&volume));
-                let gone: VolumeView = wait(client.post(&path, &()))?;
+                let gone = wait(client.post(api::REMOVE_VOLUME.path([&volume]), &()))?;
                 eprintln!("volume {} ({}) is gone", gone.name, gone.digest.short());
                 Ok(())
             }

@@ -7,19 +7,19 @@ use crate::cli::{
     output::print::{bytes, span},
 };
 use clap::Args;
-use meshd_api::VmView;
+use meshd_api::{VmView, routes as api};
 use meshd_config::parse_duration;
 use meshd_model::work::VmPhase;
 use meshd_proto::vm::VmFetching;
 use meshd_types::SystemUuid;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Interval between two requests.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a central node that is started anew may be away.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time for a restart of the central node.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Whether a verb returns when its order is on record, or when it is followed.
+/// Whether a command returns when its order is recorded, or when the VM has reached the ordered state.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Wait {
     /// Wait for the result, for TIME at most
@@ -31,59 +31,56 @@ fn limit(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a whole number and one of s, m, h, d: 10m".to_owned())
 }
 
-/// What is waited for.
+/// The awaited state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Running,
-    /// It is off.
     Off,
-    /// Nothing of it is left.
+    /// The VM has no record.
     Gone,
 }
 
-/// Whether it is so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Look {
-    /// It is.
+enum Progress {
     Done,
-    /// It will not be, and why.
-    Never(String),
-    /// It is on its way.
-    NotYet(String),
+    /// The state is not reached, with the reason.
+    Failed(String),
+    /// The current state.
+    Pending(String),
 }
 
 impl Wait {
-    pub(crate) fn is_asked(self) -> bool {
+    pub(crate) fn is_requested(self) -> bool {
         self.wait.is_some()
     }
 
-    /// Waits if that was asked for.
+    /// Waits if `--wait` is present.
     pub(crate) async fn wait(self, client: &AdminClient, vm: &VmView, until: Until) -> Result<(), Failure> {
         let Some(limit) = self.wait else { return Ok(()) };
-        let (uuid, name, begun) = (vm.uuid, &vm.name, Instant::now());
-        let (mut heard, mut said) = (begun, String::new());
+        let (uuid, name, started) = (vm.uuid, &vm.name, Instant::now());
+        let (mut last_response, mut printed) = (started, String::new());
         loop {
-            let look = match client.get::<Vec<VmView>>("/v1/vms").await {
+            let progress = match client.get(api::LIST_VMS.path([])).await {
                 Ok(all) => {
-                    heard = Instant::now();
-                    look(&all, uuid, until)
+                    last_response = Instant::now();
+                    progress(&all, uuid, until)
                 }
-                Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
-                Err(_) => Look::NotYet("the central node does not answer".to_owned()),
+                Err(failure) if last_response.elapsed() > RECONNECT_TIMEOUT => return Err(failure),
+                Err(_) => Progress::Pending("the central node does not answer".to_owned()),
             };
-            let now = match look {
-                Look::Done => return Ok(()),
-                Look::Never(why) => {
+            let state = match progress {
+                Progress::Done => return Ok(()),
+                Progress::Failed(why) => {
                     return Err(Failure::new(format!("{name}: {why}"), format!("meshd vm show {name}")));
                 }
-                Look::NotYet(now) => now,
+                Progress::Pending(state) => state,
             };
-            if now != said {
-                eprintln!("{name} is {now}");
-                said = now;
+            if state != printed {
+                eprintln!("{name} is {state}");
+                printed = state;
             }
-            if begun.elapsed() >= limit {
-                let message = format!("{name} is {said} after {}", span(limit));
+            if started.elapsed() >= limit {
+                let message = format!("{name} is {printed} after {}", span(limit));
                 return Err(Failure::new(message, "the order stands; meshd vm show says how far it is"));
             }
             tokio::time::sleep(PAUSE).await;
@@ -91,32 +88,37 @@ impl Wait {
     }
 }
 
-/// Judges. Only what the node told of the newest order counts.
-fn look(all: &[VmView], uuid: SystemUuid, until: Until) -> Look {
+/// Compares a VM with the awaited state. Only a report of the node on the newest order counts.
+fn progress(all: &[VmView], uuid: SystemUuid, until: Until) -> Progress {
     let Some(vm) = all.iter().find(|vm| vm.uuid == uuid && vm.desired_state.is_some()) else {
-        return if until == Until::Gone { Look::Done } else { Look::Never("it is not on record any more".to_owned()) };
+        return if until == Until::Gone {
+            Progress::Done
+        } else {
+            Progress::Failed("it is not on record any more".to_owned())
+        };
     };
     match (until, vm.state) {
         (Until::Running, VmPhase::Running) | (Until::Off, VmPhase::Stopped | VmPhase::Failed) if vm.settled => {
-            Look::Done
+            Progress::Done
         }
-        (Until::Off, VmPhase::Unplaced) => Look::Done,
-        (Until::Running, VmPhase::Failed | VmPhase::Stopped | VmPhase::Paused) if vm.settled => Look::Never(ending(vm)),
-        (Until::Running, VmPhase::Unplaced) => Look::Never(ending(vm)),
-        (Until::Gone, VmPhase::ReleaseBlocked) => Look::Never(ending(vm)),
-        _ => Look::NotYet(far(vm)),
+        (Until::Off, VmPhase::Unplaced) => Progress::Done,
+        (Until::Running, VmPhase::Failed | VmPhase::Stopped | VmPhase::Paused) if vm.settled => {
+            Progress::Failed(failure_text(vm))
+        }
+        (Until::Running, VmPhase::Unplaced) => Progress::Failed(failure_text(vm)),
+        (Until::Gone, VmPhase::ReleaseBlocked) => Progress::Failed(failure_text(vm)),
+        _ => Progress::Pending(state_text(vm)),
     }
 }
 
-/// Why it came otherwise.
-fn ending(vm: &VmView) -> String {
+fn failure_text(vm: &VmView) -> String {
     let failure = vm.failure.as_ref().map(|failure| format!("{}: {}", word(&failure.kind), failure.detail));
     let why = failure.or_else(|| vm.obstacle.clone());
     why.map_or_else(|| vm.state.as_str().to_owned(), |why| format!("{}, {why}", vm.state.as_str()))
 }
 
-/// How far it is. Megabytes would be a line each second.
-fn far(vm: &VmView) -> String {
+/// The state, without the fetched bytes: they would print a line each second.
+fn state_text(vm: &VmView) -> String {
     match vm.fetching {
         Some(VmFetching { of, .. }) if of > 0 => {
             format!("{}, its volumes are fetched: {}", vm.state.as_str(), bytes(of))
@@ -139,29 +141,29 @@ mod tests {
         .expect("a view")
     }
 
-    fn at(state: &str, settled: bool, until: Until) -> Look {
+    fn at(state: &str, settled: bool, until: Until) -> Progress {
         let vm = vm(state, settled);
-        look(std::slice::from_ref(&vm), vm.uuid, until)
+        progress(std::slice::from_ref(&vm), vm.uuid, until)
     }
 
     #[test]
     fn only_a_report_on_the_newest_order_ends_the_wait() {
-        assert_eq!(at("running", true, Until::Running), Look::Done);
-        assert_eq!(at("running", false, Until::Running), Look::NotYet("running".to_owned()));
-        assert_eq!(at("failed", false, Until::Running), Look::NotYet("failed".to_owned()));
-        assert_eq!(at("failed", true, Until::Running), Look::Never("failed, crashed: it is gone".to_owned()));
-        assert_eq!(at("unplaced", false, Until::Running), Look::Never("unplaced, crashed: it is gone".to_owned()));
-        assert_eq!(at("waiting", true, Until::Running), Look::NotYet("waiting".to_owned()));
+        assert_eq!(at("running", true, Until::Running), Progress::Done);
+        assert_eq!(at("running", false, Until::Running), Progress::Pending("running".to_owned()));
+        assert_eq!(at("failed", false, Until::Running), Progress::Pending("failed".to_owned()));
+        assert_eq!(at("failed", true, Until::Running), Progress::Failed("failed, crashed: it is gone".to_owned()));
+        assert_eq!(at("unplaced", false, Until::Running), Progress::Failed("unplaced, crashed: it is gone".to_owned()));
+        assert_eq!(at("waiting", true, Until::Running), Progress::Pending("waiting".to_owned()));
     }
 
     #[test]
     fn wait_ends_for_a_stopped_and_for_a_deleted_vm() {
-        assert_eq!(at("failed", true, Until::Off), Look::Done);
-        assert_eq!(at("stopping", false, Until::Off), Look::NotYet("stopping".to_owned()));
+        assert_eq!(at("failed", true, Until::Off), Progress::Done);
+        assert_eq!(at("stopping", false, Until::Off), Progress::Pending("stopping".to_owned()));
         let gone = vm("releasing", false);
-        assert_eq!(look(&[], gone.uuid, Until::Gone), Look::Done);
-        assert!(matches!(look(&[], gone.uuid, Until::Running), Look::Never(_)));
-        assert_eq!(at("releasing", false, Until::Gone), Look::NotYet("releasing".to_owned()));
-        assert!(matches!(at("release_blocked", false, Until::Gone), Look::Never(_)));
+        assert_eq!(progress(&[], gone.uuid, Until::Gone), Progress::Done);
+        assert!(matches!(progress(&[], gone.uuid, Until::Running), Progress::Failed(_)));
+        assert_eq!(at("releasing", false, Until::Gone), Progress::Pending("releasing".to_owned()));
+        assert!(matches!(at("release_blocked", false, Until::Gone), Progress::Failed(_)));
     }
 }

@@ -2,55 +2,54 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     routes::{
         Answer,
-        orders::{Body, body, profile},
+        node_lifecycle::checked_drain,
+        orders::{Body, body, checked_vars, profile},
         shown,
     },
-    table::{Object, Routes},
     transport::auth::Caller,
 };
 use axum::{Extension, Json, extract::State};
 use meshd_api::{
-    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, DrainPolicy,
-    Pin,
+    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, ChangeLabels, ChangeVars, Drain, Pin,
+    routes as api,
 };
 use meshd_central::{BulkOrder, Shared, doctor_report};
-use meshd_config::vm::MAX_GRACE_S;
-use meshd_model::fleet::{Audit, AuditContext, Verb};
+use meshd_model::fleet::{Audit, AuditContext};
 use meshd_store::StoreError;
 use meshd_trust::Role;
 use meshd_types::NodeId;
 use serde::de::DeserializeOwned;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    let all: [(&str, Verb, &'static str, Reading); 15] = [
-        ("approve", Verb::Approve, "Approve several nodes", approve),
-        ("reject", Verb::Reject, "Reject several nodes", |_, _| Ok(BulkOrder::Reject)),
-        ("quarantine", Verb::Quarantine, "Quarantine several nodes", |_, _| Ok(BulkOrder::Quarantine)),
-        ("release", Verb::Release, "Release several nodes from quarantine", |_, _| Ok(BulkOrder::Release)),
-        ("drain", Verb::Drain, "Drain several nodes", drain),
-        ("maintenance", Verb::Maintenance, "Put several nodes into maintenance", |_, _| Ok(BulkOrder::Maintenance)),
-        ("resume", Verb::Resume, "Return several nodes to service", |_, _| Ok(BulkOrder::Resume)),
-        ("remove", Verb::Remove, "Remove several nodes", |_, _| Ok(BulkOrder::Remove)),
-        ("reboot", Verb::Reboot, "Reboot several nodes through their agents", |_, _| Ok(BulkOrder::Reboot)),
-        ("assign-profile", Verb::AssignProfile, "Assign a profile to several nodes", assign_profile),
-        ("vars", Verb::Vars, "Set and remove variables of several nodes", vars),
-        ("label", Verb::Label, "Set and remove labels of several nodes", label),
-        ("pin", Verb::Pin, "Pin several nodes to their running generations, or unpin them", pin),
-        ("boot-once", Verb::BootOnce, "Set boot options of several nodes for the next boot only", boot_once),
-        ("doctor", Verb::Doctor, "Run the readiness checks of several nodes now", |_, _| Ok(BulkOrder::Doctor)),
+pub(crate) fn bind(binder: Binder) -> Binder {
+    let all: [(&api::BulkPost, Reading); 15] = [
+        (&api::APPROVE_NODES, approve),
+        (&api::REJECT_NODES, |_, _| Ok(BulkOrder::Reject)),
+        (&api::QUARANTINE_NODES, |_, _| Ok(BulkOrder::Quarantine)),
+        (&api::RELEASE_NODES, |_, _| Ok(BulkOrder::Release)),
+        (&api::DRAIN_NODES, drain),
+        (&api::START_NODES_MAINTENANCE, |_, _| Ok(BulkOrder::Maintenance)),
+        (&api::RESUME_NODES, |_, _| Ok(BulkOrder::Resume)),
+        (&api::REMOVE_NODES, |_, _| Ok(BulkOrder::Remove)),
+        (&api::REBOOT_NODES, |_, _| Ok(BulkOrder::Reboot)),
+        (&api::ASSIGN_NODES_PROFILE, assign_profile),
+        (&api::CHANGE_NODES_VARIABLES, vars),
+        (&api::LABEL_NODES, label),
+        (&api::PIN_NODES, pin),
+        (&api::SET_NODES_BOOT_ONCE, boot_once),
+        (&api::RUN_NODES_CHECKS, |_, _| Ok(BulkOrder::Doctor)),
     ];
-    all.into_iter().fold(routes, |routes, (word, verb, what, reading)| {
-        let path = format!("/bulk/nodes/{word}");
+    all.into_iter().fold(binder, |binder, (route, reading)| {
         let handler = async move |State(Plane { central, .. }): State<Plane>,
                                   Extension(caller): Extension<Caller>,
                                   by: AuditContext,
-                                  order: Body<BulkRequest>| {
+                                  order: Body<_>| {
             run(&central, &by, order, |order| reading(order, caller.role)).await
         };
-        routes.post::<Object<BulkRequest>, Object<BulkDone>, _, _>(&path, verb, what, handler)
+        binder.post(route, handler)
     })
 }
 
@@ -66,11 +65,7 @@ fn approve(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
 }
 
 fn drain(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
-    let Drain { workloads, grace_s } = read::<Option<Drain>>(order)?.unwrap_or_default();
-    if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == DrainPolicy::Wait) {
-        let told = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
-        return Err(Refused::bad_request(told));
-    }
+    let Drain { workloads, grace_s } = checked_drain(read(order)?)?;
     Ok(BulkOrder::Drain(workloads, grace_s))
 }
 
@@ -79,10 +74,7 @@ fn assign_profile(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refuse
 }
 
 fn vars(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {
-    let ChangeVars { set, unset } = read(order)?;
-    if let Some((name, error)) = set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
-        return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
-    }
+    let ChangeVars { set, unset } = checked_vars(read(order)?)?;
     Ok(BulkOrder::Vars(set, unset))
 }
 

@@ -2,33 +2,24 @@
 
 use super::{
     Plane,
+    binder::Binder,
     error::Refused,
     query::{
-        answer::{Asked, Encoding, Listing, parameters},
+        answer::{Listing, RawQuery, parameters},
         leases::{LEASES, LeaseFilter, lease_key},
-        page::{ResultPage, cut},
+        page::cut,
     },
-    table::{Array, Routes},
 };
 use axum::{Json, extract::State, http::HeaderMap, response::Response};
-use meshd_api::{LeaseView, OtherServerView, SegmentView};
+use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
 use meshd_central::{OtherServer, SegmentHealth};
 use meshd_config::Segment;
 use meshd_model::fleet::Lease;
 use meshd_store::Model;
-use meshd_trust::Role;
 use meshd_types::Timestamp;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<SegmentView>, _, _>(
-            "/segments",
-            &[],
-            Role::Viewer,
-            "List segments with their pools and the other DHCP servers that were heard there",
-            segments,
-        )
-        .get::<Array<LeaseView>, _, _>("/leases", LEASES.parameters, Role::Viewer, "List DHCP leases", leases)
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder.get(&api::LIST_SEGMENTS, segments).get(&api::LIST_LEASES, leases)
 }
 
 async fn segments(State(Plane { central, .. }): State<Plane>) -> Json<Vec<SegmentView>> {
@@ -60,18 +51,16 @@ fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentVie
 async fn leases(
     State(Plane { central, .. }): State<Plane>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, LEASES.parameters)?;
-    let (mut filter, page, fields) = (LeaseFilter::read(&asked)?, asked.page(&LEASES)?, asked.fields(&LEASES)?);
-    filter.node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let query = parameters(query, LEASES.parameters)?;
+    let (mut filter, page, fields) = (LeaseFilter::read(&query)?, query.page(&LEASES)?, query.fields(&LEASES)?);
+    filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
     let now = central.now();
     let all: Vec<_> = central.store().read(|model| model.leases().map(|lease| lease_view(model, lease, now)).collect());
     let taken = all.into_iter().filter(|lease| filter.takes(lease));
     let rows = taken.map(|lease| (lease_key(&lease, page.sort.key), lease)).collect();
-    let ResultPage { rows, next, total } = cut(rows, &page);
-    let (next, total) = (next.map(|next| next.to_string()), Some(total));
-    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+    Listing::page(cut(rows, &page), fields).answer(&headers)
 }
 
 fn lease_view(model: &Model, lease: &Lease, now: Timestamp) -> LeaseView {

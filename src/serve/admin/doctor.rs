@@ -69,19 +69,19 @@ fn interface(name: &str, segment: &Segment) -> Finding {
         }
         Err(error) => return Finding::warn(check, error.to_string(), "run the command as root"),
     };
-    let told = segment.address.unwrap_or(first);
+    let address = segment.address.unwrap_or(first);
     // Port 0 and nothing is sent: the kernel says whether the address is one of ours.
-    if UdpSocket::bind((told, 0)).is_err() {
+    if UdpSocket::bind((address, 0)).is_err() {
         let found =
-            format!("nodes use the server address {told}, which this machine does not have; {name} has {first}");
+            format!("nodes use the server address {address}, which this machine does not have; {name} has {first}");
         return Finding::fail(check, found, "correct `address` beside the interface in site.toml");
     }
     let carrier = std::fs::read_to_string(format!("/sys/class/net/{name}/carrier")).unwrap_or_default();
     if carrier.trim() == "0" {
-        let found = format!("nodes use the server address {told}; the interface has no link");
+        let found = format!("nodes use the server address {address}; the interface has no link");
         return Finding::warn(check, found, "check the cable and the switch port");
     }
-    Finding::ok(check, format!("nodes use the server address {told}"))
+    Finding::ok(check, format!("nodes use the server address {address}"))
 }
 
 fn segment_findings(segment: &SegmentHealth, now: Timestamp) -> Vec<Finding> {

@@ -78,7 +78,7 @@ pub(crate) struct EventTail {
     /// Subscribed before the record is read: no event falls between the two.
     receiver: Receiver<(EventSeq, Event)>,
     /// Which events are written.
-    wanted: EventFilter,
+    filter: EventFilter,
     /// Fields of each event; `None` for all.
     fields: Option<Vec<&'static str>>,
     format: StreamFormat,
@@ -92,18 +92,18 @@ impl EventTail {
     pub(crate) fn new(
         plane: Plane,
         caller: Caller,
-        wanted: EventFilter,
+        filter: EventFilter,
         fields: Option<Vec<&'static str>>,
         format: StreamFormat,
     ) -> Self {
         let Plane { central, shutdown, .. } = plane;
         let (receiver, queue) = (central.store().subscribe(), VecDeque::new());
-        EventTail { central, caller, receiver, wanted, fields, format, last: None, queue, shutdown }
+        EventTail { central, caller, receiver, filter, fields, format, last: None, queue, shutdown }
     }
 
     /// Begins with the newest `limit` events after a number.
     pub(crate) async fn begin_with_newest(&mut self, after: Option<EventSeq>, limit: usize) -> Result<(), Refused> {
-        let past = read(&self.central, EventFilter { after, limit, ..self.wanted.clone() }).await?;
+        let past = read(&self.central, EventFilter { after, limit, ..self.filter.clone() }).await?;
         self.last = past.last().map(|(seq, _)| *seq).or(after);
         self.queue(&past);
         Ok(())
@@ -117,7 +117,7 @@ impl EventTail {
         let edge = |oldest| EventFilter { oldest, limit: 1, ..EventFilter::default() };
         let first = read(&self.central, edge(true)).await?.first().map(|(seq, _)| seq.0);
         let newest = read(&self.central, edge(false)).await?.first().map_or(0, |(seq, _)| seq.0);
-        let filter = EventFilter { after: Some(after), limit: MAX_RECORDS + 1, ..self.wanted.clone() };
+        let filter = EventFilter { after: Some(after), limit: MAX_RECORDS + 1, ..self.filter.clone() };
         let past = read(&self.central, filter).await?;
         let is_missing = first.is_some_and(|first| first > after.0.saturating_add(1));
         if is_missing || after.0 > newest || past.len() > MAX_RECORDS {
@@ -162,14 +162,14 @@ impl EventTail {
                 Err(_) => return Some(self.format.keepalive()),
                 Ok(Ok((seq, event))) => {
                     let new = self.last.is_none_or(|last| seq > last);
-                    if new && self.wanted.takes(&event) {
+                    if new && self.filter.takes(&event) {
                         self.last = Some(seq);
                         return Some(self.format.record(seq, &event, self.fields.as_deref()));
                     }
                 }
                 // A reader that is too slow for the memory of the channel catches up from the disk.
                 Ok(Err(RecvError::Lagged(_))) => {
-                    let filter = EventFilter { after: self.last, ..self.wanted.clone() };
+                    let filter = EventFilter { after: self.last, ..self.filter.clone() };
                     let missed = read(&self.central, filter).await.ok()?;
                     self.last = missed.last().map(|(seq, _)| *seq).or(self.last);
                     self.queue(&missed);

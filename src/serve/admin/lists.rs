@@ -4,11 +4,11 @@ use super::{
     Plane,
     error::Refused,
     query::{
-        answer::{Asked, Encoding, Listing, parameters},
+        answer::{Listing, RawQuery, parameters},
         nodes::{NODES, NodeFilter, order_key},
         page::{ResultPage, cut},
         parameters::ParameterError,
-        search::{self, SearchRun},
+        search::SearchRun,
         text::{MAX_TEXT, MIN_TEXT},
     },
     routes::{Answer, tasks, vms},
@@ -19,19 +19,19 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::Response,
 };
-use meshd_api::{NodeView, OperationsView, SearchView};
+use meshd_api::{NodeView, OperationsView, SearchView, routes::SEARCH};
 use meshd_model::fleet::Node;
 
 /// `GET /v1/nodes`. Only nodes of the page are made into views.
 pub(crate) async fn nodes(
     State(Plane { central, .. }): State<Plane>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, NODES.parameters)?;
-    let (filter, page, fields) = (NodeFilter::read(&asked)?, asked.page(&NODES)?, asked.fields(&NODES)?);
+    let query = parameters(query, NODES.parameters)?;
+    let (filter, page, fields) = (NodeFilter::read(&query)?, query.page(&NODES)?, query.fields(&NODES)?);
     let site = central.site();
-    let ResultPage { rows, next, total } = central.store().read(|model| {
+    let page = central.store().read(|model| {
         let default = &site.default_profile;
         let seen = |node: &Node| {
             let heard = central.links.link_state(node.id).heard;
@@ -46,14 +46,13 @@ pub(crate) async fn nodes(
         };
         ResultPage { rows: rows.into_iter().map(view).collect::<Vec<_>>(), next, total }
     });
-    let (next, total) = (next.map(|next| next.to_string()), Some(total));
-    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+    Listing::page(page, fields).answer(&headers)
 }
 
 /// `GET /v1/search`.
-pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, asked: Asked) -> Answer<SearchView> {
-    let asked = parameters(asked, search::PARAMETERS)?;
-    let needle = asked.needle()?.ok_or_else(|| {
+pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, query: RawQuery) -> Answer<SearchView> {
+    let query = parameters(query, SEARCH.spec().query)?;
+    let needle = query.needle()?.ok_or_else(|| {
         let cause = format!("it is missing; give the text to look for, {MIN_TEXT} to {MAX_TEXT} characters");
         ParameterError::invalid("q", cause)
     })?;

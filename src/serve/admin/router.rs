@@ -1,37 +1,30 @@
 //! The routes of the admin API, version 1.
 
 use super::{
-    MAX_BODY, Plane, bulk, dhcp,
+    MAX_BODY, Plane,
+    binder::Binder,
+    bulk, dhcp,
     error::Refused,
     lists,
-    query::{logs, nodes::NODES, search},
     routes::*,
-    table::{AnyObject, Array, Binary, Empty, JsonLines, Object, Routes, ServerSentEvents},
     transport::{auth::admitted, order::named},
 };
 use axum::{
     Router,
     extract::{DefaultBodyLimit, MatchedPath, Request},
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
 };
-use meshd_api::*;
-use meshd_model::fleet::Verb;
-use meshd_trust::Role;
+use bytes::Bytes;
+use meshd_api::routes as api;
 use std::time::Duration;
 
 /// How long an answer may take to begin.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(plane: Plane) -> Router {
-    let routes = stored_logs::routes(tasks::routes(slots::routes(vms::routes(boots(bulk::routes(
-        node_lifecycle::routes(nodes_routes(Routes::default())),
-    ))))));
-    let routes = dhcp::routes(catalog::routes(profile_routes(site_routes(credentials(volumes::routes(
-        consoles::routes(routes),
-    ))))));
-    routes
+    bound()
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
         .method_not_allowed_fallback(async || {
@@ -44,239 +37,87 @@ pub(crate) fn router(plane: Plane) -> Router {
         .with_state(plane)
 }
 
-fn nodes_routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<NodeView>, _, _>("/nodes", NODES.parameters, Role::Viewer, "List nodes", lists::nodes)
-        .get::<Object<SearchView>, _, _>(
-            "/search",
-            search::PARAMETERS,
-            Role::Viewer,
-            "Search nodes, VMs and tasks by ID, name, address, serial number or program",
-            lists::search,
-        )
-        .get::<Object<OperationsView>, _, _>(
-            "/operations",
-            &[],
-            Role::Viewer,
-            "List unfinished operations: boots, reboots, drains, VMs, volumes, slots and tasks",
-            lists::operations,
-        )
-        .get::<Object<NodeDetail>, _, _>("/nodes/{node}", &[], Role::Viewer, "Show a node", node)
-        .get::<Object<TimelineView>, _, _>(
-            "/nodes/{node}/timeline",
-            &["session"],
-            Role::Viewer,
-            "Show the stages of a boot; the newest boot by default",
-            timeline,
-        )
-        .post::<Object<Approve>, Object<NodeView>, _, _>(
-            "/nodes/{node}/approve",
-            Verb::Approve,
-            "Approve a node",
-            approve,
-        )
-        .post::<Empty, Object<NodeView>, _, _>(
-            "/nodes/{node}/reboot",
-            Verb::Reboot,
-            "Reboot a node through its agent",
-            reboot,
-        )
-        .post::<Empty, Object<NodeView>, _, _>(
-            "/nodes/{node}/release",
-            Verb::Release,
-            "Release a quarantined node",
-            release,
-        )
+/// A handler for each route of the API.
+pub(crate) fn bound() -> Binder {
+    let groups = [
+        nodes,
+        node_lifecycle::bind,
+        boot_settings,
+        bulk::bind,
+        site,
+        access,
+        events,
+        catalog::bind,
+        dhcp::bind,
+        vms::bind,
+        consoles::bind,
+        volumes::bind,
+        slots::bind,
+        tasks::bind,
+    ];
+    groups.into_iter().fold(Binder::default(), |binder, group| group(binder))
 }
 
-fn boots(routes: Routes) -> Routes {
-    routes
-        .post::<Object<AssignProfile>, Object<NodeView>, _, _>(
-            "/nodes/{node}/assign-profile",
-            Verb::AssignProfile,
-            "Assign a profile, effective at the next boot",
-            orders::assign_profile,
-        )
-        .post::<Object<ChangeVars>, Object<NodeDetail>, _, _>(
-            "/nodes/{node}/vars",
-            Verb::Vars,
-            "Set and remove variables of a node",
-            orders::vars,
-        )
-        .post::<Object<ChangeLabels>, Object<NodeView>, _, _>(
-            "/nodes/{node}/label",
-            Verb::Label,
-            "Set and remove labels of a node",
-            orders::label,
-        )
-        .post::<Object<Rename>, Object<NodeView>, _, _>(
-            "/nodes/{node}/rename",
-            Verb::Rename,
-            "Rename a node",
-            orders::rename,
-        )
-        .post::<Object<BootOnce>, Object<NodeDetail>, _, _>(
-            "/nodes/{node}/boot-once",
-            Verb::BootOnce,
-            "Set boot options for the next boot only",
-            orders::boot_once,
-        )
-        .post::<Object<Pin>, Object<NodeDetail>, _, _>(
-            "/nodes/{node}/pin",
-            Verb::Pin,
-            "Pin a node to a generation, regardless of its profile",
-            generations::pin,
-        )
-        .get::<Array<GenerationView>, _, _>(
-            "/nodes/{node}/history",
-            &[],
-            Role::Viewer,
-            "List the generations of a node",
-            generations::history,
-        )
-        .get::<Object<DiffView>, _, _>(
-            "/nodes/{node}/diff",
-            &[],
-            Role::Viewer,
-            "Compare the running generation with the next one",
-            generations::diff,
-        )
+fn nodes(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_NODES, lists::nodes)
+        .get(&api::SEARCH, lists::search)
+        .get(&api::LIST_OPERATIONS, lists::operations)
+        .get(&api::GET_NODE, node)
+        .get(&api::GET_NODE_TIMELINE, timeline)
+        .get(&api::GET_NODE_LOG, stored_logs::boot_log)
+        .post(&api::APPROVE_NODE, approve)
+        .post(&api::REBOOT_NODE, reboot)
+        .post(&api::RELEASE_NODE, release)
 }
 
-/// The site, its profiles, what happened in it, and who may.
-fn site_routes(routes: Routes) -> Routes {
-    routes
-        .get::<Object<CallerView>, _, _>("/whoami", &[], Role::Viewer, "Show name and role of the caller", whoami)
-        .get::<Object<StatusView>, _, _>("/status", &[], Role::Viewer, "Show the status of the central node", status)
-        .post::<Empty, Object<ReloadView>, _, _>(
-            "/reload",
-            Verb::Reload,
-            "Reload site, overlays and images; all or nothing",
-            generations::reload,
-        )
-        .get::<JsonLines<EventView>, _, _>(
-            "/events",
-            logs::EVENTS.parameters,
-            Role::Viewer,
-            "List events, or follow them",
-            events::events,
-        )
-        .get::<ServerSentEvents, _, _>(
-            "/events/stream",
-            events::STREAM_PARAMETERS,
-            Role::Viewer,
-            "Follow events as server-sent events; the header last-event-id resumes, the event `lag` says that some are lost",
-            events::stream,
-        )
-        .get::<Array<AuditView>, _, _>(
-            "/audit",
-            logs::AUDIT.parameters,
-            Role::Viewer,
-            "List the audit log",
-            events::audit,
-        )
-        .get::<Array<Finding>, _, _>(
-            "/doctor",
-            &[],
-            Role::Viewer,
-            "List problems that keep machines from booting",
-            doctor,
-        )
-        .page("/metrics", "Metrics for Prometheus", metrics)
+fn boot_settings(binder: Binder) -> Binder {
+    binder
+        .post(&api::ASSIGN_NODE_PROFILE, orders::assign_profile)
+        .post(&api::CHANGE_NODE_VARIABLES, orders::vars)
+        .post(&api::LABEL_NODE, orders::label)
+        .post(&api::RENAME_NODE, orders::rename)
+        .post(&api::SET_NODE_BOOT_ONCE, orders::boot_once)
+        .post(&api::PIN_NODE, generations::pin)
+        .get(&api::LIST_NODE_GENERATIONS, generations::history)
+        .get(&api::COMPARE_NODE_GENERATIONS, generations::diff)
 }
 
-/// Profiles and their revisions.
-fn profile_routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<ProfileView>, _, _>(
-            "/profiles",
-            &[],
-            Role::Viewer,
-            "List profiles with inherited values",
-            profiles,
-        )
-        .get::<Array<RevisionView>, _, _>(
-            "/profiles/{name}/history",
-            &[],
-            Role::Viewer,
-            "List the revisions of a profile",
-            generations::revisions,
-        )
-        .get::<Object<RevisionDiffView>, _, _>(
-            "/profiles/{name}/diff",
-            &["from", "to"],
-            Role::Viewer,
-            "Compare two revisions of a profile",
-            generations::compare,
-        )
-        .post::<Object<Rollback>, Array<RevisionView>, _, _>(
-            "/profiles/{name}/rollback",
-            Verb::Rollback,
-            "Roll a profile back to a revision, or return to the site file",
-            generations::rollback,
-        )
+fn site(binder: Binder) -> Binder {
+    let document = Bytes::from(api::document().to_string());
+    let document = async move || ([(CONTENT_TYPE, "application/json")], document);
+    binder
+        .get(&api::GET_CALLER, whoami)
+        .get(&api::GET_STATUS, status)
+        .get(&api::LIST_FINDINGS, doctor)
+        .get(&api::GET_OPENAPI_DOCUMENT, document)
+        .get(&api::GET_METRICS, metrics)
+        .get(&api::LIST_PROFILES, profiles)
+        .get(&api::LIST_PROFILE_REVISIONS, generations::revisions)
+        .get(&api::COMPARE_PROFILE_REVISIONS, generations::compare)
+        .post(&api::ROLL_BACK_PROFILE, generations::rollback)
+        .post(&api::RELOAD_SITE, generations::reload)
 }
 
-/// Who and what is let in: by tokens of this plane, by tokens of machines, by certificates. And all of it, sealed.
-fn credentials(routes: Routes) -> Routes {
-    routes
-        .get::<Array<ApiTokenView>, _, _>("/api-tokens", &[], Role::Auditor, "List API tokens", tokens::list)
-        .post::<Object<CreateApiToken>, Object<CreatedApiToken>, _, _>(
-            "/api-tokens/create",
-            Verb::ApiTokenCreate,
-            "Create an API token; only this answer contains it",
-            tokens::create,
-        )
-        .post::<Empty, Array<ApiTokenView>, _, _>(
-            "/api-tokens/{name}/revoke",
-            Verb::ApiTokenRevoke,
-            "Revoke an API token at once",
-            tokens::revoke,
-        )
-        .get::<Array<TokenView>, _, _>(
-            "/tokens",
-            &[],
-            Role::Viewer,
-            "List enrolment tokens of machines that are not netbooted",
-            trust::tokens,
-        )
-        .post::<Object<CreateToken>, Object<CreatedToken>, _, _>(
-            "/tokens",
-            Verb::TokenCreate,
-            "Create an enrolment token; only this answer contains it",
-            trust::create_token,
-        )
-        .post::<Empty, Object<TokenView>, _, _>(
-            "/tokens/{token}/revoke",
-            Verb::TokenRevoke,
-            "Revoke an enrolment token",
-            trust::revoke_token,
-        )
-        .get::<Array<RootView>, _, _>(
-            "/ca",
-            &[],
-            Role::Viewer,
-            "List trusted roots of the certificate authority",
-            trust::ca,
-        )
-        .post::<Object<RotateCa>, Array<RootView>, _, _>(
-            "/ca/rotate",
-            Verb::CaRotate,
-            "Replace the root of the certificate authority; the old one stays trusted for a grace period",
-            trust::rotate_ca,
-        )
-        .post::<Empty, Object<NodeDetail>, _, _>(
-            "/nodes/{node}/revoke",
-            Verb::CertificateRevoke,
-            "Revoke the certificate of a node and end its link",
-            trust::revoke_node,
-        )
-        .post::<AnyObject, Binary, _, _>(
-            "/backup",
-            Verb::Backup,
-            "Create an encrypted backup of the site",
-            backup::backup,
-        )
+fn events(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_EVENTS, events::events)
+        .get(&api::STREAM_EVENTS, events::stream)
+        .get(&api::LIST_AUDIT_RECORDS, events::audit)
+}
+
+fn access(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_API_TOKENS, tokens::list)
+        .post(&api::CREATE_API_TOKEN, tokens::create)
+        .post(&api::REVOKE_API_TOKEN, tokens::revoke)
+        .get(&api::LIST_TOKENS, trust::tokens)
+        .post(&api::CREATE_TOKEN, trust::create_token)
+        .post(&api::REVOKE_TOKEN, trust::revoke_token)
+        .get(&api::LIST_ROOTS, trust::ca)
+        .post(&api::ROTATE_ROOT, trust::rotate_ca)
+        .post(&api::REVOKE_NODE_CERTIFICATE, trust::revoke_node)
+        .post(&api::CREATE_BACKUP, backup::backup)
 }
 
 async fn in_time(request: Request, next: Next) -> Response {

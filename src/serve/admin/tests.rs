@@ -69,9 +69,9 @@ impl Fixture {
         let socket = folder.path().join("admin.sock");
         let stop = CancellationToken::new();
         let bound: Socket = bind(&socket).expect("a free path");
-        let told = Ipv4Addr::new(10, 77, 0, 1);
+        let boot_address = Ipv4Addr::new(10, 77, 0, 1);
         let listening = Listening { socket: bound, https: None, connections: super::MAX_CONNECTIONS };
-        let plane = tokio::spawn(run(central.clone(), listening, told, Metrics::install(), stop.clone()));
+        let plane = tokio::spawn(run(central.clone(), listening, boot_address, Metrics::install(), stop.clone()));
         Fixture { central, node, socket, stop, plane, _folder: folder }
     }
 

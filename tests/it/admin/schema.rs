@@ -8,7 +8,7 @@ use std::{
 };
 
 /// A WebSocket, and a stream: neither is a response that ends.
-const ENDLESS: [&str; 2] = ["see_vms_vm_console", "see_events_stream"];
+const ENDLESS: [&str; 2] = ["open_vm_console", "stream_events"];
 /// Requests for each operation and kind of data.
 const EXAMPLES: &str = "6";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\

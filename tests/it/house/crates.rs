@@ -16,7 +16,7 @@ const HOMES: [(&str, &[&str]); 13] = [
     ("rcgen", &["meshd-agent", "meshd-trust"]),
     ("tar", &["meshd-image"]),
     ("toml_edit", &["meshd", "meshd-backup", "meshd-config", "meshd-lab"]),
-    ("utoipa", &["meshd", "meshd-api"]),
+    ("utoipa", &["meshd-api"]),
     ("vfio-ioctls", &["meshd-agent"]),
 ];
 /// Crates without I/O, and packages that none of them may depend on.

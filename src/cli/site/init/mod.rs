@@ -8,7 +8,7 @@
 mod range;
 mod write;
 
-use crate::cli::{Context, Failure, shown};
+use crate::cli::{Context, Failure, path_text};
 use crate::serve::{
     bind::{self, BindError, Service},
     dhcp,
@@ -72,7 +72,7 @@ impl Init {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let file = context.site.clone().unwrap_or_else(default_file);
         if file.exists() && !self.force {
-            let message = format!("cannot write {}: the file exists", shown(&file));
+            let message = format!("cannot write {}: the file exists", path_text(&file));
             return Err(Failure::new(message, "use --force to replace it, or name another file with --site"));
         }
         let network = choose(meshd_config::interface_networks(), self.interface.as_deref())?;
@@ -95,8 +95,11 @@ impl Init {
         };
         write::write(&file, &values)?;
         report_ports(&network, mode);
-        eprintln!("{} is written", shown(&file));
-        eprintln!("next: meshd check --site {0}; then meshd image build --site {0}; then start meshd", shown(&file));
+        eprintln!("{} is written", path_text(&file));
+        eprintln!(
+            "next: meshd check --site {0}; then meshd image build --site {0}; then start meshd",
+            path_text(&file)
+        );
         Ok(())
     }
 }

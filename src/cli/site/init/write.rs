@@ -1,6 +1,6 @@
 //! Writes the annotated sample with the values of this machine.
 
-use crate::cli::{Failure, shown};
+use crate::cli::{Failure, path_text};
 use std::{
     fs,
     net::Ipv4Addr,
@@ -40,7 +40,7 @@ fn text(values: &Values) -> Result<String, Failure> {
 pub(super) fn write(file: &Path, values: &Values) -> Result<(), Failure> {
     let text = text(values)?;
     let cannot = |error: std::io::Error| {
-        Failure::new(format!("cannot write {}: {error}", shown(file)), "name another file with --site")
+        Failure::new(format!("cannot write {}: {error}", path_text(file)), "name another file with --site")
     };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = file.file_name().unwrap_or_default().to_string_lossy();

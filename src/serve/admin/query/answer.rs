@@ -1,6 +1,9 @@
 //! A list as an HTTP answer: selected fields, cursor, number of rows, entity tag.
 
-use super::parameters::{ParameterError, Parameters};
+use super::{
+    page::ResultPage,
+    parameters::{ParameterError, Parameters},
+};
 use crate::serve::admin::error::Refused;
 use axum::{
     body::Body,
@@ -20,11 +23,11 @@ use serde_json::Value;
 const TAG_BYTES: usize = 16;
 
 /// The query of a request, before it is checked.
-pub(crate) type Asked = Result<Query<Vec<(String, String)>>, QueryRejection>;
+pub(crate) type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// Parameters of a request, checked by name.
-pub(crate) fn parameters(asked: Asked, known: &[&'static str]) -> Result<Parameters, Refused> {
-    let Query(pairs) = asked.map_err(|error| Refused::bad_request(error.body_text()))?;
+pub(crate) fn parameters(query: RawQuery, known: &[&'static str]) -> Result<Parameters, Refused> {
+    let Query(pairs) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     Ok(Parameters::read(pairs, known)?)
 }
 
@@ -75,6 +78,15 @@ pub(crate) struct Listing<T> {
     /// Rows of all pages, where they are counted.
     pub(crate) total: Option<usize>,
     pub(crate) encoding: Encoding,
+}
+
+impl<T> Listing<T> {
+    /// One page as a JSON array.
+    pub(crate) fn page(page: ResultPage<T>, fields: Option<Vec<&'static str>>) -> Self {
+        let ResultPage { rows, next, total } = page;
+        let next = next.map(|next| next.to_string());
+        Listing { rows, fields, next, total: Some(total), encoding: Encoding::Array }
+    }
 }
 
 impl<T: Serialize> Listing<T> {

@@ -9,7 +9,7 @@ pub(crate) const MAX_CURSOR: usize = 1024;
 /// The last row of a page: the order, the row's value in that order, and its ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// The value of `sort` that the page was asked with.
+    /// The value of `sort` in the request of the page.
     pub(crate) sort: String,
     /// The row's value in this order.
     pub(crate) key: String,

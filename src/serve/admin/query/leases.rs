@@ -5,14 +5,14 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_api::LeaseView;
+use meshd_api::{LeaseView, routes as api};
 use meshd_types::NodeId;
 
 const STATES: [&str; 2] = ["active", "expired"];
 
-/// What can be asked of `GET /v1/leases`.
+/// Parameters, fields and orders of `GET /v1/leases`.
 pub(crate) const LEASES: ListSpec = ListSpec {
-    parameters: &["state", "node", "q", "sort", "fields", "limit", "after"],
+    parameters: api::LIST_LEASES.spec().query,
     fields: &["address", "mac", "state", "expires_at", "node", "name", "vm"],
     sorts: &["address", "mac", "name", "expires_at"],
 };

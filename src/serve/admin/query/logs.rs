@@ -1,15 +1,16 @@
 //! Parameters of the event log and the audit log.
 
 use super::parameters::{ListSpec, ParameterError, Parameters};
+use meshd_api::routes as api;
 
-/// Records that are answered when nobody says how many.
+/// Default number of records.
 const DEFAULT_RECORDS: usize = 100;
-/// Most records of one answer.
+/// Maximum number of records of one response.
 pub(crate) const MAX_RECORDS: usize = 10_000;
 
-/// What can be asked of `GET /v1/events`.
+/// Parameters, fields and orders of `GET /v1/events`.
 pub(crate) const EVENTS: ListSpec = ListSpec {
-    parameters: &["follow", "after", "node", "kind", "q", "sort", "fields", "limit"],
+    parameters: api::LIST_EVENTS.spec().query,
     fields: &[
         "seq",
         "at",
@@ -29,9 +30,9 @@ pub(crate) const EVENTS: ListSpec = ListSpec {
     sorts: &["seq"],
 };
 
-/// What can be asked of `GET /v1/audit`.
+/// Parameters, fields and orders of `GET /v1/audit`.
 pub(crate) const AUDIT: ListSpec = ListSpec {
-    parameters: &["node", "actor", "after", "q", "sort", "fields", "limit"],
+    parameters: api::LIST_AUDIT_RECORDS.spec().query,
     fields: &[
         "seq",
         "at",
@@ -50,7 +51,7 @@ pub(crate) const AUDIT: ListSpec = ListSpec {
     sorts: &["seq"],
 };
 
-/// Which way a log is read.
+/// The order in which a log is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// The newest records, in the order in which they were written. No pages.
@@ -61,7 +62,7 @@ pub(crate) enum Direction {
     Backward,
 }
 
-/// Which part of a log is wanted.
+/// The requested part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogRequest {
     pub(crate) direction: Direction,

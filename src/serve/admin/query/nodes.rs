@@ -5,13 +5,14 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
+use meshd_api::routes as api;
 use meshd_model::fleet::{Node, Phase, Selector};
 use meshd_types::{MacAddr, ProfileName, Timestamp};
 use std::{borrow::Cow, net::IpAddr};
 
-/// What can be asked of `GET /v1/nodes`.
+/// Parameters, fields and orders of `GET /v1/nodes`.
 pub(crate) const NODES: ListSpec = ListSpec {
-    parameters: &["removed", "label", "phase", "profile", "q", "sort", "fields", "limit", "after"],
+    parameters: api::LIST_NODES.spec().query,
     fields: &[
         "id",
         "name",
@@ -53,7 +54,7 @@ impl NodeFilter {
             Phase::ALL.into_iter().filter(is_named).collect::<Vec<_>>()
         });
         Ok(NodeFilter {
-            // A phase that is asked for is answered, also this one.
+            // The filter `phase=removed` selects removed nodes without `removed=true`.
             removed: parameters.flag("removed")?
                 || phases.as_ref().is_some_and(|phases| phases.contains(&Phase::Removed)),
             phases,

@@ -17,7 +17,7 @@ impl fmt::Display for SortBy {
     }
 }
 
-/// Which part of a list is wanted.
+/// The requested part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageRequest {
     /// `None` for all rows.

@@ -5,14 +5,12 @@ use super::{
     page::{PageRequest, SortBy},
     text::Needle,
 };
+use meshd_api::routes::MAX_QUERY_VALUE;
 use meshd_config::{reader::brief, suggest};
-use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Display, str::FromStr};
 
 /// Most rows of one page.
 pub(crate) const MAX_PAGE: usize = 1000;
-/// Longest value of a parameter, in bytes.
-pub(crate) const MAX_VALUE: usize = 1024;
 /// Most words of a parameter that takes several.
 pub(crate) const MAX_WORDS: usize = 64;
 
@@ -34,7 +32,7 @@ impl ParameterError {
     }
 }
 
-/// What can be asked of a list.
+/// Parameters, fields and orders of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListSpec {
     /// Every parameter of the route.
@@ -58,8 +56,8 @@ impl Parameters {
                 let hint = suggest(&name, known.iter().copied());
                 return Err(ParameterError::Unknown { name: brief(&name), hint });
             };
-            if value.len() > MAX_VALUE {
-                let cause = format!("{} bytes are too long; use at most {MAX_VALUE}", value.len());
+            if value.len() > MAX_QUERY_VALUE {
+                let cause = format!("{} bytes are too long; use at most {MAX_QUERY_VALUE}", value.len());
                 return Err(ParameterError::invalid(name, cause));
             }
             if all.insert(name.to_owned(), value).is_some() {
@@ -186,39 +184,5 @@ fn pieces<'t>(name: &'static str, text: &'t str) -> Result<Vec<&'t str>, Paramet
             Err(ParameterError::invalid(name, format!("too many words; write at most {MAX_WORDS}")))
         }
         _ => Ok(words),
-    }
-}
-
-/// What a parameter does, for the OpenAPI document.
-pub(crate) fn description(name: &str) -> &'static str {
-    match name {
-        "after" => "the cursor of the answer before (header x-next-cursor); for logs a number of a record",
-        "limit" => "at most so many rows; 1 to 1000, for logs up to 10000",
-        "sort" => "the order; a minus sign in front reverses it",
-        "fields" => "only these fields of each row, with commas between them",
-        "q" => "only rows that contain this text, in upper or lower case; 2 to 100 characters",
-        "phase" => "only nodes in one of these phases, with commas between them",
-        "profile" => "only nodes that boot one of these profiles, with commas between them",
-        "label" => "a selector of labels, such as rack=a,feed!=2",
-        "removed" => "true: also removed nodes",
-        "state" => "only rows in one of these states, with commas between them",
-        "group" => "only tasks of this group",
-        "node" => "only what concerns this node: ID or name",
-        "actor" => "only orders of this actor",
-        "kind" => "only events of these kinds, with commas between them",
-        "follow" => "true: also what happens from now on",
-        "path" => "only this file, with its text",
-        "tail" => "at most so many of the last bytes",
-        _ => "",
-    }
-}
-
-/// The schema of a parameter (JSON Schema), for the OpenAPI document.
-pub(crate) fn schema(name: &str) -> Value {
-    match name {
-        "limit" => json!({ "type": "integer", "minimum": 1 }),
-        "from" | "tail" => json!({ "type": "integer", "minimum": 0 }),
-        "follow" | "removed" => json!({ "type": "boolean" }),
-        _ => json!({ "type": "string", "maxLength": MAX_VALUE }),
     }
 }

@@ -13,8 +13,6 @@ use std::borrow::Cow;
 pub(crate) const MAX_HITS: usize = 50;
 /// Most characters of a text in a hit.
 const MAX_SHOWN: usize = 200;
-/// Every parameter of the route.
-pub(crate) const PARAMETERS: &[&str] = &["q"];
 
 /// Hits of a search under way.
 #[derive(Debug)]

@@ -5,14 +5,14 @@ use super::{
     parameters::{ListSpec, ParameterError, Parameters},
     text::Needle,
 };
-use meshd_api::{TaskView, VmView};
+use meshd_api::{TaskView, VmView, routes as api};
 use meshd_model::work::{VmPhase, task::TaskState};
 use meshd_types::NodeId;
 use std::borrow::Cow;
 
-/// What can be asked of `GET /v1/vms`.
+/// Parameters, fields and orders of `GET /v1/vms`.
 pub(crate) const VMS: ListSpec = ListSpec {
-    parameters: &["state", "node", "q", "sort", "fields", "limit", "after"],
+    parameters: api::LIST_VMS.spec().query,
     fields: &[
         "name",
         "uuid",
@@ -40,9 +40,9 @@ pub(crate) const VMS: ListSpec = ListSpec {
     sorts: &["name", "uuid", "state", "node", "created_at"],
 };
 
-/// What can be asked of `GET /v1/tasks`.
+/// Parameters, fields and orders of `GET /v1/tasks`.
 pub(crate) const TASKS: ListSpec = ListSpec {
-    parameters: &["state", "group", "node", "q", "sort", "fields", "limit", "after"],
+    parameters: api::LIST_TASKS.spec().query,
     fields: &[
         "id",
         "state",

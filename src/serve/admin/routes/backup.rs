@@ -8,10 +8,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use meshd_api::MakeBackup;
 use meshd_backup::{BackupError, MIN_KEY};
 use meshd_model::fleet::AuditContext;
-use meshd_types::Secret;
-use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use tokio::sync::mpsc;
 
@@ -20,23 +19,12 @@ const AHEAD: usize = 8;
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
 
-/// What a backup is made with.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MakeBackup {
-    /// The passphrase that encrypts it.
-    pub key: Secret<String>,
-    /// Whether blobs of images and bundles come with it.
-    #[serde(default)]
-    pub blobs: bool,
-}
-
 pub(crate) async fn backup(
     State(Plane { central, .. }): State<Plane>,
     by: AuditContext,
-    wanted: orders::Body<MakeBackup>,
+    order: orders::Body<MakeBackup>,
 ) -> Result<Response, Refused> {
-    let MakeBackup { key, blobs } = orders::body(wanted)?;
+    let MakeBackup { key, blobs } = orders::body(order)?;
     // Its length is no secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {

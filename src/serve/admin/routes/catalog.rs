@@ -2,9 +2,9 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     routes::{Answer, gone, orders},
-    table::{Array, Gzip, Object, Routes},
 };
 use axum::{
     Json,
@@ -14,53 +14,22 @@ use axum::{
 };
 use meshd_api::{
     GENERATION_HEADER, ImageView, OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, PROFILE_HEADER,
-    SettingView,
+    SettingView, routes as api,
 };
 use meshd_central::Rendered;
 use meshd_config::Site;
-use meshd_trust::Role;
 use meshd_types::{ProfileName, SafePath};
 use serde::Deserialize;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<ImageView>, _, _>("/images", &[], Role::Viewer, "List images and their versions", images)
-        .get::<Array<OverlayView>, _, _>("/overlays", &[], Role::Viewer, "List overlays", overlays)
-        .get::<Object<OverlayDetail>, _, _>(
-            "/overlays/{name}",
-            &[],
-            Role::Viewer,
-            "Show an overlay and the variables that it declares",
-            show_overlay,
-        )
-        .get::<Array<OverlaySourceView>, _, _>(
-            "/overlays/{name}/files",
-            &["path"],
-            Role::Viewer,
-            "List the files of an overlay, or show one with its text, without secrets",
-            source_files,
-        )
-        .get::<Array<SettingView>, _, _>(
-            "/profiles/{name}/settings",
-            &[],
-            Role::Viewer,
-            "List the values of a profile with the profile that set each",
-            settings,
-        )
-        .get::<Gzip, _, _>(
-            "/overlay/{node}",
-            &["profile"],
-            Role::Operator,
-            "Render the overlay of a node without secrets, with its own or another profile",
-            overlay,
-        )
-        .get::<Array<OverlayFileView>, _, _>(
-            "/overlay/{node}/files",
-            &["profile", "path"],
-            Role::Operator,
-            "List the files of a node's overlay, or show one with its text, without secrets",
-            overlay_files,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_IMAGES, images)
+        .get(&api::LIST_OVERLAYS, overlays)
+        .get(&api::GET_OVERLAY, show_overlay)
+        .get(&api::LIST_OVERLAY_FILES, source_files)
+        .get(&api::LIST_PROFILE_SETTINGS, settings)
+        .get(&api::RENDER_NODE_OVERLAY, overlay)
+        .get(&api::LIST_NODE_OVERLAY_FILES, overlay_files)
 }
 
 async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageView>> {
@@ -90,7 +59,7 @@ async fn show_overlay(State(Plane { central, .. }): State<Plane>, Path(name): Pa
 /// The path of one file on the node.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichSource {
+pub(crate) struct SourceQuery {
     path: Option<String>,
 }
 
@@ -98,13 +67,13 @@ pub(crate) struct WhichSource {
 async fn source_files(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
-    which: Result<Query<WhichSource>, QueryRejection>,
+    query: Result<Query<SourceQuery>, QueryRejection>,
 ) -> Answer<Vec<OverlaySourceView>> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let live = central.env.snapshot();
     let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
     let overlay = overlay.ok_or_else(|| no_overlay(&name))?;
-    let Some(path) = which.path else {
+    let Some(path) = query.path else {
         let entries = overlay.entries.iter();
         return Ok(Json(entries.map(|(path, entry)| OverlaySourceView::new(path, entry, overlay)).collect()));
     };
@@ -125,18 +94,16 @@ fn no_profile(name: &str, site: &Site) -> Refused {
     Refused::not_found(format!("there is no profile `{name}`; {hint}"))
 }
 
-/// What an overlay is rendered for.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichOverlay {
+pub(crate) struct OverlayQuery {
     /// Another profile than the node's.
     profile: Option<String>,
 }
 
-/// What is asked of the files of an overlay.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichFiles {
+pub(crate) struct OverlayFilesQuery {
     /// Another profile than the node's.
     profile: Option<String>,
     /// This file alone, with its text.
@@ -145,7 +112,7 @@ pub(crate) struct WhichFiles {
 
 /// What a node would boot now, or would boot if another profile were assigned to it.
 async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<Rendered, Refused> {
-    let Plane { central, told, .. } = plane;
+    let Plane { central, boot_address, .. } = plane;
     let id = central.nodes.resolve(node)?;
     let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
     if let Some(text) = profile {
@@ -156,17 +123,17 @@ async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<R
         }
         (node.profile, node.pinned, node.once) = (Some(named), None, None);
     }
-    Ok(central.generations.render(&node, central.env.endpoint(told)).await?)
+    Ok(central.generations.render(&node, central.env.endpoint(boot_address)).await?)
 }
 
 /// The public part of an overlay.
 async fn overlay(
     State(plane): State<Plane>,
     Path(node): Path<String>,
-    which: Result<Query<WhichOverlay>, QueryRejection>,
+    query: Result<Query<OverlayQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let Rendered { generation, what, overlay, .. } = rendered(plane, &node, which.profile).await?;
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Rendered { generation, what, overlay, .. } = rendered(plane, &node, query.profile).await?;
     let packed = tokio::task::spawn_blocking(move || overlay.to_targz());
     let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "packing was interrupted");
     let bytes = packed.await.map_err(interrupted)?;
@@ -182,11 +149,11 @@ async fn overlay(
 async fn overlay_files(
     State(plane): State<Plane>,
     Path(node): Path<String>,
-    which: Result<Query<WhichFiles>, QueryRejection>,
+    query: Result<Query<OverlayFilesQuery>, QueryRejection>,
 ) -> Answer<Vec<OverlayFileView>> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let overlay = rendered(plane, &node, which.profile).await?.overlay;
-    let Some(path) = which.path else { return Ok(Json(overlay.files.iter().map(OverlayFileView::new).collect())) };
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let overlay = rendered(plane, &node, query.profile).await?.overlay;
+    let Some(path) = query.path else { return Ok(Json(overlay.files.iter().map(OverlayFileView::new).collect())) };
     let file = overlay.files.iter().find(|file| file.path.to_string() == path);
     let file = file.ok_or_else(|| Refused::not_found(format!("the overlay of {node} has no file {path}")))?;
     Ok(Json(vec![OverlayFileView::with_text(file)]))

@@ -1,12 +1,7 @@
 //! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a
 //! guest may print secrets. Binary frames are bytes, text frames are notes.
 
-use crate::serve::admin::{
-    Plane,
-    error::Refused,
-    table::{Binary, Empty, Routes},
-    transport::auth::Caller,
-};
+use crate::serve::admin::{Plane, binder::Binder, error::Refused, transport::auth::Caller};
 use axum::{
     Extension,
     body::Body,
@@ -20,10 +15,10 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{SinkExt as _, Stream, StreamExt as _, stream::SplitSink};
+use meshd_api::routes as api;
 use meshd_central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
-use meshd_trust::Role;
 use meshd_types::{CorrelationId, fail};
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
@@ -41,22 +36,8 @@ const PING: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// The routes of consoles.
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Empty, _, _>(
-            "/vms/{vm}/console",
-            &[],
-            Role::Operator,
-            "Open the console of a VM: a WebSocket; binary frames are bytes, text frames are notes",
-            console,
-        )
-        .get::<Binary, _, _>(
-            "/vms/{vm}/logs",
-            &["follow", "tail"],
-            Role::Operator,
-            "Read the console log of a VM, or follow it",
-            logs,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder.get(&api::OPEN_VM_CONSOLE, console).get(&api::GET_VM_CONSOLE_LOG, logs)
 }
 
 impl From<ConsoleError> for Refused {
@@ -83,27 +64,27 @@ async fn console(
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
     let Plane { central, shutdown, tasks, .. } = plane;
     let by = AuditContext::new(caller.who.clone(), Verb::VmConsole, correlation);
-    let sitting = central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
+    let session = central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
-        carry(socket, sitting, &central, &caller, &shutdown).await;
+        carry(socket, session, &central, &caller, &shutdown).await;
         drop(task);
     }))
 }
 
 pub(crate) async fn carry(
     socket: WebSocket,
-    sitting: ConsoleSession,
+    session: ConsoleSession,
     central: &Shared,
     caller: &Caller,
     shutdown: &CancellationToken,
 ) {
-    let (mut out, heard) = socket.split();
-    let ConsoleSession { output, input } = sitting;
+    let (mut out, incoming) = socket.split();
+    let ConsoleSession { output, input } = session;
     tokio::select! {
         () = show(&mut out, output) => {}
-        () = listen(heard, &input, SILENCE) => {}
+        () = listen(incoming, &input, SILENCE) => {}
         // Also while `show` waits for an operator who does not read.
         () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
@@ -130,11 +111,11 @@ async fn show(out: &mut SplitSink<WebSocket, Message>, mut output: mpsc::Receive
 }
 
 async fn listen(
-    mut heard: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
+    mut incoming: impl Stream<Item = Result<Message, axum::Error>> + Unpin,
     typed: &mpsc::Sender<Bytes>,
     silence: Duration,
 ) {
-    while let Ok(Some(Ok(message))) = timeout(silence, heard.next()).await {
+    while let Ok(Some(Ok(message))) = timeout(silence, incoming.next()).await {
         let bytes = match message {
             Message::Binary(bytes) => bytes,
             Message::Close(_) => return,
@@ -150,10 +131,10 @@ async fn listen(
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Which {
-    /// Go on with what comes.
+struct ConsoleLogQuery {
+    /// Continue with new output.
     follow: bool,
-    /// Begin with at most so many of the last bytes.
+    /// Maximum number of earlier bytes.
     tail: Option<u64>,
 }
 
@@ -161,19 +142,19 @@ async fn logs(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(vm): Path<String>,
-    which: Result<Query<Which>, QueryRejection>,
+    query: Result<Query<ConsoleLogQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let Plane { central, shutdown, .. } = plane;
-    let history = which.tail.unwrap_or(u64::MAX);
-    let sitting =
-        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, which.follow, None).await?;
-    let tail = (sitting, central, caller, shutdown);
+    let history = query.tail.unwrap_or(u64::MAX);
+    let session =
+        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, query.follow, None).await?;
+    let tail = (session, central, caller, shutdown);
     let body = futures_util::stream::unfold(tail, |mut tail| async move {
-        let (sitting, central, caller, shutdown) = &mut tail;
+        let (session, central, caller, shutdown) = &mut tail;
         loop {
             let frame = tokio::select! {
-                frame = sitting.output.recv() => frame?,
+                frame = session.output.recv() => frame?,
                 () = caller.revoked(central) => return None,
                 () = shutdown.cancelled() => return None,
             };
@@ -181,10 +162,10 @@ async fn logs(
                 ConsoleFrame::Bytes(bytes) if bytes.is_empty() => {}
                 ConsoleFrame::Bytes(bytes) => return Some((Ok::<_, Infallible>(bytes), tail)),
                 ConsoleFrame::Note(ConsoleNote::Lost { bytes }) => {
-                    let told = format!(
+                    let note = format!(
                         "\r\n[meshd: {bytes} bytes of what it wrote are missing here: this reader was too slow]\r\n"
                     );
-                    return Some((Ok(told.into()), tail));
+                    return Some((Ok(note.into()), tail));
                 }
                 ConsoleFrame::Note(_) => {}
             }
@@ -201,8 +182,8 @@ mod tests {
     async fn console_ends_though_its_guest_reads_nothing() {
         let (typed, _unread) = mpsc::channel(1);
         let pieces = (0..3).map(|_| Ok(Message::Binary(Bytes::from_static(b"ls"))));
-        let heard = futures_util::stream::iter(pieces).chain(futures_util::stream::pending());
-        let listening = listen(heard, &typed, Duration::from_millis(1));
+        let incoming = futures_util::stream::iter(pieces).chain(futures_util::stream::pending());
+        let listening = listen(incoming, &typed, Duration::from_millis(1));
         timeout(Duration::from_secs(20), listening).await.expect("the console ends");
         assert_eq!(typed.capacity(), 0, "the first piece waits for the guest");
     }

@@ -5,14 +5,14 @@ use crate::serve::admin::{
     error::Refused,
     event_tail::{EventTail, StreamFormat, read},
     query::{
-        answer::{Asked, Encoding, Listing, parameters},
+        answer::{Encoding, Listing, RawQuery, parameters},
         logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
         parameters::{ParameterError, Parameters},
     },
     transport::auth::Caller,
 };
 use axum::{Extension, extract::State, http::HeaderMap, response::Response};
-use meshd_api::{AuditView, EventView};
+use meshd_api::{AuditView, EventView, routes::STREAM_EVENTS};
 use meshd_central::Shared;
 use meshd_config::suggest;
 use meshd_model::fleet::{AuditSeq, EventKind, EventSeq, Principal};
@@ -20,27 +20,25 @@ use meshd_store::{AuditFilter, EventFilter};
 
 /// Number of the last event that a browser has (HTML, 9.2.4).
 const LAST_EVENT_ID: &str = "last-event-id";
-/// Parameters of `/v1/events/stream`.
-pub(crate) const STREAM_PARAMETERS: &[&str] = &["after", "node", "kind", "q", "fields"];
 
 pub(crate) async fn events(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, EVENTS.parameters)?;
-    let (log, fields) = (LogRequest::read(&asked, &EVENTS)?, asked.fields(&EVENTS)?);
-    let follow = asked.flag("follow")?;
+    let query = parameters(query, EVENTS.parameters)?;
+    let (log, fields) = (LogRequest::read(&query, &EVENTS)?, query.fields(&EVENTS)?);
+    let follow = query.flag("follow")?;
     if follow && log.direction != Direction::Newest {
         let cause = "it does not go with `follow`; leave one of them out";
         return Err(ParameterError::invalid("sort", cause).into());
     }
-    let wanted = filter(&plane.central, &asked)?;
+    let filter = event_filter(&plane.central, &query)?;
     if !follow {
-        return past(&plane.central, log, wanted, fields, &headers).await;
+        return past(&plane.central, log, filter, fields, &headers).await;
     }
-    let mut tail = EventTail::new(plane, caller, wanted, fields, StreamFormat::Lines);
+    let mut tail = EventTail::new(plane, caller, filter, fields, StreamFormat::Lines);
     tail.begin_with_newest(log.after.map(EventSeq), log.limit).await?;
     Ok(tail.response())
 }
@@ -50,24 +48,24 @@ pub(crate) async fn stream(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, STREAM_PARAMETERS)?;
-    let (fields, wanted) = (asked.fields(&EVENTS)?, filter(&plane.central, &asked)?);
+    let query = parameters(query, STREAM_EVENTS.spec().query)?;
+    let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&plane.central, &query)?);
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let invalid = |_| Refused::bad_request("the header last-event-id is not the number of an event; leave it out");
     let last: Option<u64> = last.map(str::parse).transpose().map_err(invalid)?;
-    let after = last.or(asked.number("after")?).map(EventSeq);
-    let mut tail = EventTail::new(plane, caller, wanted, fields, StreamFormat::ServerSent);
+    let after = last.or(query.number("after")?).map(EventSeq);
+    let mut tail = EventTail::new(plane, caller, filter, fields, StreamFormat::ServerSent);
     tail.begin_after(after).await?;
     Ok(tail.response())
 }
 
 /// Which events a request is about.
-fn filter(central: &Shared, asked: &Parameters) -> Result<EventFilter, Refused> {
-    let node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-    let kinds = kinds(asked.get("kind").unwrap_or_default())?;
-    let text = asked.needle()?.map(|text| text.as_str().to_owned());
+fn event_filter(central: &Shared, query: &Parameters) -> Result<EventFilter, Refused> {
+    let node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let kinds = kinds(query.get("kind").unwrap_or_default())?;
+    let text = query.needle()?.map(|text| text.as_str().to_owned());
     Ok(EventFilter { node, kinds, text, limit: MAX_RECORDS, ..EventFilter::default() })
 }
 
@@ -75,14 +73,14 @@ fn filter(central: &Shared, asked: &Parameters) -> Result<EventFilter, Refused> 
 async fn past(
     central: &Shared,
     log: LogRequest,
-    wanted: EventFilter,
+    filter: EventFilter,
     fields: Option<Vec<&'static str>>,
     headers: &HeaderMap,
 ) -> Result<Response, Refused> {
     let (first, before) = log.range();
     let after = first.checked_sub(1).map(EventSeq);
     let (before, oldest) = (before.map(EventSeq), log.direction == Direction::Forward);
-    let found = read(central, EventFilter { after, before, oldest, limit: log.records(), ..wanted }).await?;
+    let found = read(central, EventFilter { after, before, oldest, limit: log.records(), ..filter }).await?;
     let (found, next) = log.cut(found.into_iter().map(|(seq, event)| (seq.0, event)).collect());
     let rows = found.iter().map(|(seq, event)| EventView::new(EventSeq(*seq), event)).collect();
     let next = next.map(|next| next.to_string());
@@ -106,14 +104,14 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
 pub(crate) async fn audit(
     State(Plane { central, .. }): State<Plane>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, AUDIT.parameters)?;
-    let (log, fields, text) = (LogRequest::read(&asked, &AUDIT)?, asked.fields(&AUDIT)?, asked.needle()?);
+    let query = parameters(query, AUDIT.parameters)?;
+    let (log, fields, text) = (LogRequest::read(&query, &AUDIT)?, query.fields(&AUDIT)?, query.needle()?);
     // A node that was removed has its lines still, by ID.
     let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
-    let node = asked.get("node").map(by_name).transpose()?;
-    let who: Option<Principal> = asked.parsed("actor")?;
+    let node = query.get("node").map(by_name).transpose()?;
+    let who: Option<Principal> = query.parsed("actor")?;
     let (first, before) = log.range();
     let filter = AuditFilter {
         from: AuditSeq(first),

@@ -4,8 +4,9 @@ use crate::serve::admin::{
     Plane,
     error::Refused,
     routes::{
-        Answer, detail,
+        Answer, TargetNode, detail,
         orders::{Body, body, profile},
+        shown,
     },
 };
 use axum::{
@@ -13,15 +14,13 @@ use axum::{
     extract::{Path, Query, State, rejection::QueryRejection},
     http::StatusCode,
 };
-use meshd_api::{DiffView, GenerationView, NodeDetail, Pin, ReloadView, RevisionDiffView, RevisionView, Rollback};
+use meshd_api::{
+    DiffView, GenerationView, NodeDetail, NodeView, Pin, ReloadView, RevisionDiffView, RevisionView, Rollback,
+};
 use meshd_model::fleet::AuditContext;
 use serde::Deserialize;
 
-pub(crate) async fn history(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-) -> Answer<Vec<GenerationView>> {
-    let id = central.nodes.resolve(&node)?;
+pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Vec<GenerationView>> {
     let marks = |model: &meshd_store::Model| {
         model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
     };
@@ -34,12 +33,12 @@ pub(crate) async fn history(
     Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))
 }
 
-pub(crate) async fn diff(State(plane): State<Plane>, Path(node): Path<String>) -> Answer<DiffView> {
-    let Plane { central, told, .. } = plane;
-    let id = central.nodes.resolve(&node)?;
-    let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(told)).await?;
-    let view = crate::serve::admin::routes::shown(&central, id)?;
-    let (pinned, rolled_back) = (view.0.pinned, view.0.rolled_back);
+pub(crate) async fn diff(
+    State(Plane { boot_address, .. }): State<Plane>,
+    TargetNode { central, id }: TargetNode,
+) -> Answer<DiffView> {
+    let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(boot_address)).await?;
+    let Json(NodeView { pinned, rolled_back, .. }) = shown(&central, id)?;
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }
 

@@ -39,8 +39,8 @@ use crate::serve::{
 };
 use axum::{
     Extension, Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
-    http::header::CONTENT_TYPE,
+    extract::{FromRequestParts, Path, Query, State, rejection::QueryRejection},
+    http::{header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse as _, Response},
 };
 use meshd_api::*;
@@ -52,6 +52,23 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;
+
+/// The node in the path of a request, by ID or name.
+pub(crate) struct TargetNode {
+    pub(crate) central: Shared,
+    pub(crate) id: NodeId,
+}
+
+impl FromRequestParts<Plane> for TargetNode {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, plane: &Plane) -> Result<Self, Response> {
+        let path = Path::<String>::from_request_parts(parts, plane).await;
+        let Path(name) = path.map_err(|error| error.into_response())?;
+        let id = plane.central.nodes.resolve(&name).map_err(|error| Refused::from(error).into_response())?;
+        Ok(TargetNode { central: plane.central.clone(), id })
+    }
+}
 
 pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerView> {
     Json(CallerView { name: caller.who.to_string(), role: caller.role })
@@ -67,9 +84,10 @@ pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): Stat
             for condition in &node.conditions {
                 *conditions.entry(condition.kind.as_str().to_owned()).or_default() += 1;
             }
-            let told = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
-            let ready = told.iter().filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
-            units = UnitCount { ready: units.ready + ready.count(), total: units.total + told.len() };
+            let units_of_node = node.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
+            let ready =
+                units_of_node.iter().filter(|unit| node.phase == Phase::Online && unit.state == UnitState::Ready);
+            units = UnitCount { ready: units.ready + ready.count(), total: units.total + units_of_node.len() };
         }
     });
     let version = format!("{} ({})", env!("CARGO_PKG_VERSION"), env!("MESHD_COMMIT"));
@@ -95,8 +113,8 @@ pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): Stat
     })
 }
 
-pub(crate) async fn node(State(Plane { central, .. }): State<Plane>, Path(node): Path<String>) -> Answer<NodeDetail> {
-    detail(&central, central.nodes.resolve(&node)?)
+pub(crate) async fn node(TargetNode { central, id }: TargetNode) -> Answer<NodeDetail> {
+    detail(&central, id)
 }
 
 /// Everything of a node.
@@ -112,41 +130,35 @@ pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     detail.map(Json).ok_or_else(|| gone(id))
 }
 
-/// Which boot of a node.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct WhichBoot {
+pub(crate) struct TimelineQuery {
     session: Option<BootSessionId>,
 }
 
 pub(crate) async fn timeline(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    which: Result<Query<WhichBoot>, QueryRejection>,
+    query: Result<Query<TimelineQuery>, QueryRejection>,
 ) -> Answer<TimelineView> {
-    let Query(which) = which.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Query(TimelineQuery { session }) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let id = central.nodes.resolve(&node)?;
     let timeline = central.store().read(|model| {
         let node = model.node(id)?;
         let boots = model.boots_of(node);
         let newest = boots.first().map(|boot| boot.id);
-        Some(which.session.or(newest).and_then(|session| TimelineView::new(node, session, &boots)))
+        Some(session.or(newest).and_then(|session| TimelineView::new(node, session, &boots)))
     });
-    let never = || match which.session {
+    let missing = || match session {
         Some(session) => Refused::not_found(format!(
             "node {id} has no boot {session} on record; `meshd node timeline {id}` lists those that are kept"
         )),
         None => Refused::not_found(format!("node {id} has no boot on record; power it on")),
     };
-    timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(never)
+    timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(missing)
 }
 
-pub(crate) async fn release(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+pub(crate) async fn release(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.release(id, &by).await?;
     shown(&central, id)
 }
@@ -171,12 +183,7 @@ pub(crate) async fn approve(
     shown(&central, id)
 }
 
-pub(crate) async fn reboot(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+pub(crate) async fn reboot(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.reboot(id, &by).await?;
     shown(&central, id)
 }

@@ -2,101 +2,56 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     routes::{
-        Answer,
+        Answer, TargetNode,
         orders::{Body, body},
         shown,
     },
-    table::{Empty, Object, Routes},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_api::{AcceptNic, DoctorView, Drain, DrainPolicy, Fence, NodeView, Replace, Replaced};
+use meshd_api::{AcceptNic, DoctorView, Drain, DrainPolicy, Fence, NodeView, Replace, Replaced, routes as api};
 use meshd_central::Shared;
 use meshd_config::{Owner, vm::MAX_GRACE_S};
-use meshd_model::fleet::{AuditContext, Verb};
+use meshd_model::fleet::AuditContext;
 use meshd_types::fail;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .post::<Empty, Object<NodeView>, _, _>("/nodes/{node}/reject", Verb::Reject, "Reject a node", reject)
-        .post::<Empty, Object<NodeView>, _, _>(
-            "/nodes/{node}/quarantine",
-            Verb::Quarantine,
-            "Hold a node in iPXE",
-            quarantine,
-        )
-        .post::<Object<Drain>, Object<NodeView>, _, _>(
-            "/nodes/{node}/drain",
-            Verb::Drain,
-            "a node takes no new work",
-            drain,
-        )
-        .post::<Object<Fence>, Object<NodeView>, _, _>(
-            "/nodes/{node}/fence",
-            Verb::Fence,
-            "Fence a node that is powered off: revoke its credentials and release its VMs",
-            fence,
-        )
-        .post::<Empty, Object<NodeView>, _, _>(
-            "/nodes/{node}/maintenance",
-            Verb::Maintenance,
-            "Start maintenance of a node",
-            maintenance,
-        )
-        .post::<Empty, Object<NodeView>, _, _>(
-            "/nodes/{node}/resume",
-            Verb::Resume,
-            "End the maintenance of a node",
-            resume,
-        )
-        .post::<Empty, Object<NodeView>, _, _>(
-            "/nodes/{node}/remove",
-            Verb::Remove,
-            "Remove a node: revoke its credentials and release its resources",
-            remove,
-        )
-        .post::<Empty, Object<DoctorView>, _, _>(
-            "/nodes/{node}/doctor",
-            Verb::Doctor,
-            "Run the readiness checks of a node now",
-            doctor,
-        )
-        .post::<Object<Replace>, Object<Replaced>, _, _>(
-            "/nodes/{node}/replace",
-            Verb::Replace,
-            "Replace the hardware of a node",
-            replace,
-        )
-        .post::<Object<AcceptNic>, Object<NodeView>, _, _>(
-            "/nodes/{node}/accept-nic",
-            Verb::AcceptNic,
-            "Accept a new NIC of a node",
-            accept_nic,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder
+        .post(&api::REJECT_NODE, reject)
+        .post(&api::QUARANTINE_NODE, quarantine)
+        .post(&api::DRAIN_NODE, drain)
+        .post(&api::FENCE_NODE, fence)
+        .post(&api::START_NODE_MAINTENANCE, maintenance)
+        .post(&api::RESUME_NODE, resume)
+        .post(&api::REMOVE_NODE, remove)
+        .post(&api::RUN_NODE_CHECKS, doctor)
+        .post(&api::REPLACE_NODE, replace)
+        .post(&api::ACCEPT_NODE_NIC, accept_nic)
 }
 
-async fn reject(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+async fn reject(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.reject(id, &by).await?;
     shown(&central, id)
 }
 
-async fn quarantine(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+async fn quarantine(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.quarantine(id, &by).await?;
     shown(&central, id)
+}
+
+/// The order to drain, with its defaults. Only a stop has a grace time.
+pub(crate) fn checked_drain(order: Option<Drain>) -> Result<Drain, Refused> {
+    let order = order.unwrap_or_default();
+    if order.grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || order.workloads == DrainPolicy::Wait) {
+        let message = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
+        return Err(Refused::bad_request(message));
+    }
+    Ok(order)
 }
 
 async fn drain(
@@ -105,11 +60,7 @@ async fn drain(
     by: AuditContext,
     order: Body<Option<Drain>>,
 ) -> Answer<NodeView> {
-    let Drain { workloads, grace_s } = body(order)?.unwrap_or_default();
-    if grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || workloads == DrainPolicy::Wait) {
-        let told = format!("`grace_s` goes with `workloads`: `stop`, and is at most {MAX_GRACE_S}");
-        return Err(Refused::bad_request(told));
-    }
+    let Drain { workloads, grace_s } = checked_drain(body(order)?)?;
     let id = central.nodes.resolve(&node)?;
     central.nodes.drain_with(id, workloads, grace_s, &by).await?;
     shown(&central, id)
@@ -131,42 +82,22 @@ async fn fence(
     shown(&central, id)
 }
 
-async fn maintenance(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+async fn maintenance(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.maintain(id, &by).await?;
     shown(&central, id)
 }
 
-async fn resume(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+async fn resume(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.resume(id, &by).await?;
     shown(&central, id)
 }
 
-async fn remove(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeView> {
-    let id = central.nodes.resolve(&node)?;
+async fn remove(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
     central.nodes.remove(id, &by).await?;
     shown(&central, id)
 }
 
-async fn doctor(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<DoctorView> {
-    let id = central.nodes.resolve(&node)?;
+async fn doctor(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<DoctorView> {
     let report = central.links.node_doctor(id, &by).await?;
     Ok(Json(DoctorView { node: id, report }))
 }

@@ -36,16 +36,21 @@ pub(crate) async fn assign_profile(
     shown(&central, id)
 }
 
+/// Refuses values that are too long for a variable.
+pub(crate) fn checked_vars(order: ChangeVars) -> Result<ChangeVars, Refused> {
+    if let Some((name, error)) = order.set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
+        return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
+    }
+    Ok(order)
+}
+
 pub(crate) async fn vars(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
     by: AuditContext,
     order: Body<ChangeVars>,
 ) -> Answer<NodeDetail> {
-    let ChangeVars { set, unset } = body(order)?;
-    if let Some((name, error)) = set.iter().find_map(|(name, value)| Some((name, value.check().err()?))) {
-        return Err(Refused::bad_request(format!("{name} {error}; files belong into an overlay")));
-    }
+    let ChangeVars { set, unset } = checked_vars(body(order)?)?;
     let id = central.nodes.resolve(&node)?;
     central.nodes.set_vars(id, set, unset, &by).await?;
     detail(&central, id)

@@ -2,48 +2,32 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     routes::{
         Answer,
         orders::{Body, body},
     },
-    table::{Array, Empty, Object, Routes},
 };
 use axum::{
     Json,
     extract::{Path, State},
 };
-use meshd_api::{ApproveSlot, SlotView};
+use meshd_api::{ApproveSlot, SlotView, routes as api};
 use meshd_central::{Shared, SlotParts};
 use meshd_model::{
-    fleet::{AuditContext, Verb},
+    fleet::AuditContext,
     work::{SlotId, SlotNic},
 };
-use meshd_trust::Role;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<SlotView>, _, _>("/slots", &[], Role::Viewer, "List slots", list)
-        .get::<Object<SlotView>, _, _>("/slots/{node}/{unit}", &[], Role::Viewer, "Show a slot", show)
-        .post::<Object<ApproveSlot>, Object<SlotView>, _, _>(
-            "/slots/{node}/{unit}/approve",
-            Verb::SlotApprove,
-            "Acknowledge the present state of a slot",
-            approve,
-        )
-        .post::<Empty, Object<SlotView>, _, _>(
-            "/slots/{node}/{unit}/disable",
-            Verb::SlotDisable,
-            "Disable a slot: it is not allocated",
-            disable,
-        )
-        .post::<Empty, Object<SlotView>, _, _>("/slots/{node}/{unit}/enable", Verb::SlotEnable, "Enable a slot", enable)
-        .post::<Empty, Object<SlotView>, _, _>(
-            "/slots/{node}/{unit}/release",
-            Verb::SlotRelease,
-            "Retry the cleanup of a slot",
-            release,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_SLOTS, list)
+        .get(&api::GET_SLOT, show)
+        .post(&api::APPROVE_SLOT, approve)
+        .post(&api::DISABLE_SLOT, disable)
+        .post(&api::ENABLE_SLOT, enable)
+        .post(&api::RELEASE_SLOT, release)
 }
 
 /// The slot of a path. Its node is named by ID or name.

@@ -1,13 +1,7 @@
 //! Stored logs as streams of lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at its
 //! own pace: nobody waits for it.
 
-use crate::serve::admin::{
-    Plane,
-    error::Refused,
-    routes::gone,
-    table::{JsonLines, Routes},
-    transport::auth::Caller,
-};
+use crate::serve::admin::{Plane, error::Refused, routes::gone, transport::auth::Caller};
 use axum::{
     Extension,
     body::Body,
@@ -16,10 +10,9 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use meshd_api::{BootLogLine, TaskOutput};
+use meshd_api::TaskOutput;
 use meshd_central::Shared;
 use meshd_store::Chunk;
-use meshd_trust::Role;
 use meshd_types::{BootSessionId, NodeId, TaskId};
 use serde::Deserialize;
 use std::{convert::Infallible, io, time::Duration};
@@ -30,16 +23,6 @@ use tokio_util::sync::CancellationToken;
 const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Interval of looking whether a log is complete.
 const LOOK: Duration = Duration::from_millis(500);
-
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes.get::<JsonLines<BootLogLine>, _, _>(
-        "/nodes/{node}/log",
-        &["session", "follow", "from"],
-        Role::Operator,
-        "Read kernel messages and system log of a boot; the newest boot by default",
-        boot_log,
-    )
-}
 
 /// Which part of a log.
 #[derive(Debug, Deserialize)]
@@ -53,13 +36,13 @@ pub(crate) struct LogQuery {
     session: Option<BootSessionId>,
 }
 
-async fn boot_log(
+pub(crate) async fn boot_log(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(node): Path<String>,
-    wanted: Result<Query<LogQuery>, QueryRejection>,
+    query: Result<Query<LogQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Query(LogQuery { follow, from, session }) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Query(LogQuery { follow, from, session }) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let node = plane.central.nodes.resolve(&node)?;
     let boots = plane.central.store().read(|model| {
         let boots = model.boots_of(model.node(node)?);

@@ -2,10 +2,11 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     query::{
-        answer::{Asked, Encoding, Listing, parameters},
-        page::{ResultPage, cut},
+        answer::{Listing, RawQuery, parameters},
+        page::cut,
         work::{TASKS, TaskFilter, task_key},
     },
     routes::{
@@ -13,7 +14,6 @@ use crate::serve::admin::{
         orders::{Body, body},
         stored_logs::{LogQuery, LogReader, StoredLog},
     },
-    table::{Array, Empty, JsonLines, Object, Routes},
     transport::auth::Caller,
 };
 use axum::{
@@ -22,36 +22,20 @@ use axum::{
     http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
-use meshd_api::{RunTask, TaskOutput, TaskView};
+use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_central::{Shared, TaskRequest, TaskTarget};
-use meshd_model::fleet::{AuditContext, Verb};
+use meshd_model::fleet::AuditContext;
 use meshd_proto::task::TaskUser;
 use meshd_trust::Role;
 use meshd_types::{TaskId, fail};
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<TaskView>, _, _>("/tasks", TASKS.parameters, Role::Viewer, "List tasks, the newest last", list)
-        .get::<Object<TaskView>, _, _>("/tasks/{task}", &[], Role::Viewer, "Show a task and its nodes", show)
-        .post::<Object<RunTask>, Object<TaskView>, _, _>(
-            "/tasks",
-            Verb::TaskRun,
-            "Run a program on nodes of a group, or on one node",
-            run,
-        )
-        .post::<Empty, Object<TaskView>, _, _>(
-            "/tasks/{task}/cancel",
-            Verb::TaskCancel,
-            "Cancel a task: end its processes on all its nodes",
-            cancel,
-        )
-        .get::<JsonLines<TaskOutput>, _, _>(
-            "/tasks/{task}/output",
-            &["follow", "from"],
-            Role::Operator,
-            "Read the output of a task, or follow it",
-            output,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_TASKS, list)
+        .get(&api::GET_TASK, show)
+        .post(&api::RUN_TASK, run)
+        .post(&api::CANCEL_TASK, cancel)
+        .get(&api::GET_TASK_OUTPUT, output)
 }
 
 fn id(text: &str) -> Result<TaskId, Refused> {
@@ -61,16 +45,14 @@ fn id(text: &str) -> Result<TaskId, Refused> {
 async fn list(
     State(Plane { central, .. }): State<Plane>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, TASKS.parameters)?;
-    let (mut filter, page, fields) = (TaskFilter::read(&asked)?, asked.page(&TASKS)?, asked.fields(&TASKS)?);
-    filter.node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let query = parameters(query, TASKS.parameters)?;
+    let (mut filter, page, fields) = (TaskFilter::read(&query)?, query.page(&TASKS)?, query.fields(&TASKS)?);
+    filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
     let taken = all(&central).into_iter().filter(|task| filter.takes(task));
     let rows = taken.map(|task| (task_key(&task, page.sort.key), task)).collect();
-    let ResultPage { rows, next, total } = cut(rows, &page);
-    let (next, total) = (next.map(|next| next.to_string()), Some(total));
-    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+    Listing::page(cut(rows, &page), fields).answer(&headers)
 }
 
 /// All tasks.
@@ -115,9 +97,9 @@ async fn output(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(task): Path<String>,
-    wanted: Result<Query<LogQuery>, QueryRejection>,
+    query: Result<Query<LogQuery>, QueryRejection>,
 ) -> Result<Response, Refused> {
-    let Query(LogQuery { follow, from, .. }) = wanted.map_err(|error| Refused::bad_request(error.body_text()))?;
+    let Query(LogQuery { follow, from, .. }) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let task = plane.central.tasks.task_record(id(&task)?)?.id;
     let grows = plane.central.tasks.watch_task_output(task).await?;
     Ok(LogReader::new(plane, caller, StoredLog::Task(task), grows).answer(from, follow))

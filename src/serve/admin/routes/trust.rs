@@ -4,7 +4,7 @@ use crate::serve::admin::{
     Plane,
     error::Refused,
     routes::{
-        Answer, detail,
+        Answer, TargetNode, detail,
         orders::{Body, body},
     },
 };
@@ -60,7 +60,7 @@ pub(crate) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<V
 }
 
 pub(crate) async fn create_token(
-    State(Plane { central, told, .. }): State<Plane>,
+    State(Plane { central, boot_address, .. }): State<Plane>,
     by: AuditContext,
     order: Body<CreateToken>,
 ) -> Result<Response, Refused> {
@@ -71,7 +71,7 @@ pub(crate) async fn create_token(
         _ => return Err(Refused::bad_request("a token is for a node or for another machine; name one of them")),
     };
     let life = order.life_s.map_or(meshd_central::TOKEN_LIFE, Duration::from_secs);
-    let (ticket, token) = central.enrolment.create_token(basis, life, told, &by).await?;
+    let (ticket, token) = central.enrolment.create_token(basis, life, boot_address, &by).await?;
     Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket })).into_response())
 }
 
@@ -104,12 +104,7 @@ pub(crate) async fn rotate_ca(
     Ok(Json(roots.into_iter().map(root_view).collect()))
 }
 
-pub(crate) async fn revoke_node(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
-    by: AuditContext,
-) -> Answer<NodeDetail> {
-    let id = central.nodes.resolve(&node)?;
+pub(crate) async fn revoke_node(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeDetail> {
     central.nodes.revoke(id, &by).await?;
     detail(&central, id)
 }

@@ -2,17 +2,17 @@
 
 use crate::serve::admin::{
     Plane,
+    binder::Binder,
     error::Refused,
     query::{
-        answer::{Asked, Encoding, Listing, parameters},
-        page::{ResultPage, cut},
+        answer::{Listing, RawQuery, parameters},
+        page::cut,
         work::{VMS, VmFilter, vm_key},
     },
     routes::{
         Answer,
         orders::{Body, body},
     },
-    table::{Array, Empty, Object, Routes},
 };
 use axum::{
     Json,
@@ -20,51 +20,36 @@ use axum::{
     http::HeaderMap,
     response::Response,
 };
-use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView};
+use meshd_api::{CreateVm, DeleteVm, TemplateView, VmView, routes as api};
 use meshd_central::{Shared, VmVerb};
 use meshd_config::vm::VmTemplate;
-use meshd_model::{
-    fleet::{AuditContext, Verb},
-    work::Vm,
-};
+use meshd_model::{fleet::AuditContext, work::Vm};
 use meshd_store::Model;
-use meshd_trust::Role;
 use meshd_types::TemplateName;
 
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<VmView>, _, _>("/vms", VMS.parameters, Role::Viewer, "List VMs", list)
-        .get::<Object<VmView>, _, _>("/vms/{vm}", &[], Role::Viewer, "Show a VM", show)
-        .get::<Array<TemplateView>, _, _>("/vm-templates", &[], Role::Viewer, "List VM templates", templates)
-        .post::<Object<CreateVm>, Object<VmView>, _, _>(
-            "/vms",
-            Verb::VmCreate,
-            "Create a VM and assign a node; all or nothing",
-            create,
-        )
-        .post::<Empty, Object<VmView>, _, _>("/vms/{vm}/start", Verb::VmStart, "Start a VM", start)
-        .post::<Empty, Object<VmView>, _, _>("/vms/{vm}/stop", Verb::VmStop, "Shut a VM down", stop)
-        .post::<Empty, Object<VmView>, _, _>("/vms/{vm}/restart", Verb::VmRestart, "Restart a VM", restart)
-        .post::<Object<DeleteVm>, Object<VmView>, _, _>(
-            "/vms/{vm}/delete",
-            Verb::VmDelete,
-            "Delete a VM and release its resources",
-            delete,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder
+        .get(&api::LIST_VMS, list)
+        .get(&api::GET_VM, show)
+        .get(&api::LIST_VM_TEMPLATES, templates)
+        .post(&api::CREATE_VM, create)
+        .post(&api::START_VM, start)
+        .post(&api::STOP_VM, stop)
+        .post(&api::RESTART_VM, restart)
+        .post(&api::DELETE_VM, delete)
 }
 
 async fn list(
     State(Plane { central, .. }): State<Plane>,
     headers: HeaderMap,
-    asked: Asked,
+    query: RawQuery,
 ) -> Result<Response, Refused> {
-    let asked = parameters(asked, VMS.parameters)?;
-    let (mut filter, page, fields) = (VmFilter::read(&asked)?, asked.page(&VMS)?, asked.fields(&VMS)?);
-    filter.node = asked.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+    let query = parameters(query, VMS.parameters)?;
+    let (mut filter, page, fields) = (VmFilter::read(&query)?, query.page(&VMS)?, query.fields(&VMS)?);
+    filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
     let taken = all(&central).into_iter().filter(|vm| filter.takes(vm));
-    let ResultPage { rows, next, total } = cut(taken.map(|vm| (vm_key(&vm, page.sort.key), vm)).collect(), &page);
-    let (next, total) = (next.map(|next| next.to_string()), Some(total));
-    Listing { rows, fields, next, total, encoding: Encoding::Array }.answer(&headers)
+    let rows = taken.map(|vm| (vm_key(&vm, page.sort.key), vm)).collect();
+    Listing::page(cut(rows, &page), fields).answer(&headers)
 }
 
 /// All virtual machines, those that are not on record included.

@@ -1,32 +1,19 @@
 //! Routes of volumes. `meshd volume add` copies files without the API.
 
-use crate::serve::admin::{
-    Plane,
-    error::Refused,
-    routes::Answer,
-    table::{Array, Empty, Object, Routes},
-};
+use crate::serve::admin::{Plane, binder::Binder, error::Refused, routes::Answer};
 use axum::{
     Json,
     extract::{Path, State},
     http::StatusCode,
 };
-use meshd_api::VolumeView;
+use meshd_api::{VolumeView, routes as api};
 use meshd_central::VolumeUseError;
 use meshd_image::builder::VolumeError;
-use meshd_model::fleet::{AuditContext, Verb};
-use meshd_trust::Role;
+use meshd_model::fleet::AuditContext;
 
 /// The routes of volumes.
-pub(crate) fn routes(routes: Routes) -> Routes {
-    routes
-        .get::<Array<VolumeView>, _, _>("/volumes", &[], Role::Viewer, "List volumes", list)
-        .post::<Empty, Object<VolumeView>, _, _>(
-            "/volumes/{volume}/remove",
-            Verb::VolumeRemove,
-            "Remove a volume that no VM uses",
-            remove,
-        )
+pub(crate) fn bind(binder: Binder) -> Binder {
+    binder.get(&api::LIST_VOLUMES, list).post(&api::REMOVE_VOLUME, remove)
 }
 
 impl From<VolumeUseError> for Refused {

@@ -15,7 +15,7 @@ use tower::ServiceExt as _;
 fn api(fixture: &Fixture) -> Router {
     router::router(Plane {
         central: fixture.central.clone(),
-        told: Ipv4Addr::LOCALHOST,
+        boot_address: Ipv4Addr::LOCALHOST,
         https_fingerprint: None,
         metrics: Metrics::install(),
         shutdown: fixture.stop.clone(),

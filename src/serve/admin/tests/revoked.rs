@@ -47,7 +47,7 @@ impl TokenClient {
         let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
         let plane = Plane {
             central: fixture.central.clone(),
-            told: Ipv4Addr::LOCALHOST,
+            boot_address: Ipv4Addr::LOCALHOST,
             https_fingerprint: None,
             metrics: Metrics::install(),
             shutdown: fixture.stop.clone(),

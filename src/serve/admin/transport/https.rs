@@ -68,12 +68,12 @@ pub struct Https {
 /// # Errors
 /// When it would be on a boot network by mistake, the port is taken, or certificate and key are not usable.
 pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, HttpsError> {
-    let Some(wanted) = &site.admin.https else { return Ok(None) };
-    let AdminHttps { address, port, boot_network, .. } = *wanted;
+    let Some(configured) = &site.admin.https else { return Ok(None) };
+    let AdminHttps { address, port, boot_network, .. } = *configured;
     let interface = if boot_network { None } else { Some(interface_off_boot(site, address)?) };
     // Linux takes packets for any of its addresses on any interface; bound to one, the listener does not hear the boot network.
     let listener = bind::tcp(Service::Admin, interface.as_deref(), SocketAddrV4::new(address, port))?;
-    let identity = match &wanted.files {
+    let identity = match &configured.files {
         Some((certificate, key)) => WebIdentity::read(certificate, key)?,
         None => WebIdentity::load_or_create(&own_folder(site), address, now)?,
     };
@@ -100,7 +100,7 @@ fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String
     }
 }
 
-/// Serves until told to stop. Connections that showed no token yet make room first.
+/// Serves until `shutdown`. A full listener first closes connections without a valid token.
 pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drain: Duration) {
     let limiter = ConnectionLimiter::new("admin-https", connections);
     let mut connections = JoinSet::new();

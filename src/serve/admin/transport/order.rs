@@ -26,43 +26,30 @@ const MAX_TARGET: usize = 80;
 /// Why an order is not followed whose token was honoured when it came.
 const REVOKED: &str = "the token was revoked while the order came in; ask for another one";
 
-/// A route by which something is ordered.
-pub(crate) fn order<H, T>(verb: Verb, handler: H) -> MethodRouter<Plane>
+/// An order: authorised, followed once for each idempotency key, and recorded in the audit log.
+pub(crate) fn audited_post<H, T>(verb: Verb, required: Role, handler: H) -> MethodRouter<Plane>
 where
     H: Handler<T, Plane>,
     T: 'static,
 {
-    post(handler).layer(middleware::from_fn(move |request: Request, next: Next| ordered(verb, request, next)))
+    let follow = move |request: Request, next: Next| ordered(verb, required, request, next);
+    post(handler).layer(middleware::from_fn(follow))
 }
 
-/// A route by which something is seen that not everybody may see.
-pub(crate) fn see<H, T>(needed: Role, handler: H) -> MethodRouter<Plane>
+/// A read that requires a role.
+pub(crate) fn authorised_get<H, T>(required: Role, handler: H) -> MethodRouter<Plane>
 where
     H: Handler<T, Plane>,
     T: 'static,
 {
-    get(handler).layer(middleware::from_fn(move |request: Request, next: Next| seen(needed, request, next)))
+    get(handler).layer(middleware::from_fn(move |request: Request, next: Next| authorised(required, request, next)))
 }
 
-async fn seen(needed: Role, request: Request, next: Next) -> Response {
+async fn authorised(required: Role, request: Request, next: Next) -> Response {
     match request.extensions().get::<Caller>() {
-        Some(caller) if caller.role >= needed => next.run(request).await,
-        Some(caller) => Refused::beyond(caller.role, needed).into_response(),
+        Some(caller) if caller.role >= required => next.run(request).await,
+        Some(caller) => Refused::beyond(caller.role, required).into_response(),
         None => Refused::internal("the request has no caller").into_response(),
-    }
-}
-
-/// Who may give an order.
-pub(crate) fn needed(verb: Verb) -> Role {
-    match verb {
-        Verb::TokenCreate
-        | Verb::TokenRevoke
-        | Verb::CertificateRevoke
-        | Verb::CaRotate
-        | Verb::ApiTokenCreate
-        | Verb::ApiTokenRevoke
-        | Verb::Backup => Role::Admin,
-        _ => Role::Operator,
     }
 }
 
@@ -86,16 +73,16 @@ pub(crate) async fn named(State(plane): State<Plane>, mut request: Request, next
 }
 
 /// An order that was begun is ended and written down, also when whoever gave it hangs up.
-async fn ordered(verb: Verb, request: Request, next: Next) -> Response {
+async fn ordered(verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let Some(plane) = request.extensions().get::<Plane>().cloned() else {
         return Refused::internal("an order came without its plane").into_response();
     };
     let tasks = plane.tasks.clone();
-    let work = tasks.spawn(follow(plane, verb, request, next).in_current_span());
+    let work = tasks.spawn(follow(plane, verb, required, request, next).in_current_span());
     work.await.unwrap_or_else(|_| Refused::internal("following the order was interrupted").into_response())
 }
 
-async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Response {
+async fn follow(plane: Plane, verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(verb);
     let by = match AuditContext::from_request_parts(&mut parts, &plane).await {
@@ -106,8 +93,8 @@ async fn follow(plane: Plane, verb: Verb, request: Request, next: Next) -> Respo
     let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
     let begun = plane.central.store().next_audit();
     tracing::info!(actor = %by.who, %verb, target, reason = by.reason, "ordered");
-    let response = if role < needed(verb) {
-        Refused::beyond(role, needed(verb)).into_response()
+    let response = if role < required {
+        Refused::beyond(role, required).into_response()
     } else {
         match whole(&plane, &parts, body).await {
             Ok(body) => idempotency::once(&plane, &by, parts, body, next).await,

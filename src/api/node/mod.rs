@@ -1,4 +1,12 @@
 //! A node in a listing, and everything that is known of one.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `timeline` | one boot, stage by stage |
+
+mod timeline;
+
+pub use timeline::{BootSummary, StageView, TimelineView};
 
 use meshd_config::Site;
 use meshd_model::fleet::{
@@ -194,6 +202,13 @@ impl BootView {
             opened_at: session.opened_at,
             stages: session.stages.clone(),
         }
+    }
+}
+
+/// The part that a list shows.
+impl From<NodeDetail> for NodeView {
+    fn from(detail: NodeDetail) -> Self {
+        detail.node
     }
 }
 

@@ -1,0 +1,228 @@
+//! The types of routes. A route knows its request, its response and the number of parameters of its path.
+
+use super::shape::{Schemas, Shape};
+use crate::segment;
+use meshd_model::fleet::Verb;
+use meshd_trust::Role;
+use serde_json::Value;
+use std::{fmt::Display, marker::PhantomData};
+
+/// The part of a route that does not depend on its types.
+#[derive(Clone, Copy, Debug)]
+pub struct RouteSpec {
+    /// Name of the constant.
+    pub name: &'static str,
+    /// Path with parameters in braces.
+    pub path: &'static str,
+    /// The verb of the audit log; `None` for a read.
+    pub verb: Option<Verb>,
+    /// The role that a caller needs.
+    pub role: Role,
+    /// Summary for the OpenAPI document.
+    pub summary: &'static str,
+    /// Names of the query parameters.
+    pub query: &'static [&'static str],
+}
+
+/// A route of the OpenAPI document.
+pub(super) trait Route: Sync {
+    fn spec(&self) -> RouteSpec;
+    fn request(&self, schemas: &mut Schemas) -> Option<Value>;
+    fn media(&self) -> &'static str;
+    fn response(&self, schemas: &mut Schemas) -> Option<Value>;
+}
+
+/// A read with response `R` and `N` parameters in its path.
+pub struct Get<R, const N: usize = 0> {
+    spec: RouteSpec,
+    types: PhantomData<fn() -> R>,
+}
+
+/// A change with request `B`, response `R` and `N` parameters in its path.
+pub struct Post<B, R, const N: usize = 0> {
+    spec: RouteSpec,
+    verb: Verb,
+    types: PhantomData<fn(B) -> R>,
+}
+
+impl<R, const N: usize> Get<R, N> {
+    /// A read that every role may do.
+    pub(super) const fn new(path: &'static str, summary: &'static str) -> Self {
+        let spec = RouteSpec { name: "", path, verb: None, role: Role::Viewer, summary, query: &[] };
+        Get { spec: checked(spec, N), types: PhantomData }
+    }
+
+    pub(super) const fn role(mut self, role: Role) -> Self {
+        self.spec.role = role;
+        self
+    }
+
+    pub(super) const fn query(mut self, names: &'static [&'static str]) -> Self {
+        self.spec.query = names;
+        self
+    }
+
+    pub(super) const fn named(mut self, name: &'static str) -> Self {
+        self.spec.name = name;
+        self
+    }
+
+    pub const fn spec(&self) -> RouteSpec {
+        self.spec
+    }
+
+    /// Returns the path with these parameters, percent-encoded.
+    pub fn path(&self, parameters: [&dyn Display; N]) -> GetPath<R> {
+        GetPath { text: filled(self.spec.path, &parameters), query: self.spec.query, types: PhantomData }
+    }
+}
+
+impl<B, R, const N: usize> Post<B, R, N> {
+    /// A change; its verb determines the role.
+    pub(super) const fn new(path: &'static str, verb: Verb, summary: &'static str) -> Self {
+        let spec = RouteSpec { name: "", path, verb: Some(verb), role: required_role(verb), summary, query: &[] };
+        Post { spec: checked(spec, N), verb, types: PhantomData }
+    }
+
+    pub(super) const fn named(mut self, name: &'static str) -> Self {
+        self.spec.name = name;
+        self
+    }
+
+    pub const fn spec(&self) -> RouteSpec {
+        self.spec
+    }
+
+    pub const fn verb(&self) -> Verb {
+        self.verb
+    }
+
+    /// Returns the path with these parameters, percent-encoded.
+    pub fn path(&self, parameters: [&dyn Display; N]) -> PostPath<B, R> {
+        PostPath { text: filled(self.spec.path, &parameters), types: PhantomData }
+    }
+}
+
+/// The role that a verb requires.
+const fn required_role(verb: Verb) -> Role {
+    match verb {
+        Verb::TokenCreate
+        | Verb::TokenRevoke
+        | Verb::CertificateRevoke
+        | Verb::CaRotate
+        | Verb::ApiTokenCreate
+        | Verb::ApiTokenRevoke
+        | Verb::Backup => Role::Admin,
+        _ => Role::Operator,
+    }
+}
+
+/// Fails the build if the path of a constant has another number of parameters than its type.
+const fn checked(spec: RouteSpec, parameters: usize) -> RouteSpec {
+    let (bytes, mut index, mut count) = (spec.path.as_bytes(), 0, 0);
+    while index < bytes.len() {
+        if bytes[index] == b'{' {
+            count += 1;
+        }
+        index += 1;
+    }
+    assert!(count == parameters, "the path has another number of parameters than the type of the route");
+    spec
+}
+
+fn filled(path: &str, parameters: &[&dyn Display]) -> String {
+    let mut values = parameters.iter().map(|value| segment(&value.to_string()));
+    let segments = path.split('/').map(|part| match part.starts_with('{') {
+        true => values.next().expect("the type of a route counts its parameters"),
+        false => part.to_owned(),
+    });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// The path of a read, with its query.
+#[derive(Debug)]
+pub struct GetPath<R> {
+    text: String,
+    query: &'static [&'static str],
+    types: PhantomData<fn() -> R>,
+}
+
+impl<R> GetPath<R> {
+    /// Adds a query parameter of the route.
+    pub fn with(mut self, name: &str, value: impl Display) -> Self {
+        debug_assert!(self.query.contains(&name), "{} has no parameter `{name}`", self.text);
+        let separator = if self.text.contains('?') { '&' } else { '?' };
+        self.text += &format!("{separator}{name}={}", segment(&value.to_string()));
+        self
+    }
+
+    /// Adds a query parameter if there is a value.
+    pub fn with_optional(self, name: &str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+/// The path of a change.
+#[derive(Debug)]
+pub struct PostPath<B, R> {
+    text: String,
+    types: PhantomData<fn(B) -> R>,
+}
+
+impl<B, R> PostPath<B, R> {
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<R: Shape, const N: usize> Route for Get<R, N> {
+    fn spec(&self) -> RouteSpec {
+        self.spec
+    }
+
+    fn request(&self, _: &mut Schemas) -> Option<Value> {
+        None
+    }
+
+    fn media(&self) -> &'static str {
+        R::MEDIA
+    }
+
+    fn response(&self, schemas: &mut Schemas) -> Option<Value> {
+        R::schema(schemas)
+    }
+}
+
+impl<B: Shape, R: Shape, const N: usize> Route for Post<B, R, N> {
+    fn spec(&self) -> RouteSpec {
+        self.spec
+    }
+
+    fn request(&self, schemas: &mut Schemas) -> Option<Value> {
+        B::schema(schemas)
+    }
+
+    fn media(&self) -> &'static str {
+        R::MEDIA
+    }
+
+    fn response(&self, schemas: &mut Schemas) -> Option<Value> {
+        R::schema(schemas)
+    }
+}
+
+/// Declares routes as constants, and `ROUTES`, the list of all of them.
+macro_rules! routes {
+    ($($name:ident: $type:ty = $route:expr;)*) => {
+        $(pub const $name: $type = $route.named(stringify!($name));)*
+        pub(super) const ROUTES: &[&dyn $crate::routes::route::Route] = &[$(&$name),*];
+    };
+}
+pub(super) use routes;

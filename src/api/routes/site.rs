@@ -1,0 +1,65 @@
+//! Routes of the site: status, profiles, images, DHCP, events, audit log, backup.
+
+use super::{
+    AnyObject, Array, Binary, Empty, Get, JsonLines, Object, PlainText, Post, ServerSentEvents, UntypedJson,
+    route::routes,
+};
+use crate::{
+    AuditView, CallerView, EventView, Finding, ImageView, LeaseView, MakeBackup, OperationsView, OverlayDetail,
+    OverlaySourceView, OverlayView, ProfileView, ReloadView, RevisionDiffView, RevisionView, Rollback, SegmentView,
+    SettingView, StatusView,
+};
+use meshd_model::fleet::Verb;
+
+routes! {
+    GET_CALLER: Get<Object<CallerView>> = Get::new("/v1/whoami", "Show name and role of the caller");
+    GET_STATUS: Get<Object<StatusView>> = Get::new("/v1/status", "Show the status of the central node");
+    LIST_OPERATIONS: Get<Object<OperationsView>> = Get::new(
+        "/v1/operations",
+        "List unfinished operations: boots, reboots, drains, VMs, volumes, slots and tasks",
+    );
+    LIST_FINDINGS: Get<Array<Finding>> = Get::new("/v1/doctor", "List problems that keep machines from booting");
+    GET_OPENAPI_DOCUMENT: Get<UntypedJson> = Get::new("/v1/openapi.json", "This document");
+    GET_METRICS: Get<PlainText> = Get::new("/metrics", "Metrics for Prometheus");
+
+    LIST_PROFILES: Get<Array<ProfileView>> = Get::new("/v1/profiles", "List profiles with inherited values");
+    LIST_PROFILE_SETTINGS: Get<Array<SettingView>, 1> =
+        Get::new("/v1/profiles/{name}/settings", "List the values of a profile with the profile that set each");
+    LIST_PROFILE_REVISIONS: Get<Array<RevisionView>, 1> =
+        Get::new("/v1/profiles/{name}/history", "List the revisions of a profile");
+    COMPARE_PROFILE_REVISIONS: Get<Object<RevisionDiffView>, 1> =
+        Get::new("/v1/profiles/{name}/diff", "Compare two revisions of a profile").query(&["from", "to"]);
+    ROLL_BACK_PROFILE: Post<Object<Rollback>, Array<RevisionView>, 1> = Post::new(
+        "/v1/profiles/{name}/rollback",
+        Verb::Rollback,
+        "Roll a profile back to a revision, or return to the site file",
+    );
+    RELOAD_SITE: Post<Empty, Object<ReloadView>> =
+        Post::new("/v1/reload", Verb::Reload, "Reload site, overlays and images; all or nothing");
+    LIST_IMAGES: Get<Array<ImageView>> = Get::new("/v1/images", "List images and their versions");
+    LIST_OVERLAYS: Get<Array<OverlayView>> = Get::new("/v1/overlays", "List overlays");
+    GET_OVERLAY: Get<Object<OverlayDetail>, 1> =
+        Get::new("/v1/overlays/{name}", "Show an overlay and the variables that it declares");
+    LIST_OVERLAY_FILES: Get<Array<OverlaySourceView>, 1> = Get::new(
+        "/v1/overlays/{name}/files",
+        "List the files of an overlay, or show one with its text, without secrets",
+    )
+    .query(&["path"]);
+
+    LIST_SEGMENTS: Get<Array<SegmentView>> =
+        Get::new("/v1/segments", "List segments with their pools and the other DHCP servers that were heard there");
+    LIST_LEASES: Get<Array<LeaseView>> = Get::new("/v1/leases", "List DHCP leases")
+        .query(&["state", "node", "q", "sort", "fields", "limit", "after"]);
+
+    LIST_EVENTS: Get<JsonLines<EventView>> = Get::new("/v1/events", "List events, or follow them")
+        .query(&["follow", "after", "node", "kind", "q", "sort", "fields", "limit"]);
+    STREAM_EVENTS: Get<ServerSentEvents> = Get::new(
+        "/v1/events/stream",
+        "Follow events as server-sent events; the header last-event-id resumes, the event `lag` says that some are lost",
+    )
+    .query(&["after", "node", "kind", "q", "fields"]);
+    LIST_AUDIT_RECORDS: Get<Array<AuditView>> = Get::new("/v1/audit", "List the audit log")
+        .query(&["node", "actor", "after", "q", "sort", "fields", "limit"]);
+    CREATE_BACKUP: Post<AnyObject<MakeBackup>, Binary> =
+        Post::new("/v1/backup", Verb::Backup, "Create an encrypted backup of the site");
+}
