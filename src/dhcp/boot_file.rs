@@ -52,6 +52,7 @@ impl BootSources {
     pub(crate) fn boot_file(&self, request: &ClientMessage, server: Ipv4Addr) -> BootFile {
         match request.client {
             ClientKind::Other => BootFile::None,
+            // Quirk::LoopsIntoItself
             ClientKind::Ipxe => BootFile::Script(self.url(server, "boot.ipxe")),
             ClientKind::Firmware => self.loader(request, server),
         }

@@ -56,7 +56,7 @@ pub const STORE_STEP: u64 = 64 << 20;
 pub enum StoreKind {
     #[default]
     Disk,
-    /// tmpfs.
+    /// A tmpfs in the memory of the node.
     Memory,
 }
 

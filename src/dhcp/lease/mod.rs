@@ -2,6 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | here | the client state of a DHCPREQUEST |
 //! | `table` | the lease table: offer, lease, release, decline, reclaim |
 //! | `binding` | the holder of one address: offer or lease, and its end |
 //! | `reservations` | addresses that belong to one NIC or machine |
@@ -20,5 +21,14 @@ mod table;
 pub use binding::OFFER_HOLD;
 pub use pool_level::PoolLevel;
 pub(crate) use reservations::Client;
+pub(crate) use table::LeaseTable;
 pub use table::{DECLINE_WINDOW, DECLINED_HOLD};
-pub(crate) use table::{LeaseRequest, LeaseTable};
+
+/// The client state of a DHCPREQUEST (RFC 2131, 4.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseRequest {
+    /// It accepts an offer, or restarts with an address that it remembers.
+    SelectingOrInitReboot,
+    /// It uses the address.
+    RenewingOrRebinding,
+}

@@ -6,6 +6,7 @@
 //! when it asks for a new lease.
 
 use super::{
+    LeaseRequest,
     address_bitmap::AddressBitmap,
     address_map::AddressMap,
     binding::{Binding, BindingState, ByState, OFFER_HOLD},
@@ -41,15 +42,6 @@ pub enum Refused {
     Exhausted,
     /// The address is not in the range, or belongs to another client.
     NotYours,
-}
-
-/// The client state of a DHCPREQUEST (RFC 2131, 4.3.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseRequest {
-    /// It accepts an offer, or restarts with an address that it remembers.
-    SelectingOrInitReboot,
-    /// It uses the address.
-    RenewingOrRebinding,
 }
 
 /// All leases of one pool.
@@ -187,7 +179,7 @@ impl LeaseTable {
 
     /// Leases this address to the client: its own, or a free one (after a restart between offer and request). The second value are
     /// the stored leases that were removed for it.
-    pub fn lease(
+    pub(crate) fn lease(
         &mut self,
         now: Timestamp,
         client: Client,

@@ -38,7 +38,7 @@ pub(super) fn client_kind(options: &Options<'_>, vendor: Option<VendorClass>) ->
     }
 }
 
-/// iPXE sends its bare name; relays and RFC 3004 use a list of length-prefixed names. Both are accepted.
+/// iPXE sends its bare name (`Quirk::BareUserClass`); relays and RFC 3004 use a list of length-prefixed names (`Quirk::ListedUserClass`).
 fn is_ipxe(user_class: &[u8]) -> bool {
     if user_class == IPXE {
         return true;

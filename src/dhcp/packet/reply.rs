@@ -8,9 +8,9 @@ use dhcproto::v4::{
 use meshd_types::ClientArch;
 use std::{net::Ipv4Addr, time::Duration};
 
-/// Shortest reply in bytes: BOOTP clients and some relays drop shorter packets (RFC 1542, 2.1).
+/// Shortest reply in bytes: BOOTP clients and some relays drop shorter packets (RFC 1542, 2.1; `Quirk::NoShortReply`).
 const MIN_REPLY: usize = 300;
-/// Longest file name in the header, in bytes; the last byte of the field is NUL.
+/// Longest file name in the header, in bytes; the last byte of the field is NUL. `Quirk::HeaderOnly` clients read only the header.
 const MAX_FILE: usize = 127;
 /// Option 43 of a proxy's offer: PXE_DISCOVERY_CONTROL (6) = 8, "take the boot file, ask nobody else".
 const PXE_DISCOVERY_CONTROL_USE_BOOT_FILE: [u8; 4] = [6, 1, 8, 255];

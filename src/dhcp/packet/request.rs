@@ -90,6 +90,7 @@ impl ClientMessage {
             vendor,
             client: client_kind(&options, vendor),
             arch: arch(&options),
+            // Quirk::NoUuid, Quirk::OddUuid: the MAC address identifies the machine.
             uuid: options.get(OptionCode::ClientMachineIdentifier).and_then(SystemUuid::from_option97),
             relay: options.relay_information(),
             echoed: ECHOED.into_iter().filter_map(|code| options.echo(code)).collect(),
@@ -106,7 +107,7 @@ impl ClientMessage {
         self.is_relayed().then(|| self.relay.link_selection.unwrap_or(self.giaddr))
     }
 
-    /// Returns the architecture that determines the boot file: BIOS without option 93.
+    /// Returns the architecture that determines the boot file: BIOS without option 93 (`Quirk::NoArch`).
     pub fn boot_arch(&self) -> ClientArch {
         self.arch.unwrap_or(ClientArch::BIOS)
     }
@@ -127,10 +128,11 @@ fn kind(options: &Options<'_>) -> Option<ClientMessageType> {
 fn arch(options: &Options<'_>) -> Option<ClientArch> {
     let listed = options.get(OptionCode::ClientSystemArchitecture).unwrap_or_default();
     let mut values = listed.as_chunks::<2>().0.iter().map(|value| u16::from_be_bytes(*value));
+    // Quirk::SeveralArchs
     if let Some(first) = values.clone().next() {
         return Some(ClientArch(values.find(|value| arch_entry(*value).is_some()).unwrap_or(first)));
     }
-    // The text of option 60 contains it too: "HTTPClient:Arch:00016:UNDI:003016".
+    // Quirk::ArchInClass: the text of option 60 contains it too, as in "HTTPClient:Arch:00016:UNDI:003016".
     let class = std::str::from_utf8(options.get(OptionCode::ClassIdentifier)?).ok()?;
     let mut words = class.split(':').skip_while(|word| *word != "Arch");
     words.nth(1)?.parse().ok().map(ClientArch)

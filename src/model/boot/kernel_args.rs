@@ -1,4 +1,4 @@
-//! The kernel command line: arguments of site and profile, and their validation.
+//! Kernel arguments of site and profile, and their validation. `plan` and `script` add the arguments of the boot chain.
 
 use super::{Refusal, ipxe_quote, plan::BootContents};
 use meshd_config::{Profile, Site, arg_key};

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `request` | the query of `GET /boot/script` |
 //! | `plan` | kernel, initrds and overlay of a node |
-//! | `kernel_args` | the kernel command line of a node |
+//! | `kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `script` add those of the boot chain |
 //! | `refusal` | why a machine does not boot now |
 //! | `script` | renders a plan or a refusal for iPXE |
 //! | `failure` | the query of `GET /boot/failed` |

@@ -76,7 +76,7 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
             () = shutdown.cancelled() => break,
             outcome = finished(&mut committing) => { committing = None; driver.committed(outcome) }
             () = tokio::time::sleep_until(driver.next_slice), if !driver.ready_replies.is_empty() => driver.send_slice(),
-            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && driver.has_steps() => {}
+            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && !driver.steps.is_empty() => {}
             _ = ticks.tick() => driver.tick(),
             () = driver.ready(), if driver.has_room() => driver.read(),
         }
@@ -165,10 +165,6 @@ impl Driver {
             paused_until: None,
             buffer: Box::new([0; MAX_PACKET]),
         }
-    }
-
-    fn has_steps(&self) -> bool {
-        !self.steps.is_empty()
     }
 
     fn may_commit(&self) -> bool {
@@ -391,8 +387,7 @@ impl Driver {
     /// Probes all segments for other servers.
     fn probe(&mut self) {
         for (index, bound) in self.interfaces.iter().enumerate().filter(|(_, bound)| bound.probe.is_some()) {
-            let xid =
-                u32::try_from(self.ticks).unwrap_or_default() ^ 0x6d65_0000 ^ u32::try_from(index).unwrap_or_default();
+            let xid = u32::try_from(self.ticks ^ index as u64).unwrap_or_default() ^ 0x6d65_0000;
             for packet in probe_packets(bound.interface.address, xid) {
                 if let Err(error) = bound.send_probe(&packet) {
                     let name = &bound.interface.name;

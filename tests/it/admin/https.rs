@@ -190,12 +190,12 @@ fn without_a_token_with_a_wrong_one_or_at_a_wrong_server_nothing_is_told() {
     let output = office.remote(&good, &"0".repeat(64), &["status"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("another certificate") && said.contains(&office.fingerprint), "{said}");
-    let (none, bare) = (format!("Authorization: Bearer {none_text}"), "X-Nothing: 1".to_owned());
+    let (header, bare) = (format!("Authorization: Bearer {none_text}"), "X-Nothing: 1".to_owned());
     let told = office.curl(&bare, "status");
     assert!(told.contains("401") && told.to_lowercase().contains("www-authenticate: bearer"), "{told}");
     assert!(told.to_lowercase().contains("x-correlation-id: ") && !told.contains("world"), "{told}");
     // Guessing ends: after some refusals, unknown tokens of the address get no answer for a while. Valid ones do: others may share it.
-    let guesses = office.curl(&none, "status?[1-40]");
+    let guesses = office.curl(&header, "status?[1-40]");
     let count = |what: &str| guesses.matches(what).count();
     assert_eq!(count("\"unauthorized\"") + count("\"too_many\""), 40, "{guesses}");
     assert!((1..=20).contains(&count("\"unauthorized\"")), "{guesses}");

@@ -41,7 +41,7 @@ async fn guesses_from_an_address_are_limited_and_valid_tokens_of_it_are_not() {
     let made = fixture.central.admin.create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &by).await;
     let token = made.expect("made").0;
     let (api, shared) = (api(&fixture), [10, 78, 0, 2]);
-    let guess = |n: u32| format!("meshd_{n:064x}");
+    let guess = |n: u32| ["meshd_", &format!("{n:064x}")].concat();
     assert_eq!(status(&api, shared, None).await, 401);
     for n in 0..20 {
         assert_eq!(status(&api, shared, Some(&guess(n))).await, 401, "{n}");
