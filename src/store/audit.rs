@@ -10,7 +10,7 @@ pub struct AuditFilter {
     /// Excludes earlier lines.
     pub from: AuditSeq,
     pub node: Option<NodeId>,
-    /// The actor.
+    /// Records of one actor.
     pub who: Option<Principal>,
     pub correlation: Option<CorrelationId>,
     /// Maximum number of lines.

@@ -65,7 +65,7 @@ fn a_node_that_was_away_while_its_root_was_replaced_says_stale_ca_and_comes_back
     let agent = machine.start_agent(&overlay);
     eventually("the agent says so", || {
         let log = agent.log();
-        if log.contains("stale_ca") && log.contains("boot this node again") { Ok(()) } else { Err(log) }
+        if log.contains("stale_ca") && log.contains("reboot this node") { Ok(()) } else { Err(log) }
     });
     eventually("the central node shows it", || {
         let node = world.node();

@@ -215,12 +215,9 @@ fn a_machine_is_fetched_run_sat_at_adopted_and_released() {
     let qemu = machine.qemu(&uuid);
     machine.kill();
     machine.start();
-    eventually(
-        "it is taken over",
-        || {
-            if machine.log().contains("is taken over") { Ok(()) } else { Err(machine.log()) }
-        },
-    );
+    eventually("it is taken over", || {
+        if machine.log().contains("took over a running virtual machine") { Ok(()) } else { Err(machine.log()) }
+    });
     eventually("it is linked again", || {
         let answer = world.meshd(&["vm", "logs", "one"]);
         if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
@@ -287,7 +284,7 @@ fn a_volume_that_is_not_what_its_digest_says_is_never_run() {
     fs::write(machine.path("vms/volumes").join(format!("{digest}.part")), &sound[..sound.len() / 2]).unwrap();
     done(&world, &["vm", "start", "one"]);
     reaches(&machine, "one", "running");
-    assert!(machine.log().contains("goes on"), "{}", machine.log());
+    assert!(machine.log().contains("resuming the fetch"), "{}", machine.log());
     // One that the central node has not is refused before anything begins.
     let gone = "f".repeat(64);
     let file = vm_toml(&world, "two", &gone);

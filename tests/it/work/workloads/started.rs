@@ -125,7 +125,7 @@ async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_t
     rig.central.workloads.enable_slot(slot, &ordered(Verb::SlotEnable)).await.unwrap();
     // A check.
     check(&node, "FAIL").await;
-    assert!(refused(VmVerb::Start).await.contains("check clock says it is an hour late"));
+    assert!(refused(VmVerb::Start).await.contains("check clock reports it is an hour late"));
     check(&node, "PASS").await;
     // An operator.
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
