@@ -11,44 +11,44 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateApiToken {
-    /// What it shall be called.
+    /// Name of the new API token.
     #[schema(value_type = String)]
     pub name: ApiTokenName,
     #[schema(value_type = String)]
     pub role: Role,
-    /// How long it lives, in seconds; until it is revoked unless this is said.
+    /// Lifetime in seconds. Default: no expiry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<u64>,
 }
 
-/// A token that was made; the only place where its text ever stands.
+/// A new API token. Only this response contains the secret.
 #[derive(Clone, Deserialize, Serialize, ToSchema)]
 pub struct CreatedApiToken {
-    /// What is kept of it.
+    /// Record of the API token.
     pub token: ApiTokenView,
     pub secret: String,
 }
 
-/// What is kept of a token, but for its hash.
+/// Record of an API token, without its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ApiTokenView {
-    /// What it is called.
+    /// Name of the API token.
     #[schema(value_type = String)]
     pub name: ApiTokenName,
     #[schema(value_type = String)]
     pub role: Role,
-    /// When it was made.
+    /// Time of creation.
     #[schema(value_type = String)]
     pub created_at: Timestamp,
-    /// Not honoured after this time.
+    /// Time at which the API token expires; absent without an expiry.
     #[schema(value_type = Option<String>)]
     pub expires_at: Option<Timestamp>,
-    /// Its time is over.
+    /// True if the API token has expired.
     pub expired: bool,
 }
 
 impl ApiTokenView {
-    /// Without its hash.
+    /// Creates the view of an API token without its hash.
     pub fn new(token: &ApiToken, now: Timestamp) -> Self {
         let ApiToken { name, role, created_at, expires_at, .. } = token.clone();
         ApiTokenView { name, role, created_at, expires_at, expired: token.is_over(now) }
@@ -59,47 +59,46 @@ impl ApiTokenView {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateToken {
-    /// A node that is known, by ID or name.
+    /// ID or name of a known node.
     #[serde(default)]
     pub node: Option<String>,
-    /// What the ID of another machine is derived from.
+    /// System UUID, serial number or MAC address from which the ID of an unknown machine is derived.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub basis: Option<Basis>,
-    /// Life in seconds; an hour unless it is given.
+    /// Lifetime in seconds. Default: 3600.
     #[serde(default)]
     pub life_s: Option<u64>,
 }
 
-/// A ticket that was just made. It is shown this once.
+/// A new ticket. Only this response contains it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
-    /// What stays of it.
+    /// Record of the ticket.
     pub token: TokenView,
-    /// The ticket itself.
     #[schema(value_type = Object)]
     pub ticket: Ticket,
 }
 
-/// What is kept of a token.
+/// Record of an enrolment token, without its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
-    /// Hash of its text: its name.
+    /// SHA-256 of the token; identifies the record.
     #[schema(value_type = String)]
     pub hash: Digest,
-    /// The only node that may use it.
+    /// ID of the only node that may use the token.
     #[schema(value_type = String)]
     pub node: NodeId,
-    /// When it was made.
+    /// Time of creation.
     #[schema(value_type = Option<String>)]
     pub made_at: Option<Timestamp>,
-    /// Not to be used after this time.
+    /// Time at which the token expires.
     #[schema(value_type = String)]
     pub expires_at: Timestamp,
-    /// When it was used.
+    /// Time at which an agent used the token.
     #[schema(value_type = Option<String>)]
     pub used_at: Option<Timestamp>,
-    /// From where.
+    /// IP address of the agent that used the token.
     #[schema(value_type = Option<String>)]
     pub used_from: Option<IpAddr>,
 }
@@ -108,26 +107,26 @@ pub struct TokenView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RotateCa {
-    /// Seconds for which the old root is trusted beside the new one.
+    /// Time in seconds for which nodes trust the old root in addition to the new one.
     pub grace_s: Option<u64>,
-    /// Linked nodes receive the new root and a one-time token by their links, and enrol again. Requires `grace_s` 0.
+    /// True to enrol linked nodes again: each receives the new root and a one-time token over its link. Requires `grace_s` 0.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub enrol_again: bool,
 }
 
-/// One root of the site's certificate authority.
+/// A root of the site's certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RootView {
-    /// Its name: the beginning of the digest of its public key.
+    /// Prefix of the digest of the root's public key; identifies the root.
     pub root: String,
-    /// Certificates are issued under it.
+    /// True for the active root, under which meshd issues certificates.
     pub active: bool,
-    /// Until when it is trusted; absent for the active one.
+    /// Time until which nodes trust the root; absent for the active root.
     #[schema(value_type = Option<String>)]
     pub until: Option<Timestamp>,
-    /// Its private key lies in the state folder.
+    /// True if the private key of the root is in the state folder.
     pub has_key: bool,
-    /// Nodes whose newest certificate is under it.
+    /// Number of nodes whose newest certificate descends from the root.
     pub nodes: usize,
 }
 

@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 use utoipa::ToSchema;
 
-/// One image in a listing.
+/// An entry in the list of images.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ImageView {
-    /// Its recipe, its versions, and which version nodes get.
+    /// Recipe, versions and current version of the image.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub image: Listed,
-    /// The profiles that boot it.
+    /// Profiles that boot the image.
     #[schema(value_type = Vec<String>)]
     pub profiles: Vec<ProfileName>,
 }
 
 impl ImageView {
-    /// All images that have a recipe or a manifest, then those that only a profile names.
+    /// Returns all images with a recipe or a manifest, then the images that only profiles name.
     ///
     /// # Errors
     /// A folder cannot be read.
@@ -45,7 +45,7 @@ impl ImageView {
         Ok(all.into_iter().map(|image| ImageView { profiles: profiles(&image.name), image }).collect())
     }
 
-    /// The state for people.
+    /// Returns the state as text for operators.
     pub fn state(&self) -> &'static str {
         match self.image.state {
             ImageState::Built => "built",
@@ -56,42 +56,42 @@ impl ImageView {
         }
     }
 
-    /// The manifest of the version that nodes get.
+    /// Returns the manifest of the current version, which nodes boot.
     pub fn manifest(&self) -> Option<&ImageManifest> {
         self.image.manifest.as_ref()
     }
 
-    /// The versions that nodes do not get.
+    /// Returns all versions except the current one.
     pub fn others(&self) -> impl Iterator<Item = &Version> {
         self.image.versions.iter().filter(|version| !version.current)
     }
 }
 
-/// One overlay in a listing.
+/// An entry in the list of overlays.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct OverlayView {
-    /// Its name; `nodes/ID` for the overlay of a single node.
+    /// Name of the overlay; `nodes/ID` for the overlay of a single node.
     pub name: String,
-    /// What its author says of it.
+    /// Description from `overlay.toml`.
     pub description: String,
-    /// Over all that it brings.
+    /// SHA-256 of all inputs of the rendering of the overlay.
     #[schema(value_type = String)]
     pub digest: Digest,
-    /// How many files it brings.
+    /// Number of files in the overlay.
     pub files: usize,
-    /// Packages that it needs.
+    /// Packages that the overlay requires.
     pub packages: Vec<String>,
-    /// Services that it enables, by runlevel.
+    /// Services that the overlay enables, by runlevel.
     pub services: BTreeMap<String, Vec<String>>,
-    /// Variables that it declares.
+    /// Names of the variables that the overlay declares.
     pub variables: Vec<String>,
-    /// Profiles that use it.
+    /// Profiles that use the overlay.
     #[schema(value_type = Vec<String>)]
     pub profiles: Vec<ProfileName>,
 }
 
 impl OverlayView {
-    /// An overlay of a site.
+    /// Creates the view of an overlay.
     pub fn new(overlay: &Overlay, site: &Site) -> Self {
         let mut services: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (service, (level, _)) in &overlay.services.enabled {
@@ -110,7 +110,7 @@ impl OverlayView {
         }
     }
 
-    /// All overlays of a site.
+    /// Returns all overlays of a site.
     pub fn all(overlays: &Overlays, site: &Site) -> Vec<Self> {
         overlays.all().map(|overlay| OverlayView::new(overlay, site)).collect()
     }
@@ -122,12 +122,12 @@ pub struct OverlayDetail {
     #[serde(flatten)]
     pub overlay: OverlayView,
     pub declares: Vec<VariableView>,
-    /// The paths of earlier overlays that it removes.
+    /// Paths from earlier overlays that this overlay removes.
     pub removes: Vec<String>,
 }
 
 impl OverlayDetail {
-    /// An overlay of a site.
+    /// Creates the details of an overlay.
     pub fn new(overlay: &Overlay, site: &Site) -> Self {
         let declares = overlay.variables.iter().map(|(name, variable)| VariableView::new(name, variable)).collect();
         let removes = overlay.removed.keys().map(ToString::to_string).collect();
@@ -142,15 +142,15 @@ pub struct VariableView {
     pub name: VarName,
     /// `bool`, `integer`, `text` or `list`.
     pub r#type: String,
-    /// Absent for a secret.
+    /// Default value; absent for a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object)]
     pub default: Option<VarValue>,
-    /// Without a value, the overlay is not rendered.
+    /// True if the variable needs a value. Without a value, meshd does not render the overlay.
     pub required: bool,
-    /// Its value is in a file of the central node and never shown.
+    /// True for a secret: the value is in a file of the central node and no response contains it.
     pub secret: bool,
-    /// The permitted texts; any if empty.
+    /// Permitted values; an empty list permits any text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<String>,
     pub description: String,
@@ -170,36 +170,36 @@ impl VariableView {
     }
 }
 
-/// One file, link or folder of an overlay, before it is rendered.
+/// A file, link or folder of an overlay before rendering.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OverlaySourceView {
-    /// Its path on the node.
+    /// Absolute path on the node.
     pub path: String,
     /// `file`, `template`, `agent`, `link` or `directory`.
     pub kind: String,
-    /// Permission bits in octal: `0644`.
+    /// Permission bits in octal, such as `0644`.
     pub mode: String,
-    /// User and group number: `0:0`.
+    /// Numeric user and group IDs, such as `0:0`.
     pub owner: String,
-    /// Bytes of its content.
+    /// Size of the content, in bytes.
     pub size: u64,
-    /// It is appended to the file of earlier overlays.
+    /// True if the content is appended to the file of earlier overlays.
     pub append: bool,
-    /// It uses secrets, or only its owner may read it on the node. Its content is not shown.
+    /// True if the file uses secrets or is readable only by its owner on the node. No response contains its content.
     pub secret: bool,
-    /// Target of a link. Links are not followed.
+    /// Target of a link. meshd does not follow links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Its beginning, if a path was named and it is UTF-8 text.
+    /// First 64 KiB of the content; present if the request names a path and the content is UTF-8 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// Why there is no text: `secret`, `binary` or `invalid_utf8`.
+    /// Reason for the absence of `text`: `secret`, `binary` or `invalid_utf8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden: Option<String>,
 }
 
 impl OverlaySourceView {
-    /// An entry of an overlay, without its content.
+    /// Creates the view of an overlay entry without its content.
     pub fn new(path: &SafePath, entry: &OverlayEntry, overlay: &Overlay) -> Self {
         let (kind, content, target) = match &entry.source {
             Source::File(bytes) => ("file", bytes.as_ref(), None),
@@ -224,7 +224,7 @@ impl OverlaySourceView {
         }
     }
 
-    /// The same with its content, at most [`OverlayFileView::MAX_TEXT`] bytes.
+    /// Creates the view of an overlay entry with at most [`OverlayFileView::MAX_TEXT`] bytes of its content.
     pub fn with_text(path: &SafePath, entry: &OverlayEntry, overlay: &Overlay) -> Self {
         let view = OverlaySourceView::new(path, entry, overlay);
         let content = match &entry.source {
@@ -246,39 +246,39 @@ impl OverlaySourceView {
     }
 }
 
-/// One file, link or folder of a node's overlay.
+/// A file, link or folder of the rendered overlay of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OverlayFileView {
-    /// Its path on the node.
+    /// Absolute path on the node.
     pub path: String,
     /// `file`, `link` or `directory`.
     pub kind: String,
-    /// Permission bits in octal: `0644`.
+    /// Permission bits in octal, such as `0644`.
     pub mode: String,
-    /// User and group number: `0:0`.
+    /// Numeric user and group IDs, such as `0:0`.
     pub owner: String,
-    /// Bytes of its content.
+    /// Size of the content, in bytes.
     pub size: u64,
-    /// Of its content, or of a link's target.
+    /// SHA-256 of the content, or of the target of a link.
     #[schema(value_type = String)]
     pub digest: Digest,
-    /// The overlays that bring it; `(meshd)` for what is made from their declarations.
+    /// Overlays from which the file comes; `(meshd)` for a file that meshd generates from declarations.
     pub origin: String,
-    /// It contains secrets. They are not shown.
+    /// True if the file contains secrets. The response omits them.
     pub secret: bool,
-    /// Target of a link.
+    /// Target of a link. meshd does not follow links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Its beginning as text, if a path was asked for; placeholders stand for secrets.
+    /// First 64 KiB of the content as text, if the request names a path. Placeholders replace secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
 
 impl OverlayFileView {
-    /// Most bytes of a content that are shown.
+    /// Maximum number of content bytes in a response.
     pub const MAX_TEXT: usize = 64 << 10;
 
-    /// A rendered file, without its text.
+    /// Creates the view of a rendered file without its text.
     pub fn new(file: &RenderedFile) -> Self {
         let (user, group) = file.owner;
         let target = match &file.kind {
@@ -299,7 +299,7 @@ impl OverlayFileView {
         }
     }
 
-    /// The same with its text.
+    /// Creates the view of a rendered file with its text.
     pub fn with_text(file: &RenderedFile) -> Self {
         let shown = |bytes: &[u8]| String::from_utf8_lossy(bytes.get(..Self::MAX_TEXT).unwrap_or(bytes)).into_owned();
         OverlayFileView { text: file.content().map(|bytes| shown(bytes)), ..OverlayFileView::new(file) }
@@ -308,28 +308,28 @@ impl OverlayFileView {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
-    /// What people call it.
+    /// Name of the volume.
     #[schema(value_type = String)]
     pub name: VolumeFileName,
-    /// What a vm.toml calls it.
+    /// SHA-256 of the file, by which a `vm.toml` refers to the volume.
     #[schema(value_type = String)]
     pub digest: Digest,
     #[schema(value_type = String)]
     pub kind: VolumeKind,
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     pub size: u64,
-    /// Bytes that a guest sees.
+    /// Size of the disk that a guest sees, in bytes.
     pub virtual_size: u64,
-    /// When it was added.
+    /// Time at which the volume was added.
     #[schema(value_type = String)]
     pub added_at: Timestamp,
-    /// The virtual machines that name it.
+    /// VMs that use the volume.
     #[schema(value_type = Vec<String>)]
     pub vms: Vec<VmName>,
 }
 
 impl VolumeView {
-    /// Of a volume and those that name it.
+    /// Creates the view of a volume and of the VMs that use it.
     pub fn new(info: VolumeInfo, vms: Vec<VmName>) -> Self {
         let VolumeInfo { name, digest, kind, size, virtual_size, added_at } = info;
         VolumeView { name, digest, kind, size, virtual_size, added_at, vms }

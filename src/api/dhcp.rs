@@ -1,67 +1,67 @@
-//! Networks that boot machines, and the addresses that are leased there.
+//! Networks that boot machines, and their leases.
 
 use meshd_types::{MacAddr, NodeId, SystemUuid, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use utoipa::ToSchema;
 
-/// One segment of the site, as DHCP serves it.
+/// A segment of the site and its DHCP state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SegmentView {
-    /// Its interface, or `relay-<address>`.
+    /// Name of the interface, or `relay-<address>` for a segment behind a relay.
     pub name: String,
     /// `authoritative`, `proxy` or `off`.
     pub mode: String,
-    /// The address of meshd there; absent if it is that of the interface.
+    /// IPv4 address of meshd on the segment; absent if meshd uses the address of the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
-    /// First and last address of its range.
+    /// First and last address of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>)]
     pub range: Option<[Ipv4Addr; 2]>,
-    /// Addresses of its range.
+    /// Number of addresses in the pool.
     pub size: u32,
-    /// Addresses with a lease that has not expired.
+    /// Number of addresses with an unexpired lease.
     pub leased: u32,
-    /// Addresses that were offered within the last minute.
+    /// Number of addresses offered within the last minute.
     pub offered: u32,
-    /// Addresses that are held back, because a client found them in use.
+    /// Number of addresses that are blocked because a client found them in use (DHCPDECLINE).
     pub declined: u32,
-    /// DHCP and PXE servers of others, the newest last.
+    /// Other DHCP and PXE servers on the segment, newest last.
     pub other_servers: Vec<OtherServerView>,
 }
 
-/// A DHCP or PXE server that is not this one.
+/// Another DHCP or PXE server on a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OtherServerView {
-    /// Its server identifier (RFC 2132, option 54).
+    /// Server identifier of the server (RFC 2132, option 54).
     #[schema(value_type = String)]
     pub address: Ipv4Addr,
-    /// It leases no addresses: it answers PXE clients only.
+    /// True if the server leases no addresses and answers PXE clients only.
     pub proxy: bool,
-    /// When it was last heard.
+    /// Time of the last message from the server.
     #[schema(value_type = String)]
     pub last: Timestamp,
 }
 
-/// One lease. A MAC address has one, whatever client identifiers its firmware and its system send.
+/// A lease. A MAC address has one lease, even if firmware and operating system send different client identifiers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseView {
     #[schema(value_type = String)]
     pub address: Ipv4Addr,
     #[schema(value_type = String)]
     pub mac: MacAddr,
-    /// `active` or `expired`. An expired one is kept until its address is needed, so that a machine gets its old address back.
+    /// `active` or `expired`. meshd keeps an expired lease until it needs the address, so that a machine gets the same address again.
     pub state: String,
     #[schema(value_type = String)]
     pub expires_at: Timestamp,
-    /// The node that has this NIC.
+    /// ID of the node with this NIC.
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
-    /// The name of the node.
+    /// Name of the node with this NIC.
     pub name: Option<String>,
-    /// The virtual machine that has this NIC.
+    /// UUID of the VM with this NIC.
     #[schema(value_type = Option<String>)]
     pub vm: Option<SystemUuid>,
 }

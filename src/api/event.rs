@@ -1,61 +1,61 @@
-//! Events and lines of the audit log.
+//! Events and audit records.
 
 use meshd_model::fleet::{Audit, AuditContext, AuditSeq, ConditionKind, Event, EventKind, EventSeq, Phase, Stage};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One event: one line of `meshd events -o json`.
+/// An event: one line of `meshd events -o json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventView {
-    /// Its place in the record.
+    /// Sequence number of the event.
     #[schema(value_type = u64)]
     pub seq: EventSeq,
     #[schema(value_type = String)]
     pub at: Timestamp,
-    /// One word: what happened. A raised condition goes by its own word.
+    /// Kind of the event, as one word. For a raised condition, the kind of the condition.
     pub kind: String,
-    /// Which node, where one is known.
+    /// Node that the event concerns, if known.
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
-    /// Which boot, where one is known.
+    /// Boot session that the event concerns, if known.
     #[schema(value_type = Option<String>)]
     pub session: Option<BootSessionId>,
     #[schema(value_type = String)]
     pub actor: meshd_model::fleet::Actor,
-    /// For people.
+    /// Description for operators.
     pub detail: String,
-    /// The order that it came of: who gave it, which, why.
+    /// Order that caused the event, with its actor and reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub by: Option<AuditContext>,
-    /// The stage that was reached.
+    /// Stage that the machine reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
-    /// The phase before.
+    /// Phase before the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub from: Option<Phase>,
-    /// The phase now.
+    /// Phase after the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub to: Option<Phase>,
-    /// The condition that was raised or cleared.
+    /// Condition that was raised or cleared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub condition: Option<ConditionKind>,
-    /// How often it happened; 1 is left out. Repeats of a source that is over its budget are folded into one record.
+    /// Number of occurrences; absent for 1. meshd merges repeated events of a source that exceeds its rate limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// The first of these times; `at` is the last one.
+    /// Time of the first occurrence; `at` is the time of the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub first_at: Option<Timestamp>,
 }
 
 impl EventView {
-    /// One event with its place in the record.
+    /// Creates the view of an event with its sequence number.
     pub fn new(seq: EventSeq, event: &Event) -> Self {
         let mut view = EventView {
             seq,
@@ -83,13 +83,13 @@ impl EventView {
     }
 }
 
-/// One line of the audit log.
+/// A record of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditView {
-    /// Its place in the log.
+    /// Sequence number of the record.
     #[schema(value_type = u64)]
     pub seq: AuditSeq,
-    /// Who, what, why, of what, and what came of it.
+    /// Actor, verb, reason, target and result of the order.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub audit: Audit,

@@ -1,23 +1,23 @@
 //! The admin API as types: routes with their request and response bodies, shared by the server, the command line, the web UI
 //! and tests. The OpenAPI document is generated from them.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
 //! | `catalog` | images, overlays, volumes |
-//! | `dhcp` | segments and leases |
-//! | `event` | events, lines of the audit log |
-//! | `node` | a node in a listing, everything of one, and its boots |
-//! | `order` | orders about nodes and profiles, and short answers |
-//! | `profile` | a profile with everything that it inherits |
+//! | `dhcp` | segments, leases and other DHCP servers |
+//! | `event` | events and audit records |
+//! | `node` | nodes: list entries, details and boot timelines |
+//! | `order` | request bodies of orders for nodes and profiles, and their responses |
+//! | `profile` | profiles with their inherited values |
 //! | `routes` | the routes, and the OpenAPI document |
-//! | `search` | what a search found |
-//! | `slot` | slots |
-//! | `status` | the central node at a glance, unfinished operations, health findings, the body of a refusal |
+//! | `search` | results of a search |
+//! | `slot` | slots and their approval |
+//! | `status` | status of the central node, unfinished operations, health findings, error responses |
 //! | `task` | tasks and their output |
-//! | `vm` | virtual machines |
+//! | `vm` | VMs and VM templates |
 //!
-//! Values are JSON; times are RFC 3339 in UTC, sizes are bytes unless a field says otherwise.
+//! Values are JSON. Times are RFC 3339 in UTC. Sizes are in bytes unless a field states another unit.
 
 mod access;
 mod catalog;
@@ -56,31 +56,31 @@ pub use vm::{CreateVm, DeleteVm, TemplateView, VmView};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// Header of a request: why it is made, in UTF-8.
+/// Request header: reason for the request, for the audit log, in UTF-8.
 pub const REASON_HEADER: &str = "x-reason";
-/// Header of a request: `true` if virtual machines may be lost by it.
+/// Request header: `true` permits an order that loses VMs.
 pub const FORCE_HEADER: &str = "x-force";
-/// Header of a request: an order with a key that was used before is answered again, not done again.
+/// Request header: idempotency key. An order with an earlier key gets the earlier response and is not carried out again.
 pub const KEY_HEADER: &str = "idempotency-key";
-/// Header of an answer that was given before.
+/// Response header: the response repeats an earlier one with the same idempotency key.
 pub const REPLAYED_HEADER: &str = "idempotency-replayed";
-/// Header of every answer: what finds the request in log, events and audit log.
+/// Response header: ID that identifies the request in log, events and audit log.
 pub const CORRELATION_HEADER: &str = "x-correlation-id";
-/// Header of a rendered overlay: the generation that it belongs to.
+/// Response header of a rendered overlay: the generation of the overlay.
 pub const GENERATION_HEADER: &str = "x-meshd-generation";
-/// Header of a rendered overlay: the profile that it was rendered for.
+/// Response header of a rendered overlay: the profile of the overlay.
 pub const PROFILE_HEADER: &str = "x-meshd-profile";
-/// Header of a page of a list: the value of `after` for the next page. Absent on the last page.
+/// Response header of a page of a list: the value of `after` for the next page. Absent on the last page.
 pub const CURSOR_HEADER: &str = "x-next-cursor";
-/// Header of a page of a list: rows of all pages.
+/// Response header of a page of a list: number of rows of all pages.
 pub const TOTAL_HEADER: &str = "x-total-count";
 
-/// Characters that stand for themselves (RFC 3986, 2.3).
+/// Unreserved characters, which need no percent-encoding (RFC 3986, 2.3).
 const UNRESERVED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A text as a segment of a path or as a value of a query: names may hold anything that an operator types.
+/// Percent-encodes a text as a path segment or a query value, because names may contain any character.
 pub fn segment(text: &str) -> String {
     let out = utf8_percent_encode(text, &UNRESERVED).to_string();
-    // A path of dots would name another route.
+    // A segment of dots only would change the path (RFC 3986, 5.2.4).
     if out.chars().all(|c| c == '.') { out.replace('.', "%2E") } else { out }
 }

@@ -1,4 +1,4 @@
-//! Orders about nodes and profiles, and their short answers.
+//! Request bodies of orders for nodes and profiles, and their responses.
 
 use crate::{node::NodeView, status::ErrorView};
 use meshd_config::Fault;
@@ -12,15 +12,15 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AssignProfile {
-    /// The profile's name, as somebody typed it.
+    /// Name of the profile.
     pub profile: String,
 }
 
-/// Body of `approve`; none is the default.
+/// Body of `approve`; an empty body means the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Approve {
-    /// The node was plugged in elsewhere: the port of a relay that it is known by is forgotten.
+    /// True if the node was moved to another port: meshd forgets the relay port on record.
     pub moved: bool,
 }
 
@@ -28,10 +28,10 @@ pub struct Approve {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChangeVars {
-    /// Variables to set.
+    /// Variables to set, with their values.
     #[schema(value_type = Object)]
     pub set: Vars,
-    /// Variables to remove.
+    /// Names of the variables to remove.
     #[schema(value_type = Vec<String>)]
     pub unset: Vec<VarName>,
 }
@@ -40,7 +40,7 @@ pub struct ChangeVars {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct ChangeLabels {
-    /// `set` and `unset`.
+    /// Labels to set (`set`) and keys to remove (`unset`).
     #[schema(value_type = Object)]
     pub change: LabelChange,
 }
@@ -49,36 +49,36 @@ pub struct ChangeLabels {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkRequest {
-    /// Each node with its ID and the revision that the caller saw.
+    /// Nodes, each with its ID and the revision that the caller read.
     #[schema(value_type = Vec<Object>)]
     pub nodes: Vec<BulkTarget>,
-    /// The body of the same order for one node.
+    /// Body of the same order for one node.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub order: serde_json::Value,
 }
 
-/// What came of an order for several nodes.
+/// Results of an order for several nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkDone {
-    /// How many nodes refused it.
+    /// Number of nodes for which the order failed.
     pub failed: usize,
-    /// Each node, in the order of the request.
+    /// Results in the order of the nodes in the request.
     pub results: Vec<BulkNode>,
 }
 
-/// What came of it for one node.
+/// Result of an order for one of several nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkNode {
     #[schema(value_type = String)]
     pub id: NodeId,
-    /// The node afterwards; `null` if it refused the order.
+    /// The node after the order; `null` if the order failed.
     pub node: Option<NodeView>,
-    /// Its readiness checks, if the order was to run them.
+    /// Results of the readiness checks, if the order ran them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub report: Option<DoctorReport>,
-    /// Why it refused the order.
+    /// Error of the order, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorView>,
 }
@@ -87,7 +87,7 @@ pub struct BulkNode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rename {
-    /// The new name: a host name.
+    /// New host name of the node.
     pub name: String,
 }
 
@@ -95,11 +95,11 @@ pub struct Rename {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BootOnce {
-    /// The profile's name, as somebody typed it.
+    /// Name of the profile for the next boot.
     pub profile: Option<String>,
-    /// Kernel arguments on top of the profile's.
+    /// Kernel arguments in addition to those of the profile.
     pub kernel_args: Vec<String>,
-    /// Take back what was ordered.
+    /// True to cancel an earlier override.
     pub clear: bool,
 }
 
@@ -107,20 +107,20 @@ pub struct BootOnce {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pin {
-    /// A generation or the beginning of its digest; what the node runs unless it is named.
+    /// Generation or a prefix of its digest. Default: the generation that the node runs.
     pub generation: Option<String>,
-    /// Let it go.
+    /// True to remove the pin.
     pub off: bool,
 }
 
-/// Body of `drain`; none is the default.
+/// Body of `drain`; an empty body means the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Drain {
-    /// What becomes of what runs: `wait` until it ends, or `stop` it.
+    /// Policy for running workloads: `wait` waits for their end, `stop` stops them.
     #[schema(value_type = String)]
     pub workloads: DrainPolicy,
-    /// With `stop`: seconds that guests have to end by themselves, in place of what each has by its own; an hour at most.
+    /// Shutdown time of guests in seconds, at most 3600, for the policy `stop`. This time replaces the grace period of each VM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_s: Option<u32>,
 }
@@ -129,7 +129,7 @@ pub struct Drain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fence {
-    /// The node's name, typed by whoever says that it is off.
+    /// Name of the node, entered to confirm that the node is powered off.
     pub confirm: String,
 }
 
@@ -137,22 +137,22 @@ pub struct Fence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Replace {
-    /// The node that takes the place of the old one: ID or name.
+    /// ID or name of the node whose hardware takes over the identity of the old node.
     pub new: String,
 }
 
-/// What a node's doctor says.
+/// Results of the readiness checks of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DoctorView {
     #[schema(value_type = String)]
     pub node: NodeId,
-    /// Its checks, and how many of them fail or warn.
+    /// Checks, and the numbers of failed checks and of warnings.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub report: DoctorReport,
 }
 
-/// A network card that a node is to be recognised by.
+/// Body of `accept-nic`: a NIC that identifies the node from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptNic {
@@ -160,45 +160,45 @@ pub struct AcceptNic {
     pub mac: MacAddr,
 }
 
-/// What came of a replacement.
+/// Result of a replacement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replaced {
-    /// The new node.
+    /// Node with the new hardware.
     pub node: NodeView,
-    /// What the site file says of the old hardware and nothing has taken over, for people.
+    /// Settings of the site file that still refer to the old hardware, as text for operators.
     pub left: Vec<String>,
 }
 
-/// One generation of a node.
+/// A generation of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GenerationView {
-    /// Which, of what, when.
+    /// Digest, inputs and times of the generation.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub given: DeliveredGeneration,
-    /// The node runs it.
+    /// True if the node runs this generation.
     pub runs: bool,
-    /// The node would boot it now.
+    /// True if the node would boot this generation now.
     pub next: bool,
-    /// The node is pinned to it.
+    /// True if the node is pinned to this generation.
     pub pinned: bool,
-    /// All of it is kept: it can be compared, and booted again.
+    /// True if all files of the generation are archived. Only such a generation can be compared or booted again.
     pub kept: bool,
 }
 
-/// What a node runs against what it would boot now.
+/// Difference between the running generation of a node and the generation of its next boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffView {
     #[schema(value_type = String)]
     pub runs: Generation,
-    /// What it would boot now.
+    /// Generation of the next boot.
     #[schema(value_type = String)]
     pub next: Generation,
-    /// The generation that it is pinned to.
+    /// Generation to which the node is pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub pinned: Option<Generation>,
-    /// The generation that its profile is rolled back to.
+    /// Generation to which the profile is rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub rolled_back: Option<Generation>,
@@ -210,45 +210,45 @@ pub struct DiffView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rollback {
-    /// A generation of the profile or the beginning of its digest; the one before what its nodes boot unless it is named.
+    /// Generation of the profile or a prefix of its digest. Default: the generation before the one that its nodes boot.
     pub to: Option<String>,
-    /// Its nodes boot what the site file says again.
+    /// True to end the rollback: nodes boot the profile of the site file again.
     pub off: bool,
 }
 
-/// One revision of a profile.
+/// A revision of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RevisionView {
-    /// Which, and since when.
+    /// Generation, image and start time of the revision.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub revised: RevisionSummary,
-    /// Nodes of the profile boot it.
+    /// True if nodes of the profile boot this revision.
     pub boots: bool,
-    /// It is what site file, overlays and image say.
+    /// True if the revision matches the current site file, overlays and image.
     pub filed: bool,
-    /// The profile was rolled back to it.
+    /// True if the profile is rolled back to this revision.
     pub held: bool,
 }
 
-/// How two revisions of a profile differ.
+/// Difference between two revisions of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RevisionDiffView {
-    /// Its settings and files of overlays.
+    /// Changed settings and changed files of overlays.
     #[serde(flatten)]
     #[schema(value_type = Object)]
     pub diff: RevisionDiff,
 }
 
-/// What came of a reload.
+/// Result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReloadView {
-    /// Why it was refused; empty when it was not.
+    /// Faults for which meshd refused the reload; empty after a successful reload.
     #[schema(value_type = Vec<Object>)]
     pub faults: Vec<Fault>,
-    /// False when everything is as it was.
+    /// True if the reload changed something.
     pub changed: bool,
-    /// Keys of `site.toml` that differ and need a restart.
+    /// Changed keys of `site.toml` that take effect only after a restart.
     pub restart: Vec<String>,
 }
 
@@ -263,18 +263,18 @@ pub struct MakeBackup {
     pub blobs: bool,
 }
 
-/// What a drain does with running work.
+/// Policy of a drain for running workloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainPolicy {
-    /// It ends by itself.
+    /// The drain waits until the workloads end.
     #[default]
     Wait,
-    /// It is stopped.
+    /// The drain stops the workloads.
     Stop,
 }
 
-/// A node as an operator saw it.
+/// A node and the revision of its record that the caller read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BulkTarget {

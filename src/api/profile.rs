@@ -6,46 +6,45 @@ use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarValue, Var
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A profile with everything inherited in it.
+/// A profile with its inherited values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ProfileView {
     #[schema(value_type = String)]
     pub name: ProfileName,
-    /// True for what unknown nodes boot.
+    /// True for the default profile, which unknown nodes boot.
     pub default: bool,
-    /// The profile that it extends.
+    /// Parent profile whose values this profile inherits.
     #[schema(value_type = Option<String>)]
     pub extends: Option<ProfileName>,
     #[schema(value_type = String)]
     pub image: ImageName,
-    /// Its overlays, a later one wins.
+    /// Overlays in the order of application; a later overlay replaces files of an earlier one.
     #[schema(value_type = Vec<String>)]
     pub overlays: Vec<OverlayName>,
-    /// Kernel arguments.
     pub kernel_args: Vec<String>,
-    /// Packages beside those of the overlays.
+    /// Packages in addition to those of the overlays.
     pub packages: Vec<String>,
-    /// Software that Alpine's packages do not bring.
+    /// Bundles with software that Alpine's packages do not provide.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub bundles: Vec<BundleName>,
-    /// PCI devices for virtual machines.
+    /// Selectors of the PCI devices that VMs receive.
     pub vfio: Vec<String>,
-    /// Disks that are never given away.
+    /// Disks that no VM ever receives.
     #[serde(default)]
     pub data_disks: Vec<String>,
-    /// Variables of its overlays.
+    /// Values of overlay variables.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub vars: Vars,
-    /// Checks that are off or only warn, and what checks compare with.
+    /// Checks that are disabled or only warn, and the expected values of checks.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub checks: CheckPolicy,
 }
 
 impl ProfileView {
-    /// A profile of a site.
+    /// Creates the view of a profile.
     pub fn new(profile: &Profile, site: &Site) -> Self {
         ProfileView {
             name: profile.name.clone(),
@@ -64,17 +63,17 @@ impl ProfileView {
     }
 }
 
-/// One value of a profile with the profile that set it.
+/// A value of a profile and the profile that set it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SettingView {
-    /// Key in `site.toml`: `image`, `vars.slots`. Each element of a list is a setting.
+    /// Key in `site.toml`, such as `image` or `vars.slots`. Each element of a list is a separate setting.
     pub key: String,
     #[schema(value_type = Object)]
     pub value: VarValue,
-    /// The profile that set it.
+    /// Profile that set the value.
     #[schema(value_type = String)]
     pub by: ProfileName,
-    /// The profile that removed it; then it has no effect.
+    /// Profile that removed the value. A removed value has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub removed_by: Option<ProfileName>,

@@ -1,30 +1,30 @@
-//! What a search found.
+//! Results of a search.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a search found.
+/// Results of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchView {
-    /// At most 50, the best first.
+    /// At most 50 hits, best first.
     pub hits: Vec<SearchHit>,
-    /// Everything that was found, including hits that are left out.
+    /// Number of all hits, including those that `hits` omits.
     pub total: usize,
 }
 
-/// One node, virtual machine or task that was found.
+/// A node, VM or task that matches the search.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SearchHit {
     /// `node`, `vm` or `task`.
     pub kind: String,
-    /// ID of the node or task, UUID of the virtual machine.
+    /// ID of the node or task, or UUID of the VM.
     pub id: String,
-    /// Name of the node or virtual machine, program of the task.
+    /// Name of the node or VM, or program of the task.
     pub name: String,
-    /// Phase of the node, state of the virtual machine or task.
+    /// Phase of the node, or state of the VM or task.
     pub state: String,
-    /// The field that contains the text: `id`, `name`, `mac`, `address`, `serial`, `board_serial`, `uuid`, `group` or `argv`.
+    /// Field that contains the text: `id`, `name`, `mac`, `address`, `serial`, `board_serial`, `uuid`, `group` or `argv`.
     pub field: String,
-    /// The value of that field.
+    /// Value of that field.
     pub value: String,
 }

@@ -1,4 +1,4 @@
-//! Slots: what of a node can be given to a virtual machine.
+//! Slots: units of nodes with the resources that a VM receives with them.
 
 use meshd_model::work::{DeviceChoice, NearestDevices, Slot, SlotId, SlotState};
 use meshd_proto::vm::DiskIdentity;
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 use utoipa::ToSchema;
 
-/// Body of an approval: what belongs to the slot beside its unit.
+/// Body of `slots/{node}/{unit}/approve`: the resources that the slot receives in addition to its unit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApproveSlot {
-    /// A disk of the node, by its wwid or serial number; or `nearest`.
+    /// Disk of the node, by WWID or serial number, or `nearest`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub disk: Option<DeviceChoice<DiskIdentity>>,
-    /// A fabric device of the node, or `nearest`. Of slots that share one, one is given at a time.
+    /// Fabric device of the node, or `nearest`. Slots that share a fabric device cannot be allocated at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub fabric: Option<DeviceChoice<String>>,
-    /// The MAC address of the card of whoever has it, where that machine's file says `slot = true`.
+    /// MAC address of the VM's NIC, used if the VM specification sets `slot = true` for the NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub mac: Option<MacAddr>,
-    /// Its IPv4 address in a network of the site. It needs `mac`.
+    /// IPv4 address of the VM's NIC, in a network of the site. Requires `mac`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
@@ -31,40 +31,40 @@ pub struct ApproveSlot {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlotView {
-    /// `<node>/<first function of its unit>`.
+    /// Slot ID: `<node>/<first PCI function of the unit>`.
     #[schema(value_type = String)]
     pub id: SlotId,
     #[schema(value_type = String)]
     pub state: SlotState,
-    /// Why, where that needs a word.
+    /// Reason for the state; absent if the state needs none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Functions of its unit by address, with their IDs.
+    /// PCI functions of the unit: an object that maps PCI addresses to vendor and device IDs.
     pub functions: BTreeMap<String, String>,
-    /// NUMA node of its unit.
+    /// NUMA node of the unit.
     pub numa: Option<u32>,
-    /// The disk that belongs to it.
+    /// Disk of the slot, by WWID or serial number.
     #[schema(value_type = Option<String>)]
     pub disk: Option<DiskIdentity>,
-    /// The fabric device that belongs to it.
+    /// Fabric device of the slot.
     pub fabric: Option<String>,
-    /// The addresses that belong to it.
+    /// MAC address of the NIC that the VM receives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub mac: Option<MacAddr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
-    /// The disk that is nearest to its unit, as its node tells.
+    /// Disk nearest to the unit, as reported by the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near_disk: Option<String>,
-    /// The fabric device that is nearest to its unit, as its node tells.
+    /// Fabric device nearest to the unit, as reported by the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near_fabric: Option<String>,
-    /// What of it is on another NUMA node than its unit: of what belongs to it, or of what is nearest while nobody approved it.
+    /// Resources on another NUMA node than the unit. Before approval, this field describes the nearest resources.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mismatch: String,
-    /// Somebody approved it.
+    /// True if an operator approved the slot.
     pub approved: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The central node at a glance: health findings, counts, unfinished operations, and the body of a refusal.
+//! Status of the central node: health findings, counts, unfinished operations and error responses.
 
 use meshd_model::operations::{ObjectKind, Operation, OperationKind, OperationState};
 use meshd_trust::Role;
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// Why a request was not done. The body of every answer that is no success.
+/// Body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorView {
-    /// One word for programs.
+    /// Error code, as one word for programs.
     pub code: String,
-    /// What went wrong, for people.
+    /// Description of the error for operators.
     pub message: String,
-    /// What to do next; empty when the message says it.
+    /// Advice on the next step; empty if `message` contains it.
     #[serde(default)]
     pub hint: String,
-    /// Finds this answer in the log of the central node.
+    /// ID that identifies the response in the log of the central node.
     pub correlation_id: String,
 }
 
-/// Who asks: the answer of `whoami`.
+/// Name and role of the caller: the response of `whoami`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CallerView {
     /// `token:NAME`, or `uid:N` for a process at the admin socket.
@@ -30,89 +30,89 @@ pub struct CallerView {
     pub role: Role,
 }
 
-/// The central node at a glance.
+/// Status of the central node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusView {
-    /// The site's name.
+    /// Name of the site.
     pub site: String,
-    /// Version and commit of the meshd that answers.
+    /// Version and commit of the running meshd.
     pub version: String,
     pub pid: u32,
     /// SHA-256 of the certificate of `[admin.https]`, for `--server-fingerprint`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub https_fingerprint: Option<String>,
-    /// Machines boot: nothing is wrong that keeps them from it.
+    /// True if no problem keeps machines from booting.
     #[serde(default)]
     pub ready: bool,
-    /// How many nodes there are.
+    /// Number of nodes.
     #[serde(default)]
     pub nodes: usize,
-    /// How many nodes are in each phase; phases without a node are left out.
+    /// Number of nodes in each phase; phases without nodes are absent.
     pub phases: BTreeMap<String, usize>,
-    /// What nodes can give to virtual machines.
+    /// Counts of the units for VMs.
     #[serde(default)]
     pub units: UnitCount,
-    /// How many nodes have each condition; those that none has are left out.
+    /// Number of nodes with each condition; conditions without nodes are absent.
     #[serde(default)]
     pub conditions: BTreeMap<String, usize>,
-    /// What somebody should look at.
+    /// Problems that do not keep machines from booting.
     #[serde(default)]
     pub warnings: Vec<Finding>,
-    /// What keeps machines from booting.
+    /// Problems that keep machines from booting.
     #[serde(default)]
     pub errors: Vec<Finding>,
 }
 
-/// Units of all nodes.
+/// Counts of the units of all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UnitCount {
-    /// Those that can be given: of nodes that are online.
+    /// Number of units that are ready on online nodes.
     pub ready: usize,
-    /// All that nodes tell of.
+    /// Number of units that nodes report.
     pub total: usize,
 }
 
-/// How grave a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// Machines boot, and somebody should look.
+    /// Machines boot, but an operator needs to check the finding.
     Warn,
-    /// Machines do not boot, or soon will not.
+    /// Machines do not boot, or will soon stop booting.
     Fail,
 }
 
-/// One check and what it found.
+/// Result of a health check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
-    /// What was looked at, in a word or two.
+    /// Subject of the check, in one or two words.
     pub check: String,
     pub status: Status,
     pub found: String,
-    /// What to do next; empty when nothing is to be done.
+    /// Advice on the next step; empty if no action is needed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub next: String,
 }
 
 impl Finding {
-    /// All is well.
+    /// Creates a finding without a problem.
     pub fn ok(check: impl Into<String>, found: impl Into<String>) -> Self {
         Finding { check: check.into(), status: Status::Ok, found: found.into(), next: String::new() }
     }
 
-    /// Somebody should look.
+    /// Creates a warning, which needs the attention of an operator.
     pub fn warn(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
         Finding { check: check.into(), status: Status::Warn, found: found.into(), next: next.into() }
     }
 
-    /// Machines do not boot.
+    /// Creates a finding that keeps machines from booting.
     pub fn fail(check: impl Into<String>, found: impl Into<String>, next: impl Into<String>) -> Self {
         Finding { check: check.into(), status: Status::Fail, found: found.into(), next: next.into() }
     }
 
-    /// A sentence of this program reads "what is wrong; what to do".
+    /// Creates a failure from an error. The text of an error is `<cause>; <advice>`.
     pub fn fail_of(check: impl Into<String>, error: &dyn std::error::Error) -> Self {
         let text = error.to_string();
         let (found, next) = text.split_once("; ").unwrap_or((&text, "see the log of meshd"));
@@ -120,15 +120,15 @@ impl Finding {
     }
 }
 
-/// Operations of the site that are not finished: failed ones first, then old ones.
+/// Unfinished operations of the site: failed ones first, then the oldest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperationsView {
     pub operations: Vec<OperationView>,
-    /// Number of operations that are not in this answer.
+    /// Number of operations that the response omits.
     pub rest: usize,
 }
 
-/// An operation.
+/// An unfinished operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OperationView {
     /// `boot`, `reboot`, `drain`, `vm`, `fetch`, `write`, `wipe`, `slot` or `task`.
@@ -141,7 +141,7 @@ pub struct OperationView {
     pub id: String,
     /// Name of the object; its ID if it has none.
     pub name: String,
-    /// The node on which it runs.
+    /// Node on which the operation runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
@@ -151,13 +151,13 @@ pub struct OperationView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// `requested`: no node has confirmed it. `accepted`: a node works on it. `failed`: it needs help, or it is retried.
+    /// `requested`: no node has confirmed the operation. `accepted`: a node works on it. `failed`: it needs an operator, or is retried.
     #[schema(value_type = String)]
     pub state: OperationState,
-    /// How far it is.
+    /// Progress of the operation.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub progress: String,
-    /// Why it does not proceed.
+    /// Reason for which the operation does not proceed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Requests and responses of tasks.
+//! Requests and responses for tasks and logs.
 
 use meshd_model::work::task::{Launcher, Task, TaskState};
 use meshd_proto::log::LogSource;
@@ -13,29 +13,29 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunTask {
-    /// Group of the site whose nodes run it. Either `group` or `node` is required.
+    /// Group whose nodes run the task. Either `group` or `node` is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// ID or name of the only node that runs it.
+    /// ID or name of the only node that runs the task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Program and arguments. No shell sees them.
+    /// Program and arguments. meshd starts the program without a shell.
     pub argv: Vec<String>,
-    /// Number of nodes; all nodes of the group by default.
+    /// Number of nodes. Default: all nodes of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<usize>,
-    /// Ranks on each node; one by default.
+    /// Number of ranks on each node. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_node: Option<u16>,
-    /// `mpich` or `none`; `mpich` as soon as there is more than one rank.
+    /// `mpich` or `none`. Default: `mpich` for more than one rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub launcher: Option<Launcher>,
-    /// `job` (user 64999), `root`, or `{"uid": 1000}`; root requires role admin.
+    /// User of the program: `job` (user 64999), `root`, or `{"uid": 1000}`. `root` requires the role admin.
     #[serde(default)]
     #[schema(value_type = Object)]
     pub user: TaskUser,
-    /// Seconds that it may take, its start included.
+    /// Time limit in seconds, including the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
 }
@@ -47,14 +47,14 @@ pub struct TaskView {
     /// `starting`, `running`, `ending`, `succeeded`, `failed`, `cancelled`, `timed_out`.
     #[schema(value_type = String)]
     pub state: TaskState,
-    /// What ended it: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, `proxy_failed`, or a
+    /// Cause of the end: `exited`, `cancelled`, `time_limit`, `node_lost`, `node_rebooted`, `start_timeout`, `proxy_failed`, or a
     /// fault of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// In words.
+    /// Description of the end for operators.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// The node that is to blame.
+    /// Node that caused the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
@@ -64,73 +64,73 @@ pub struct TaskView {
     pub group: String,
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// Ranks on each node.
+    /// Number of ranks on each node.
     pub ranks_per_node: u16,
-    /// Who starts the ranks.
+    /// Launcher of the ranks.
     #[schema(value_type = String)]
     pub launcher: Launcher,
-    /// Whose rights it has.
+    /// User of the program.
     #[schema(value_type = Object)]
     pub user: TaskUser,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
-    /// Who asked for it.
+    /// Actor that ordered the task.
     pub owner: String,
     #[schema(value_type = String)]
     pub created_at: Timestamp,
-    /// When it ran on all nodes.
+    /// Time at which the task ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub started_at: Option<Timestamp>,
-    /// When it was over.
+    /// Time at which the task ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub ended_at: Option<Timestamp>,
-    /// Its nodes, the first of which is the head.
+    /// Nodes of the task; the first one is the head node.
     pub nodes: Vec<TaskNode>,
 }
 
-/// One node of a task.
+/// A node of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TaskNode {
     #[schema(value_type = String)]
     pub node: NodeId,
-    /// Where the others reach it.
+    /// IPv4 address at which the other nodes of the task reach this node.
     #[schema(value_type = String)]
     pub address: Ipv4Addr,
     /// `claimed`, `running`, `ended`, `released`.
     pub state: String,
-    /// Nothing is known of it now.
+    /// True if the node is lost: the processes of the task may still run on it.
     pub lost: bool,
-    /// It is this task's alone.
+    /// True while the task holds the node exclusively.
     pub claimed: bool,
-    /// Exit code of its part.
+    /// Exit code on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<u8>,
 }
 
-/// A line of a task's output: a piece, or the number of bytes that were removed.
+/// A line of a task's output, or the number of removed bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum TaskOutput {
     #[schema(value_type = Object)]
     Piece(LogLine<Stream>),
-    /// Number of bytes of lines that were removed here.
+    /// Number of bytes that were removed at this position.
     Dropped { dropped: u64 },
 }
 
-/// A line of the log of a boot: a piece, or the number of bytes that were removed.
+/// A line of a boot log, or the number of removed bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum BootLogLine {
     #[schema(value_type = Object)]
     Piece(LogLine<LogSource>),
-    /// Number of bytes of lines that were removed here.
+    /// Number of bytes that were removed at this position.
     Dropped { dropped: u64 },
 }
 
 impl TaskView {
-    /// Of a record.
+    /// Creates the view of a task.
     pub fn new(task: &Task) -> Self {
         let node = |member: &meshd_model::work::task::Member| TaskNode {
             node: member.node,

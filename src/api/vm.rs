@@ -1,4 +1,4 @@
-//! Virtual machines. No answer contains cloud-init data.
+//! VMs. No response contains cloud-init data.
 
 use meshd_config::vm::{OnNodeLoss, VmRequest, VmTemplate};
 use meshd_model::work::{Vm, VmDesiredState, VmPhase};
@@ -7,109 +7,108 @@ use meshd_types::{NodeId, SystemUuid, TemplateName, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Body of an order for a new virtual machine.
+/// Body of an order that creates a VM.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateVm {
-    /// What it shall be, as `meshd vm create` makes it of a vm.toml.
+    /// Specification of the VM, as `meshd vm create` derives it from a `vm.toml`.
     #[schema(value_type = Object)]
     pub vm: VmRequest,
-    /// The only node that it may be placed on: ID or name.
+    /// ID or name of the only node on which meshd may place the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Start it at once.
+    /// True to start the VM immediately.
     #[serde(default)]
     pub start: bool,
 }
 
-/// Body of an order that ends a virtual machine.
+/// Body of an order that deletes a VM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeleteVm {
-    /// What this node has of it, which is not on record there: ID or name.
+    /// ID or name of a node that has the VM without a record. meshd deletes the VM from that node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
 
-/// A virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct VmView {
-    /// What people call it.
+    /// Name of the VM.
     #[schema(value_type = String)]
     pub name: VmName,
-    /// What everything else calls it.
+    /// Stable identifier of the VM.
     #[schema(value_type = String)]
     pub uuid: SystemUuid,
     #[schema(value_type = String)]
     pub state: VmPhase,
-    /// What is wanted of it; absent for one that a node has and that is not on record.
+    /// Desired state; absent for a VM that a node reports but that has no record.
     #[schema(value_type = Option<String>)]
     #[serde(rename = "wish")]
     pub desired_state: Option<VmDesiredState>,
-    /// The node that has it.
+    /// Node on which the VM is placed.
     #[schema(value_type = Option<String>)]
     pub node: Option<NodeId>,
-    /// Since when the node tells that state.
+    /// Time since which the node reports that state.
     #[schema(value_type = Option<String>)]
     pub since: Option<Timestamp>,
-    /// True once its node has told that it is as it was ordered last, or cannot be.
+    /// True once the node reports that the newest order is carried out, or cannot be carried out.
     #[serde(default)]
     pub settled: bool,
-    /// How often its node started it again in a row.
+    /// Number of consecutive restarts by the node.
     pub restarts: u32,
-    /// Why it failed, or was started again last.
+    /// Cause of the failure or of the last restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub failure: Option<VmFailure>,
-    /// How far its node is with fetching its volumes.
+    /// Progress of the node in downloading the volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub fetching: Option<VmFetching>,
-    /// Why it is not released, or has no node.
+    /// Reason for which the VM is not released or has no node.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
-    /// Virtual processors.
+    /// Number of virtual processors.
     pub vcpus: u32,
     #[schema(value_type = String)]
     pub memory: ByteSize,
-    /// One function of each unit that it has.
+    /// Allocated units, each by the PCI address of one of its functions.
     pub units: Vec<String>,
-    /// The units that it wants.
+    /// Selectors of the requested units.
     pub wants: Vec<String>,
-    /// The NUMA node that it is bound to: as its file says, or because its units are there.
+    /// NUMA node of the VM, from its specification or from its units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Its units are not all on one NUMA node, or not on the one that its file names.
+    /// True if the units span several NUMA nodes, or are not on the NUMA node of the specification.
     #[serde(default)]
     pub numa_mismatch: bool,
     #[schema(value_type = Vec<Object>)]
     pub volumes: Vec<Volume>,
-    /// Its network cards, each with the address that it has as far as that is known.
+    /// NICs of the VM, each with its IPv4 address if the address is known.
     #[schema(value_type = Vec<Object>)]
     pub nics: Vec<Nic>,
-    /// What becomes of it when its node is lost.
+    /// Policy for the VM when its node is lost.
     #[schema(value_type = String)]
     pub on_node_loss: OnNodeLoss,
-    /// How often it was ordered to start.
+    /// Number of start orders for the VM.
     pub start: u32,
-    /// When it was ordered.
+    /// Time of the order that created the VM.
     #[schema(value_type = Option<String>)]
     pub created_at: Option<Timestamp>,
 }
 
-/// What a vm.toml need not say if it names this.
+/// A template with defaults for VM specifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateView {
-    /// Its name in the site file.
+    /// Name of the template in the site file.
     #[schema(value_type = String)]
     pub name: TemplateName,
-    /// What it says, by the keys of a specification.
+    /// Default values, by the keys of a VM specification.
     #[schema(value_type = Object)]
     pub template: VmTemplate,
 }
 
 impl VmView {
-    /// One on record.
+    /// Creates the view of a VM with a record. `is_linked` is true while its node has a link.
     pub fn new(vm: &Vm, is_linked: bool) -> Self {
         let (spec, seen) = (&vm.request.spec, vm.seen.as_ref());
         let whole = vm.request.units.whole.then(|| "all".to_owned());
@@ -139,7 +138,7 @@ impl VmView {
         }
     }
 
-    /// One that a node has and that is not on record there.
+    /// Creates the view of a VM that a node reports but that has no record.
     pub fn stranger(node: NodeId, report: VmReport) -> Self {
         let vm = Vm::unknown(
             VmRequest::new(meshd_proto::vm::VmSpec::unknown(report.name, report.uuid)),

@@ -1,4 +1,4 @@
-//! The node's side. Parse, run, exit code.
+//! The program `mesh-agent` of a node: parses arguments, runs, and sets the exit code.
 
 use clap::{Parser, Subcommand, ValueEnum};
 use meshd_agent::checks;
@@ -136,7 +136,7 @@ enum Vfio {
 }
 
 fn main() -> ExitCode {
-    // Otherwise the linker drops what nothing uses.
+    // Without this use, the linker would drop the note.
     std::hint::black_box(BUILD_NOTE);
     meshd_agent::set_build(env!("MESHD_COMMIT"), env!("MESHD_BUILD_TIME"));
     let Cli { verb, places } = Cli::parse();
@@ -166,14 +166,14 @@ fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> 
     let Places { config, boot_file, state_dir, vm_dir, jobs_dir, root, reboot } = places;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
     let options = link_driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
-    // One thread is enough for one connection, and a node has better uses for its memory.
+    // One thread is enough for one connection, and saves memory of the node.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         tokio::spawn(stop_on_signal(shutdown.clone()));
         link_driver::run(options, shutdown).await
     });
-    // Files that are still being removed are left to the next agent.
+    // The next agent removes files that this one has not removed yet.
     runtime.shutdown_background();
     ended?;
     Ok(ExitCode::SUCCESS)
@@ -191,7 +191,7 @@ fn id(places: &Places) -> anyhow::Result<ExitCode> {
     let hardware = facts::hardware(&Tree::new(&places.root));
     let basis = hardware.basis(&DenyList::new());
     let basis = basis.ok_or_else(|| {
-        anyhow::anyhow!("this machine shows neither UUID, serial number nor network card; is /sys mounted?")
+        anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?")
     })?;
     println!("{}\n{basis}", basis.node_id());
     Ok(ExitCode::SUCCESS)

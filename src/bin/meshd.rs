@@ -1,4 +1,4 @@
-//! The central node. Parse, run, exit code.
+//! The program `meshd` of the central node: parses arguments, runs, and sets the exit code.
 
 use clap::Parser as _;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `meshd completions` and `meshd man-pages`: what packages install beside the program.
+//! `meshd completions` and `meshd man-pages`: shell completion scripts and manual pages for packages.
 
 use super::{Cli, Failure, output::print, path_text};
 use clap::{Args, CommandFactory as _};

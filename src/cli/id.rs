@@ -4,14 +4,14 @@ use super::{Context, Failure, output::print};
 use clap::Args;
 use meshd_types::{Basis, DenyList, Hardware, MacAddr, SystemUuid};
 
-/// First line the ID alone, second line what it was derived from.
+/// Print the node ID, then the facts that determine it
 #[derive(Debug, Args)]
 pub(super) struct Id {
     #[command(flatten)]
     machine: Machine,
 }
 
-/// What identifies a machine.
+/// Identifying facts of a machine
 #[derive(Debug, Args)]
 pub(super) struct Machine {
     /// SMBIOS system UUID, as in product_uuid of Linux
@@ -32,7 +32,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// What its ID is derived from.
+    /// Returns the identifier from which the node ID is derived.
     pub(super) fn basis(self, deny: &DenyList) -> Result<Basis, Failure> {
         let Machine { uuid, manufacturer, product, serial, macs } = self;
         let hardware = Hardware { uuid, manufacturer, product, serial, macs };
@@ -47,7 +47,7 @@ impl Machine {
 
 impl Id {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
-        // Without a site only the placeholders that are known to everyone do not count.
+        // Without a site file, only well-known placeholder values are ignored.
         let deny = match &context.site {
             Some(_) => context.site()?.identity.deny,
             None => DenyList::new(),

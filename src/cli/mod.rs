@@ -1,6 +1,6 @@
-//! The command line of `meshd`. One file for each verb.
+//! The command line of `meshd`. Each command has one file.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `access` | commands for credentials |
 //! | `client` | HTTP client of the admin API, over the Unix socket or TLS |
@@ -14,10 +14,10 @@
 //! | `profile` | `meshd profile`: lists, shows and rolls back profiles |
 //! | `site` | commands for the site as a whole |
 //! | `task` | `meshd task`: runs and cancels programs on nodes, and prints their output |
-//! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes virtual machines |
+//! | `vm` | `meshd vm`: creates, starts, stops, moves and deletes VMs |
 //!
-//! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or failed, 2 usage error. Verbs that need
-//! the central node use its admin API; the others work without it and never open its store.
+//! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or failed, 2 usage error. Commands that
+//! need the central node use its admin API. Other commands work without the central node and never open its store.
 
 mod access;
 mod client;
@@ -54,7 +54,7 @@ pub struct Cli {
     verb: Verb,
 }
 
-/// What every verb takes, before or after it.
+/// Options of every command
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 struct Global {
@@ -159,23 +159,23 @@ enum Verb {
     ManPages(completions::ManPages),
 }
 
-/// What a verb works with.
+/// Global options of a command.
 struct Context {
     site: Option<PathBuf>,
     reason: Option<String>,
     remote: client::remote::Remote,
     socket: Option<PathBuf>,
-    /// The note about local files was written.
+    /// True after the note about local files was printed.
     noted: Cell<bool>,
 }
 
 impl Context {
-    /// True if orders and questions go to a central node elsewhere.
+    /// Returns true if the command uses a central node on another machine.
     fn is_remote(&self) -> bool {
         self.remote.is_named()
     }
 
-    /// The site file that was named, or that lies where one is looked for. With `--server` a note says that its answers are local.
+    /// Returns the path of the named site file, else of the default one. With `--server`, prints a note that the results are local.
     fn site_file(&self) -> Result<PathBuf, Failure> {
         let file = meshd_config::find(self.site.as_deref())?;
         if let Some(server) = self.remote.url_text().filter(|_| !self.noted.replace(true)) {
@@ -187,13 +187,13 @@ impl Context {
         Ok(file)
     }
 
-    /// The valid site.
+    /// Loads and validates the site.
     fn site(&self) -> Result<Site, Failure> {
         Ok(meshd_config::load(&self.site_file()?)?)
     }
 
-    /// A client of the server or socket that was named, else of the central node of this site. A running one is reached while its file
-    /// is being edited, too: a faulty file matters at the next reload.
+    /// Returns a client for the named server or socket, else for the central node of the site. A faulty site file does not prevent access
+    /// to a running meshd: only the next reload reads the file.
     fn client(&self) -> Result<client::AdminClient, Failure> {
         if let Some(server) = self.remote.server()? {
             return Ok(client::AdminClient::of_server(server, self.reason.clone()));
@@ -204,7 +204,7 @@ impl Context {
         let socket = meshd_config::default_admin_socket();
         let file = match self.site_file() {
             Ok(file) => file,
-            // From any folder, as long as the site names no other socket.
+            // Without a site file, the default socket serves commands in any folder.
             Err(_) if self.site.is_none() && socket.exists() => {
                 return Ok(client::AdminClient::of_socket(socket, None, self.reason.clone()));
             }
@@ -221,8 +221,8 @@ impl Context {
         Ok(client::AdminClient::of_socket(socket, Some(file), self.reason.clone()))
     }
 
-    /// What is wrong with the site file that the running meshd reads at its next reload and start; `None` if nothing is, or if the file
-    /// is not here.
+    /// Returns the fault of the site file that the running meshd reads at its next reload or start. Returns `None` if the file is valid or
+    /// is on another machine.
     fn next_reload(&self) -> Option<Finding> {
         if self.is_remote() {
             return None;
@@ -240,7 +240,7 @@ impl Context {
     }
 }
 
-/// Runs one verb; the whole of `meshd` but for reading the command line.
+/// Runs one command after the command line has been parsed.
 pub fn run(cli: Cli) -> ExitCode {
     start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
     let Global { site, reason, remote, socket, .. } = cli.global;
@@ -279,7 +279,7 @@ pub fn run(cli: Cli) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has seen enough: `meshd events | head`.
+        // The reader has closed the pipe, as in `meshd events | head`.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             failure.print();
@@ -288,20 +288,20 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// The daemon tells what it does; the other verbs only what goes wrong. `MESHD_LOG` takes tracing's filter directives.
+/// Starts logging, at level info for the daemon and warn for other commands. `MESHD_LOG` contains filter directives of `tracing`.
 fn start_log(global: &Global, daemon: bool) {
     let default = if daemon { "info" } else { "warn" };
     let filter = tracing_subscriber::EnvFilter::try_from_env("MESHD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
-    // A second subscriber in one process, as in tests, is no error.
+    // A second subscriber in one process, as in tests, is not an error.
     let _ = match global.log_format {
         LogFormat::Text => log.try_init(),
         LogFormat::Json => log.json().try_init(),
     };
 }
 
-/// Runs the asynchronous part of a verb that talks to the central node.
+/// Runs the asynchronous part of a command that uses the central node.
 fn wait<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime

@@ -82,7 +82,7 @@ impl Profile {
 }
 
 impl Profile {
-    /// What the server named by `--server` says of its profiles; `None` for what only files tell.
+    /// Prints profiles from the API if `--server` is present. Returns `None` for a command that requires local files.
     fn of_server(&self, context: &Context) -> Option<Result<(), Failure>> {
         let all = || -> Result<Vec<ProfileView>, Failure> {
             let client = context.client()?;
@@ -102,7 +102,7 @@ impl Profile {
     }
 }
 
-/// A profile by the name that somebody typed.
+/// Finds a profile by name.
 pub(super) fn find<'s>(site: &'s Site, name: &str) -> Result<&'s meshd_config::Profile, Failure> {
     site.profiles.values().find(|profile| profile.name.as_str() == name).ok_or_else(|| {
         let hint = suggest(name, site.profiles.keys().map(meshd_types::ProfileName::as_str));
@@ -114,14 +114,14 @@ fn joined<T: ToString>(list: &[T]) -> String {
     list.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// How two profiles differ.
+/// The difference between two profiles.
 #[derive(Debug, Serialize)]
 struct Difference {
-    /// Values that only the first one has.
+    /// Values that only the first profile has.
     removed: Vec<Setting>,
-    /// Values that only the second one has.
+    /// Values that only the second profile has.
     added: Vec<Setting>,
-    /// What nodes of them would differ in.
+    /// Difference between the rendered generations of the two profiles.
     rendered: GenerationDiff,
 }
 
@@ -149,7 +149,7 @@ fn show_difference(difference: &Difference) -> String {
     format!("{settings}{}", generations::difference(&difference.rendered))
 }
 
-/// Variables as `meshd node set` takes them.
+/// Formats variables as arguments of `meshd node set`.
 pub(super) fn vars(vars: &Vars) -> String {
     vars.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

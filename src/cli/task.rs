@@ -256,7 +256,7 @@ async fn print_output(client: &AdminClient, task: TaskId, follow: bool, from: &m
     lines.await
 }
 
-/// The exit code of the program, else 1.
+/// Returns the exit code of the program, else 1.
 fn exit_result(task: &TaskView) -> Result<(), Failure> {
     match (task.state, task.code) {
         (TaskState::Succeeded, _) => Ok(()),
@@ -282,7 +282,7 @@ fn list(all: &[TaskView]) -> String {
     table(["task", "state", "group", "nodes", "since", "program"], rows)
 }
 
-/// The state, with the exit code or the cause of a failure.
+/// Returns the state with the exit code or the cause of a failure.
 fn state_text(task: &TaskView) -> String {
     let state = task.state.as_str();
     match (task.code, task.cause.as_deref()) {

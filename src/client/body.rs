@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// The body of a response, as it arrives. The connection closes when it is dropped.
+/// The body of a response, read while it arrives. Dropping the body closes the connection.
 #[derive(Debug)]
 pub struct ResponseBody {
     body: Incoming,
@@ -43,7 +43,7 @@ impl Body for ResponseBody {
 /// Reads a whole body of at most `limit` bytes.
 ///
 /// # Errors
-/// The connection broke, or the body is larger.
+/// The connection fails, or the body is larger than `limit`.
 pub async fn collect(body: ResponseBody, limit: usize) -> Result<Bytes, ClientError> {
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),

@@ -1,4 +1,4 @@
-//! Opens connections: a Unix socket of this machine, or TCP with TLS.
+//! Opens connections over a Unix socket of this machine, or over TCP with TLS.
 
 use crate::ClientError;
 use rustls::{ClientConfig, pki_types::ServerName};
@@ -13,24 +13,24 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// The bytes of a connection.
+/// A byte stream to a server.
 pub trait Stream: Debug + AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: Debug + AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
-    /// A Unix socket of this machine.
+    /// A Unix socket of this machine, by its path.
     Unix(PathBuf),
     /// TCP with TLS.
     Tls {
-        /// Host name or address; IPv6 addresses without brackets.
+        /// Host name or address; an IPv6 address has no brackets.
         host: String,
         /// TCP port.
         port: u16,
-        /// The name that the certificate must have.
+        /// Name that the certificate of the server must contain.
         name: ServerName<'static>,
-        /// Trusted authorities and the client's own certificate.
+        /// Trusted authorities and the client certificate.
         config: Arc<ClientConfig>,
     },
 }
@@ -52,7 +52,7 @@ impl Endpoint {
             Endpoint::Unix(path) => Ok(Box::new(UnixStream::connect(path).await.map_err(failed)?)),
             Endpoint::Tls { host, port, name, config } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
-                // Messages are small, in both directions.
+                // Nagle's algorithm would delay the small messages of both directions.
                 let _ = stream.set_nodelay(true);
                 let handshake = TlsConnector::from(config.clone()).connect(name.clone(), stream).await;
                 Ok(Box::new(handshake.map_err(|source| ClientError::Tls { server: self.clone(), source })?))

@@ -1,4 +1,4 @@
-//! Why a call failed.
+//! Errors of a call.
 
 use crate::Endpoint;
 use bytes::Bytes;
@@ -6,46 +6,46 @@ use hyper::StatusCode;
 use std::{error::Error, io};
 use tokio_tungstenite::tungstenite;
 
-/// The part of a call that took too long.
+/// The step of a call that exceeded its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// TCP and TLS.
+    /// TCP connection and TLS handshake.
     Connect,
-    /// The request, and the head of the response.
+    /// Request and head of the response.
     Response,
 }
 
-/// Why a call failed.
+/// The error of a call.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection.
+    /// The client cannot connect to the server.
     #[error("cannot connect to {server}: {source}")]
     Connect {
-        /// Where the server listens.
+        /// Address of the server.
         server: Endpoint,
         source: io::Error,
     },
-    /// A connection, but no TLS session.
+    /// The connection is open, but the TLS handshake failed.
     #[error("no TLS with {server}: {source}")]
     Tls {
-        /// Where the server listens.
+        /// Address of the server.
         server: Endpoint,
         source: io::Error,
     },
-    /// The server took too long.
+    /// The server exceeded a time limit.
     #[error("{server} did not answer in time")]
     Timeout {
-        /// Where the server listens.
+        /// Address of the server.
         server: Endpoint,
         step: Step,
     },
-    /// The connection broke, or what came is not HTTP.
+    /// The connection failed, or the response is not HTTP.
     #[error("the connection broke: {0}")]
     Connection(#[source] hyper::Error),
-    /// The connection broke, or what came is no WebSocket.
+    /// The connection failed, or the response is not a WebSocket.
     #[error("no WebSocket: {0}")]
     WebSocket(#[source] Box<tungstenite::Error>),
-    /// The server rejected a WebSocket.
+    /// The server rejected the upgrade to a WebSocket.
     #[error("status {status}")]
     Rejected {
         /// Status of the response.
@@ -56,18 +56,18 @@ pub enum ClientError {
     /// The body is larger than the caller accepts.
     #[error("the response has more than {limit} bytes")]
     TooLarge {
-        /// Accepted bytes.
+        /// Maximum size of the body, in bytes.
         limit: usize,
     },
 }
 
 impl ClientError {
-    /// The TLS error that caused this error, if one did. A rejection of the client's certificate is such an error: in TLS 1.3 it
-    /// arrives after the handshake, as an alert on the first read.
+    /// Returns the TLS error that caused this error, if any. A rejected client certificate is a TLS error: in TLS 1.3 the alert
+    /// arrives after the handshake, on the first read.
     pub fn tls_error(&self) -> Option<&rustls::Error> {
         let mut cause: Option<&(dyn Error + 'static)> = Some(self);
         while let Some(error) = cause {
-            // `io::Error::source` skips the error that it wraps.
+            // `io::Error::source` skips the wrapped error.
             let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
             let wrapped = wrapped.and_then(|wrapped| wrapped.downcast_ref::<rustls::Error>());
             if let Some(error) = wrapped.or_else(|| error.downcast_ref()) {

@@ -2,13 +2,13 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | here | sends requests, opens WebSockets |
-//! | `endpoint` | where a server listens, and how a connection to it is opened |
+//! | this file | sends requests, opens WebSockets |
+//! | `endpoint` | the address of a server, and connections to it |
 //! | `body` | the body of a response |
-//! | `error` | why a call failed |
+//! | `error` | errors of a call |
 //! | `web_socket` | the upgrade to a WebSocket |
 //!
-//! Each call opens its own connection. Paths are those of the HTTP request target; the caller sets all headers.
+//! Each call opens a new connection. The path of a request is the HTTP request target. The caller sets all headers.
 
 mod body;
 mod endpoint;
@@ -31,12 +31,12 @@ use tokio_tungstenite::{WebSocketStream, tungstenite::protocol::WebSocketConfig}
 /// A WebSocket (RFC 6455) to the server.
 pub type Socket = WebSocketStream<Box<dyn Stream>>;
 
-/// How long a server may take.
+/// Time limits of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For TCP and TLS together.
+    /// Time limit for TCP and TLS together.
     pub connect: Duration,
-    /// From the request to the first byte of the response.
+    /// Time limit from the request to the first byte of the response.
     pub response: Duration,
 }
 
@@ -57,10 +57,10 @@ impl Client {
         connected.map_err(|_| self.late(Step::Connect))?
     }
 
-    /// Sends a request. A response of any status is a success; its body follows as it arrives.
+    /// Sends a request. Returns a response of any status as a success, before its body has arrived.
     ///
     /// # Errors
-    /// The server cannot be reached, or does not begin a response in time.
+    /// The server cannot be reached, or does not start a response within the time limit.
     pub async fn send<B>(&self, request: Request<B>) -> Result<Response<ResponseBody>, ClientError>
     where
         B: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
@@ -68,7 +68,7 @@ impl Client {
         let stream = self.connect().await?;
         let exchange = async {
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-            // The connection ends with the response body, because dropping a set of tasks aborts them.
+            // The task of the connection ends with the response body, because dropping a `JoinSet` aborts its tasks.
             let mut tasks = JoinSet::new();
             tasks.spawn(connection);
             let response = sender.send_request(request).await?;
@@ -81,7 +81,7 @@ impl Client {
     /// Opens a WebSocket.
     ///
     /// # Errors
-    /// As [`send`](Self::send), or [`ClientError::Rejected`] if the server does not switch protocols.
+    /// The errors of [`send`](Self::send), or [`ClientError::Rejected`] if the server does not switch protocols.
     pub async fn web_socket(&self, request: Request<()>, limits: WebSocketConfig) -> Result<Socket, ClientError> {
         let stream = self.connect().await?;
         let opened = timeout(self.timeouts.response, web_socket::upgrade(stream, request, limits)).await;

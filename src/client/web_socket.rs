@@ -1,5 +1,5 @@
-//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1). Hyper makes it, because a rejection has a body, which tungstenite
-//! reads only as far as it arrived with the head.
+//! The upgrade of a connection to a WebSocket (RFC 6455, section 4.1). Hyper performs the upgrade, because a rejection has a body:
+//! tungstenite reads only the part of the body that arrives with the head.
 
 use crate::{ClientError, Socket, Stream};
 use bytes::Bytes;
@@ -22,20 +22,20 @@ use tokio_tungstenite::{
     },
 };
 
-/// Largest body of a rejection that is read, in bytes.
+/// Maximum number of bytes read from the body of a rejection.
 const MAX_REJECTION: usize = 64 * 1024;
 
-/// Opens a WebSocket over a connection. The request has the headers of `IntoClientRequest`.
+/// Opens a WebSocket over a connection. The caller sets the headers of `IntoClientRequest` in the request.
 ///
 /// # Errors
-/// The connection broke, or the server does not switch protocols: [`ClientError::Rejected`].
+/// The connection fails, or the server does not switch protocols: [`ClientError::Rejected`].
 pub async fn upgrade(
     stream: Box<dyn Stream>,
     request: Request<()>,
     limits: WebSocketConfig,
 ) -> Result<Socket, ClientError> {
     let mut request = request.map(|()| Empty::<Bytes>::new());
-    // An origin server wants the path alone (RFC 9112, section 3.2.1).
+    // A request to an origin server contains the path alone (RFC 9112, section 3.2.1).
     if let Some(path) = request.uri().path_and_query() {
         *request.uri_mut() = Uri::from(path.clone());
     }

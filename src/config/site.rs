@@ -24,24 +24,24 @@ pub struct Site {
     pub overlays_dir: PathBuf,
     /// SSH keys with root access to nodes; none by default.
     pub ssh_keys: Vec<String>,
-    /// `[net]` with `[dhcp]`, then each `[[segment]]`. At least one has an interface. Links and networks are unique.
+    /// `[net]` with `[dhcp]`, then each `[[segment]]`. At least one segment has an interface. Links and networks are unique.
     pub segments: Vec<Segment>,
-    /// Addresses are unique.
+    /// Address reservations; addresses are unique.
     pub reservations: Vec<Reservation>,
-    /// Names that machines receive as nodes; no name twice.
+    /// Reserved node names; names are unique.
     pub node_names: BTreeMap<Owner, String>,
-    /// What holds for virtual machines, and what is set aside for their cards.
+    /// `[vms]`: settings of VMs, and the address pools for their NICs.
     pub vms: Vms,
     pub http: Http,
     pub agent: AgentSettings,
     pub admin: Admin,
     pub process: Process,
-    /// Listener for Prometheus besides the admin socket.
+    /// Listener for Prometheus, in addition to the admin socket.
     pub metrics: Option<MetricsListener>,
     pub enroll: Enroll,
     pub identity: Identity,
     pub boot: Boot,
-    /// Profile of a node without assigned profile.
+    /// Profile of a node that has no assigned profile.
     pub default_profile: ProfileName,
     /// All profiles, with `extends` resolved. Contains `default_profile`.
     pub profiles: BTreeMap<ProfileName, Profile>,
@@ -51,7 +51,7 @@ pub struct Site {
     pub secrets: BTreeMap<VarName, PathBuf>,
 }
 
-/// Returns the role of an address that no client of a segment may have: meshd, relay, router or server.
+/// Returns the role of an address that clients of a segment must not use: meshd, relay, router or server.
 pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
     match &segment.link {
         Link::Relay(relay) if *relay == address => return Some("the relay"),
@@ -67,11 +67,11 @@ pub fn role_on(segment: &Segment, address: Ipv4Addr) -> Option<&'static str> {
     }
 }
 
-/// The address of a `[[reservation]]`: only its owner gets it.
+/// The address of a `[[reservation]]`, which only its owner receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     pub owner: Owner,
-    /// In the subnet of a segment, inside or outside its pool.
+    /// Address in the subnet of a segment, inside or outside its pool.
     pub address: Ipv4Addr,
 }
 
@@ -122,7 +122,7 @@ pub struct AdminHttps {
 /// `[process]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// User after all ports are open; `None` keeps the user of the start.
+    /// User to which meshd switches after it opened all ports; `None` keeps the present user.
     pub user: Option<String>,
 }
 
@@ -155,8 +155,8 @@ pub struct EnrollRule {
     pub profile: Option<ProfileName>,
 }
 
-/// The criteria of a rule. Every criterion that is present must match; of a list, one element. At least one is present. Texts are compared
-/// trimmed and in lower case.
+/// The criteria of a rule. Every present criterion must match; a list matches by one element. At least one criterion is present.
+/// Texts are compared trimmed and in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrollCriteria {
     /// System serial numbers without placeholders of firmware.
@@ -206,7 +206,7 @@ impl std::str::FromStr for MacPrefix {
 /// `[identity]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// UUIDs that several machines have, besides the known placeholders.
+    /// UUIDs that several machines share, in addition to the known placeholders.
     pub deny: DenyList,
 }
 
@@ -244,7 +244,7 @@ pub enum Transport {
 /// Transport of the overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// As an additional initrd: the node never sees its URL.
+    /// As an additional initrd; the node never sees the overlay's URL.
     Initrd,
     /// By `apkovl=URL`, for loaders that cannot add an initrd.
     Url,

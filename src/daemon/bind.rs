@@ -1,4 +1,4 @@
-//! Binds all sockets of all segments before anything serves. Errors are one sentence with a hint.
+//! Binds all sockets of all segments before any service starts. Errors are one sentence with a hint.
 
 use super::{files::Connections, supervisor::DaemonTasks};
 use crate::serve::{
@@ -11,7 +11,7 @@ use meshd_model::boot::Endpoint;
 use std::{net::SocketAddrV4, path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
-/// Why the central node does not run.
+/// Reason why the central node does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     #[error("cannot read overlays, or their secrets; `meshd check` shows the same faults")]
@@ -42,7 +42,7 @@ pub enum DaemonError {
     EndedEarly { task: &'static str },
 }
 
-/// Everything that listens.
+/// All listening sockets.
 pub(super) struct BoundSockets {
     pub(super) dhcp: dhcp::Bound,
     pub(super) segments: Vec<BoundSegment>,
@@ -50,7 +50,7 @@ pub(super) struct BoundSockets {
     pub(super) metrics: Option<metrics::Listener>,
 }
 
-/// The sockets on one interface, in the order in which a node meets them.
+/// Sockets on one interface, in the order of the boot chain.
 pub(super) struct BoundSegment {
     pub(super) endpoint: Endpoint,
     tftp: meshd_tftp::Sockets,
@@ -82,7 +82,7 @@ pub(super) fn bind(central: &Central) -> Result<BoundSockets, DaemonError> {
 }
 
 impl BoundSegment {
-    /// Starts its servers.
+    /// Starts the servers of the sockets.
     pub(super) fn spawn(self, central: &Shared, tasks: &mut DaemonTasks, stop: &CancellationToken) {
         let BoundSegment { endpoint, tftp, http, agent, connections } = self;
         tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");

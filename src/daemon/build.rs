@@ -15,18 +15,18 @@ use std::{
     sync::Arc,
 };
 
-/// Loaders that must be there.
+/// Loaders that must exist.
 pub const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
-/// Largest loader, in bytes.
+/// Maximum size of a loader, in bytes.
 const MAX_BINARY: u64 = 64 * 1024 * 1024;
 
-/// Reads what the central node is made of.
+/// Reads all files and builds the central node.
 pub fn build(site: Site) -> Result<Shared, DaemonError> {
     let interfaces = site.segments.iter().filter_map(|segment| segment.interface().map(str::to_owned)).collect();
     build_with(site, Box::new(SystemClock), Box::new(SystemLan::new(interfaces)))
 }
 
-/// The same with another clock and another boot LAN.
+/// Builds the central node with another clock and another boot LAN.
 pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Result<Shared, DaemonError> {
     let loaders = loaders(&site.boot.loaders_dir)?;
     let agent_binary = load_agent(&site)?.bytes;
@@ -57,7 +57,7 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Resul
 fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
     let mut loaders = BTreeMap::new();
     let mut missing = Vec::new();
-    // What else lies in the folder is nobody's business.
+    // Other files in the folder are ignored.
     let names: BTreeSet<&str> = meshd_dhcp::client_arch::loader_names().chain(REQUIRED_LOADERS).collect();
     for name in names {
         match read_bounded(&dir.join(name)) {

@@ -4,28 +4,28 @@ use crate::serve::{admin, agent, http};
 use meshd_types::fail;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is wanted: all connections of the boot plane of several segments, every agent's link, every TFTP transfer.
+/// Desired limit: all connections of the boot API of several segments, all agent links, and all TFTP transfers.
 const WANTED: u64 = 65_536;
-/// With fewer, a rack that powers on at once may find no free one.
+/// Minimum without a warning. With fewer files, some machines may get no connection when a rack powers on at once.
 const NEEDED: u64 = 8192;
 
-/// What is kept for everything that is no connection of an API: the store, the sockets of DHCP and TFTP, images, consoles that
-/// operators look at, and files that nodes fetch.
+/// Files reserved for other purposes than API connections: the store, the sockets of DHCP and TFTP, images, open consoles, and volumes that
+/// nodes download.
 const RESERVED: u64 = 1024;
 
-/// How many connections each API may have at once.
+/// Maximum number of connections of each API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connections {
-    /// Of the boot API of one segment.
+    /// Maximum for the boot API of one segment.
     pub(super) http: usize,
-    /// Of the agent API of one segment.
+    /// Maximum for the agent API of one segment.
     pub(super) agent: usize,
-    /// Of the admin socket, and as many by HTTPS.
+    /// Maximum for the admin socket, and for HTTPS as well.
     pub(super) admin: usize,
 }
 
 impl Connections {
-    /// The parts of so many open files in a site with so many segments: together they are less than all.
+    /// Divides a number of open files among the APIs of a site. The sum is less than `files`.
     pub(super) fn of(files: u64, segments: usize) -> Self {
         let files = if fail::defends("descriptor-reserve") { files } else { u64::MAX >> 8 };
         let left = usize::try_from(files - RESERVED.min(files / 4)).unwrap_or(usize::MAX >> 8);
@@ -37,16 +37,16 @@ impl Connections {
         }
     }
 
-    /// The parts of what this process may open now.
+    /// Divides the current limit of this process.
     pub(super) fn now(segments: usize) -> Self {
         Connections::of(getrlimit(Resource::Nofile).current.unwrap_or(WANTED), segments)
     }
 }
 
-/// Raises the limit as far as it may be.
+/// Raises the soft limit up to [`WANTED`], within the hard limit.
 pub(super) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // A test has few of them.
+    // Tests lower the limit.
     let most = fail::bound("OPEN_FILES", u64::MAX);
     let wanted = maximum.map_or(WANTED, |most| most.min(WANTED)).min(most);
     let have = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
@@ -75,7 +75,7 @@ mod tests {
             for segments in [1, 2, 4, 16] {
                 let Connections { http, agent, admin } = Connections::of(files, segments);
                 let all = (http + agent) * segments + 2 * admin;
-                // Beyond so few files for so many segments nothing can be promised.
+                // With so few files for so many segments, the minimums of the APIs may exceed the limit.
                 assert!(all < files as usize || files < 1024 && segments > 4, "{files} {segments}: {all}");
             }
         }

@@ -1,16 +1,16 @@
-//! The daemon: build, bind everything, spawn tasks in boot-chain order, drain with a deadline.
+//! The daemon: builds services, binds all sockets, spawns tasks in the order of the boot chain, and drains with a deadline.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `bind` | binds all sockets of all segments before anything serves |
+//! | `bind` | binds all sockets of all segments before any service starts |
 //! | `build` | reads all files and builds all services before a socket is opened |
 //! | `files` | the limit of open files, and the share of each API |
 //! | `privileges` | drops privileges while the process has one thread, because later threads inherit capabilities |
 //! | `reload` | reload: detects edited site files, overlays and secrets, and new images |
 //! | `supervisor` | supervises all tasks: the first that ends stops the others |
 //!
-//! Nothing serves before all sockets are bound, so an occupied port ends the start with one error. After a signal, or when a task ends,
-//! all tasks are stopped and joined, so that no panic is lost.
+//! No service starts before all sockets are bound, so an occupied port ends the start with one error. After a signal, or when a task
+//! ends, all tasks are stopped and joined, so that no panic is lost.
 
 mod bind;
 mod build;
@@ -31,15 +31,15 @@ use supervisor::DaemonTasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Chores are done when there are some, and at least so often.
+/// Maximum interval between two runs of the periodic maintenance. Pending maintenance runs earlier.
 const CHORES_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Runs the central node until SIGINT or SIGTERM. [`settle`] comes before it, and before there are threads.
+/// Runs the central node until SIGINT or SIGTERM. Call [`settle`] first, before the process has threads.
 pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let central = build(site)?;
     let bound = bind::bind(&central)?;
     let stop = CancellationToken::new();
-    // Of no use to anybody, and no reason not to serve.
+    // Stale leases have no use, but they must not prevent the start.
     if let Err(error) = central.workloads.drop_stale_leases().await {
         tracing::error!(%error, "leases of virtual machines that are gone stay on record");
     }
@@ -51,7 +51,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     outcome
 }
 
-/// Every task, in the order in which a node meets them.
+/// Spawns every task, in the order of the boot chain.
 fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
     let mut tasks = DaemonTasks::default();
     let told = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
@@ -113,7 +113,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
     tasks
 }
 
-/// Interfaces on which machines boot from here.
+/// Returns the interfaces on which machines boot.
 fn served(site: &Site) -> Vec<String> {
     let segments = site.segments.iter().filter(|segment| segment.mode != DhcpMode::Off);
     segments.filter_map(|segment| segment.interface().map(str::to_owned)).collect()

@@ -20,35 +20,35 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Ports below 1024, and DHCP's packet sockets.
+/// Capabilities for ports below 1024, and for the packet sockets of DHCP.
 const KEPT: CapabilitySet = CapabilitySet::NET_BIND_SERVICE.union(CapabilitySet::NET_RAW);
 
-/// Why the process is not what the site says.
+/// Reason why the process cannot run with the configured privileges.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
-    /// Nobody is called so.
+    /// The user does not exist.
     #[error("[process].user: there is no user `{0}`; make one with `useradd --system {0}`, or remove the key")]
     NoUser(String),
-    /// It is somebody else's process.
+    /// The process runs as another user.
     #[error("[process].user is `{user}`, but meshd was started as user ID {uid}; start it as root or as {user}")]
     NotRoot {
-        /// As configured.
+        /// Configured user.
         user: String,
-        /// As started.
+        /// User ID of the process.
         uid: u32,
     },
-    /// Something that belongs to another user.
+    /// A file belongs to another user.
     #[error("{} belongs to user ID {uid}, and meshd runs as {user}; run: chown -R {user}: {}", path.display(), path.display())]
     Owner {
         path: PathBuf,
         uid: u32,
-        /// As configured.
+        /// Configured user.
         user: String,
     },
-    /// A folder cannot be made.
+    /// A folder cannot be created.
     #[error("cannot make {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
-    /// The kernel refused.
+    /// The kernel refused a call.
     #[error("cannot {what}: meshd refuses to run with more privileges than it needs")]
     Kernel { what: &'static str, source: io::Error },
 }
@@ -57,12 +57,12 @@ fn refused<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Privileg
     move |source| PrivilegeError::Kernel { what, source: source.into() }
 }
 
-/// Settles it for the whole life of the process. Call it before there is a second thread.
+/// Sets the privileges for the lifetime of the process. Call this before the process has a second thread.
 ///
 /// # Errors
-/// Nothing is served then.
+/// The process must not serve after an error.
 pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
-    // What is made from here on is nobody else's to read; the admin socket says its mode itself.
+    // Files created from here on are private. The admin socket sets its mode explicitly.
     umask(Mode::RWXG | Mode::RWXO);
     super::files::raise_limit();
     let uid = Uid::effective();
@@ -83,13 +83,13 @@ pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
     set_no_new_privs(true).map_err(refused("give up ever having more privileges"))?;
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })
         .map_err(refused("switch core dumps off"))?;
-    // Last: becoming another user sets it back.
+    // This call must be the last: a change of the user resets the flag.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(refused("switch core dumps off"))?;
     log_privileges();
     Ok(())
 }
 
-/// What the user has to have is made while root may still do so.
+/// Creates the user's folders while the process is root.
 fn prepare(site: &Site, user: &User) -> Result<(), PrivilegeError> {
     let socket = site.admin.socket.parent().filter(|folder| !folder.as_os_str().is_empty());
     for (path, mode) in [(Some(&*site.state_dir), 0o700), (socket, 0o755)] {
@@ -97,7 +97,7 @@ fn prepare(site: &Site, user: &User) -> Result<(), PrivilegeError> {
         let failed = |source| PrivilegeError::Folder { path: path.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed)?;
         chown(path, Some(user.uid), Some(user.gid)).map_err(|error| failed(error.into()))?;
-        // The mask above took what others may do.
+        // The umask removed the permissions of group and others.
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).map_err(failed)?;
     }
     Ok(())
@@ -108,12 +108,12 @@ fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
         Ok(found) if found.uid() != user.uid.as_raw() => {
             Err(PrivilegeError::Owner { path: path.to_owned(), uid: found.uid(), user: user.name.clone() })
         }
-        // What is not there is made by the user, or refused to them, in words of its own.
+        // A missing path is created later by the user; a failure there has a separate error.
         _ => Ok(()),
     }
 }
 
-/// Whoever started meshd may have given it more than it needs; what it starts itself needs nothing.
+/// Drops all capabilities except those for ports. The parent process may have passed more, and child processes need none.
 fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
     clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
     let held = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
@@ -126,7 +126,7 @@ fn become_user(user: &User) -> Result<(), PrivilegeError> {
     let name = std::ffi::CString::new(user.name.as_str()).map_err(|_| PrivilegeError::NoUser(user.name.clone()))?;
     for bit in (0..u64::BITS).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         match remove_capability_from_bounding_set(bit) {
-            // The last one that this kernel knows was the one before.
+            // The previous capability was the last one that this kernel knows.
             Err(Errno::INVAL) => break,
             done => done.map_err(refused("give up capabilities"))?,
         }

@@ -16,12 +16,12 @@ use std::{
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// How often the folders are looked at. Only names, sizes and times are read.
+/// Interval of checks for changed files. A check reads only names, sizes and times.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Files looked at, at most; a tree that is larger is reloaded by SIGHUP only.
+/// Maximum number of watched files. A larger tree is reloaded only by SIGHUP.
 const MAX_FILES: usize = 20_000;
 
-/// Watches overlays and image manifests until it is told to stop.
+/// Watches overlays and image manifests until `stop`.
 pub(super) async fn run(central: Shared, stop: CancellationToken) -> Result<(), DaemonError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(DaemonError::Signal)?;
     let mut interval = tokio::time::interval(INTERVAL);
@@ -48,7 +48,7 @@ async fn look(central: &Shared) -> Option<Digest> {
     tokio::task::spawn_blocking(move || fingerprint(&roots)).await.ok().flatten()
 }
 
-/// Names, sizes and times of all files below some folders.
+/// Returns a digest of the names, sizes and times of all files below some folders.
 fn fingerprint(roots: &[PathBuf]) -> Option<Digest> {
     let mut files = Vec::new();
     for root in roots {

@@ -5,10 +5,9 @@ use std::{collections::HashMap, future::Future, time::Duration};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How long tasks may take to finish what they have begun.
+/// Timeout for tasks to finish their work after the stop signal.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Named tasks.
 #[derive(Default)]
 pub(super) struct DaemonTasks {
     set: JoinSet<Result<(), DaemonError>>,
@@ -25,7 +24,7 @@ impl DaemonTasks {
         self.names.insert(handle.id(), name);
     }
 
-    /// Waits for the signal or for a task that ends by itself, which is always a fault; then stops and joins all.
+    /// Waits for the signal or for a task that ends by itself, which is always a fault. Then stops and joins all tasks.
     pub(super) async fn until_stopped(
         mut self,
         signal: impl Future<Output = ()>,
@@ -74,7 +73,7 @@ impl DaemonTasks {
 mod tests {
     use super::*;
 
-    /// A task that ends when it is told to.
+    /// Spawns a task that ends after the stop signal.
     fn spawn_patient(tasks: &mut DaemonTasks, stop: &CancellationToken) {
         let watched = stop.clone();
         tasks.spawn("patient", async move {

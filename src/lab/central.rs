@@ -134,7 +134,7 @@ impl Rack {
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let mut child = self.namespace.spawn(command)?;
         let Some(process) = ProcessId::of(child.id()) else {
-            // Not reaped yet, so its entry in /proc can only be missing where /proc is not mounted.
+            // The child is not reaped yet, so /proc lacks its entry only if /proc is not mounted.
             let _ = child.kill();
             return Err(LabError::Failed { program: name.to_owned(), detail: "/proc is not mounted".to_owned() });
         };

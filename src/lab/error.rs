@@ -11,9 +11,8 @@ pub enum LabError {
     NotRoot,
     #[error("cannot run the lab: {missing} is not installed; run `apt-get install {packages}`")]
     MissingTools {
-        /// The missing programs and files.
         missing: String,
-        /// Debian packages that contain them.
+        /// Debian packages of the missing programs and files.
         packages: String,
     },
     /// The agent of the site cannot run on nodes.
@@ -46,13 +45,13 @@ pub enum LabError {
     Site(String),
     #[error("cannot run `{program}`")]
     Spawn {
-        /// With its arguments.
+        /// Program with its arguments.
         program: String,
         source: io::Error,
     },
     #[error("`{program}` failed: {detail}")]
     Failed {
-        /// With its arguments.
+        /// Program with its arguments.
         program: String,
         detail: String,
     },
@@ -66,10 +65,10 @@ pub enum LabError {
     #[error("meshd ended by itself ({status}); its last words:\n{log}")]
     CentralDied {
         status: String,
-        /// Last lines of its log.
+        /// Last lines of the program's log.
         log: String,
     },
-    /// A state was not reached in time.
+    /// The deadline passed before the awaited state was reached.
     #[error("waited {} s for {awaited}; last seen: {observed}", timeout.as_secs())]
     Deadline {
         /// The awaited state.

@@ -1,15 +1,15 @@
-//! Lab: a test rack on one machine, with real firmware and the real boot chain in QEMU.
+//! Lab: a test rack on one host, with real firmware and the real boot chain in QEMU.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | `central` | runs meshd inside the rack's namespace and calls its CLI |
 //! | `error` | errors of the lab, with hints |
-//! | `host` | programs and processes of the machine on which the lab runs |
+//! | `host` | programs and processes of the host on which the lab runs |
 //! | `login` | an overlay that lets root log in without a password on a single trial node |
 //! | `machine` | hardware identity of a node: UUID, serial number and MAC, derived from its position |
 //! | `network` | the rack's network |
 //! | `qemu` | QEMU as the hardware of a node |
-//! | `rack` | A rack: created whole or not at all, and removed when dropped |
+//! | `rack` | a rack, created completely or not at all, and removed when dropped |
 //! | `site` | the rack's site file: the user's, with paths, interface and policy replaced |
 //! | `tools` | finds the external programs and files that the lab needs |
 //! | `demo` | `make demo`: boots a BIOS and a UEFI machine, then moves one to another profile |
@@ -21,8 +21,8 @@
 //!     ├── tap2 ── QEMU node2 (UEFI)
 //!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is no node, such as another DHCP server
 //! ```
-//! All files of a rack lie under `.lab/`. `rack.json` there records its processes by ID and start time, so that `lab down` ends exactly
-//! what `lab up` started, even after a crash.
+//! All files of a rack are in `.lab/`. `.lab/rack.json` records the rack's processes by ID and start time. `lab down` therefore ends
+//! exactly the processes that `lab up` started, even after a crash.
 
 mod central;
 mod error;

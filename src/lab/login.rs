@@ -1,11 +1,11 @@
-//! An overlay that lets root log in without a password on a single trial node. Alpine starts a login on the serial
+//! An overlay that permits root to log in without a password on a single trial node. Alpine starts a login on the serial
 //! port.
 
 use super::{Identity, LabError, Options};
 use meshd_config::load;
 use std::{fs, path::Path};
 
-/// Name of the overlay, and of the group of one node that has it.
+/// Name of the overlay, and of the group that applies it to one node.
 const NAME: &str = "lab-login";
 const MANIFEST: &str = r#"description = "root logs in without a password at the serial port of a node in a box"
 [services]
@@ -23,7 +23,7 @@ start() {
 }
 "#;
 
-/// Derives options of a rack on whose first node root logs in without a password. Overlays are copied into the rack's folder.
+/// Derives options of a rack whose first node permits root to log in without a password. Copies the overlays into the rack's folder.
 pub fn with_login(options: Options) -> Result<Options, LabError> {
     let site = load(&options.site).map_err(|faults| LabError::Site(faults.to_string()))?;
     let overlays = options.dir.join("overlays");

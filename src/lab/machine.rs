@@ -107,7 +107,7 @@ impl FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // The two kinds that every rack should be tested with.
+        // `mixed` alternates the two firmware kinds that every rack should be tested with.
         let text = if text == "mixed" { "bios,uefi" } else { text };
         text.split(',').map(|word| word.trim().parse()).collect::<Result<_, _>>().map(Mix)
     }

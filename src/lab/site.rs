@@ -60,12 +60,12 @@ pub type Setting = (String, String);
 
 /// Derives the site file of a rack with a number of nodes from the user's, writes it, and loads it.
 pub fn derive(user: &Path, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<Site, LabError> {
-    // The rack's file is in another folder, so relative paths of the user's file are made absolute.
+    // The rack's file is in another folder, so relative paths of the user's file must become absolute.
     let user = &std::path::absolute(user).map_err(LabError::file("find", user))?;
     let user_site = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
     let derived = rewrite(&text, &user_site, layout, settings, nodes)?;
-    // A running meshd may read the file, so it is replaced atomically by a valid one.
+    // A running meshd may read the file, so a valid file replaces it atomically.
     let temporary = layout.site.with_extension("toml.new");
     fs::write(&temporary, derived).map_err(LabError::file("write", &temporary))?;
     load(&temporary).map_err(|faults| LabError::Site(faults.to_string()))?;

@@ -15,7 +15,7 @@ pub struct Tools {
     pub ovmf: Ovmf,
 }
 
-/// Folders that a user's PATH may lack though an administrator's has them.
+/// Folders of the administrator's PATH that a user's PATH may lack.
 const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
 /// Network boot ROMs that QEMU gives to its NICs: the first program of a BIOS node.
 const ROMS: [&str; 2] = ["/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/qemu/efi-virtio.rom"];

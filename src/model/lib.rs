@@ -1,12 +1,12 @@
-//! What the central node knows and decides: nodes and their lives, boot sessions, boot decisions, placement. Pure: time, randomness and
-//! I/O are arguments.
+//! The model of the central node: node life cycles, boot sessions, boot decisions, VM placement. Pure: time, randomness and I/O are
+//! arguments.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`fleet`] | nodes, phases, conditions, boot sessions, generations, events, the audit log |
-//! | [`work`] | virtual machines, slots and tasks: placement and their lives |
-//! | [`boot`] | what a machine boots: request, decision, script |
-//! | [`operations`] | requests that are not finished yet |
+//! | [`work`] | VMs, slots and tasks: placement and life cycles |
+//! | [`boot`] | boot of a machine: request, decision, script |
+//! | [`operations`] | unfinished requests |
 
 pub mod boot;
 pub mod fleet;

@@ -1,4 +1,4 @@
-//! Opens ports: each on one interface and one address, before anything serves. A fault is one sentence that says what to do.
+//! Opens ports before any service starts, each on one interface and one address. Errors are one sentence with a hint.
 
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -8,17 +8,17 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
 };
 
-/// Connections that wait in the kernel to be accepted: a rack that powers on at once.
+/// Maximum number of connections in the kernel's accept queue: a rack that powers on at once.
 const BACKLOG: i32 = 1024;
 
-/// Whose port it is: what an operator can change depends on that.
+/// Service that uses a port. The hint of an error depends on the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// UDP 67.
     Dhcp,
     /// UDP 4011.
     ProxyDhcp,
-    /// UDP 69, and the ports that transfers come from.
+    /// UDP 69, and the source ports of transfers.
     Tftp,
     /// TCP `[http].port`.
     Http,
@@ -31,7 +31,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Programs that are usually the reason when the port is taken, and what else can be done than to stop them.
+    /// Returns the hint for an occupied port: the usual other programs, and alternatives to stopping them.
     fn when_taken(self) -> &'static str {
         match self {
             Service::Dhcp => "stop it (dnsmasq, Kea, dhcpd?), or set [dhcp].mode = \"off\"",
@@ -66,57 +66,57 @@ impl fmt::Display for Service {
     }
 }
 
-/// Why a port cannot be opened.
+/// Reason why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else has it.
+    /// Another process uses the port.
     #[error(
         "{service}: {} port {} is taken by another program; `ss -lnp sport = :{}` shows it: {}",
         service.protocol(), at.port(), at.port(), service.when_taken()
     )]
     Taken { service: Service, at: SocketAddrV4 },
-    /// Low ports and interfaces want a capability.
+    /// Ports below 1024 and binding to an interface require a capability.
     #[error("{service}: no permission to open {at}; run meshd as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW")]
     Denied { service: Service, at: SocketAddrV4 },
-    /// The site names an interface that is not there.
+    /// The site names an interface that does not exist.
     #[error("there is no network interface `{interface}`; this machine has {known}; correct it in site.toml")]
     NoSuchInterface {
-        /// As configured.
+        /// Configured interface.
         interface: String,
-        /// Those that exist.
+        /// Existing interfaces.
         known: String,
     },
-    /// The interface has no IPv4 address, and the site names none.
+    /// The interface has no IPv4 address, and the site configures none.
     #[error("interface `{interface}` has no IPv4 address; give it one, or set `address` beside it in site.toml")]
     NoAddress { interface: String },
-    /// The address belongs to another machine, or another interface.
+    /// The address belongs to another host or another interface.
     #[error("{service}: {address} is no address of this machine; `ip address` lists them; correct it in site.toml")]
     NotHere {
         service: Service,
-        /// As configured.
+        /// Configured address.
         address: Ipv4Addr,
     },
-    /// The addresses of this machine are not known.
+    /// The addresses of this host cannot be listed.
     #[error("{service}: cannot list the addresses of this machine")]
     Interfaces {
         service: Service,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{service}: cannot open {at}")]
     Io {
         service: Service,
         at: SocketAddrV4,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
 }
 
-/// Opens a UDP port, non-blocking; with an interface, only what comes in there reaches it. Port 0 takes a free one.
+/// Opens a non-blocking UDP port. With an interface, the socket receives only packets of that interface. Port 0 selects a free port.
 ///
-/// No SO_REUSEADDR: with it a second server on this interface would go unseen, each getting half of the packets. Services
-/// on different interfaces do not conflict, because each socket belongs to its device.
+/// The socket does not set SO_REUSEADDR: a second server on this interface would go undetected, and each would receive half of the packets.
+/// Services on different interfaces do not conflict, because each socket is bound to its device.
 pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<Socket, BindError> {
     let opened = || -> io::Result<Socket> {
         let socket = on_interface(Type::DGRAM, Protocol::UDP, interface)?;
@@ -127,11 +127,11 @@ pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
     opened().map_err(|source| explain(source, service, interface, at))
 }
 
-/// Listens on a TCP port; with an interface, only for what comes in there. Port 0 takes a free one. Needs a tokio runtime.
+/// Listens on a TCP port; with an interface, only for connections on it. Port 0 selects a free port. Needs a tokio runtime.
 pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<tokio::net::TcpListener, BindError> {
     let opened = || -> io::Result<tokio::net::TcpListener> {
         let socket = on_interface(Type::STREAM, Protocol::TCP, interface)?;
-        // Connections of a former run linger in TIME_WAIT; a restart does not wait for them.
+        // Connections of an earlier process linger in TIME_WAIT and must not delay a restart.
         socket.set_reuse_address(true)?;
         socket.bind(&SockAddr::from(at))?;
         socket.listen(BACKLOG)?;
@@ -140,33 +140,33 @@ pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
     opened().map_err(|source| explain(source, service, interface, at))
 }
 
-/// Whether a program could listen on this TCP port now.
+/// Checks whether a program can listen on this TCP port now.
 pub fn is_free(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<(), BindError> {
     let opened = on_interface(Type::STREAM, Protocol::TCP, interface).and_then(|socket| {
         socket.set_reuse_address(true)?;
         socket.bind(&SockAddr::from(at))?;
-        // Only a second listener shows: SO_REUSEADDR permits a second bind.
+        // SO_REUSEADDR permits a second bind, so only a second `listen` detects another server.
         socket.listen(1)
     });
     opened.map_err(|source| explain(source, service, interface, at))
 }
 
-/// The interface that has an address of this machine. Linux takes packets for any of its addresses on any interface; a listener bound
-/// to this one is reached by that network alone.
+/// Returns the interface that has a local address. Linux accepts packets for any local address on any interface. A listener bound to the
+/// interface is reachable from that network only.
 pub fn interface_of(service: Service, address: Ipv4Addr) -> Result<Option<String>, BindError> {
     let failed = |errno: nix::errno::Errno| BindError::Interfaces { service, source: errno.into() };
     let mut all = nix::ifaddrs::getifaddrs().map_err(failed)?;
     let has = |it: &nix::ifaddrs::InterfaceAddress| {
         let own = it.address.as_ref().and_then(|at| Some(at.as_sockaddr_in()?.ip()));
-        // 127.0.0.0/8 is all of it this machine's.
+        // All addresses in 127.0.0.0/8 are local.
         own.is_some_and(|ip| ip == address || (ip.is_loopback() && address.is_loopback()))
     };
     Ok(all.find(has).map(|it| it.interface_name))
 }
 
-/// The interface's first IPv4 address: the one that the kernel puts on a broadcast there.
+/// Returns the first IPv4 address of an interface, which the kernel uses as source of broadcasts.
 pub fn first_address(interface: &str) -> Result<Ipv4Addr, BindError> {
-    /// Any port will do: nothing is sent.
+    /// Arbitrary port, because nothing is sent.
     const DISCARD: u16 = 9;
     let to = SocketAddrV4::new(Ipv4Addr::BROADCAST, DISCARD);
     let probe = || -> io::Result<Option<SocketAddrV4>> {
@@ -190,7 +190,7 @@ fn on_interface(kind: Type, protocol: Protocol, interface: Option<&str>) -> io::
     Ok(socket)
 }
 
-/// SO_BINDTODEVICE's answers to a name that no interface has, or can have.
+/// Returns true if SO_BINDTODEVICE failed because no interface has, or can have, this name.
 fn is_no_interface(error: &io::Error) -> bool {
     [Errno::NODEV, Errno::INVAL].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }

@@ -1,12 +1,12 @@
-//! Connections of one API: how many there may be, and which one has to go when a new one comes and all places are taken.
+//! Connection limits of one API: the maximum number of connections, and the choice of the connection that a new one replaces.
 //!
-//! A connection without progress goes first: one without a request, the longest idle; else the response that is slowest, once it had
-//! time to begin. Progress is bytes, not activity. One address may have all places as long as nobody else wants one (a relay or a lab
-//! is many machines behind one address); when places are scarce, sources with more than a share of them give first. A connection
-//! that showed a credential goes after all that showed none. So a hoarder loses its connections one by one to those who want
-//! something, and a machine that loads is not disturbed.
+//! A new connection at the limit evicts another one. Connections without a request are evicted first, then the slowest responses after an
+//! initial period. Within each group, sources above their share lose connections first, and the longest idle connection is evicted first.
+//! Progress is measured in bytes, not activity. One source may use all connections while no other source needs one, because a relay or a
+//! lab has many machines behind one address. Connections with a valid credential are evicted last. A client that hoards connections thus
+//! loses them one by one, and a loading machine is not disturbed.
 //!
-//! Each API has places of its own, as many as the limit of open files allows, so no API can take descriptors from another.
+//! Each API has a separate limit, derived from the limit of open files, so no API can exhaust another's file descriptors.
 
 use meshd_types::fail;
 use std::{
@@ -21,28 +21,28 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// The label of the boot API, which has metrics of its own, too.
+/// Label of the boot API, which also has separate metrics.
 pub const HTTP: &str = "http";
-/// One part in so many of all places may belong to one source when all are taken.
+/// At the limit, one source may use 1/`SHARE` of all connections.
 const SHARE: usize = 4;
-/// Time that a response has before its rate counts.
+/// Age of a response after which its rate counts.
 const BEGINNING: Duration = Duration::from_secs(5);
-/// Time that a new connection has before it counts as idle.
+/// Age of a new connection after which it counts as idle.
 pub const ARRIVING: Duration = Duration::from_millis(500);
-/// A source with more than its share has one part in so many of that time.
+/// For a source above its share, [`ARRIVING`] is divided by this number.
 const HASTE: u32 = 10;
-/// How often the places are looked at while nobody can be asked to go.
+/// Retry interval while no connection can be evicted.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What one connection does: written by its own task, read when places are scarce.
+/// Activity of one connection. The connection's task writes it; the limiter reads it at the limit.
 #[derive(Debug)]
 pub struct Meter {
     epoch: Instant,
-    /// Milliseconds from `epoch` to when the response under way began, or to when the last one ended.
+    /// Milliseconds from `epoch` to the start of the current response, or to the end of the last one.
     since: AtomicU64,
-    /// Bytes of the response under way; 0 while there is none.
+    /// Bytes of the current response; 0 if there is none.
     written: AtomicU64,
-    /// 1 while a request is being answered.
+    /// 1 while a request is being answered, otherwise 0.
     busy: AtomicU64,
 }
 
@@ -55,19 +55,19 @@ impl Meter {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A request came in.
+    /// Records the arrival of a request.
     pub fn asked(&self) {
         self.since.store(self.now(), Relaxed);
         self.written.store(0, Relaxed);
         self.busy.store(1, Relaxed);
     }
 
-    /// Bytes of the response went out.
+    /// Records written bytes of the response.
     pub fn wrote(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Everything that was to be written is.
+    /// Records that all pending bytes are written.
     pub fn flushed(&self) {
         if self.written.load(Relaxed) > 0 {
             self.since.store(self.now(), Relaxed);
@@ -76,7 +76,7 @@ impl Meter {
         }
     }
 
-    /// Bytes and time of the response under way.
+    /// Returns the bytes and the duration of the current response.
     pub fn response(&self) -> (u64, Duration) {
         let took = self.now().saturating_sub(self.since.load(Relaxed));
         (self.written.load(Relaxed), Duration::from_millis(took))
@@ -88,29 +88,29 @@ impl Meter {
     }
 }
 
-/// To whom a connection counts.
+/// Source to which a connection is attributed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Anybody at this address.
+    /// Client address of an unauthenticated connection.
     Address(IpAddr),
-    /// Whoever showed this token or certificate.
+    /// Token or certificate of an authenticated connection.
     Credential(String),
 }
 
-/// How a connection stands when one has to go.
+/// State of a connection when one must be evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ConnectionState {
     source: Source,
-    /// A request is being answered.
+    /// True while a request is being answered.
     busy: bool,
-    /// How long that takes by now; while none is, how long ago the last one was.
+    /// Duration of the current response; if idle, time since the last one.
     took: Duration,
-    /// Bytes of the response so far.
+    /// Bytes of the current response.
     written: u64,
 }
 
 impl ConnectionState {
-    /// Of those that are idle or busy alike the least goes first: the longest idle, and the slowest.
+    /// Ranks connections that are all idle or all busy. The lowest rank is evicted first: the longest idle, or the slowest.
     fn rank(&self) -> u64 {
         match self.busy {
             false => u64::MAX - self.took.as_millis() as u64,
@@ -118,7 +118,7 @@ impl ConnectionState {
         }
     }
 
-    /// True while it is too early to judge it.
+    /// Returns true if the connection is too new to be evicted.
     fn is_young(&self, within_share: bool) -> bool {
         self.took
             < match (self.busy, within_share) {
@@ -129,8 +129,8 @@ impl ConnectionState {
     }
 }
 
-/// Chooses which connection goes, if any can be asked to. While one has just come and may turn out to be idle, none that works goes
-/// in its place.
+/// Chooses the connection to evict, if any. A new connection may turn out to be idle, so no busy connection is evicted before that is
+/// known.
 fn weakest(standings: &[(u64, ConnectionState)], places: usize) -> Option<u64> {
     let mut of_source: BTreeMap<&Source, usize> = BTreeMap::new();
     for (_, standing) in standings {
@@ -146,7 +146,7 @@ fn weakest(standings: &[(u64, ConnectionState)], places: usize) -> Option<u64> {
     candidates.min().and_then(|(_, goes)| goes)
 }
 
-/// The places of one API.
+/// Limits the connections of one API.
 pub struct ConnectionLimiter {
     api: &'static str,
     places: usize,
@@ -166,23 +166,23 @@ struct Taken {
     leave: CancellationToken,
 }
 
-/// The place of a connection, until it is dropped.
+/// Permit of one connection, until it is dropped.
 pub struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     id: u64,
-    /// To be told what the connection does.
+    /// Receives the activity of the connection.
     pub meter: Arc<Meter>,
-    /// Cancelled when the connection has to go.
+    /// Cancelled when the connection must end.
     pub leave: CancellationToken,
 }
 
 impl ConnectionLimiter {
-    /// A limiter with so many places, at least one. `api` is its label in the metrics.
+    /// Creates a limiter with a maximum of at least one. `api` is its label in the metrics.
     pub fn new(api: &'static str, places: usize) -> Arc<Self> {
         Arc::new(ConnectionLimiter { api, places: places.max(1), inner: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A place for a connection; when all are taken, that of another one.
+    /// Returns a permit for a connection. At the limit, evicts another connection.
     pub async fn enter(self: &Arc<Self>, source: Source) -> ConnectionPermit {
         loop {
             if let Some(permit) = self.try_enter(&source) {
@@ -212,12 +212,12 @@ impl ConnectionLimiter {
         Some(ConnectionPermit { limiter: self.clone(), id, meter, leave })
     }
 
-    /// Tells the weakest connection to go; false if none is weak.
+    /// Evicts the weakest connection; returns false if none can be evicted.
     fn evict(&self) -> bool {
         let inner = self.lock();
         let staying = inner.taken.iter().filter(|(_, taken)| !taken.leave.is_cancelled());
         let standings: Vec<_> = staying.map(|(id, taken)| (*id, taken.meter.standing(&taken.source))).collect();
-        // One is on its way out already.
+        // An evicted connection has not ended yet.
         if standings.len() < inner.taken.len() {
             return false;
         }
@@ -238,14 +238,14 @@ impl ConnectionLimiter {
 }
 
 impl ConnectionPermit {
-    /// The connection showed a credential: it counts to that from now on.
+    /// Attributes the connection to a credential from now on.
     pub fn trust(&self, credential: String) {
         if let Some(taken) = self.limiter.lock().taken.get_mut(&self.id) {
             taken.source = Source::Credential(credential);
         }
     }
 
-    /// Gives the place back before the connection ends: another bound counts it from now on.
+    /// Releases the permit before the connection ends, because another limit counts the connection from now on.
     pub fn settle(&self) {
         let mut inner = self.limiter.lock();
         let had_place = inner.taken.remove(&self.id).is_some();

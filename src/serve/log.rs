@@ -6,17 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval of log lines with the same cause.
+/// Interval between log lines with one cause.
 const EVERY: Duration = Duration::from_secs(60);
-/// Most causes.
+/// Maximum number of tracked causes.
 const MAX_CAUSES: usize = 64;
 
-/// A log that a flood cannot fill. Each line contains the number of suppressed ones.
+/// A rate-limited log. Each line contains the number of suppressed ones.
 #[derive(Default)]
 pub(crate) struct Log(Mutex<BTreeMap<&'static str, (Instant, u64)>>);
 
 impl Log {
-    /// Warns, unless this cause was logged within [`EVERY`].
+    /// Logs a warning, unless this cause was logged within [`EVERY`].
     pub(crate) fn warn(&self, cause: &'static str, text: impl FnOnce() -> String) {
         let mut causes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

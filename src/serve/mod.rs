@@ -1,6 +1,6 @@
-//! Step 6, serve: the servers, in boot-chain order. Protocol engines are pure; sockets are thin.
+//! Servers, in the order of the boot chain. Protocol engines perform no I/O; sockets are thin.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `bind` | opens the ports |
 //! | `lan` | layer 2 of the boot LAN: neighbours and packet sockets |

@@ -1,4 +1,4 @@
-//! SHA-256 digests, the names of images, overlays and generations.
+//! SHA-256 digests, which identify blobs, overlays and generations.
 
 use sha2::Digest as _;
 use std::{fmt, str::FromStr};
@@ -13,12 +13,12 @@ pub struct Digest(pub [u8; 32]);
 pub struct ParseDigestError(pub String);
 
 impl Digest {
-    /// The digest of one run of bytes.
+    /// Computes the digest of bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Digest(sha2::Sha256::digest(bytes).into())
     }
 
-    /// The digest of several fields. Each is preceded by its length, so that no two lists of fields collide.
+    /// Computes the digest of several fields, each preceded by its length, so that different lists of fields do not collide.
     pub fn of_fields<'a>(fields: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hasher = sha2::Sha256::new();
         for field in fields {
@@ -28,7 +28,7 @@ impl Digest {
         Digest(hasher.finalize().into())
     }
 
-    /// The first 12 characters, enough for a person to tell two apart.
+    /// Returns the first 12 characters, enough for people to distinguish digests.
     pub fn short(&self) -> String {
         super::hex(&self.0[..6])
     }

@@ -1,10 +1,10 @@
 //! Failpoints: debug builds let tests stop the program at a place, or disable a defence.
 //!
-//! - `MESHD_FAIL=<place>` ends a debug build by SIGKILL at a place, `MESHD_FAIL=<place>:<n>` when it gets there for the n-th time.
-//! - `MESHD_DISABLED_DEFENCES=<name>,<name>` turns defences off in a debug build, so that an attack test is seen to fail without
-//!   the defence that it tests (`make test-attack`).
+//! - `MESHD_FAIL=<place>` ends a debug build by SIGKILL at a place, `MESHD_FAIL=<place>:<n>` when it reaches the place for the n-th time.
+//! - `MESHD_DISABLED_DEFENCES=<name>,<name>` disables defences in a debug build. `make test-attack` uses it to prove that an attack
+//!   test fails without its defence.
 
-/// Ends the program here, if a test wants it.
+/// Ends the program if `MESHD_FAIL` names this place.
 #[inline]
 pub fn point(place: &str) {
     if here(place) {
@@ -12,20 +12,20 @@ pub fn point(place: &str) {
     }
 }
 
-/// True if the program shall end at this place, once it has done what it does halfway.
+/// Returns true if `MESHD_FAIL` names this place. The caller then leaves an operation incomplete and calls [`die`].
 #[cfg(debug_assertions)]
 pub fn here(place: &str) -> bool {
     debug::comes_by(place)
 }
 
-/// True if the program shall end at this place: never.
+/// Returns false, because release builds have no failpoints.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub fn here(_place: &str) -> bool {
     false
 }
 
-/// A bound of this program, or the smaller one that a test sets by `MESHD_<NAME>` in a debug build.
+/// Returns `bound`. In a debug build, a test can set a smaller bound by `MESHD_<NAME>`.
 pub fn bound(name: &str, bound: u64) -> u64 {
     #[cfg(debug_assertions)]
     if let Some(smaller) = std::env::var(format!("MESHD_{name}")).ok().and_then(|text| text.parse().ok()) {
@@ -35,7 +35,7 @@ pub fn bound(name: &str, bound: u64) -> u64 {
     bound
 }
 
-/// Returns true while the named defence is on. It always is in a release build. `tests/attack/defences` lists all names with their tests.
+/// Returns true if the named defence is enabled; always true in a release build. `tests/attack/defences` lists all names with their tests.
 #[inline]
 pub fn defends(name: &str) -> bool {
     #[cfg(debug_assertions)]
@@ -47,7 +47,7 @@ pub fn defends(name: &str) -> bool {
     }
 }
 
-/// SIGKILL to this program: nothing of it runs any more, no destructor and no flush.
+/// Kills this process by SIGKILL, without destructors and without flushing files.
 pub fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     std::process::abort()

@@ -1,16 +1,16 @@
-//! Vocabulary types: IDs, hardware addresses, names, paths, secrets, time. Pure.
+//! Basic types: IDs, hardware addresses, names, paths, secrets, time. Pure.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `digest` | SHA-256 digests, the names of images, overlays and generations |
+//! | `digest` | SHA-256 digests, which identify blobs, overlays and generations |
 //! | `fail` | failpoints: debug builds let tests stop the program at a place, or disable a defence |
 //! | `hardware` | hardware as firmware and Linux name it |
 //! | `id` | IDs of nodes, boot sessions, tasks and requests |
 //! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
-//! | `path` | A relative path on a node that cannot leave its root |
-//! | `secret` | A secret value that cannot be printed |
+//! | `path` | a relative path on a node that cannot leave its root |
+//! | `secret` | a secret value that cannot be printed |
 //! | `segment` | networks on which machines boot: how packets arrive, which addresses are leased |
-//! | `text` | characters of foreign text that mislead its reader |
+//! | `text` | Unicode characters that disguise text |
 //! | `time` | wall-clock time: RFC 3339 in UTC, with milliseconds |
 //! | `vars` | variables of nodes, groups and profiles, which overlays use |
 //!
@@ -61,7 +61,7 @@ pub fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Reads exactly `N` bytes of hexadecimal, either case; `None` for anything else.
+/// Parses exactly `N` bytes of hexadecimal in either case. Returns `None` for any other text.
 pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let text = text.as_bytes();
     if text.len() != N * 2 {
@@ -76,7 +76,7 @@ pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(out)
 }
 
-/// Implements serde by `Display` and `FromStr`, so that what is stored, sent and shown is one text.
+/// Implements serde by `Display` and `FromStr`, so that a value has one text form in files, messages and output.
 #[macro_export]
 macro_rules! serde_as_text {
     ($type:ty) => {

@@ -3,10 +3,10 @@
 
 use std::{fmt, str::FromStr};
 
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const MAX_NAME: usize = 63;
 
-/// Why a text is no name.
+/// Cause why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a valid {what} name; use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit"
@@ -41,7 +41,7 @@ macro_rules! name {
         pub struct $type(String);
 
         impl $type {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -75,7 +75,7 @@ macro_rules! name {
 }
 
 name!(
-    /// The name of a profile: what a node shall be.
+    /// The name of a profile, which defines what a node runs.
     ProfileName,
     "profile"
 );
@@ -95,12 +95,12 @@ name!(
     "bundle"
 );
 name!(
-    /// The name of a token of the admin plane.
+    /// The name of an API token.
     ApiTokenName,
     "token"
 );
 name!(
-    /// The name of a rule of the site by which machines are let in.
+    /// The name of an `[[enroll.rule]]`, which approves machines.
     RuleName,
     "rule"
 );
@@ -110,17 +110,17 @@ name!(
     "group"
 );
 name!(
-    /// The name of a file of virtual machines.
+    /// The name of a volume on the central node.
     VolumeFileName,
     "volume"
 );
 name!(
-    /// The name of a template of virtual machines.
+    /// The name of a template for VM files.
     TemplateName,
     "template"
 );
 name!(
-    /// The name of a virtual machine.
+    /// The name of a VM.
     VmName,
     "virtual machine"
 );

@@ -6,25 +6,25 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SafePath(String);
 
-/// Why a text is no safe path.
+/// Cause why a text is not a safe path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// Nothing is left after the leading slash.
+    /// The path is empty after its leading slash.
     #[error("the path is empty")]
     Empty,
-    /// A component would leave the tree, or means nothing.
+    /// A component is empty, `.` or `..`.
     #[error("`{0}` has a `.`, `..` or empty component; write a plain path such as /etc/motd")]
     Component(String),
-    /// A character that no file of an overlay needs.
+    /// The path contains NUL or a control character.
     #[error("{0:?} has a control character")]
     Control(String),
-    /// Longer than tar and Linux take.
+    /// The path is longer than tar and Linux permit.
     #[error("a path of {0} bytes is longer than 1024")]
     Length(usize),
 }
 
 impl SafePath {
-    /// Reads a path with or without a leading `/`.
+    /// Parses a path with or without a leading `/`.
     pub fn new(text: &str) -> Result<Self, PathError> {
         let relative = text.strip_prefix('/').unwrap_or(text);
         if relative.is_empty() {
@@ -42,19 +42,19 @@ impl SafePath {
         Ok(SafePath(relative.to_owned()))
     }
 
-    /// The path without a leading slash, as archives carry it.
+    /// Returns the path without a leading slash, as in archives.
     pub fn relative(&self) -> &str {
         &self.0
     }
 
-    /// Every folder above this path, outermost first.
+    /// Returns every folder above this path, the outermost first.
     pub fn parents(&self) -> impl Iterator<Item = &str> {
         self.0.match_indices('/').map(|(at, _)| &self.0[..at])
     }
 }
 
 impl fmt::Display for SafePath {
-    /// The path as the node sees it, with its leading slash.
+    /// Writes the absolute path on the node, with a leading slash.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/{}", self.0)
     }

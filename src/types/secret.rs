@@ -8,12 +8,12 @@ use std::fmt;
 pub struct Secret<T>(T);
 
 impl<T> Secret<T> {
-    /// Takes a value into custody.
+    /// Wraps a value.
     pub fn new(value: T) -> Self {
         Secret(value)
     }
 
-    /// The value itself. Say at the call why it may be seen.
+    /// Returns the value. A comment at each call must state why the use is safe.
     pub fn expose(&self) -> &T {
         &self.0
     }

@@ -6,9 +6,8 @@ use std::{fmt, net::Ipv4Addr, time::Duration};
 /// A network of clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// How its packets arrive.
     pub link: Link,
-    /// The server address for its clients; `None` means that of the interface.
+    /// Server address for clients of the segment; `None` means the address of the interface.
     pub address: Option<Ipv4Addr>,
     /// The role of the server.
     pub mode: DhcpMode,
@@ -33,7 +32,7 @@ impl Segment {
     }
 }
 
-/// How packets of a segment arrive.
+/// The link over which packets of a segment arrive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Link {
     /// Directly, on this interface. Boot services listen on it and nowhere else.
@@ -54,11 +53,11 @@ impl fmt::Display for Link {
 /// The role of the server on a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DhcpMode {
-    /// It leases addresses.
+    /// meshd leases addresses.
     Authoritative,
-    /// Another server leases addresses; this one adds boot information.
+    /// Another server leases addresses; meshd adds boot information.
     Proxy,
-    /// It does not answer.
+    /// meshd does not answer DHCP.
     Off,
 }
 
@@ -126,6 +125,6 @@ impl Subnet {
 pub enum Owner {
     /// One NIC.
     Mac(MacAddr),
-    /// One machine, with whichever of its NICs asks first.
+    /// One machine: its first NIC that requests an address receives the reserved one.
     Node(NodeId),
 }

@@ -1,7 +1,7 @@
-//! Characters of foreign text that mislead its reader.
+//! Unicode characters that disguise text.
 
-/// True for characters that show nothing themselves and change how others appear: direction marks, overrides and isolates of
-/// Unicode (UAX 9), zero-width characters, and tags. With them a serial number is displayed as another one.
+/// Returns true for invisible characters that can make one serial number look like another: direction marks, overrides and isolates
+/// of Unicode (UAX 9), zero-width characters, and tags.
 pub fn is_misleading(c: char) -> bool {
     matches!(
         c,

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// Milliseconds since 1970-01-01T00:00:00Z. Only the edge of the program reads a clock; all logic is given one of these.
+/// Milliseconds since 1970-01-01T00:00:00Z. Only the edge of the program reads a clock; all logic receives the time as an argument.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -12,43 +12,43 @@ pub struct Timestamp(i64);
 #[error("`{0}` is not a time; write it as 2026-01-31T12:00:00Z")]
 pub struct ParseTimestampError(pub String);
 
-/// 9999-12-31T23:59:59.999Z, the last time that RFC 3339 can write.
+/// 9999-12-31T23:59:59.999Z, the latest time that RFC 3339 can represent.
 const MAX_MILLIS: i64 = 253_402_300_799_999;
 
 impl Timestamp {
     pub const EPOCH: Timestamp = Timestamp(0);
 
-    /// From milliseconds since the epoch, held within the years 1970 to 9999.
+    /// Creates a time from milliseconds since the epoch, clamped to the years 1970 to 9999.
     pub fn from_millis(millis: i64) -> Self {
         Timestamp(millis.clamp(0, MAX_MILLIS))
     }
 
-    /// Milliseconds since the epoch.
+    /// Returns milliseconds since the epoch.
     pub fn millis(self) -> i64 {
         self.0
     }
 
-    /// Whole seconds since the epoch.
+    /// Returns whole seconds since the epoch.
     pub fn seconds(self) -> i64 {
         self.0 / 1000
     }
 
-    /// This time and some more.
+    /// Returns this time plus `span`.
     pub fn after(self, span: Duration) -> Self {
         Self::from_millis(self.0.saturating_add(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
     }
 
-    /// This long before.
+    /// Returns this time minus `span`.
     pub fn before(self, span: Duration) -> Self {
         Self::from_millis(self.0.saturating_sub(i64::try_from(span.as_millis()).unwrap_or(MAX_MILLIS)))
     }
 
-    /// How long since `earlier`; zero if the clock went back.
+    /// Returns the time since `earlier`; zero if the clock went back.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0 - earlier.0).unwrap_or(0))
     }
 
-    /// The same instant for the `time` crate.
+    /// Converts to the type of the `time` crate.
     pub fn to_datetime(self) -> OffsetDateTime {
         OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0) * 1_000_000)
             .expect("a Timestamp lies within the years 1970 to 9999")

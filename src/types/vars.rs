@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-/// The longest name of a variable, in bytes.
+/// Maximum length of a variable's name, in bytes.
 const MAX_NAME: usize = 63;
-/// The longest text, in bytes: a key or a certificate fits.
+/// Maximum length of a text, in bytes; a key or a certificate fits.
 pub const MAX_VAR_TEXT: usize = 16 * 1024;
-/// Most values of a list.
+/// Maximum number of values in a list.
 pub const MAX_VAR_LIST: usize = 1024;
 
 /// Variables by name.
@@ -17,13 +17,13 @@ pub type Vars = BTreeMap<VarName, VarValue>;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VarName(String);
 
-/// Why a text is no name of a variable.
+/// Cause why a text is not the name of a variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a variable; use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter")]
 pub struct VarNameError(String);
 
 impl VarName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -55,7 +55,7 @@ impl fmt::Debug for VarName {
 
 super::serde_as_text!(VarName);
 
-/// The value of a variable. Never a secret: a value is stored, shown and part of a generation.
+/// The value of a variable. It must not be a secret, because it is stored, shown and part of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum VarValue {
@@ -70,7 +70,7 @@ pub enum VarValue {
 }
 
 impl VarValue {
-    /// The word for its type, as `overlay.toml` has it.
+    /// Returns the type name in `overlay.toml`.
     pub fn type_name(&self) -> &'static str {
         match self {
             VarValue::Bool(_) => "bool",
@@ -82,10 +82,10 @@ impl VarValue {
 }
 
 impl VarValue {
-    /// Whether it is within the bounds of its type.
+    /// Checks the length limits of the value.
     ///
     /// # Errors
-    /// What is too long.
+    /// The value exceeds the maximum length of its type.
     pub fn check(&self) -> Result<(), String> {
         let long = |text: &String| text.len() > MAX_VAR_TEXT;
         match self {
@@ -99,7 +99,7 @@ impl VarValue {
     }
 }
 
-/// As somebody types it: `true`, `4`, `[a, b]`, and anything else is a text; `"4"` in quotes is a text too.
+/// Parses a value of the command line: `true`, `4`, `[a, b]`. Any other input is a text, as is `"4"` in quotes.
 impl FromStr for VarValue {
     type Err = String;
 

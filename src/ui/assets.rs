@@ -1,4 +1,4 @@
-//! Style sheet and script. Both are ours, in the program, and readable as they are.
+//! Style sheet and script of the web UI. Both are part of the program and are not minified.
 
 use crate::PREFIX;
 use axum::{
@@ -11,7 +11,7 @@ const SCRIPT: &str = include_str!("assets/script.js");
 const CONSOLE: &str = include_str!("assets/console.js");
 const ICON: &str = include_str!("assets/icon.svg");
 
-/// The asset of a path.
+/// Returns the asset at `path`.
 pub(crate) fn find(path: &str) -> Option<Response> {
     let (text, media) = match path.strip_prefix(PREFIX)? {
         "/assets/style.css" => (STYLE, "text/css; charset=utf-8"),
@@ -20,7 +20,7 @@ pub(crate) fn find(path: &str) -> Option<Response> {
         "/assets/icon.svg" => (ICON, "image/svg+xml"),
         _ => return None,
     };
-    // Browsers ask again: after an upgrade of meshd a page and its script are of one version.
+    // Browsers must revalidate: after an upgrade of meshd, a page and its script must have the same version.
     let headers = [(CONTENT_TYPE, media), (CACHE_CONTROL, "no-cache"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Some((headers, text).into_response())
 }

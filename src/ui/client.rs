@@ -1,4 +1,4 @@
-//! Calls the admin API in the name of whoever is signed in.
+//! Calls the admin API on behalf of the signed-in user.
 
 use crate::{
     Environment,
@@ -22,25 +22,25 @@ use std::sync::Arc;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tower::ServiceExt as _;
 
-/// Largest answer of the API that is read, in bytes.
+/// Maximum size of an API response, in bytes.
 const MAX_ANSWER: usize = 64 << 20;
-/// One user's way to the API.
+/// API client of one user.
 #[derive(Clone)]
 pub(crate) struct ApiClient {
     pub(crate) environment: Environment,
     pub(crate) consoles: Consoles,
     pub(crate) sessions: Sessions,
-    /// True if the browser says that a page of another origin made it ask.
+    /// True if the browser reports that a page of another origin sent the request.
     pub(crate) is_foreign: bool,
-    /// Where the browser's request came from, as the API wants to know it.
+    /// Origin of the browser's request, in the form that the API expects.
     pub(crate) origin: Extensions,
-    /// Key of the session; `None` before somebody signed in.
+    /// Key of the session; `None` before sign-in.
     pub(crate) session: Option<Digest>,
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
 }
 
-/// Why the API did not do what it was asked.
+/// Reason why the API refused or failed a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -51,18 +51,18 @@ pub(crate) struct ApiError {
 #[derive(Debug)]
 pub(crate) struct ListPage<T> {
     pub(crate) rows: Vec<T>,
-    /// The cursor of the next page.
+    /// Cursor of the next page.
     pub(crate) next: Option<String>,
-    /// Rows of all pages.
+    /// Number of rows on all pages.
     pub(crate) total: Option<usize>,
 }
 
-/// What is said of an order beside its body.
+/// Headers of an order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OrderNotes {
     pub(crate) reason: String,
     pub(crate) force: bool,
-    /// The same key orders once, however often the form is sent.
+    /// Idempotency key: the API executes the order once, however often the form is sent.
     pub(crate) key: String,
 }
 
@@ -97,7 +97,7 @@ impl ApiClient {
         Err(ApiError { status, view })
     }
 
-    /// Adds the token. The API checks it with each request, so a revoked one ends there.
+    /// Adds the token. The API checks the token with each request, so revocation takes effect at once.
     fn sign(&self, headers: &mut HeaderMap) -> Result<(), ApiError> {
         if let Some(token) = &self.token {
             let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
@@ -108,12 +108,11 @@ impl ApiClient {
         Ok(())
     }
 
-    /// The console of a virtual machine that this session has open.
+    /// Returns the console of a VM that this session has open.
     pub(crate) fn console(&self, vm: &str) -> Option<Arc<Console>> {
         self.consoles.find(self.session?, vm, (self.environment.now)())
     }
 
-    /// Opens the console of a virtual machine.
     pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
         let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in");
         if self.is_foreign && fail::defends("ui-console-origin") {
@@ -127,7 +126,8 @@ impl ApiClient {
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
         let socket = opened.map_err(|(status, view)| ApiError { status, view })?;
         let console = self.consoles.open(session, vm, socket, self.environment.now);
-        // Asked once the console is in the table: a sign-out either finds it there, or is seen here.
+        // This check follows the insertion into the table. A concurrent sign-out either finds the console there, or this check detects the
+        // sign-out.
         if !self.sessions.lives(session, (self.environment.now)()) && fail::defends("ui-console-late") {
             self.consoles.end(session);
             return Err(nobody());
@@ -135,7 +135,7 @@ impl ApiClient {
         Ok(console)
     }
 
-    /// Asks for one value.
+    /// Requests one value.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         self.page_of(path).await.map(|(value, _)| value)
     }
@@ -148,7 +148,7 @@ impl ApiClient {
         Ok((value, parts.headers))
     }
 
-    /// Asks for one page of a list.
+    /// Requests one page of a list.
     pub(crate) async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<ListPage<T>, ApiError> {
         let (rows, headers) = self.page_of(path).await?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -156,7 +156,7 @@ impl ApiClient {
         Ok(ListPage { rows, next: text(CURSOR_HEADER).map(str::to_owned), total })
     }
 
-    /// Asks for values of which each is on a line of its own.
+    /// Requests values in the form of one JSON value per line.
     pub(crate) async fn lines<T: DeserializeOwned>(&self, path: &str) -> Result<ListPage<T>, ApiError> {
         let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
         let next = response.headers().get(CURSOR_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -166,7 +166,7 @@ impl ApiClient {
         Ok(ListPage { rows: rows.collect::<Result<_, _>>()?, next, total: None })
     }
 
-    /// Asks for bytes, and keeps the last ones: at least `keep` of them if there are so many, at most twice as many.
+    /// Requests bytes and keeps the last ones: between `keep` and `2 * keep`, or all of a shorter response.
     pub(crate) async fn tail(&self, path: &str, keep: usize) -> Result<Vec<u8>, ApiError> {
         let mut body = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?.into_body();
         let mut kept: Vec<u8> = Vec::new();
@@ -181,7 +181,6 @@ impl ApiClient {
         Ok(kept)
     }
 
-    /// Gives an order.
     pub(crate) async fn order<T: DeserializeOwned>(
         &self,
         path: &str,

@@ -1,4 +1,4 @@
-//! What comes before every page: origin of unsafe requests, session, security headers.
+//! Checks that precede every page: origin of unsafe requests, session, security headers.
 
 use crate::{
     Environment, PREFIX, assets,
@@ -29,13 +29,13 @@ use meshd_types::{Digest, Secret, fail};
 use std::{net::IpAddr, time::Duration};
 use tower::ServiceExt as _;
 
-/// Largest form, in bytes: an action on as many nodes as one order may name.
+/// Maximum size of a form, in bytes: an action on as many nodes as one order may name.
 const MAX_FORM: usize = 256 * 1024;
-/// How long a page may take, a slow form included. The API gives up earlier.
+/// Maximum time for a page, including a slow upload of a form. The timeout of the API is shorter.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
-/// Longest API token that is looked at, in bytes.
+/// Maximum length of an API token that meshd checks, in bytes.
 const MAX_TOKEN: usize = 256;
-/// Nothing but our own style sheet and script; no code and no style in the page.
+/// Allows only the style sheet and script of meshd; forbids inline code and styles.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
                       base-uri 'none'; frame-ancestors 'none'";
 
@@ -50,7 +50,8 @@ struct Gate {
 pub(crate) fn router(environment: Environment) -> Router {
     let gate =
         Gate { environment, pages: screens::router(), sessions: Sessions::default(), consoles: Consoles::default() };
-    // One handler for all: a route of this router would leave its path parameters in the request, and the API counts its own.
+    // One handler serves all paths: a route of this router would leave its path parameters in the request, and the API counts its
+    // parameters.
     Router::new().fallback(enter).layer(DefaultBodyLimit::disable()).with_state(gate)
 }
 
@@ -60,7 +61,7 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
         && !is_loopback(request.headers())
         && fail::defends("ui-loopback-host")
     {
-        // A name of another site that resolves to this address (DNS rebinding).
+        // The Host header names another site that resolves to this address (DNS rebinding).
         let message = "meshd ui answers at loopback addresses only";
         let error =
             ApiError::new(StatusCode::MISDIRECTED_REQUEST, "bad_host", message, "open the link that meshd ui printed");
@@ -71,7 +72,7 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
     }
     if path != PREFIX && !path.starts_with(&format!("{PREFIX}/")) {
         if matches!(gate.environment.sign_in, SignIn::Link(_)) && fail::defends("ui-api-session") {
-            // The API is asked with the rights of whoever runs `meshd ui`: never without a session.
+            // The API grants the rights of the user who runs `meshd ui`, so a request without a session must never reach the API.
             return guarded(redirect(&format!("{PREFIX}/")));
         }
         return gate.environment.api.oneshot(request).await.unwrap_or_else(|never| match never {});
@@ -88,7 +89,7 @@ async fn enter(State(gate): State<Gate>, request: Request<Body>) -> Response {
     })
 }
 
-/// The response with the headers of every page.
+/// Adds the headers of every page.
 fn guarded(mut response: Response) -> Response {
     if !fail::defends("ui-policy") {
         return response;
@@ -98,7 +99,7 @@ fn guarded(mut response: Response) -> Response {
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
-        // With `no-referrer`, browsers send `Origin: null` with our own forms (Fetch, 3.1).
+        // With `no-referrer`, browsers send `Origin: null` with the UI's forms (Fetch, 3.1).
         (REFERRER_POLICY, "same-origin"),
         (CACHE_CONTROL, "no-store"),
     ] {
@@ -108,7 +109,7 @@ fn guarded(mut response: Response) -> Response {
 }
 
 impl Gate {
-    /// Answers with a page; an `Err` is an answer, too, that ends the way early.
+    /// Answers with a page. An `Err` contains an early response.
     async fn page(self, request: Request<Body>) -> Result<Response, Response> {
         if request.method() == Method::POST && !self.is_from_here(request.headers()) && fail::defends("ui-origin") {
             let hint = "open the page anew and send the form from there";
@@ -132,15 +133,15 @@ impl Gate {
         request.extensions_mut().insert(client);
         let response = self.pages.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
         if response.status() == StatusCode::UNAUTHORIZED && fail::defends("ui-revoked-session") {
-            // The token was revoked or is over.
+            // The token was revoked or has expired.
             return Ok(self.sign_out(&headers));
         }
         Ok(response)
     }
 
-    /// True if a browser says that a page of this server sent the form. Without a word of it, nothing is done.
+    /// Returns true if the browser confirms that a page of this server sent the form. Without these headers, the form is refused.
     fn is_from_here(&self, headers: &HeaderMap) -> bool {
-        // Anybody in the network path can answer `http://` in the name of this server, and have a browser send a form from there.
+        // An attacker in the network path can answer `http://` under this server's name and have a browser send a form from there.
         let scheme = match self.environment.sign_in {
             SignIn::Token => "https",
             SignIn::Link(_) => "http",
@@ -169,7 +170,7 @@ impl Gate {
         ApiClient { environment, consoles, sessions, is_foreign, origin, session, token, caller }
     }
 
-    /// Name and attributes of the cookie. Browsers take a `__Host-` cookie by TLS alone.
+    /// Returns the name and attributes of the cookie. Browsers accept a `__Host-` cookie only over TLS.
     fn cookie(&self) -> (&'static str, &'static str) {
         match self.environment.sign_in {
             SignIn::Token => ("__Host-meshd", "Path=/; Secure; HttpOnly; SameSite=Strict"),
@@ -222,7 +223,7 @@ impl Gate {
         self.begin(client).await
     }
 
-    /// Signs in whoever the API knows.
+    /// Signs in a user whose credential the API accepts.
     async fn begin(self, client: ApiClient) -> Result<Response, Response> {
         let caller: CallerView =
             client.get("/v1/whoami").await.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
@@ -253,7 +254,7 @@ impl Gate {
         response
     }
 
-    /// The browser throws its cookie away.
+    /// Adds a header that makes the browser delete its cookie.
     fn forget(&self, headers: &mut HeaderMap) {
         let (name, attributes) = self.cookie();
         if let Ok(value) = HeaderValue::try_from(format!("{name}=; {attributes}; Max-Age=0")) {
@@ -262,12 +263,12 @@ impl Gate {
     }
 }
 
-/// Before the API said who it is.
+/// Returns the caller before the API has identified the user.
 fn nobody() -> CallerView {
     CallerView { name: String::new(), role: meshd_trust::Role::Viewer }
 }
 
-/// The fields of a form.
+/// Parses the fields of a form.
 pub(crate) async fn fields(request: Request<Body>) -> Result<Fields, Response> {
     let (parts, body) = request.into_parts();
     let too_long = |_| {
@@ -283,12 +284,12 @@ pub(crate) async fn fields(request: Request<Body>) -> Result<Fields, Response> {
     })
 }
 
-/// True if a browser says that a page of another origin, also one of the same site, made it send the request.
+/// Returns true if the browser reports that a page of another origin sent the request. Another origin of this site counts too.
 fn is_foreign(headers: &HeaderMap) -> bool {
     headers.get("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none")
 }
 
-/// True if the request names this machine by a loopback address or `localhost`.
+/// Returns true if the request names this host by a loopback address or `localhost`.
 fn is_loopback(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<Authority>().ok());
     host.is_some_and(|host| {

@@ -1,4 +1,4 @@
-//! The frame of a page and its parts: tables, badges, times.
+//! Layout of a page, and its parts: tables, badges, times.
 
 use crate::{
     PREFIX,
@@ -18,7 +18,7 @@ use meshd_api::{CallerView, Finding, Status};
 use meshd_model::fleet::Phase;
 use meshd_types::{Digest, Timestamp};
 
-/// Most characters of a text that comes from a node or a guest. The rest is left out.
+/// Maximum number of characters of a text from a node or a guest. The rest is cut off.
 const MAX_SHOWN: usize = 4000;
 
 /// Pages of the navigation: path below `/ui`, title.
@@ -41,17 +41,17 @@ const PAGES: [(&str, &str); 16] = [
     ("/access", "Access"),
 ];
 
-/// A page of somebody who is signed in.
+/// A page for a signed-in user.
 pub(crate) struct Page<'c> {
     pub(crate) client: &'c ApiClient,
     pub(crate) title: String,
-    /// Path of the page of the navigation that it belongs to.
+    /// Path of the navigation entry to highlight.
     pub(crate) place: &'static str,
     pub(crate) content: Markup,
 }
 
 impl Page<'_> {
-    /// The page, or 304 if the browser's script has it.
+    /// Returns the page, or 304 if the browser's script has it.
     pub(crate) fn answer(self, request: &HeaderMap) -> Response {
         let caller = &self.client.caller;
         let page = frame(&self.title, Some((caller, self.place)), &self.content);
@@ -71,19 +71,19 @@ fn document(status: StatusCode, text: String) -> Response {
     (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], Body::from(text)).into_response()
 }
 
-/// A page for whoever is not signed in.
+/// Returns a page for a user who is not signed in.
 pub(crate) fn bare(status: StatusCode, title: &str, content: &Markup) -> Response {
     document(status, frame(title, None, content).into_string())
 }
 
-/// A page that says why something was not done.
+/// Returns a page that explains a failure.
 pub(crate) fn failure(client: Option<&ApiClient>, error: &ApiError) -> Response {
     let content = html! { h1 { "Not done" } (refusal(error)) p { a href=(format!("{PREFIX}/")) { "Overview" } } };
     let signed_in = client.map(|client| (&client.caller, ""));
     document(error.status, frame("Not done", signed_in, &content).into_string())
 }
 
-/// Why something was not done, and what to do.
+/// Renders an error with its hint.
 pub(crate) fn refusal(error: &ApiError) -> Markup {
     let view = &error.view;
     html! {
@@ -143,7 +143,7 @@ fn banner(caller: &CallerView, place: &str) -> Markup {
     }
 }
 
-/// A text of a node, a guest or a file, cut to a length that a page can show.
+/// Returns a text of a node, a guest or a file, cut to a length that a page can show.
 pub(crate) fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).filter(|c| is_shown(*c) || *c == '\n').collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
@@ -152,13 +152,13 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// A time; the script shows it in the browser's time zone.
+/// Renders a time; the script converts it to the browser's time zone.
 pub(crate) fn time(at: Timestamp) -> Markup {
     let text = at.to_string();
     html! { time datetime=(text) { (text) } }
 }
 
-/// Milliseconds for people.
+/// Formats milliseconds for display.
 pub(crate) fn duration(millis: u64) -> String {
     match millis {
         0..=999 => format!("{millis} ms"),
@@ -167,7 +167,7 @@ pub(crate) fn duration(millis: u64) -> String {
     }
 }
 
-/// Bytes for people: `12.3 MiB`.
+/// Formats a number of bytes for display: `12.3 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.into_iter().find(|(size, _)| bytes >= *size) {
@@ -176,7 +176,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Colours of a phase: what is well, under way, to be looked at, out of service.
+/// Returns the colour class of a phase: healthy, in progress, needs attention, or out of service.
 pub(crate) fn phase_class(phase: Phase) -> &'static str {
     match phase {
         Phase::Online => "good",
@@ -195,7 +195,7 @@ pub(crate) fn phase(phase: Phase) -> Markup {
     badge(phase_class(phase), &phase.to_string())
 }
 
-/// Findings: what is wrong, and what to do.
+/// Renders findings with their hints.
 pub(crate) fn findings(findings: &[Finding]) -> Markup {
     html! {
         @for finding in findings {
@@ -208,12 +208,12 @@ pub(crate) fn findings(findings: &[Finding]) -> Markup {
     }
 }
 
-/// A link to the page of a node.
+/// Renders a link to the page of a node.
 pub(crate) fn node_link(id: &str, name: &str) -> Markup {
     html! { a href=(format!("{PREFIX}/nodes/{}", encoded(id))) { (shown(name)) } }
 }
 
-/// A table that scrolls by itself on a narrow screen.
+/// Renders a table that scrolls by itself on a narrow screen.
 pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup {
     html! {
         @if rows.is_empty() {
@@ -229,31 +229,31 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup
     }
 }
 
-/// Names and values; a name without a value is left out.
+/// Renders names and values; omits a name without a value.
 pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
     html! {
         dl { @for (name, value) in facts { @if !value.0.is_empty() { dt { (name) } dd { (value) } } } }
     }
 }
 
-/// A value as it is.
+/// Renders a value unchanged.
 pub(crate) fn plain(value: impl ToString) -> Markup {
     let text = shown(&value.to_string());
     html! { (text) }
 }
 
-/// A value that may be missing.
+/// Renders an optional value.
 pub(crate) fn maybe<T: ToString>(value: Option<T>) -> Markup {
     value.map(plain).unwrap_or_default()
 }
 
-/// A value that JSON has as a word.
+/// Returns the text of a value that serializes to a JSON string.
 pub(crate) fn word(value: &impl serde::Serialize) -> String {
     let value = serde_json::to_value(value).ok();
     value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A value for programs.
+/// Renders a value in a monospaced font.
 pub(crate) fn code(value: impl ToString) -> Markup {
     let text = shown(&value.to_string());
     html! { @if !text.is_empty() { code { (text) } } }

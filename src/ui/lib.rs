@@ -1,20 +1,20 @@
 //! Web UI: HTML pages over the admin API, rendered on the server.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `assets` | style sheet and script |
-//! | `client` | calls the admin API in the name of whoever is signed in |
-//! | `console` | interactive consoles of virtual machines |
+//! | `client` | calls the admin API on behalf of the signed-in user |
+//! | `console` | interactive consoles of VMs |
 //! | `form` | fields of a submitted form |
-//! | `gate` | what comes before every page: origin, session, security headers |
-//! | `html` | the frame of a page and its parts: tables, badges, times |
+//! | `gate` | checks that precede every page: origin, session, security headers |
+//! | `html` | layout of a page, and its parts: tables, badges, times |
 //! | `plain_text` | output of programs as plain text |
 //! | `screens` | the pages |
-//! | `session` | who is signed in |
+//! | `session` | sessions, and the single-use sign-in link |
 //!
-//! The UI knows the admin API alone. It asks it in the name of its user, so a page shows and an action does what that user may see and
-//! do, and the audit log names the user. It runs in two places: in meshd, beside the API of `[admin.https]`, where people sign in with
-//! an API token; and in `meshd ui`, on a loopback address, where a link signs in once.
+//! The UI uses only the admin API, on behalf of its user. The user's role therefore limits pages and actions, and the audit log names the
+//! user. The UI runs in two places. In meshd, beside the API of `[admin.https]`, users sign in with an API token. In `meshd ui`, on a
+//! loopback address, users sign in with a single-use link.
 
 mod assets;
 mod client;
@@ -35,24 +35,24 @@ pub use session::{LinkCode, SignIn};
 use axum::Router;
 use std::time::Instant;
 
-/// Where the pages are.
+/// Path prefix of the pages.
 pub const PREFIX: &str = "/ui";
 
-/// What the UI needs from whoever runs it.
+/// Dependencies that the hosting program provides to the UI.
 #[derive(Clone)]
 pub struct Environment {
-    /// Answers requests for `/v1`.
+    /// Router that answers requests for `/v1`.
     pub api: Router,
-    /// Opens WebSockets of the same API.
+    /// Opens WebSockets of this API.
     pub open_socket: OpenSocket,
-    /// How people sign in.
+    /// Method of signing in.
     pub sign_in: SignIn,
-    /// 32 random bytes.
+    /// Returns 32 random bytes.
     pub random: fn() -> [u8; 32],
     pub now: fn() -> Instant,
 }
 
-/// The pages, and the API beside them: whatever is not below [`PREFIX`] goes to the API.
+/// Returns the pages together with the API: requests outside [`PREFIX`] go to the API.
 pub fn router(environment: Environment) -> Router {
     gate::router(environment)
 }

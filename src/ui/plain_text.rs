@@ -2,18 +2,17 @@
 
 use meshd_types::{fail, is_misleading};
 
-/// False for characters that a page leaves out of foreign text: control characters, and those that show other text as it is not.
+/// Returns false for characters that a page omits from foreign text: control characters, and characters that disguise other text.
 pub(crate) fn is_shown(c: char) -> bool {
     !(c.is_control() || is_misleading(c) && fail::defends("ui-direction"))
 }
 
-/// The text without escape sequences, control characters and direction marks: nothing of them reaches the browser. Line ends and
-/// tabs stay.
+/// Removes escape sequences, control characters and direction marks, so that none of them reaches the browser. Keeps line ends and tabs.
 pub(crate) fn visible(text: &str) -> String {
     without_escapes(text).chars().filter(|c| is_shown(*c) || matches!(c, '\n' | '\t')).collect()
 }
 
-/// The text without the control sequences of a terminal (ECMA-48).
+/// Removes the control sequences of a terminal (ECMA-48).
 fn without_escapes(text: &str) -> String {
     let (mut out, mut chars) = (String::with_capacity(text.len()), text.chars().peekable());
     while let Some(c) = chars.next() {

@@ -1,4 +1,4 @@
-//! Who is signed in: sessions in memory, and the link that signs in once.
+//! Sessions in memory, and the single-use sign-in link.
 
 use meshd_api::CallerView;
 use meshd_types::{Digest, Secret, fail, hex};
@@ -8,41 +8,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sessions at one time; the one that was not used for longest makes room.
+/// Maximum number of sessions. A new session replaces the least recently used one.
 const MAX_SESSIONS: usize = 256;
-/// Sessions of one token; its own least recently used one makes room, and no session of others.
+/// Maximum number of sessions per token. A new session replaces the token's least recently used session, never a session of another token.
 const MAX_OF_TOKEN: usize = 8;
-/// A session ends when it was not used for so long.
+/// A session ends after this time without use.
 const IDLE_TIME: Duration = Duration::from_secs(12 * 3600);
-/// A session ends so long after it began, also in use: a page that is open asks every few seconds.
+/// Maximum age of a session, even in use: an open page sends a request every few seconds.
 const MAX_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// Longest session ID that is looked at, in bytes.
+/// Maximum length of a session ID that meshd checks, in bytes.
 const MAX_ID: usize = 64;
 
-/// How people sign in.
+/// Method of signing in.
 #[derive(Clone)]
 pub enum SignIn {
-    /// With an API token, over TLS.
+    /// Sign-in with an API token, over TLS.
     Token,
-    /// With a link that works once, at a loopback address. The API is asked without a token.
+    /// Sign-in with a single-use link at a loopback address. Requests to the API carry no token.
     Link(LinkCode),
 }
 
-/// The secret of a link that signs in once.
+/// Secret of a single-use sign-in link.
 #[derive(Clone)]
 pub struct LinkCode(Arc<Mutex<Option<Secret<String>>>>);
 
 impl LinkCode {
-    /// A code from 32 random bytes, with its text for the link.
+    /// Creates a code from 32 random bytes, and returns it with its text for the link.
     pub fn new(random: [u8; 32]) -> (Self, Secret<String>) {
         let text = Secret::new(hex(&random));
         (LinkCode(Arc::new(Mutex::new(Some(text.clone())))), text)
     }
 
-    /// True for the right code, once.
+    /// Returns true once, for the correct code.
     pub(crate) fn redeem(&self, code: &str) -> bool {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Digests are compared: the time tells nothing of the code.
+        // The comparison uses digests, so its duration reveals nothing about the code.
         let is_right =
             kept.as_ref().is_some_and(|kept| Digest::of(kept.expose().as_bytes()) == Digest::of(code.as_bytes()));
         if is_right && fail::defends("ui-link-once") {
@@ -52,12 +52,12 @@ impl LinkCode {
     }
 }
 
-/// Somebody who is signed in.
+/// Session of a signed-in user.
 #[derive(Clone)]
 pub(crate) struct Session {
-    /// Digest of its ID.
+    /// Digest of the session ID.
     pub(crate) key: Digest,
-    /// Shown to the API with each request; `None` where the API knows the caller by the connection.
+    /// Sent to the API with each request; `None` if the API identifies the caller by the connection.
     pub(crate) token: Option<Secret<String>>,
     pub(crate) caller: CallerView,
     begun: Instant,
@@ -76,19 +76,19 @@ impl Session {
     }
 }
 
-/// A session that begins.
+/// Result of a sign-in.
 pub(crate) struct NewSession {
     pub(crate) id: Secret<String>,
-    /// Keys of the sessions that ended for it.
+    /// Keys of the sessions that the new session replaced.
     pub(crate) ended: Vec<Digest>,
 }
 
-/// Key of the least recently used session.
+/// Returns the key of the least recently used session.
 fn idlest<'s>(sessions: impl Iterator<Item = &'s Session>) -> Option<Digest> {
     sessions.min_by_key(|session| session.used).map(|session| session.key)
 }
 
-/// Sessions by the digest of their ID: a session cannot be taken over by whoever reads this table.
+/// Sessions by the digest of their ID. An attacker who reads this table cannot take over a session.
 #[derive(Clone, Default)]
 pub(crate) struct Sessions(Arc<Mutex<BTreeMap<Digest, Session>>>);
 
@@ -97,7 +97,6 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a session.
     pub(crate) fn begin(
         &self,
         random: [u8; 32],
@@ -126,7 +125,7 @@ impl Sessions {
         NewSession { id: Secret::new(id), ended }
     }
 
-    /// The session of an ID, if it is not over.
+    /// Returns the session of an ID unless the session has ended.
     pub(crate) fn find(&self, id: &str, now: Instant) -> Option<Session> {
         if id.len() > MAX_ID {
             return None;
@@ -140,12 +139,12 @@ impl Sessions {
         Some(session.clone())
     }
 
-    /// True until the session with this key ends. Asking does not use it.
+    /// Returns true until the session with this key ends. This check does not count as use.
     pub(crate) fn lives(&self, key: Digest, now: Instant) -> bool {
         self.all().get(&key).is_some_and(|session| !session.is_over(now))
     }
 
-    /// Ends a session; gives its key.
+    /// Ends a session and returns its key.
     pub(crate) fn end(&self, id: &str) -> Digest {
         let key = Digest::of(id.as_bytes());
         self.all().remove(&key);

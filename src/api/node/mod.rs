@@ -1,8 +1,8 @@
-//! A node in a listing, and everything that is known of one.
+//! Nodes: list entries, details and boot timelines.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `timeline` | one boot, stage by stage |
+//! | `timeline` | the stages of a boot session |
 
 mod timeline;
 
@@ -19,146 +19,146 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use utoipa::ToSchema;
 
-/// One node in a listing.
+/// An entry in the list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
     #[schema(value_type = String)]
     pub id: NodeId,
-    /// What an operator calls it.
+    /// Host name of the node.
     pub name: String,
-    /// What it boots next: what was assigned to it, else the site's default.
+    /// Profile of the next boot: the assigned profile, else the default profile of the site.
     #[schema(value_type = String)]
     pub profile: ProfileName,
-    /// Whether an operator assigned the profile.
+    /// True if an operator assigned the profile; false if the node uses the site default.
     pub assigned: bool,
-    /// Where it is in its life.
+    /// Phase of the node in its lifecycle.
     #[schema(value_type = String)]
     pub phase: Phase,
-    /// What is wrong with it.
+    /// Current problems of the node.
     #[schema(value_type = Vec<Object>)]
     pub conditions: Vec<Condition>,
     #[schema(value_type = Option<String>)]
     pub address: Option<IpAddr>,
-    /// The NIC that it boots from.
+    /// MAC address of the NIC from which the node boots.
     #[schema(value_type = String)]
     pub mac: MacAddr,
-    /// What its agent says that it booted; before it says so, what its newest overlay was made from.
+    /// Generation that the agent reported for the current boot. Before the first report: generation of the newest rendered overlay.
     #[schema(value_type = Option<String>)]
     pub generation: Option<Generation>,
-    /// What it would boot now; `reboot_required` says where it is not what it runs.
+    /// Generation of the next boot. The condition `reboot_required` states that it differs from the running one.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub next_generation: Option<Generation>,
-    /// The generation that it is pinned to.
+    /// Generation to which the node is pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub pinned: Option<Generation>,
-    /// The generation that its profile is rolled back to. A pinned node boots what it is pinned to all the same.
+    /// Generation to which the profile is rolled back. A pin of the node takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub rolled_back: Option<Generation>,
-    /// Last sign of life.
+    /// Time of the last message from the node.
     #[schema(value_type = String)]
     pub last_seen: Timestamp,
     pub boot: Option<BootView>,
-    /// Labels: where it is and what it is for.
+    /// Labels of the node, as an object of keys and values.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schema(value_type = Object)]
     pub labels: Labels,
-    /// Changes with everything that an operator decides by; a bulk order names it.
+    /// Revision of the record, required in a bulk order. The revision changes with every value on which an operator's decision depends.
     #[serde(default)]
     pub revision: String,
-    /// What works on it, or is ordered to: what a drain waits for. Told of one node only.
+    /// Workloads that run on the node or are placed on it; a drain waits for them. Absent in lists of nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub work: Vec<String>,
 }
 
-/// How far a boot came.
+/// Progress of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootView {
-    /// The boot session's ID.
+    /// ID of the boot session.
     #[schema(value_type = String)]
     pub session: BootSessionId,
-    /// The stage farthest along the chain.
+    /// Latest stage of the boot chain that the machine reached.
     #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
-    /// When that stage was reached.
+    /// Time at which the machine reached that stage.
     #[schema(value_type = Option<String>)]
     pub stage_at: Option<Timestamp>,
-    /// First DHCP exchange of the session.
+    /// Time of the first DHCP exchange.
     #[schema(value_type = String)]
     pub opened_at: Timestamp,
-    /// Every stage with its times, in the order in which they were reached.
+    /// Stages with their times, in the order in which the machine reached them.
     #[schema(value_type = Vec<Object>)]
     pub stages: Vec<StageMark>,
 }
 
-/// Everything that is known of one node.
+/// All information about a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeDetail {
-    /// What a listing shows.
+    /// Fields of the list entry.
     #[serde(flatten)]
     pub node: NodeView,
-    /// What its ID was derived from.
+    /// System UUID, serial number or MAC address from which the node ID is derived.
     #[schema(value_type = String)]
     pub basis: Basis,
     #[schema(value_type = Object)]
     pub fingerprint: Fingerprint,
-    /// First seen.
+    /// Time at which meshd first saw the machine.
     #[schema(value_type = String)]
     pub discovered_at: Timestamp,
-    /// Since when its link is up.
+    /// Time at which the link was established; absent without a link.
     #[schema(value_type = Option<String>)]
     pub link_since: Option<Timestamp>,
-    /// Memory, storage and workloads as of the last heartbeat of its link.
+    /// Memory, storage and workloads in the last heartbeat of the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub heartbeat: Option<Heartbeat>,
-    /// When an operator last released it from quarantine.
+    /// Time of the last release from quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub released_at: Option<Timestamp>,
-    /// Why an operator holds it, if one said so.
+    /// Reason that an operator gave for holding the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_because: Option<String>,
-    /// IDs of nodes that it stands for: their hardware is gone.
+    /// IDs of former nodes whose identity moved to this hardware.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub former: Vec<NodeId>,
-    /// Other machines that asked to be this node, and were refused.
+    /// Other machines that claimed the identity of this node and were refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
     pub rivals: Vec<ConflictingMachine>,
-    /// The groups that it is in, in the order in which they are applied.
+    /// Groups of the node, in the order in which meshd applies them.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub groups: Vec<GroupName>,
     #[serde(default)]
     #[schema(value_type = Object)]
     pub vars: Vars,
-    /// What was ordered for one boot.
+    /// Override of profile or kernel arguments for a single boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub once: Option<NextBootOverride>,
-    /// Serial numbers of the certificates that are honoured, newest last.
+    /// Serial numbers of the valid certificates, newest last.
     pub certificates: Vec<String>,
-    /// Its last readiness checks.
+    /// Results of the last readiness checks.
     #[schema(value_type = Vec<Object>)]
     pub checks: Vec<Check>,
-    /// The boot that they ran in, and when they were told.
+    /// Boot session and time of the last readiness checks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub evidence: Option<CheckProvenance>,
-    /// They are of the boot that it is in; else they prove nothing.
+    /// True if the checks ran in the current boot session. Checks of an earlier session do not count.
     #[serde(default)]
     pub checks_count: bool,
-    /// What it last told of itself.
+    /// Hardware and software facts of the last report.
     #[schema(value_type = Option<Object>)]
     pub facts: Option<Facts>,
 }
 
 impl NodeView {
-    /// A node with its newest boot and its link.
+    /// Creates the list entry of a node from its record, its newest boot session and its link.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
         NodeView {
             id: node.id,
@@ -181,12 +181,12 @@ impl NodeView {
         }
     }
 
-    /// The same with what works on it.
+    /// Adds the workloads of the node.
     pub fn working(self, work: Vec<String>) -> Self {
         NodeView { work, ..self }
     }
 
-    /// The same with what its profile is rolled back to.
+    /// Adds the generation to which the profile is rolled back. `held` returns that generation for a profile.
     pub fn rolled_back(self, held: impl FnOnce(&ProfileName) -> Option<Generation>) -> Self {
         NodeView { rolled_back: held(&self.profile), ..self }
     }
@@ -205,7 +205,7 @@ impl BootView {
     }
 }
 
-/// The part that a list shows.
+/// Returns the fields of the list entry.
 impl From<NodeDetail> for NodeView {
     fn from(detail: NodeDetail) -> Self {
         detail.node
@@ -213,7 +213,7 @@ impl From<NodeDetail> for NodeView {
 }
 
 impl NodeDetail {
-    /// Everything of a node.
+    /// Creates the details of a node from its record, its newest boot session and its link.
     pub fn new(node: &Node, boot: Option<&BootSession>, site: &Site, link: &LinkState) -> Self {
         NodeDetail {
             node: NodeView::new(node, boot, site, link),
@@ -242,7 +242,7 @@ impl NodeDetail {
         }
     }
 
-    /// The same with what works on it.
+    /// Adds the workloads of the node.
     pub fn working(mut self, work: Vec<String>) -> Self {
         self.node.work = work;
         self

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use utoipa::ToSchema;
 
-/// One boot, stage by stage.
+/// A boot session of a node with its stages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TimelineView {
     #[schema(value_type = String)]
@@ -14,67 +14,67 @@ pub struct TimelineView {
     pub name: String,
     #[schema(value_type = String)]
     pub session: BootSessionId,
-    /// The NIC that booted.
+    /// MAC address of the NIC that booted.
     #[schema(value_type = String)]
     pub mac: MacAddr,
     #[schema(value_type = Option<String>)]
     pub address: Option<Ipv4Addr>,
-    /// First DHCP exchange.
+    /// Time of the first DHCP exchange.
     #[schema(value_type = String)]
     pub opened_at: Timestamp,
-    /// How it stands, or ended.
+    /// State of the boot session, or its result after the end.
     #[schema(value_type = Object)]
     pub result: BootStatus,
-    /// In the order in which they were reached.
+    /// Stages in the order in which the machine reached them.
     pub stages: Vec<StageView>,
-    /// What the machine was told to wait for.
+    /// Reasons for which the machine had to wait, each with its first and last time.
     #[schema(value_type = Vec<Object>)]
     pub waits: Vec<Wait>,
-    /// The times that the boot stood still.
+    /// Stalls of the boot, each with the overdue stage and the likely cause.
     #[schema(value_type = Vec<Object>)]
     pub stalls: Vec<Stall>,
-    /// Why `mesh-init` refused to start the node.
+    /// Reason for which `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// From the first stage to the last one so far, in milliseconds.
+    /// Time from the first stage to the last reached stage, in milliseconds.
     pub total_ms: u64,
-    /// All boots of the node that are kept, newest first, this one too.
+    /// All stored boot sessions of the node, including this one, newest first.
     pub boots: Vec<BootSummary>,
 }
 
-/// One stage of a boot.
+/// A stage of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
     #[schema(value_type = String)]
     pub stage: Stage,
-    /// When it was reached first.
+    /// Time at which the machine first reached the stage.
     #[schema(value_type = String)]
     pub at: Timestamp,
-    /// From the stage before to this one, in milliseconds.
+    /// Time from the previous stage to this stage, in milliseconds.
     pub duration_ms: u64,
-    /// From the first stage to this one, in milliseconds.
+    /// Time from the first stage to this stage, in milliseconds.
     pub elapsed_ms: u64,
-    /// How often it was seen; more than once when the machine tried again.
+    /// Number of times the machine reached the stage; more than 1 after a retry.
     pub count: u32,
 }
 
-/// One boot in a line.
+/// Summary of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootSummary {
     #[schema(value_type = String)]
     pub session: BootSessionId,
-    /// First DHCP exchange.
+    /// Time of the first DHCP exchange.
     #[schema(value_type = String)]
     pub opened_at: Timestamp,
-    /// How it stands, or ended.
+    /// State of the boot session, or its result after the end.
     #[schema(value_type = Object)]
     pub result: BootStatus,
-    /// The stage farthest along the chain.
+    /// Latest stage of the boot chain that the machine reached.
     #[schema(value_type = Option<String>)]
     pub stage: Option<Stage>,
-    /// From the first stage to the last one, in milliseconds.
+    /// Time from the first stage to the last stage, in milliseconds.
     pub total_ms: u64,
-    /// Why `mesh-init` refused to start the node.
+    /// Reason for which `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -83,7 +83,7 @@ fn millis(from: Timestamp, to: Timestamp) -> u64 {
     u64::try_from(to.since(from).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Stages with what each took. A clock that went back takes nothing.
+/// Returns the stages with their durations. A clock that moved backwards gives a duration of zero.
 fn stages(session: &BootSession) -> Vec<StageView> {
     let first = session.stages.first().map_or(session.opened_at, |mark| mark.at);
     let mut before = first;
@@ -100,7 +100,8 @@ fn total(stages: &[StageView]) -> u64 {
 }
 
 impl TimelineView {
-    /// One boot of a node, among all of its boots, newest first. `None` if the boot is not among them.
+    /// Returns the timeline of a boot session. `boots` contains all sessions of the node, newest first. Returns `None`
+    /// if `session` is not in `boots`.
     pub fn new(node: &Node, session: BootSessionId, boots: &[&BootSession]) -> Option<Self> {
         let place = boots.iter().position(|boot| boot.id == session)?;
         let boot = boots.get(place)?;
@@ -124,7 +125,7 @@ impl TimelineView {
 }
 
 impl TimelineView {
-    /// The reason why this boot failed, or the boot before while this one has not come online.
+    /// Returns the failure reason of this boot, or that of the previous boot while this boot is not online.
     pub fn last_failure(&self) -> Option<(&BootSummary, &str)> {
         let place = self.boots.iter().position(|boot| boot.session == self.session)?;
         let mut recent = self.boots.iter().skip(place).take(2).take_while(|boot| boot.result != BootStatus::Online);

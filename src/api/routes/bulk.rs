@@ -1,10 +1,10 @@
-//! Routes of orders for several nodes. `order` of the request is the body of the same order for one node.
+//! Routes of orders for several nodes. The field `order` of a request is the body of the same order for one node.
 
 use super::{Object, Post, route::routes};
 use crate::{BulkDone, BulkRequest};
 use meshd_model::fleet::Verb;
 
-/// An order for several nodes.
+/// Route of an order for several nodes.
 pub type BulkPost = Post<Object<BulkRequest>, Object<BulkDone>>;
 
 routes! {

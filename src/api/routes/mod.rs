@@ -3,15 +3,15 @@
 //! | module | content |
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, the certificate authority |
-//! | `bulk` | one order for several nodes |
+//! | `bulk` | orders for several nodes |
 //! | `nodes` | nodes, their generations and their overlays |
 //! | `openapi` | generates the OpenAPI document from all routes |
-//! | `route` | the types of routes, and their paths |
-//! | `shape` | the types of request and response bodies |
-//! | `site` | the site: status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
-//! | `work` | virtual machines, slots, volumes and tasks |
+//! | `route` | types of routes, and their paths |
+//! | `shape` | types of request and response bodies |
+//! | `site` | status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
+//! | `work` | VMs, slots, volumes and tasks |
 //!
-//! The server binds a handler to each constant; a client builds paths from them. The name of a constant in lower case is the
+//! The server binds a handler to each constant. A client builds paths from the constants. The name of a constant in lower case is the
 //! operation ID in the OpenAPI document: renaming a constant renames an operation.
 
 mod access;
@@ -37,7 +37,7 @@ pub use work::*;
 
 use route::Route;
 
-/// Every route.
+/// Returns all routes.
 fn all() -> impl Iterator<Item = &'static dyn Route> {
     [nodes::ROUTES, bulk::ROUTES, site::ROUTES, access::ROUTES, work::ROUTES].into_iter().flatten().copied()
 }

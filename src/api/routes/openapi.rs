@@ -9,7 +9,7 @@ use crate::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, KEY_HEAD
 use meshd_model::fleet::MAX_REASON;
 use serde_json::{Map, Value, json};
 
-/// Version of the document format.
+/// Version of the OpenAPI format.
 const OPENAPI: &str = "3.1.0";
 /// Maximum length of the value of a query parameter, in bytes.
 pub const MAX_QUERY_VALUE: usize = 1024;
@@ -80,7 +80,7 @@ fn operation(route: &dyn Route, schemas: &mut Schemas) -> Value {
     operation
 }
 
-/// Routes that select fields return pages with entity tags.
+/// Returns true for a list. Routes that select fields return pages with entity tags.
 fn is_list(spec: &RouteSpec) -> bool {
     spec.query.contains(&"fields")
 }
@@ -109,7 +109,7 @@ fn parameters(spec: &RouteSpec) -> Vec<Value> {
     parameters
 }
 
-/// Description of a query parameter.
+/// Returns the description of a query parameter.
 fn description(name: &str) -> &'static str {
     match name {
         "after" => "the cursor of the answer before (header x-next-cursor); for logs a number of a record",
@@ -133,7 +133,7 @@ fn description(name: &str) -> &'static str {
     }
 }
 
-/// JSON Schema of a query parameter.
+/// Returns the JSON Schema of a query parameter.
 fn schema(name: &str) -> Value {
     match name {
         "limit" => json!({ "type": "integer", "minimum": 1 }),

@@ -1,4 +1,4 @@
-//! The types of routes. A route knows its request, its response and the number of parameters of its path.
+//! Types of routes. The type of a route determines its request, its response and the number of path parameters.
 
 use super::shape::{Schemas, Shape};
 use crate::segment;
@@ -7,16 +7,16 @@ use meshd_trust::Role;
 use serde_json::Value;
 use std::{fmt::Display, marker::PhantomData};
 
-/// The part of a route that does not depend on its types.
+/// The part of a route that does not depend on its type parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteSpec {
-    /// Name of the constant.
+    /// Name of the constant that declares the route.
     pub name: &'static str,
     /// Path with parameters in braces.
     pub path: &'static str,
-    /// The verb of the audit log; `None` for a read.
+    /// Verb in the audit log; `None` for a read.
     pub verb: Option<Verb>,
-    /// The role that a caller needs.
+    /// Minimum role of the caller.
     pub role: Role,
     /// Summary for the OpenAPI document.
     pub summary: &'static str,
@@ -24,7 +24,7 @@ pub struct RouteSpec {
     pub query: &'static [&'static str],
 }
 
-/// A route of the OpenAPI document.
+/// A route with any request, response and number of path parameters.
 pub(super) trait Route: Sync {
     fn spec(&self) -> RouteSpec;
     fn request(&self, schemas: &mut Schemas) -> Option<Value>;
@@ -46,7 +46,7 @@ pub struct Post<B, R, const N: usize = 0> {
 }
 
 impl<R, const N: usize> Get<R, N> {
-    /// A read that every role may do.
+    /// Creates a read route for the role viewer.
     pub(super) const fn new(path: &'static str, summary: &'static str) -> Self {
         let spec = RouteSpec { name: "", path, verb: None, role: Role::Viewer, summary, query: &[] };
         Get { spec: checked(spec, N), types: PhantomData }
@@ -78,7 +78,7 @@ impl<R, const N: usize> Get<R, N> {
 }
 
 impl<B, R, const N: usize> Post<B, R, N> {
-    /// A change; its verb determines the role.
+    /// Creates a route for a change. The verb determines the role.
     pub(super) const fn new(path: &'static str, verb: Verb, summary: &'static str) -> Self {
         let spec = RouteSpec { name: "", path, verb: Some(verb), role: required_role(verb), summary, query: &[] };
         Post { spec: checked(spec, N), verb, types: PhantomData }
@@ -103,7 +103,7 @@ impl<B, R, const N: usize> Post<B, R, N> {
     }
 }
 
-/// The role that a verb requires.
+/// Returns the role that a verb requires.
 const fn required_role(verb: Verb) -> Role {
     match verb {
         Verb::TokenCreate
@@ -117,7 +117,7 @@ const fn required_role(verb: Verb) -> Role {
     }
 }
 
-/// Fails the build if the path of a constant has another number of parameters than its type.
+/// Fails the build if the path and the type of a route have different numbers of parameters.
 const fn checked(spec: RouteSpec, parameters: usize) -> RouteSpec {
     let (bytes, mut index, mut count) = (spec.path.as_bytes(), 0, 0);
     while index < bytes.len() {
@@ -139,7 +139,7 @@ fn filled(path: &str, parameters: &[&dyn Display]) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// The path of a read, with its query.
+/// Path of a read, with its query.
 #[derive(Debug)]
 pub struct GetPath<R> {
     text: String,
@@ -156,7 +156,7 @@ impl<R> GetPath<R> {
         self
     }
 
-    /// Adds a query parameter if there is a value.
+    /// Adds a query parameter if `value` is present.
     pub fn with_optional(self, name: &str, value: Option<impl Display>) -> Self {
         match value {
             Some(value) => self.with(name, value),
@@ -169,7 +169,7 @@ impl<R> GetPath<R> {
     }
 }
 
-/// The path of a change.
+/// Path of a change.
 #[derive(Debug)]
 pub struct PostPath<B, R> {
     text: String,
@@ -218,7 +218,7 @@ impl<B: Shape, R: Shape, const N: usize> Route for Post<B, R, N> {
     }
 }
 
-/// Declares routes as constants, and `ROUTES`, the list of all of them.
+/// Declares each route as a constant, and `ROUTES` as the list of all these constants.
 macro_rules! routes {
     ($($name:ident: $type:ty = $route:expr;)*) => {
         $(pub const $name: $type = $route.named(stringify!($name));)*

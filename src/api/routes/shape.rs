@@ -1,15 +1,15 @@
-//! Bodies of requests and responses: media type, and JSON Schema where there is one.
+//! Types of request and response bodies, with their media types and JSON Schemas.
 
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{PartialSchema, ToSchema};
 
-/// JSON Schemas of types by name.
+/// JSON Schemas by the names of their types.
 #[derive(Default)]
 pub struct Schemas(pub(super) BTreeMap<String, Value>);
 
 impl Schemas {
-    /// Returns a reference to a type and adds its schema, with those of all types in it.
+    /// Returns a reference to the schema of a type. Adds the schemas of the type and of all types in it.
     pub(super) fn reference<T: ToSchema>(&mut self) -> Value {
         let (name, mut inner) = (T::name().into_owned(), Vec::new());
         T::schemas(&mut inner);
@@ -42,7 +42,7 @@ pub struct Object<T>(PhantomData<T>);
 pub struct Nullable<T>(PhantomData<T>);
 /// A JSON array.
 pub struct Array<T>(PhantomData<T>);
-/// A JSON object without a documented schema, because it contains a secret.
+/// A JSON object without a documented schema, because the type contains a secret.
 pub struct AnyObject<T>(PhantomData<T>);
 /// JSON without a schema.
 pub struct UntypedJson;
@@ -52,11 +52,11 @@ pub struct Empty;
 pub struct JsonLines<T>(PhantomData<T>);
 /// Server-sent events (HTML, 9.2).
 pub struct ServerSentEvents;
-/// Text, such as the format of Prometheus.
+/// Plain text, such as Prometheus metrics.
 pub struct PlainText;
 /// A gzip-compressed tar archive, such as an apkovl.
 pub struct Gzip;
-/// Bytes, such as an encrypted backup.
+/// Binary data, such as an encrypted backup.
 pub struct Binary;
 
 impl<T: ToSchema> Shape for Object<T> {

@@ -1,4 +1,4 @@
-//! Routes of virtual machines, slots, volumes and tasks.
+//! Routes of VMs, slots, volumes and tasks.
 
 use super::{Array, Binary, Empty, Get, JsonLines, Nullable, Object, Post, route::routes};
 use crate::{

@@ -174,7 +174,7 @@ impl BootService {
         let weak_identity = match &machine.basis {
             Basis::Uuid(uuid) if shared => Some(format!(
                 "another machine shows UUID {uuid} too: {}. List it under deny_uuids in [identity]; both are known by \
-                 their serial numbers or network cards then",
+                 their serial numbers or NICs then",
                 conflicting.words()
             )),
             _ => None,

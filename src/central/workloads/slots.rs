@@ -44,7 +44,7 @@ pub enum SlotError {
     #[error("cannot approve slot {id}: {why}; repair its node first")]
     Unproven { id: SlotId, why: String },
     #[error("{0}; use other addresses, or omit them")]
-    Card(String),
+    Nic(String),
     #[error("invalid fabric device: use 1 to {MAX_FABRIC} printable characters without spaces")]
     Fabric,
     #[error("cannot approve the slot: there are {MAX_SLOTS} on record; remove nodes that no longer exist")]
@@ -124,7 +124,7 @@ impl Workloads {
             }
             let against = |nic| slot_address_conflict(tx.before(), &snapshot, now, &slot.id, nic);
             if let Some(why) = parts.nic.and_then(against) {
-                return Err(SlotError::Card(why));
+                return Err(SlotError::Nic(why));
             }
             if tx.before().slots().len() >= MAX_SLOTS {
                 return Err(SlotError::TooMany);

@@ -39,7 +39,7 @@ pub enum VmError {
     #[error("invalid VM specification: {}", faults(.0))]
     Unsound(Vec<SpecFault>),
     #[error("invalid NIC configuration: {}; correct it", faults(.0))]
-    Cards(Vec<SpecFault>),
+    Nics(Vec<SpecFault>),
     #[error("{0}; `meshd node list` shows which nodes are ready")]
     NoPlacement(NoPlacement),
     #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
@@ -101,7 +101,7 @@ impl Workloads {
                 check_new(tx.before(), &ask)?;
                 self.check_not_elsewhere(ask.spec.uuid)?;
                 self.check_files(&ask.spec)?;
-                reserve(tx.before(), &snapshot, &mut ask.spec, now).map_err(VmError::Cards)?;
+                reserve(tx.before(), &snapshot, &mut ask.spec, now).map_err(VmError::Nics)?;
                 let mut vm = Vm::new(ask, only, now);
                 if start {
                     vm.run();
@@ -256,7 +256,7 @@ impl Workloads {
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_nics(&mut vm.request.spec, fit.nics);
-        check_slot_nics(model, &self.env.snapshot(), vm, now).map_err(VmError::Cards)?;
+        check_slot_nics(model, &self.env.snapshot(), vm, now).map_err(VmError::Nics)?;
         vm.bind(fit.near, fit.numa_mismatch);
         // Assigned units may violate rules between fields.
         let faults = vm.request.spec.faults();

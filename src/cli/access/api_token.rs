@@ -12,7 +12,7 @@ use meshd_trust::Role;
 use meshd_types::{ApiTokenName, Timestamp};
 use std::time::Duration;
 
-/// Tokens are for `--server`, scripts and dashboards; at the socket nobody needs one.
+/// Manage tokens for `--server`, scripts and dashboards
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApiToken {
     /// Create a token; the secret is printed once

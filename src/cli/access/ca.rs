@@ -41,7 +41,7 @@ pub(crate) enum Ca {
     },
 }
 
-/// `15m`, `14d`; for a token or a grace time.
+/// Parses a lifetime or a grace time, such as `15m` or `14d`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a whole number and one of s, m, h, d: 14d".to_owned())
 }

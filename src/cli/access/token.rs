@@ -52,7 +52,7 @@ impl Token {
             Token::Create { node, machine, ttl, out } => {
                 let basis = if node.is_none() { Some(machine.basis(&context.site()?.identity.deny)?) } else { None };
                 let order = CreateToken { node, basis, life_s: ttl.map(|ttl| ttl.as_secs()) };
-                // Opened first: a ticket that cannot be written down is lost.
+                // The file is created first, because a ticket that cannot be written is lost.
                 let file = out.as_deref().map(create).transpose()?;
                 let made = wait(client.post(api::CREATE_TOKEN.path([]), &order))?;
                 let text = serde_json::to_string_pretty(&made.ticket).map_err(|error| Failure::of(&error))? + "\n";

@@ -1,6 +1,6 @@
 //! HTTP client of the admin API, over the Unix socket or TLS.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `remote` | `--server URL`: the admin API over HTTPS |
 
@@ -29,7 +29,7 @@ use std::{
 };
 use tokio_tungstenite::tungstenite::{client::IntoClientRequest as _, protocol::WebSocketConfig};
 
-/// Longer than the time limit of the central node, which then reports the cause.
+/// Time limits of a call. The limits exceed that of the central node, which then reports the cause.
 const TIMEOUTS: Timeouts = Timeouts { connect: Duration::from_secs(40), response: Duration::from_secs(40) };
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 256 << 20;
@@ -44,7 +44,7 @@ pub(super) struct AdminClient {
     token: Option<Secret<String>>,
     /// Reason of every order, for the audit log.
     reason: Option<String>,
-    /// Orders may lose virtual machines.
+    /// True if orders may lose VMs.
     force: bool,
 }
 
@@ -244,7 +244,7 @@ fn encoded(body: &impl Serialize) -> Result<Bytes, Failure> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::of(&error))
 }
 
-/// The failure of an unsuccessful response.
+/// Returns the failure for an error response.
 fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     match serde_json::from_slice::<ErrorView>(body) {
         Ok(error) if status.is_server_error() => {

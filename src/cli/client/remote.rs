@@ -15,12 +15,12 @@ use rustls::{
 };
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, path::PathBuf, sync::Arc};
 
-/// Certificates that a machine trusts, as Debian and Alpine have them.
+/// File of the trusted certificates of the system, on Debian and Alpine.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// Longest token, in bytes.
+/// Maximum length of a token, in bytes.
 const MAX_TOKEN: usize = 256;
 
-/// How a central node elsewhere is reached.
+/// Options for a central node on another machine
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Remote {
     /// URL of another central node: https://HOST:PORT
@@ -38,17 +38,17 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// True if a central node elsewhere was named.
+    /// Returns true if `--server` names a central node.
     pub(crate) fn is_named(&self) -> bool {
         self.server.is_some()
     }
 
-    /// How people write the server that was named, if one was.
+    /// Returns the URL of `--server` for output, if present.
     pub(crate) fn url_text(&self) -> Option<String> {
         self.server.as_ref().map(Uri::to_string)
     }
 
-    /// The server that was named, if one was.
+    /// Returns the server of `--server`, if present.
     pub(crate) fn server(&self) -> Result<Option<Server>, Failure> {
         let Some(url) = &self.server else { return Ok(None) };
         let invalid = |message: String| Failure::new(message, "write --server https://HOST:PORT");
@@ -115,14 +115,14 @@ fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
     Ok(Secret::new(token.to_owned()))
 }
 
-/// A central node elsewhere.
+/// A central node on another machine.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) endpoint: Endpoint,
     pub(crate) token: Secret<String>,
 }
 
-/// Why there is no connection to a central node elsewhere.
+/// Returns the failure for a connection error to a central node on another machine.
 pub(super) fn unreachable(server: &Endpoint, error: &ClientError) -> Failure {
     if let Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)) = error.tls_error() {
         let message = format!("cannot connect to {server}: the issuer of its certificate is unknown");
@@ -136,7 +136,7 @@ pub(super) fn unreachable(server: &Endpoint, error: &ClientError) -> Failure {
     Failure::new(error.to_string(), hint)
 }
 
-/// Takes one certificate and no other, whoever vouches for it.
+/// Accepts exactly one certificate, regardless of its issuer.
 #[derive(Debug)]
 struct Pinned {
     expected: String,

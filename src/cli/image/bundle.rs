@@ -1,4 +1,4 @@
-//! `meshd bundle`: builds and lists bundles. All verbs work on files and need no running meshd.
+//! `meshd bundle`: builds and lists bundles. All commands work on files and need no running meshd.
 
 use super::versions::Prune;
 use crate::cli::{
@@ -49,12 +49,12 @@ impl Bundle {
     }
 }
 
-/// One bundle in a listing.
+/// An entry in the list of bundles.
 #[derive(Debug, Serialize)]
 struct BundleView {
     #[serde(flatten)]
     bundle: ListedBundle,
-    /// The profiles that name it.
+    /// Profiles that use the bundle.
     profiles: Vec<ProfileName>,
 }
 
@@ -94,7 +94,7 @@ fn list(views: &[BundleView]) -> String {
     table(["name", "version", "state", "size", "programs", "built at", "profiles"], rows)
 }
 
-/// One bundle by the name that somebody typed.
+/// Finds a bundle by name.
 pub(crate) fn find(site: &Site, name: &str) -> Result<BundleName, Failure> {
     let known = views(site)?;
     let found = known.iter().find(|view| view.bundle.name.as_str() == name);

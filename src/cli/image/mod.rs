@@ -1,7 +1,7 @@
-//! `meshd image`: builds, imports, lists and verifies images. All verbs work on files and need no running meshd; with
+//! `meshd image`: builds, imports, lists and verifies images. All commands work on files and need no running meshd; with
 //! `--server`, `list` uses the API.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `bundle` | `meshd bundle`: builds and lists bundles |
 //! | `versions` | `meshd image promote/rollback/prune` and `meshd bundle prune`: versions of images and bundles |
@@ -69,7 +69,7 @@ pub(super) enum Image {
         /// Image
         name: String,
         /// Version or prefix, as in `image list`
-        // `version` is clap's own name for --version.
+        // clap reserves the ID `version` for --version.
         #[arg(id = "which", value_name = "VERSION")]
         version: String,
     },
@@ -110,7 +110,7 @@ impl Image {
     }
 }
 
-/// All images of the site on this machine.
+/// Returns all images of the site on this machine.
 fn known(site: &Site) -> Result<Vec<ImageView>, Failure> {
     ImageView::all(site).map_err(|error| {
         let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
@@ -129,7 +129,7 @@ fn list(views: &[ImageView]) -> String {
     table(["name", "version", "state", "alpine", "kernel", "size", "built at", "profiles"], rows)
 }
 
-/// How a version that nodes do not get stands.
+/// Returns the state of a version that is not the current one.
 fn standing(version: &Version) -> String {
     let words = [(version.previous, "before it"), (version.in_use, "in use")];
     let words: Vec<&str> = words.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
@@ -150,7 +150,7 @@ fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profil
     ]
 }
 
-/// One image by the name that somebody typed.
+/// Finds an image by name.
 pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
     let known = known(site)?;
     let found = known.iter().map(|view| &view.image.name).find(|known| known.as_str() == name).cloned();
@@ -185,7 +185,7 @@ fn request(site: &Site, name: ImageName, promote: bool) -> BuildRequest {
     }
 }
 
-/// Says what came of a build or import.
+/// Prints the result of a build or import.
 fn print_outcome(outcome: Result<ImageManifest, BuildError>) -> Result<(), Failure> {
     let built = outcome.map_err(|error| match error {
         BuildError::Recipe(faults) => faults.into(),
@@ -205,7 +205,7 @@ fn import(
     if let Some(url) = mirror.as_ref().filter(|url| !is_url(url)) {
         return Err(Failure::new(format!("`{url}` is no URL"), "write --mirror https://mirror.example.org/alpine"));
     }
-    // A folder may bring an image that nobody has a recipe of.
+    // A folder may contain an image that has no recipe.
     let name = if from.is_some() { name.parse().map_err(|error| Failure::of(&error))? } else { find(site, name)? };
     let recipe_dir = site.images_dir.join(name.as_str());
     if recipe_dir.exists() && !is_import(&recipe_dir) {
@@ -228,7 +228,7 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
                 sound += 1;
                 write(&format!("{image}: every blob has its digest ({})\n", bytes(manifest.size())))?;
             }
-            // Of all images, one that is not built has nothing to verify.
+            // `all` skips images that are not built.
             Err(ImageError::NotBuilt { .. }) if name == "all" => {}
             Err(error) => bad.push(Failure::of(&error)),
         }

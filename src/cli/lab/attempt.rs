@@ -12,14 +12,14 @@ use std::{
     time::Instant,
 };
 
-/// Where images are that were built for a rack before.
+/// Folder of images that an earlier rack built.
 const BLOBS: &str = ".lab/blobs";
-/// The one node.
+/// Number of the only node.
 const NODE: u8 = 1;
-/// How much of each log is shown when it fails, in lines.
+/// Number of lines of each log that are printed after a failure.
 const LOG_LINES: usize = 20;
 
-/// How it is used, after the options.
+/// Usage text that follows the options.
 pub(super) const HELP: &str = "\
 At a terminal the node's console is yours, and root logs in without a password once it has booted; Ctrl-] leaves it. Otherwise \
 what the node writes is printed, until it is ended by Ctrl-C or is in the phase of --until. Images are taken from .lab/blobs \
@@ -43,7 +43,7 @@ pub(super) struct Try {
     hardware: Hardware,
 }
 
-/// A folder that is gone when this is dropped.
+/// A folder that is deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -66,7 +66,7 @@ impl Try {
     pub(super) fn run(mut self, context: &Context, interrupt: &Interrupt) -> Result<(), Failure> {
         self.hardware.blobs.get_or_insert_with(|| PathBuf::from(BLOBS));
         let blobs = self.hardware.blobs.iter().map(|dir| absolute(dir)).collect::<Result<Vec<_>, _>>()?.pop();
-        // Before the rack, so that it is dropped after it.
+        // The folder is created before the rack, so that it is dropped after the rack.
         let folder = Folder::new()?;
         let options = self.hardware.options(folder.0.clone(), context, interrupt.clone())?;
         let mut options = options.set("enroll.policy", "auto").set("defaults.profile", &self.profile);
@@ -117,7 +117,7 @@ fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result
     }
 }
 
-/// Standard input without the buffer that keys would wait in.
+/// Opens standard input without a buffer, which would delay key presses.
 fn keyboard() -> Result<fs::File, Failure> {
     use std::os::fd::AsFd as _;
     let own = io::stdin().as_fd().try_clone_to_owned().context("cannot read the terminal")?;

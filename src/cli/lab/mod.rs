@@ -1,6 +1,6 @@
 //! `meshd lab`: a test rack in QEMU on this machine.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `attempt` | `meshd lab try`: boots one node with a profile and opens its console |
 
@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// A rack in a box: a network namespace, a bridge, QEMU nodes that boot from a meshd of their own.
+/// Run a rack of QEMU nodes with a separate meshd and network
 #[derive(Debug, Args)]
 pub struct LabArgs {
     #[command(subcommand)]
@@ -131,7 +131,7 @@ struct RackArgs {
     hardware: Hardware,
 }
 
-/// What nodes are, and what their site file says besides.
+/// Hardware of nodes and additional settings of the site file
 #[derive(Debug, Args)]
 struct Hardware {
     /// Processors per node
@@ -160,7 +160,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 impl LabArgs {
-    /// Runs a lab verb; it blocks, so call it where that is allowed.
+    /// Runs a lab command. The function blocks, so the caller must be on a thread that may block.
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let interrupt = interruptible()?;
         match self.verb {
@@ -283,7 +283,7 @@ fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Inte
     Ok(())
 }
 
-/// Ctrl-C, SIGTERM and SIGHUP end every wait, and so the rack is taken down in order.
+/// Returns an interrupt for Ctrl-C, SIGTERM and SIGHUP. The signals end every wait, so that the rack is taken down in order.
 fn interruptible() -> anyhow::Result<Interrupt> {
     use tokio::signal::unix::{SignalKind, signal};
     let interrupt = Interrupt::default();

@@ -9,7 +9,7 @@ use clap::Args;
 use meshd_api::{BootOnce, ChangeVars, NodeView, routes as api};
 use meshd_types::{VarName, VarValue, Vars};
 
-/// `slots=8`: true, false, whole numbers and [a,b] are what they look like, everything else is text.
+/// An assignment such as `slots=8`. true, false, whole numbers and `[a,b]` have their own types; any other value is text.
 #[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     name: VarName,

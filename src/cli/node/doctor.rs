@@ -37,7 +37,7 @@ enum DoctorFormat {
 }
 
 impl DoctorFormat {
-    /// A value as YAML, or else as JSON.
+    /// Formats a value as YAML for [`DoctorFormat::Yaml`], else as JSON.
     fn document(self, value: &impl Serialize) -> Result<String, Failure> {
         match self {
             DoctorFormat::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error)),
@@ -47,7 +47,7 @@ impl DoctorFormat {
 }
 
 impl NodeDoctor {
-    /// Exit code 1 where a check fails, and where a node did not answer.
+    /// Runs the checks. Fails with exit code 1 if a check fails or a node does not answer.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let format = if self.json { DoctorFormat::Json } else { self.output };
         match self.targets.select(client).await? {
@@ -81,7 +81,7 @@ async fn one(client: &AdminClient, node: &str, format: DoctorFormat) -> Result<(
     }
 }
 
-/// The reports go to standard output, nodes without a report to standard error.
+/// Prints reports to standard output, and nodes without a report to standard error.
 async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat) -> Result<(), Failure> {
     let done = bulk(client, nodes, &api::RUN_NODES_CHECKS, &()).await?;
     let (mut views, mut text, mut failing) = (Vec::new(), String::new(), 0);

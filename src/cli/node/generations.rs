@@ -81,13 +81,13 @@ pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Re
     })
 }
 
-/// Why a node boots something else than its profile says now.
+/// Returns the reason for which a node boots another generation than that of its profile.
 pub(crate) fn held(pinned: Option<Generation>, rolled_back: Option<Generation>) -> Option<String> {
     let pinned = pinned.map(|generation| format!("pinned to {}", generation.0.short()));
     pinned.or_else(|| rolled_back.map(|generation| format!("profile rolled back to {}", generation.0.short())))
 }
 
-/// A difference as people read it: `-` before, `+` after, `~` another one.
+/// Formats a difference: `-` marks removed, `+` added and `~` changed entries.
 pub(crate) fn difference(diff: &GenerationDiff) -> String {
     if diff.is_empty() {
         return "no difference\n".to_owned();
@@ -154,7 +154,7 @@ pub(crate) struct RevisionsArgs {
     output: Output,
 }
 
-/// A revision and its difference from the one before. The oldest one has none.
+/// A revision with its difference from the previous one. The oldest revision has no difference.
 #[derive(Debug, Serialize)]
 struct ChangedRevision {
     #[serde(flatten)]

@@ -213,7 +213,7 @@ impl ReplaceNode {
         let node = done.node;
         eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
         for left in done.left {
-            eprintln!("the site file speaks of a network card that is gone: {left}; give it the new card's address");
+            eprintln!("the site file names a removed NIC: {left}; replace its MAC address");
         }
         Ok(())
     }

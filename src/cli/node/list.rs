@@ -12,9 +12,9 @@ use meshd_model::fleet::{Phase, Selector, label_words};
 use meshd_types::{ProfileName, Timestamp};
 use std::{io::IsTerminal as _, time::Duration};
 
-/// Time between two questions of `--watch`.
+/// Interval between two requests of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
-/// Clears a terminal and begins at its first line.
+/// Escape sequence that clears the terminal and moves the cursor to the first line.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ impl List {
         !self.phase.is_empty() || !self.profile.is_empty() || self.find.is_some()
     }
 
-    /// The server filters and sorts: a large site sends only what is shown.
+    /// Returns the path of the request. The server filters and sorts, so that a large site sends only the displayed nodes.
     fn path(&self) -> api::GetPath<api::Array<NodeView>> {
         let phases: Vec<&str> = self.phase.iter().map(|phase| phase.as_str()).collect();
         let profiles: Vec<&str> = self.profile.iter().map(ProfileName::as_str).collect();

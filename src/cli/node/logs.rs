@@ -10,7 +10,7 @@ use meshd_proto::log::LogSource;
 use meshd_types::BootSessionId;
 use std::{collections::BTreeMap, io::Write as _};
 
-/// Maximum number of bytes of a line; the rest is written as another one.
+/// Maximum length of a line, in bytes. Longer lines are split.
 const MAX_LINE: usize = 64 << 10;
 
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ enum SourceArg {
 }
 
 impl Logs {
-    /// Writes whole lines. Control characters that a node sent are replaced: a terminal must not execute them.
+    /// Prints whole lines. Replaces control characters that a node sent, because a terminal would execute them.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let path = api::GET_NODE_LOG.path([&self.node]).with("follow", self.follow);
         let path = path.with_optional("session", self.session);

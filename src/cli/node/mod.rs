@@ -1,6 +1,6 @@
 //! `meshd node`: lists, shows, approves and configures nodes.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `boot_settings` | `meshd node set/unset/boot-once`: boot settings of a node besides its profile |
 //! | `doctor` | `meshd node doctor`: runs the readiness checks of a node and prints the results |
@@ -8,7 +8,7 @@
 //! | `lifecycle` | `meshd node approve/reject/quarantine/release/drain/fence/maintenance/resume/remove/replace`: the life cycle of a node |
 //! | `list` | `meshd node list`: nodes as a table |
 //! | `naming` | `meshd node label/rename`: labels and names of nodes |
-//! | `targets` | the nodes of a command: names, several of them, or a selector |
+//! | `targets` | target nodes of a command: IDs, names, prefixes or a label selector |
 //! | `logs` | `meshd node logs`: kernel messages and system log of one boot |
 //! | `timeline` | `meshd node timeline`: the stages of one boot, and a summary of earlier boots |
 //! | `units` | the VFIO units of a node, printed by `meshd node show` |
@@ -40,7 +40,7 @@ use meshd_types::{BootSessionId, MacAddr, Timestamp};
 use targets::{NodeSelection, SelectorArgs, Targets, missing, order};
 use timeline::timeline;
 
-/// A node is named by its ID or its name.
+/// Manage nodes by ID or name
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
     /// List nodes
@@ -181,7 +181,7 @@ impl Node {
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
                     let node = client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
-                    eprintln!("{} ({}) may boot by network card {mac} from now on", node.id, node.name);
+                    eprintln!("{} ({}) may boot from NIC {mac}", node.id, node.name);
                     Ok(())
                 }
                 Node::AssignProfile { words, selector, reboot, force } => {
@@ -296,7 +296,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     let checks = detail.checks.iter().map(|check| [check.name.clone(), check.status.to_string(), check.detail.clone()]);
     let mut out = fields(head);
     if !node.conditions.is_empty() {
-        // Some say at length what to do: in lines of their own.
+        // A detail may contain long instructions and therefore has separate lines.
         for condition in &node.conditions {
             out += &format!("\n{} since {}\n", condition.kind.as_str(), seen(condition.since));
             out += &wrapped(&condition.detail, 2);
@@ -314,7 +314,7 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
     out + units::show(detail).as_str()
 }
 
-/// What a heartbeat told of the node's resources.
+/// Returns the resources of a node from a heartbeat.
 fn heartbeat(beat: &Heartbeat) -> [(&'static str, String); 3] {
     [
         ("memory available", bytes(beat.memory_available_kib.saturating_mul(1 << 10))),
@@ -328,7 +328,7 @@ fn once(once: &NextBootOverride) -> String {
     format!("{} ({state})", once.words())
 }
 
-/// A word of the wire as it is written there.
+/// Returns the JSON name of a value, such as an enum variant.
 pub(super) fn word(value: &impl serde::Serialize) -> String {
     let word = serde_json::to_value(value).ok();
     word.and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()

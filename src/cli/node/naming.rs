@@ -6,7 +6,7 @@ use clap::Args;
 use meshd_api::{ChangeLabels, NodeView, Rename, routes as api};
 use meshd_model::fleet::{LabelChange, LabelKey, LabelValue, label_words};
 
-/// `rack=a` sets a label, `rack-` removes one; all else is a node.
+/// An argument: `rack=a` sets a label, `rack-` removes one, any other word names a node.
 #[derive(Clone, Debug)]
 pub(crate) enum LabelWord {
     Node(String),

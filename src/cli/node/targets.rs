@@ -1,4 +1,4 @@
-//! The nodes of a command: names and beginnings of names, several of them, or a selector.
+//! Target nodes of a command: IDs, names, unique prefixes or a label selector.
 
 use crate::cli::{Failure, client::AdminClient, output::print::confirm};
 use clap::{Args, CommandFactory as _, error::ErrorKind};
@@ -27,13 +27,13 @@ pub(crate) struct SelectorArgs {
     dry_run: bool,
 }
 
-/// The nodes that a command changes.
+/// Selected nodes of a command.
 pub(crate) enum NodeSelection {
-    /// The argument of the command.
+    /// One node, as given in the argument.
     One(String),
-    /// Several nodes in the revision that was read.
+    /// Several nodes, each in the revision that was read.
     Several(Vec<NodeView>),
-    /// None: `--dry-run` only lists them.
+    /// No node: `--dry-run` only lists the selected nodes.
     Listed,
 }
 
@@ -48,7 +48,7 @@ impl SelectorArgs {
         self.selector.is_some()
     }
 
-    /// The nodes of a command. A preview lists them.
+    /// Selects the nodes of a command. With `--dry-run`, prints the nodes.
     pub(crate) async fn select(self, client: &AdminClient, names: &[String]) -> Result<NodeSelection, Failure> {
         let nodes = match (&self.selector, names) {
             (Some(_), [_, ..]) => {
@@ -77,7 +77,7 @@ async fn selected(client: &AdminClient, selector: &Selector) -> Result<Vec<NodeV
     Ok(nodes)
 }
 
-/// Finds nodes by ID, name or unique prefix: each once, in the order of the names.
+/// Finds nodes by ID, name or unique prefix. Returns each node once, in the order of the names.
 async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeView>, Failure> {
     let all = client.get(api::LIST_NODES.path([]).with("removed", true)).await?;
     let mut found: Vec<NodeView> = Vec::with_capacity(names.len());
@@ -109,7 +109,7 @@ fn count_text(nodes: usize) -> String {
     if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") }
 }
 
-/// Asks for confirmation. `consequence` follows the node, or the number of nodes.
+/// Asks for confirmation. The text `consequence` follows the node name or the number of nodes.
 pub(crate) async fn confirm_nodes(
     client: &AdminClient,
     selection: &NodeSelection,
@@ -128,10 +128,10 @@ pub(crate) async fn confirm_nodes(
     }
 }
 
-/// The route of an order for one node, which returns the node.
+/// Route of an order for one node, which returns the node.
 pub(crate) type OrderRoute<B> = api::Post<B, api::Object<NodeView>, 1>;
 
-/// Gives an order to one node by its own route, to several by the bulk route. Prints `text` for each changed node. Returns the
+/// Sends an order: for one node to its route, for several nodes to the bulk route. Prints `text` for each changed node. Returns the
 /// changed nodes, for a second order.
 pub(crate) async fn order<B, R>(
     client: &AdminClient,
@@ -156,7 +156,7 @@ where
     }
 }
 
-/// Gives an order to several nodes. Prints `text` for each changed node, and the error of each other one.
+/// Sends an order for several nodes. Prints `text` for each changed node, and the error for each failed one.
 pub(crate) async fn order_several(
     client: &AdminClient,
     nodes: Vec<NodeView>,
@@ -181,7 +181,7 @@ pub(crate) async fn order_several(
     }
 }
 
-/// Gives an order to several nodes, each in the revision that was read. Prints nothing.
+/// Sends an order for several nodes, each in the revision that was read. Prints nothing.
 pub(crate) async fn bulk(
     client: &AdminClient,
     nodes: &[NodeView],
@@ -193,7 +193,7 @@ pub(crate) async fn bulk(
     client.post(route.path([]), &BulkRequest { nodes: targets, order }).await
 }
 
-/// Ends the program as clap does for a missing argument.
+/// Ends the program with clap's error for a missing argument.
 pub(crate) fn missing(what: &str) -> ! {
     crate::cli::Cli::command().error(ErrorKind::MissingRequiredArgument, format!("{what} is missing")).exit()
 }

@@ -28,7 +28,7 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
     out
 }
 
-/// Stages and waits in the order in which they began.
+/// Returns a table of stages and waits, sorted by start time.
 fn stages(boot: &TimelineView) -> String {
     let millis = Duration::from_millis;
     let stage = boot.stages.iter().map(|stage| {
@@ -42,13 +42,13 @@ fn stages(boot: &TimelineView) -> String {
     table(["stage", "at", "took", "after", "times"], rows.into_iter().map(|(_, row)| row))
 }
 
-/// What it was told to wait for, and for how long it did.
+/// Returns the table row of a wait, with its duration.
 fn waited(wait: &Wait, opened: Timestamp) -> [String; 5] {
     let what = format!("(wait: {})", wait.code);
     [what, wait.at.to_string(), span(wait.last.since(wait.at)), span(wait.at.since(opened)), String::new()]
 }
 
-/// The reason of this boot, or of the boot before if this one is not yet online.
+/// Returns the failure reason of this boot, or that of the previous boot while this boot is not online.
 fn failure(boot: &TimelineView) -> String {
     let (what, reason) = match boot.last_failure() {
         Some((summary, reason)) if summary.session == boot.session => ("failed", reason),

@@ -4,7 +4,7 @@ use crate::cli::output::print::table;
 use meshd_api::NodeDetail;
 use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
 
-/// A line for each unit, and `N/M GPU unit(s) ready` last; nothing for a node whose profile gives no devices away.
+/// Returns a line for each unit and the number of ready units as the last line. Returns nothing if the profile selects no devices.
 pub(crate) fn show(detail: &NodeDetail) -> String {
     let wanted = detail.checks.iter().any(|check| check.name == "units" && check.status != CheckStatus::Skip);
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();

@@ -5,25 +5,25 @@ use meshd_config::{Fault, Faults};
 use meshd_lab::{LabError, demo::DemoError};
 use std::{fmt, fs, io, process::ExitCode};
 
-/// Ends a verb with exit code 1.
+/// The error of a command. The program exits with code 1.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
     hint: String,
-    /// Faults of files print by themselves, each with its own hint.
+    /// Faults of files, each printed with its hint.
     faults: Option<String>,
     broken_pipe: bool,
-    /// The exit code of a program that ran elsewhere, instead of 1.
+    /// Exit code of a program on a node, used instead of 1.
     code: Option<u8>,
 }
 
 impl Failure {
-    /// A sentence, and what to do next.
+    /// Creates a failure from a message and a hint.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Failure { message: message.into(), hint: hint.into(), faults: None, broken_pipe: false, code: None }
     }
 
-    /// An error that reads "what is wrong; what to do", with everything under it.
+    /// Creates a failure from an error of the form `<cause>; <advice>`, with all its sources.
     pub fn of(error: &dyn std::error::Error) -> Self {
         let text = error.to_string();
         let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
@@ -36,34 +36,34 @@ impl Failure {
         Failure::new(whole, hint)
     }
 
-    /// Faults of files that another machine may have.
+    /// Creates a failure from faults of files that may be on another machine.
     pub(crate) fn of_remote(faults: &Faults) -> Self {
         Failure { faults: Some(faults.to_string()), ..Failure::new("", "") }
     }
 
-    /// A program that ran elsewhere ended with this code; it has said why itself.
+    /// Creates a failure with the exit code of a program on a node. The program has already printed its error.
     pub(crate) fn of_program(code: u8) -> Self {
         Failure { code: Some(code), ..Failure::new("", "") }
     }
 
-    /// Says it to whoever typed the verb.
+    /// Prints the failure to standard error.
     pub(crate) fn print(&self) {
         if self.code.is_none() {
             eprintln!("{self}");
         }
     }
 
-    /// What the verb ends with.
+    /// Returns the exit code of the command.
     pub(crate) fn code(&self) -> ExitCode {
         self.code.map_or(ExitCode::FAILURE, ExitCode::from)
     }
 
-    /// The sentence alone.
+    /// Returns the message without the hint.
     pub(crate) fn sentence(&self) -> &str {
         &self.message
     }
 
-    /// The sentence, and what to do next.
+    /// Returns the message and the hint.
     pub(crate) fn parts(&self) -> (&str, &str) {
         (&self.message, &self.hint)
     }
@@ -74,14 +74,14 @@ impl Failure {
 }
 
 impl From<Faults> for Failure {
-    /// Files of this machine: each fault is shown with its line.
+    /// Converts faults of local files and shows the line of each fault.
     fn from(faults: Faults) -> Self {
         let shown: Vec<String> = faults.0.iter().map(|fault| format!("{fault}{}", faulty_line(fault))).collect();
         Failure { faults: Some(shown.join("\n")), ..Failure::new("", "") }
     }
 }
 
-/// The line that is wrong, with its number; empty if it cannot be shown. Data for cloud-init is never shown.
+/// Returns the faulty line with its number; empty if the line cannot be shown. Cloud-init data is never shown.
 fn faulty_line(fault: &Fault) -> String {
     let text = fs::read_to_string(&fault.file).unwrap_or_default();
     let mut before = text.lines().take(fault.line);
@@ -111,7 +111,7 @@ impl From<DemoError> for Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Only for writing to standard output: other errors are told with what was being done.
+    /// Converts errors of standard output only. Other errors need the name of the failed operation.
     fn from(error: io::Error) -> Self {
         let broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
         Failure { broken_pipe, ..Failure::new(format!("cannot write to standard output: {error}"), "") }

@@ -1,6 +1,6 @@
 //! Output for people and programs.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `print` | one value as a table, JSON or YAML |
 //! | `progress` | progress of builds |

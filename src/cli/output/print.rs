@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// `-o`.
+/// Output formats of `-o`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people; may change in any release
@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Yaml,
 }
 
-/// What every verb that prints data takes.
+/// Output options of a command that prints data
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Output {
     /// Output format
@@ -34,12 +34,12 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// How data is printed.
+    /// Returns the selected output format.
     pub(crate) fn format(self) -> Format {
         if self.json { Format::Json } else { self.output }
     }
 
-    /// Prints a value; `table` is only asked when a person reads it.
+    /// Prints a value. Calls `table` only for the table format.
     pub(crate) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => table(value),
@@ -49,7 +49,7 @@ impl Output {
         write(&text)
     }
 
-    /// Prints one of many values that come one by one: JSON takes one line for each, YAML one document.
+    /// Prints one of several values that arrive one after another: as one line of JSON, or as one YAML document.
     pub(crate) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => line(value) + "\n",
@@ -62,14 +62,14 @@ impl Output {
     }
 }
 
-/// Writes data.
+/// Writes text to standard output.
 pub(crate) fn write(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// A table without lines: columns are two spaces apart.
+/// Formats a table without borders; two spaces separate the columns.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -84,17 +84,17 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: impl IntoIterator<Ite
     lines.collect()
 }
 
-/// Names and values, one a line; an empty value is left out.
+/// Formats one name and value per line. Omits empty values.
 pub(crate) fn fields<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let fields: Vec<_> = fields.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0) + 2;
     fields.iter().map(|(name, value)| format!("{name:<width$}{}\n", clean(value))).collect()
 }
 
-/// Columns that a line of text should not go beyond.
+/// Maximum width of wrapped text, in columns.
 const WIDTH: usize = 98;
 
-/// A text in lines that fit a terminal, each one indented.
+/// Wraps a text at [`WIDTH`] columns and indents each line.
 pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     let (mut out, mut line) = (String::new(), String::new());
     let clean = clean(text);
@@ -111,13 +111,13 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     if line.is_empty() { out } else { format!("{out}{:indent$}{line}\n", "") }
 }
 
-/// Texts from the network may hold anything; a terminal would obey control characters and direction marks.
+/// Replaces control characters and direction marks in a text from the network, because a terminal would execute them.
 pub(crate) fn clean(text: &str) -> String {
     let is_hidden = |c: char| is_misleading(c) && fail::defends("ui-direction");
     text.chars().map(|c| if c.is_control() || is_hidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// `1.5s`, `1m 30s`, `3h 05m`, `12d 3h`: as exact as a person wants it.
+/// Formats a duration with at most two units, such as `1.5s`, `1m 30s`, `3h 05m` or `12d 3h`.
 pub(crate) fn span(span: Duration) -> String {
     let (seconds, millis) = (span.as_secs(), span.subsec_millis());
     match seconds {
@@ -128,13 +128,13 @@ pub(crate) fn span(span: Duration) -> String {
     }
 }
 
-/// How long ago, from a given now.
+/// Formats the time between `at` and `now`.
 pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
     let past = now.since(at);
     if past.as_secs() < 60 { format!("{}s ago", past.as_secs()) } else { format!("{} ago", span(past)) }
 }
 
-/// `12.3 MiB`.
+/// Formats a size, such as `12.3 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = UNITS.into_iter().find(|(size, _)| bytes >= *size);
@@ -144,13 +144,13 @@ pub(crate) fn bytes(bytes: u64) -> String {
     )
 }
 
-/// The time on this machine.
+/// Returns the current time of this machine.
 pub(crate) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Asks at the terminal; without one nothing is done.
+/// Reads an answer from the terminal. Fails without a terminal.
 pub(crate) fn typed(question: &str) -> Result<String, Failure> {
     if !std::io::stdin().is_terminal() {
         eprintln!("{question}");
@@ -163,10 +163,10 @@ pub(crate) fn typed(question: &str) -> Result<String, Failure> {
     Ok(answer.trim().to_owned())
 }
 
-/// Asks for a yes; there is none without a terminal.
+/// Asks for confirmation. Fails without a terminal.
 pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
-        // The question says what the command would have done.
+        // The question states the change that the command would have made.
         eprintln!("{question}");
         return Err(Failure::new("aborted: confirm with --yes when there is no terminal", ""));
     }

@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// How often a moving line moves.
+/// Interval between two redraws of a progress line.
 const TICK: Duration = Duration::from_millis(120);
 
-/// Draws on standard error.
+/// Draws progress on standard error.
 pub(crate) struct Drawing {
-    /// `None` when nobody watches.
+    /// `None` if standard error is not a terminal.
     bars: Option<MultiProgress>,
     moving: Mutex<BTreeMap<BuildStep, ProgressBar>>,
 }

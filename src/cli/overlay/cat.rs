@@ -48,7 +48,7 @@ impl Cat {
     }
 }
 
-/// What the content does not say.
+/// Returns the properties of a file that its content does not show, such as mode and owner.
 fn note(file: &RenderedFile) -> Option<String> {
     let by = if file.origins.is_empty() { String::new() } else { format!(", from {}", file.origin()) };
     let (user, group) = file.owner;

@@ -22,13 +22,13 @@ pub(in crate::cli) struct CheckOverlays {
     output: Output,
 }
 
-/// What is known of an overlay that has no fault.
+/// An overlay without faults, with its profiles and images.
 #[derive(Debug, Serialize)]
 struct Sound {
     overlay: String,
-    /// Profiles that use it.
+    /// Profiles that use the overlay.
     profiles: Vec<String>,
-    /// Built images, and what each one lacks for it.
+    /// Built images, each with the packages, services and modules that it lacks.
     images: BTreeMap<ImageName, Vec<String>>,
 }
 
@@ -64,7 +64,7 @@ fn sound(site: &Site, overlay: &Overlay, images: &[ImageManifest]) -> Sound {
     }
 }
 
-/// `alpine-lab`, `alpine-lab (lacks k3s)`.
+/// Formats images, such as `alpine-lab` or `alpine-lab (lacks k3s)`.
 pub(super) fn carriers(images: &BTreeMap<ImageName, Vec<String>>) -> String {
     let one = |(image, lacks): (&ImageName, &Vec<String>)| match lacks.as_slice() {
         [] => image.to_string(),
@@ -73,7 +73,7 @@ pub(super) fn carriers(images: &BTreeMap<ImageName, Vec<String>>) -> String {
     images.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// What of an overlay each image lacks: packages, services, modules.
+/// Returns the packages, services and modules of an overlay that each image lacks.
 pub(super) fn lacking(overlay: &Overlay, images: &[ImageManifest]) -> BTreeMap<ImageName, Vec<String>> {
     let own: BTreeSet<String> = overlay.entries.keys().filter_map(service_at).collect();
     images.iter().map(|image| (image.name.clone(), lacks(overlay, image, &own))).collect()
@@ -89,12 +89,12 @@ fn lacks(overlay: &Overlay, image: &ImageManifest, brought: &BTreeSet<String>) -
     packages.chain(absent).chain(unknown).collect()
 }
 
-/// The service that a file is, if it is one.
+/// Returns the name of the OpenRC service if the path is that of a service script.
 fn service_at(path: &SafePath) -> Option<String> {
     path.relative().strip_prefix("etc/init.d/").map(str::to_owned)
 }
 
-/// The images that the site's profiles name or that have a recipe, as far as they are built.
+/// Returns the built images that have a recipe or that profiles use.
 pub(super) fn built_images(site: &Site) -> Vec<ImageManifest> {
     let recipes = std::fs::read_dir(&site.images_dir).into_iter().flatten().flatten();
     let recipes = recipes.filter_map(|entry| entry.file_name().to_str()?.parse::<ImageName>().ok());
@@ -103,7 +103,7 @@ pub(super) fn built_images(site: &Site) -> Vec<ImageManifest> {
     names.iter().filter_map(|name| load_manifest(&site.blobs_dir, name).ok()).collect()
 }
 
-/// Everything that is wrong with the overlays of a site, and with what its profiles make of them.
+/// Returns all faults of the overlays of a site, including those of the combinations in profiles.
 pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
     let Reading { overlays, broken, mut faults } = reading(site);
     let images: BTreeMap<ImageName, ImageManifest> =
@@ -111,7 +111,7 @@ pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
     faults.extend(no_such_overlay(site, &overlays, &broken));
     let mut renderer = Renderer::new(site, overlays);
     for profile in site.profiles.values() {
-        // What a faulty overlay would bring is unknown; its own faults are told already.
+        // The content of a faulty overlay is unknown, and its faults are already in the list.
         let known = |name| renderer.overlays.named.contains_key(name);
         if !profile.overlays.iter().all(known) {
             continue;
@@ -119,7 +119,7 @@ pub(in crate::cli) fn faults(site: &Site) -> Vec<Fault> {
         let found = renderer.render(profile, None).err().map(|faults| faults.0).unwrap_or_default();
         let missing = images.get(&profile.image).map(|image| missing(site, profile, &renderer.overlays, image));
         for fault in found.into_iter().chain(missing.into_iter().flatten()) {
-            // A template that two profiles share has one fault.
+            // A faulty template that two profiles share is one fault.
             if !faults.contains(&fault) {
                 faults.push(fault);
             }
@@ -147,8 +147,8 @@ fn no_such_overlay(site: &Site, overlays: &Overlays, broken: &BTreeSet<Layer>) -
     faults
 }
 
-/// What the image of a profile does not have: a node would refuse to boot without a package, and not be ready without a
-/// service or module.
+/// Returns the packages, services and modules that a profile requires and its image lacks. Without a package, a node refuses to boot.
+/// Without a service or module, a node does not become ready.
 fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageManifest) -> Vec<Fault> {
     let mut faults = Vec::new();
     let hint = format!("add it to images/{}/image.toml and build the image anew, or use another image", image.name);
@@ -169,7 +169,7 @@ fn missing(site: &Site, profile: &Profile, overlays: &Overlays, image: &ImageMan
     faults
 }
 
-/// Refuses a version of an image that lacks packages, services or modules of a profile that boots it.
+/// Returns faults if an image version lacks packages, services or modules of a profile that boots it.
 pub(in crate::cli) fn fits_profiles(site: &Site, image: &ImageManifest) -> Result<(), Faults> {
     let overlays = reading(site).overlays;
     let profiles = site.profiles.values().filter(|profile| profile.image == image.name);
@@ -177,7 +177,7 @@ pub(in crate::cli) fn fits_profiles(site: &Site, image: &ImageManifest) -> Resul
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
 }
 
-/// Overlays of groups and of single nodes must fit a profile; which one a node has, only the central node knows.
+/// Checks that overlays of groups and single nodes fit a profile. Only the central node knows the overlays of each node.
 fn of_nodes(site: &Site, renderer: &mut Renderer<'_>, broken: &BTreeSet<Layer>) -> Vec<Fault> {
     let known = |name: &&OverlayName| !broken.contains(&Layer::Named((*name).clone()));
     let whole = |group: &&Group| group.overlays.iter().all(|name| known(&name));

@@ -8,8 +8,8 @@ use serde::Serialize;
 use similar::TextDiff;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// Two of: a node as meshd has it, a profile rendered here. Or one profile, against other overlays. A profile beside a node is
-/// rendered by meshd for that node.
+/// Compare nodes, profiles, or a profile with other overlays
+// meshd renders a profile for a node if the command names both. Otherwise the command renders the profile offline.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Diff {
     /// Node ID or name
@@ -25,15 +25,15 @@ pub(in crate::cli) struct Diff {
     output: Output,
 }
 
-/// One file that differs.
+/// A file that differs between the two sides.
 #[derive(Debug, Serialize)]
 struct Change {
     path: String,
     change: Kinds,
-    /// Mode, owner and kind, where they differ.
+    /// Differences of mode, owner and kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     how: Option<String>,
-    /// A unified diff; empty where the content is the same, or no text.
+    /// Unified diff; empty if the contents are equal or are not text.
     diff: String,
 }
 
@@ -87,7 +87,7 @@ impl Diff {
 fn changes(left: &Side, right: &Side) -> Vec<Change> {
     let paths: BTreeSet<_> = left.files.iter().chain(&right.files).map(|file| file.path.to_string()).collect();
     let differs = |path: String| {
-        // It follows from the others, and has a line for each of them.
+        // The manifest has a line for each other file and would only repeat their differences.
         if path == "/etc/meshd/manifest.sha256" {
             return None;
         }

@@ -66,7 +66,7 @@ fn failed(folder: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("{}: {error}", folder.display()), "check its permissions")
 }
 
-/// Writes what is wanted and nothing else.
+/// Replaces the content of the folder with the expected files.
 pub(super) fn update(folder: &Path, wanted: &Files) -> Result<(), Failure> {
     let write = || {
         if folder.exists() {
@@ -82,7 +82,7 @@ pub(super) fn update(folder: &Path, wanted: &Files) -> Result<(), Failure> {
     write().map_err(|error| failed(folder, &error))
 }
 
-/// What differs, as unified diffs.
+/// Returns the differences as unified diffs.
 fn compare(folder: &Path, wanted: &Files) -> Result<String, Failure> {
     let mut found = Files::new();
     read(folder, folder, &mut found).map_err(|error| failed(folder, &error))?;

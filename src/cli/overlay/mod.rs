@@ -1,8 +1,8 @@
 //! `meshd overlay`: creates, checks, renders and compares overlays.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `render` | renders overlays without a central node, for `overlay render --profile`, `overlay check` and `check` |
+//! | `render` | renders overlays offline, for `overlay render --profile`, `overlay check` and `check` |
 //! | `cat` | `meshd overlay cat`: prints one rendered file, with placeholders for secrets |
 //! | `check` | `meshd overlay check`: validates overlays, alone and in combination with profiles and images |
 //! | `diff` | `meshd overlay diff`: prints the difference of two renderings as unified diffs |
@@ -62,7 +62,7 @@ pub(super) enum OverlayCommand {
     Golden(golden::Golden),
 }
 
-/// A node's overlay is asked from meshd; a profile's is rendered here, for a node that does not exist.
+/// Write a rendered overlay of a node or a profile
 #[derive(Debug, Args)]
 pub(super) struct Render {
     /// Node ID or name
@@ -94,7 +94,7 @@ impl OverlayCommand {
     }
 }
 
-/// The public part of a node's overlay, as meshd has it, and its generation; with another profile than the node's if one is named.
+/// Returns the public part of a node's overlay and its generation. `profile` replaces the profile of the node.
 fn of_node(context: &Context, node: &str, profile: Option<&str>) -> Result<(Vec<u8>, String), Failure> {
     let client = context.client()?;
     let path = api::RENDER_NODE_OVERLAY.path([&node]).with_optional("profile", profile);
@@ -125,7 +125,7 @@ impl Render {
     }
 }
 
-/// An overlay by the name that somebody typed.
+/// Finds an overlay by name.
 fn find<'o>(site: &Site, overlays: &'o catalog::Overlays, name: &str) -> Result<&'o catalog::Overlay, Failure> {
     overlays.named.iter().find(|(known, _)| known.as_str() == name).map(|(_, overlay)| overlay).ok_or_else(|| {
         let hint = meshd_config::suggest(name, overlays.named.keys().map(OverlayName::as_str));

@@ -1,4 +1,4 @@
-//! Renders overlays without a central node, for `overlay render --profile`, `overlay check` and `check`.
+//! Renders overlays offline, for `overlay render --profile`, `overlay check` and `check`.
 
 use crate::cli::Failure;
 use meshd_config::{Fault, Faults, Owner, Profile, Site};
@@ -22,32 +22,32 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Stands for a node where none is named.
+/// Node ID for a rendering without a named node.
 const ANY_NODE: &str = "00000000";
 
-/// What a rendering is made from, and what was missing.
+/// Inputs of a rendering, and notes about missing inputs.
 pub(crate) struct Renderer<'s> {
     site: &'s Site,
     pub(crate) overlays: Overlays,
     agent: Option<AgentBinary>,
     central: Ipv4Addr,
-    /// What stands in the rendering in place of something that does not exist yet.
+    /// Notes about placeholders for inputs that do not exist yet.
     pub(crate) notes: Vec<String>,
 }
 
-/// What can be read of the overlays of a site. Secrets are not read here: each that the site names has a mark all the same.
+/// Reads the overlays of a site. Does not read secrets; each secret of the site has a placeholder digest.
 pub(crate) fn reading(site: &Site) -> Reading {
     let mut reading = read_all(&site.overlays_dir);
     reading.overlays.secret_marks = marks(site);
     reading
 }
 
-/// Stands for the secrets that the site names.
+/// Returns a placeholder digest for each secret of the site.
 pub(crate) fn marks(site: &Site) -> BTreeMap<VarName, Digest> {
     site.secrets.keys().map(|name| (name.clone(), Digest::of(name.as_str().as_bytes()))).collect()
 }
 
-/// The overlays of a site, if none has a fault.
+/// Returns the overlays of a site if none has a fault.
 pub(crate) fn overlays(site: &Site) -> Result<Overlays, Faults> {
     let Reading { overlays, faults, .. } = reading(site);
     if faults.is_empty() { Ok(overlays) } else { Err(Faults(faults)) }
@@ -63,7 +63,7 @@ impl<'s> Renderer<'s> {
         Renderer { site, overlays, agent: None, central, notes }
     }
 
-    /// Takes the agent's bytes too: packing them is most of the work, and only a written archive needs them.
+    /// Includes the agent binary. Packing the agent takes most of the time, and only a written archive needs it.
     pub(crate) fn with_agent(mut self) -> Self {
         let path = agent_path(self.site);
         match std::fs::read(&path) {
@@ -75,7 +75,7 @@ impl<'s> Renderer<'s> {
         self
     }
 
-    /// The public part of a profile's overlay.
+    /// Renders the public part of a profile's overlay.
     pub(crate) fn render(&mut self, profile: &Profile, node: Option<NodeId>) -> Result<PublicOverlay, Faults> {
         let image = self.image(profile);
         let node = self.node(profile, node);
@@ -92,7 +92,7 @@ impl<'s> Renderer<'s> {
         overlay::render_public(&input)
     }
 
-    /// A node as the site file alone knows it: its groups, and the addresses that are reserved for their members.
+    /// Returns a node as defined by the site file: the groups of the node, and the reserved addresses of their members.
     fn node(&self, profile: &Profile, node: Option<NodeId>) -> NodeContext {
         let any = || ANY_NODE.parse().expect("eight zeros are a node ID");
         let name = |id: NodeId| self.site.node_names.get(&Owner::Node(id)).cloned();
@@ -113,7 +113,7 @@ impl<'s> Renderer<'s> {
         context
     }
 
-    /// What a node of a profile would boot, to be compared.
+    /// Returns the generation that a node of a profile would boot, for comparisons.
     pub(crate) fn kept(&mut self, profile: &Profile) -> Result<ArchivedGeneration, Faults> {
         let overlay = self.render(profile, None)?;
         let image = self.image(profile);
@@ -151,13 +151,13 @@ impl<'s> Renderer<'s> {
     }
 }
 
-/// A fault from an error that reads "what is wrong; what to do".
+/// Creates a fault from an error text of the form `<cause>; <advice>`.
 pub(crate) fn sentence(file: &Path, text: &str) -> Fault {
     let (message, hint) = text.split_once("; ").unwrap_or((text, ""));
     Fault::of_file(file, message, hint)
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file atomically.
 pub(crate) fn write_whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let mut name = file.as_os_str().to_owned();
     name.push(".new");

@@ -37,7 +37,7 @@ struct View {
     removes: Vec<String>,
     brings: Vec<EntryView>,
     settings: Vec<VariableView>,
-    /// What each built image lacks for it.
+    /// Packages, services and modules that each built image lacks.
     images: BTreeMap<ImageName, Vec<String>>,
 }
 

@@ -9,23 +9,23 @@ use meshd_image::{
 use meshd_types::{Digest, SafePath};
 use std::{fs, io, os::unix::fs::PermissionsExt as _, path::Path};
 
-/// The files of one rendering, in the order of paths.
+/// The files of one rendering, sorted by path.
 pub(super) struct Side {
-    /// What it is, for people.
+    /// Description for the output.
     pub(super) name: String,
     pub(super) files: Vec<RenderedFile>,
     pub(super) notes: Vec<String>,
-    /// Files as they lie in a folder, which does not tell owners and which folders were meant.
+    /// True for files from a folder. A folder does not record the owners and folders of the overlay.
     pub(super) unpacked: bool,
 }
 
 impl Side {
-    /// What meshd would give a node now.
+    /// Returns the current overlay of a node, rendered by meshd.
     pub(super) fn node(context: &Context, node: &str) -> Result<Self, Failure> {
         Self::of_meshd(context, node, None)
     }
 
-    /// What meshd would give a node if it had this profile.
+    /// Returns the overlay of a node, rendered by meshd with another profile.
     pub(super) fn node_with(context: &Context, node: &str, profile: &str) -> Result<Self, Failure> {
         Self::of_meshd(context, node, Some(profile))
     }
@@ -45,12 +45,12 @@ impl Side {
         })
     }
 
-    /// What a node of a profile would get.
+    /// Renders the overlay of a profile offline.
     pub(super) fn profile(context: &Context, name: &str) -> Result<Self, Failure> {
         Self::rendered(context, name, None)
     }
 
-    /// What lies in a folder: overlays, which the profile is rendered with, or an archive of an overlay that was unpacked.
+    /// Reads a folder. The folder contains either overlays for rendering the profile, or an unpacked overlay archive.
     pub(super) fn folder(context: &Context, name: &str, folder: &Path) -> Result<Self, Failure> {
         let listing = fs::read_dir(folder).map_err(|error| unreadable(folder, &error))?;
         let holds_overlays = listing.flatten().any(|entry| entry.path().join("overlay.toml").is_file());
@@ -81,7 +81,7 @@ impl Side {
         Ok(Side { name: format!("profile {}{with}", profile.name), files, notes: renderer.notes, unpacked: false })
     }
 
-    /// As a folder would have it: root's, and no folder for itself.
+    /// Removes folders and sets all owners to root, as in an unpacked archive.
     pub(super) fn into_unpacked(mut self) -> Self {
         self.files.retain(|file| file.kind != Kind::Directory);
         self.files.iter_mut().for_each(|file| file.owner = (0, 0));
@@ -100,7 +100,7 @@ fn unreadable(folder: &Path, error: &io::Error) -> Failure {
     )
 }
 
-/// Files and links as they lie in a folder.
+/// Adds the files and links of an unpacked archive.
 fn unpacked(root: &Path, folder: &Path, files: &mut Vec<RenderedFile>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

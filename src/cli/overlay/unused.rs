@@ -6,11 +6,11 @@ use meshd_image::catalog::{Overlay, Overlays, overlay::Reading};
 use meshd_types::{OverlayName, ProfileName, VarName};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The overlay that gives devices away.
+/// Overlay that binds PCI devices to vfio-pci.
 const VFIO: &str = "vfio";
 const VFIO_SERVICE: &str = "mesh-vfio";
 
-/// All of it. Nothing is said while an overlay has faults: what it would declare is not known.
+/// Returns all warnings. Returns none if an overlay has faults, because its variables are then unknown.
 pub(in crate::cli) fn warnings(site: &Site) -> Vec<Fault> {
     let Reading { overlays, broken, .. } = reading(site);
     if !broken.is_empty() {
@@ -23,7 +23,7 @@ pub(in crate::cli) fn warnings(site: &Site) -> Vec<Fault> {
     warnings
 }
 
-/// The overlays that any node may have beside those of its profile.
+/// Returns the overlays of groups and single nodes, which any node may have in addition to those of its profile.
 fn of_nodes<'o>(site: &Site, overlays: &'o Overlays) -> Vec<&'o Overlay> {
     let groups = site.groups.iter().flat_map(|group| &group.overlays);
     groups.filter_map(|name| overlays.named.get(name)).chain(overlays.nodes.values()).collect()
@@ -33,7 +33,7 @@ fn declared<'o>(names: &[OverlayName], overlays: &'o Overlays) -> BTreeSet<&'o V
     names.iter().filter_map(|name| overlays.named.get(name)).flat_map(|overlay| overlay.variables.keys()).collect()
 }
 
-/// A value that a profile sets may be for those that extend it: one that nobody hears is told once, where it is written.
+/// Finds unused variables of profiles. A child profile may use a variable of its parent. An unused variable is reported once, at its line.
 fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     let everywhere: BTreeSet<&VarName> = of_nodes(site, overlays).iter().flat_map(|it| it.variables.keys()).collect();
     let mut heard: BTreeSet<(&ProfileName, &str)> = BTreeSet::new();
@@ -59,7 +59,7 @@ fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     unheard.map(warning).collect()
 }
 
-/// A node of a group may have any profile, so every overlay of the site may declare what a group sets.
+/// Finds unused variables of groups. A node of a group may have any profile, so declarations of all overlays count.
 fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     let known: BTreeSet<&VarName> = overlays.all().flat_map(|overlay| overlay.variables.keys()).collect();
     let unheard = |group: &meshd_config::Group| {
@@ -73,7 +73,7 @@ fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     site.groups.iter().flat_map(unheard).map(warning).collect()
 }
 
-/// The name that was meant, or the overlay that would hear it.
+/// Suggests a similar name, or the overlay that declares the variable.
 fn hint(name: &str, known: &BTreeSet<&VarName>, overlays: &Overlays) -> String {
     if let Some(meant) = meshd_config::nearest(name, known.iter().map(|known| known.as_str())) {
         return format!("did you mean `{meant}`?");
@@ -85,7 +85,7 @@ fn hint(name: &str, known: &BTreeSet<&VarName>, overlays: &Overlays) -> String {
     }
 }
 
-/// The profile names devices to give away, and nothing on its nodes takes them from their drivers.
+/// Returns a fault if a profile selects PCI devices, but no overlay of its nodes binds them to vfio-pci.
 fn devices_that_nobody_binds(site: &Site, profile: &Profile, overlays: &Overlays) -> Option<Fault> {
     if profile.vfio.is_empty() {
         return None;

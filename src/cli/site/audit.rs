@@ -10,7 +10,7 @@ use clap::Args;
 use meshd_api::{AuditView, routes as api};
 use meshd_model::fleet::Principal;
 
-/// Refused orders are there too. JSON and YAML say all of it, with the correlation ID that the log and the events have.
+/// Print the audit log, including refused orders
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
     /// Show orders about this node only

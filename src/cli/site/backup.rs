@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const MAX_KEY: u64 = 4096;
 
 #[derive(Debug, Subcommand)]

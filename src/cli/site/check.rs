@@ -64,7 +64,7 @@ impl Check {
     }
 }
 
-/// The faults of a site file, and those of its overlays: whoever corrects the first finds no others after them.
+/// Adds the faults of the overlays to those of the site file, so that the user sees all faults at once.
 pub(crate) fn with_overlays(file: &Path, mut faults: Faults) -> Faults {
     let folder = meshd_config::overlays_dir(file).filter(|folder| folder.is_dir());
     faults.0.extend(folder.into_iter().flat_map(|folder| read_all(&folder).faults));
@@ -75,7 +75,7 @@ fn counted(report: &Report) -> Failure {
     Failure::new(format!("{} faults", report.faults.len()), "")
 }
 
-/// The files are meshd's alone: whoever checks as another user is told that they were not looked at.
+/// Checks the secrets. Only meshd can read their files: for another user, the report states that they were not checked.
 fn secrets(site: &Site, report: &mut Report) {
     let faults = read_secrets(&site.secrets).err().map(|faults| faults.0).unwrap_or_default();
     for fault in faults {
@@ -84,7 +84,7 @@ fn secrets(site: &Site, report: &mut Report) {
     }
 }
 
-/// An agent that is not built yet is a warning, as with images. One that nodes cannot run is a fault.
+/// Checks the agent. A missing agent is a warning; an agent that nodes cannot run is a fault.
 fn agent(site: &Site, report: &mut Report) {
     let Err(error) = load_agent(site) else { return };
     let is_missing = site.agent.binary.is_none() && !agent_path(site).exists();
@@ -92,7 +92,7 @@ fn agent(site: &Site, report: &mut Report) {
     found.push(error.into());
 }
 
-/// An image that is not built yet is a warning: that is what `image build` is for. A damaged one is a fault.
+/// Checks the images. A missing image is a warning, because `image build` creates it. A damaged image is a fault.
 fn images(site: &Site, report: &mut Report) {
     let names: BTreeSet<_> = site.profiles.values().map(|profile| &profile.image).collect();
     for name in names {
@@ -117,7 +117,7 @@ fn images(site: &Site, report: &mut Report) {
     }
 }
 
-/// As with images: one that can be built is a warning, a damaged one and one without a recipe are faults.
+/// Checks the bundles. A missing bundle with a recipe is a warning. A damaged bundle or one without a recipe is a fault.
 fn bundles(site: &Site, report: &mut Report) {
     let names: BTreeSet<_> = site.profiles.values().flat_map(|profile| &profile.bundles).collect();
     for name in names {

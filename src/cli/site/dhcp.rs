@@ -8,7 +8,7 @@ use crate::cli::{
 use clap::Subcommand;
 use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
 
-/// What DHCP does on the networks of the site.
+/// Show the DHCP state of the site
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dhcp {
     /// Show segments, their pools and other DHCP servers

@@ -1,7 +1,7 @@
 //! `meshd doctor`: runs checks for problems that keep machines from booting, and prints one line for each.
 //!
-//! It looks at files, disk and clock itself, and asks the running meshd for the rest. Where none runs, it looks at the
-//! interfaces and ports that one would need. With `--server` it only asks: files of this machine are not those of the server.
+//! The command checks files, disk and clock, and requests the other results from the running meshd. Without a running meshd, the command
+//! checks the interfaces and ports that meshd needs. With `--server`, it only requests results: local files are not those of the server.
 
 use crate::cli::{
     Context, Failure,
@@ -20,13 +20,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Less free space than this is a fault, in bytes: the store cannot be written soon.
+/// Minimum free space in bytes. With less space, the store will soon fail to write.
 const DISK_FAULT: u64 = 256 << 20;
-/// Less than this is a warning: the next image will not fit.
+/// Free space in bytes below which the command warns, because the next image may not fit.
 const DISK_WARNING: u64 = 2 << 30;
-/// A clock may be behind the newest file by so much: a file server's clock, a copied tree.
+/// Permitted time by which the clock is behind the newest file. A file server's clock or a copied tree may cause a difference.
 const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
-/// Marks that time services leave once the clock is right.
+/// Files that time services create after the clock is synchronised.
 const SYNCHRONISED: [&str; 3] = ["/run/systemd/timesync/synchronized", "/run/chrony/chronyd.pid", "/run/ntpd.pid"];
 
 /// Exit code 1 when something fails; warnings are no failure.
@@ -49,7 +49,7 @@ impl Doctor {
     }
 }
 
-/// What a central node elsewhere says of itself: files of this machine are not its files.
+/// Returns the findings of a central node on another machine. Local files are not its files and are not checked.
 fn elsewhere(context: &Context) -> Result<Vec<Finding>, Failure> {
     let (status, found) = running(context)?;
     let runs = format!("{} runs as process {}, site {}", status.version, status.pid, status.site);
@@ -58,12 +58,12 @@ fn elsewhere(context: &Context) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// What the running meshd of this machine says, and what its files look like. A faulty site file is a fault of its next reload.
+/// Returns the findings of the local meshd and of its files. A faulty site file is a fault of the next reload.
 fn here(context: &Context) -> Result<Vec<Finding>, Failure> {
     let running = running(context);
     let site = match context.site() {
         Ok(site) => Some(site),
-        // It is no site's machine that somebody asks about, but a meshd by its socket.
+        // `--socket` names a meshd, so a site file is not required.
         Err(_) if context.socket.is_some() && context.next_reload().is_none() => None,
         Err(failure) if running.is_err() => return Err(failure),
         Err(_) => None,
@@ -94,7 +94,7 @@ fn here(context: &Context) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
-/// What the running meshd says of itself.
+/// Requests status and findings from the running meshd.
 fn running(context: &Context) -> Result<(StatusView, Vec<Finding>), Failure> {
     let client = context.client()?;
     wait(async {
@@ -122,7 +122,7 @@ fn table(findings: &[Finding]) -> String {
     out
 }
 
-/// Ports that meshd would open and somebody else has.
+/// Checks for ports of meshd that another program uses.
 fn ports(site: &Site) -> Finding {
     let udp = listening(&["/proc/net/udp", "/proc/net/udp6"]);
     let tcp = listening(&["/proc/net/tcp", "/proc/net/tcp6"]);
@@ -141,9 +141,9 @@ fn ports(site: &Site) -> Finding {
     Finding::fail("ports", format!("taken by another program: {}", taken.join(", ")), next)
 }
 
-/// Local ports of sockets that wait for somebody, as the kernel lists them.
+/// Returns the local ports of listening sockets in tables of the kernel.
 fn listening(tables: &[&str]) -> BTreeSet<u16> {
-    /// TCP_LISTEN and TCP_CLOSE; the latter is what an unconnected UDP socket is shown as.
+    /// TCP_LISTEN and TCP_CLOSE. The kernel shows an unconnected UDP socket as TCP_CLOSE.
     const WAITING: [&str; 2] = ["0A", "07"];
     let text: String = tables.iter().filter_map(|table| std::fs::read_to_string(table).ok()).collect();
     let port = |line: &str| {
@@ -198,7 +198,7 @@ fn overlays(site: &Site) -> Finding {
     }
 }
 
-/// One finding for each image that a profile names.
+/// Returns one finding for each image that a profile uses.
 fn images(site: &Site) -> Vec<Finding> {
     let mut users: BTreeMap<&ImageName, Vec<&str>> = BTreeMap::new();
     for profile in site.profiles.values() {
@@ -215,7 +215,7 @@ fn images(site: &Site) -> Vec<Finding> {
 }
 
 fn disk(site: &Site) -> Finding {
-    // Before the first start the folder is not there; what matters is the disk that it will be on.
+    // Before the first start, the folder does not exist. The check then applies to the disk of its closest existing ancestor.
     let folder = site.state_dir.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let found = match rustix::fs::statvfs(folder) {
@@ -234,7 +234,7 @@ fn disk(site: &Site) -> Finding {
     }
 }
 
-/// Nodes step their clocks to what this machine says, and certificates are dated by it.
+/// Checks the clock. Nodes set their clocks to the time of this machine, and certificates contain that time.
 fn clock(site: &Site) -> Finding {
     let now = now();
     let images = site.profiles.values().map(|profile| image::manifest_path(&site.blobs_dir, &profile.image));

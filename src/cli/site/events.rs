@@ -43,7 +43,7 @@ impl Events {
     }
 }
 
-/// How often something happened, and since when.
+/// Formats the number of occurrences and the time of the first one.
 pub(crate) fn times(count: u32, first: Option<Timestamp>) -> String {
     first.map_or_else(|| format!("({count} times)"), |first| format!("({count} times since {first})"))
 }
@@ -53,7 +53,7 @@ fn line(event: &EventView) -> String {
     let more = match (event.stage, event.from.zip(event.to), event.condition) {
         (Some(stage), ..) => stage.as_str().to_owned(),
         (_, Some((from, to)), _) => format!("{from} -> {to}"),
-        // A raised condition is the kind itself.
+        // A raised condition is already named by the kind.
         (.., Some(condition)) if event.kind != condition.as_str() => condition.as_str().to_owned(),
         _ => String::new(),
     };
@@ -70,7 +70,7 @@ fn line(event: &EventView) -> String {
         .join("  ");
     let head = format!("{}  {node:<8}  {:<20}", event.at, event.kind);
     match wrapped(&more, 4) {
-        // A long story goes below its line.
+        // A detail that needs several lines starts below the event.
         long if long.lines().count() > 1 => format!("{}\n{}", head.trim_end(), long.trim_end()),
         _ => format!("{head} {more}").trim_end().to_owned(),
     }

@@ -1,4 +1,4 @@
-//! `meshd search`: finds nodes, virtual machines and tasks by a part of a text.
+//! `meshd search`: finds nodes, VMs and tasks by a part of a text.
 
 use crate::cli::{
     Context, Failure,

@@ -1,4 +1,4 @@
-//! `meshd support-bundle`: what somebody else needs to find a problem, in one archive without secrets.
+//! `meshd support-bundle`: collects diagnostic data in one archive without secrets.
 
 use crate::cli::{
     Context, Failure,
@@ -13,7 +13,7 @@ use meshd_types::{SafePath, Timestamp};
 use serde_json::Value;
 use std::{fs::OpenOptions, os::unix::fs::OpenOptionsExt as _, path::PathBuf};
 
-/// Keys whose values are removed, wherever they are. Answers of the API have no secrets; users may write some into these.
+/// Keys whose values are removed at any depth. API responses contain no secrets, but users may enter secrets in these values.
 const REDACTED_KEYS: [&str; 8] = ["argv", "env", "key", "password", "secret", "token", "user_data", "vars"];
 const REDACTED: &str = "[redacted]";
 /// Maximum number of bytes of one file.
@@ -21,8 +21,9 @@ const MAX_FILE: usize = 64 << 20;
 
 /// Collects what a developer needs to find a problem
 ///
-/// The archive contains answers of the admin API without secrets: arguments and environments of tasks, variables of nodes and all values named
-/// key, password, secret or token are replaced. It contains names, addresses, serial numbers and the audit log: check it before you send it.
+/// The archive contains answers of the admin API without secrets: arguments and environments of tasks, variables of nodes and all
+/// values named key, password, secret or token are replaced. It contains names, addresses, serial numbers and the audit log: check it
+/// before you send it.
 #[derive(Debug, Args)]
 pub(crate) struct SupportBundle {
     /// New file [default: meshd-support-TIME.tar.gz]
@@ -35,7 +36,7 @@ pub(crate) struct SupportBundle {
     preview: bool,
 }
 
-/// One file of the archive.
+/// A file of the archive.
 struct BundleFile {
     name: String,
     content: Vec<u8>,
@@ -118,7 +119,7 @@ async fn file<R>(client: &AdminClient, name: &str, path: api::GetPath<R>) -> Bun
     }
 }
 
-/// A line without values of [`REDACTED_KEYS`]; what is no JSON, such as metrics, is left as it is.
+/// Returns a line without the values of [`REDACTED_KEYS`]. Returns a line that is not JSON unchanged, such as metrics.
 fn redacted(line: &[u8]) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(line) else { return line.to_vec() };
     redact(&mut value);
@@ -151,7 +152,7 @@ fn archive(files: &[BundleFile], to: impl std::io::Write) -> std::io::Result<()>
     std::io::Write::flush(&mut archive.finish()?)
 }
 
-/// `20261123T160000Z`.
+/// Formats a time, such as `20261123T160000Z`.
 fn compact(at: Timestamp) -> String {
     at.to_string().chars().filter(|c| c.is_ascii_alphanumeric()).take(15).collect::<String>() + "Z"
 }

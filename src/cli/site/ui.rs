@@ -14,7 +14,7 @@ use meshd_ui::{Environment, LinkCode, OpenSocket, PREFIX, SignIn};
 use std::{net::Ipv4Addr, sync::Arc, time::Instant};
 use tokio::net::TcpListener;
 
-/// The browser acts with the rights of this command. It ends with Ctrl-C, and so do its sessions.
+/// The browser has the rights of this command. Ctrl-C ends the command and all browser sessions.
 #[derive(Debug, Args)]
 pub(crate) struct Ui {
     /// Port on 127.0.0.1; 0 takes a free one
@@ -26,7 +26,7 @@ impl Ui {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let client = Arc::new(context.client()?);
         wait(async {
-            // Before the link is printed: whoever may not use the socket is told here.
+            // The call precedes the link, so that a caller without access gets an error and no link.
             client.get(api::GET_CALLER.path([])).await?;
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await;
             let busy =
@@ -57,7 +57,7 @@ fn random() -> [u8; 32] {
     bytes
 }
 
-/// The API of the central node, wherever it is.
+/// Forwards API requests to the central node.
 fn forward(client: Arc<AdminClient>) -> Router {
     Router::new().fallback(async move |request: Request| match client.forward(request).await {
         Ok(response) => response.map(Body::new),
@@ -65,7 +65,7 @@ fn forward(client: Arc<AdminClient>) -> Router {
     })
 }
 
-/// WebSockets of the central node.
+/// Opens WebSockets to the central node.
 fn open_socket(client: Arc<AdminClient>) -> OpenSocket {
     Arc::new(move |request, _| {
         let client = client.clone();

@@ -1,4 +1,4 @@
-//! `meshd vm console` and `meshd vm logs`: the serial console of a virtual machine.
+//! `meshd vm console` and `meshd vm logs`: the serial console of a VM.
 
 use crate::cli::{Failure, client::AdminClient};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
@@ -16,13 +16,13 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-/// Ctrl-], as in telnet: leaves the console. Everything else is the guest's.
+/// Ctrl-], as in telnet, leaves the console. All other input goes to the guest.
 const LEAVE: u8 = 0x1d;
-/// Maximum number of pieces of input that wait.
+/// Maximum number of queued pieces of input.
 const TYPED: usize = 1024;
 /// Time to send earlier input after Ctrl-], at a terminal.
 const DRAIN_TIME: Duration = Duration::from_secs(2);
-/// Time to send earlier input that is piped in: a script expects all of it to arrive.
+/// Time to send earlier input from a pipe: a script expects all input to arrive.
 const DRAIN_TIME_PIPED: Duration = Duration::from_secs(60);
 
 enum Input {
@@ -30,10 +30,10 @@ enum Input {
     Leave,
 }
 
-/// Keyboard input, in order, and a signal that comes ahead of it.
+/// Keyboard input in order, and a signal that overtakes queued input.
 struct Keyboard {
     typed: mpsc::Receiver<Input>,
-    /// Sent when Ctrl-] is read, though input before it may wait.
+    /// Sent when Ctrl-] is read, even if earlier input is still queued.
     leaves: oneshot::Receiver<()>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool) -> Resu
         ended = print_console(&mut incoming) => ended?,
         sent = send_input(out, input.then(read_keyboard), drain_time) => {
             sent?;
-            // The server may still read: hanging up now would discard what was typed before.
+            // The server may still read: closing the connection now would discard earlier input.
             let _ = timeout(drain_time, print_console(&mut incoming)).await;
             return Ok(());
         }
@@ -80,7 +80,7 @@ async fn print_console(incoming: &mut (impl Stream<Item = Result<Message, Error>
     }
 }
 
-/// Sends what is typed until the console is left. A guest that does not read holds up input, but neither output nor leaving.
+/// Sends input until the user leaves the console. A guest that does not read blocks input, but neither output nor leaving.
 async fn send_input(
     mut out: impl Sink<Message, Error = Error> + Unpin,
     keys: Option<Keyboard>,
@@ -140,7 +140,7 @@ fn note_text(note: &ConsoleNote) -> String {
     }
 }
 
-/// Reads the keyboard, or what is piped in. The thread waits for a key to the end of the program.
+/// Reads the keyboard or a pipe. The thread waits for input until the program ends.
 fn read_keyboard() -> Keyboard {
     let (send, typed) = mpsc::channel(TYPED);
     let (leave, leaves) = oneshot::channel();
@@ -162,7 +162,7 @@ fn read_keyboard() -> Keyboard {
     Keyboard { typed, leaves }
 }
 
-/// Splits input at Ctrl-]. True if it occurs.
+/// Splits input at Ctrl-]. Returns true if the input contains Ctrl-].
 fn split(typed: &[u8]) -> (&[u8], bool) {
     match typed.iter().position(|key| *key == LEAVE) {
         Some(at) => (&typed[..at], true),

@@ -1,8 +1,8 @@
-//! `meshd vm`: creates, starts, stops, moves and deletes virtual machines.
+//! `meshd vm`: creates, starts, stops, moves and deletes VMs.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `console` | `meshd vm console` and `meshd vm logs`: the serial console of a virtual machine |
+//! | `console` | `meshd vm console` and `meshd vm logs`: the serial console of a VM |
 //! | `slot` | `meshd slot`: approves and releases slots |
 //! | `volume` | `meshd volume`: adds, lists and removes volume files |
 //! | `wait` | `--wait` of `meshd vm`: waits until a VM reaches its desired state or fails |
@@ -159,7 +159,7 @@ impl Vm {
     }
 }
 
-/// Reads a VM file with the templates of the site. Without a central node its faults are reported first.
+/// Reads a VM file with the templates of the site. Reports faults of the file before an unreachable central node.
 async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Failure> {
     let (text, uuid) = (meshd_config::vm::read_file(file)?, random_uuid()?);
     let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await;
@@ -173,7 +173,7 @@ async fn read_vm_file(client: &AdminClient, file: &Path) -> Result<VmRequest, Fa
     }
 }
 
-/// A random UUID, version 4 (RFC 9562).
+/// Returns a random UUID, version 4 (RFC 9562).
 fn random_uuid() -> Result<SystemUuid, Failure> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| Failure::new(format!("no randomness: {error}"), "write a uuid"))?;

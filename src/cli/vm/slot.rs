@@ -89,7 +89,7 @@ impl SlotCommand {
     }
 }
 
-/// Splits NODE/UNIT.
+/// Splits NODE/UNIT into the node and the unit.
 fn parse_slot(slot: &str) -> Result<(&str, &str), Failure> {
     slot.split_once('/').ok_or_else(|| {
         Failure::new(format!("`{slot}` names no slot"), "write NODE/0000:41:00.0, as `meshd slot list` shows it")
@@ -130,7 +130,7 @@ fn list(all: &[SlotView]) -> String {
     table(["slot", "state", "devices", "numa", "disk", "fabric", "reason"], rows)
 }
 
-/// What belongs to a slot; of one that nobody approved, what is nearest to it, in brackets.
+/// Formats the disk or fabric device of a slot. Before approval, formats the nearest device in brackets.
 fn part(own: Option<&impl ToString>, near: Option<&String>, approved: bool) -> String {
     match (own, near) {
         (Some(own), _) => own.to_string(),

@@ -14,7 +14,7 @@ use std::{
     path::PathBuf,
 };
 
-/// Between two lines of progress, in bytes.
+/// Number of bytes between two lines of progress.
 const STEP: u64 = 64 << 20;
 
 /// A volume is named by its name or its digest; a vm.toml names it by its digest.

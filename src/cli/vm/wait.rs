@@ -31,7 +31,7 @@ fn limit(text: &str) -> Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "write a whole number and one of s, m, h, d: 10m".to_owned())
 }
 
-/// The awaited state.
+/// State for which a command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Running,
@@ -43,7 +43,7 @@ pub(crate) enum Until {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Progress {
     Done,
-    /// The state is not reached, with the reason.
+    /// The VM cannot reach the state, for this reason.
     Failed(String),
     /// The current state.
     Pending(String),
@@ -117,7 +117,7 @@ fn failure_text(vm: &VmView) -> String {
     why.map_or_else(|| vm.state.as_str().to_owned(), |why| format!("{}, {why}", vm.state.as_str()))
 }
 
-/// The state, without the fetched bytes: they would print a line each second.
+/// Returns the state without the number of downloaded bytes, which would print a line each second.
 fn state_text(vm: &VmView) -> String {
     match vm.fetching {
         Some(VmFetching { of, .. }) if of > 0 => {

@@ -26,7 +26,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-/// Change it if this program builds a different image from the same recipe.
+/// Builder version, part of the recipe digest. Increment it when meshd builds a different image from the same recipe.
 const BUILDER: &[u8] = b"meshd-image/1";
 
 /// Input and folders of an image build.
@@ -63,7 +63,7 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     }
     check_tools()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
-    // Another process may have built it before this one took the lock.
+    // Another process may have built the image before this process took the lock.
     if let Some(manifest) = up_to_date(request, &digest) {
         return Ok(manifest);
     }

@@ -163,7 +163,7 @@ impl Run {
         Err(CommandError::Failed { line: self.line(), status: output.status, output_end: last })
     }
 
-    /// The command for an error message; long argument lists are truncated.
+    /// Returns the command for an error message; long argument lists are truncated.
     fn line(&self) -> String {
         const SHOWN: usize = 8;
         let words = std::iter::once(self.command.get_program()).chain(self.command.get_args());

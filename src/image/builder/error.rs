@@ -19,7 +19,7 @@ pub enum BuildError {
     Recipe(Faults),
     #[error("{}", missing(.0))]
     Tools(Vec<Tool>),
-    /// A user may not create user namespaces here.
+    /// This host does not permit users to create user namespaces.
     #[error(
         "building as a normal user needs user namespaces, and this machine does not permit them; \
          build as root, or permit them (sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000)"

@@ -14,11 +14,11 @@
 //! | `progress` | progress messages of a build |
 //! | `store` | writes blobs and manifests atomically |
 //! | `versions` | versions of images and bundles: promote, roll back, prune |
-//! | `volumes` | volume files of virtual machines, named by digest |
+//! | `volumes` | volume files of VMs, named by digest |
 //! | `work_folder` | the work folder of one build, and the lock against a second build |
 //!
 //! ```text
-//! image.toml ── recipe ──┐                       ┌─ repo       packages made again from the installed database, signed
+//! image.toml ── recipe ──┐                       ┌─ repo       packages, rebuilt from the installed database and signed
 //!   wheel ──── fetch ────┼── plan ── build ──────┼─ kernel     initramfs by Alpine's mkinitfs, modloop by mksquashfs
 //!   kernel ─── fetch ────┘                       └─ store      blobs by digest, then the manifest
 //! ```

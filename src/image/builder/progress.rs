@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-/// Steps of a build in order. The last three before `Store` run in parallel.
+/// Steps of a build in order. `Packages`, `Initramfs` and `Modloop` run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BuildStep {
     /// Download of the wheel from PyPI, or from the cache.

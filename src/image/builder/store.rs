@@ -25,7 +25,7 @@ pub(super) fn put_blob(blobs_dir: &Path, file: &Path) -> Result<Blob, BuildError
     bytes.resize(bytes.len().next_multiple_of(PAD), 0);
     let blob = Blob { digest: Digest::of(&bytes), size: bytes.len() as u64 };
     let path = blob_path(blobs_dir, &blob.digest);
-    // An existing file may be damaged, so it is replaced.
+    // An existing blob may be damaged, so it is replaced.
     write_whole(&path, &bytes, 0o644).map_err(io_error("write", &path))?;
     Ok(blob)
 }
@@ -194,7 +194,7 @@ mod tests {
         let folder = dir.path().join("sha256");
         fs::create_dir(&folder).unwrap();
         let alive = format!(".cd.{}", std::process::id());
-        // No process has this number: it is above the largest that Linux gives.
+        // 4194305 exceeds Linux's largest PID, so no process has this ID.
         for name in [".ab.4194305", &alive, "ef"] {
             fs::write(folder.join(name), b"x").unwrap();
         }

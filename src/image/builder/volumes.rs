@@ -1,8 +1,8 @@
-//! Volume files of virtual machines, named by digest.
+//! Volume files of VMs, named by digest.
 //!
 //! ```text
 //! blobs_dir/volumes/<digest>         a file, never changed
-//! blobs_dir/volumes/<digest>.json    what people know of it: written last, so what is listed is whole
+//! blobs_dir/volumes/<digest>.json    its description; written last, so every listed volume is complete
 //! blobs_dir/volumes/.new-*           an incomplete file; the next `add` removes it
 //! ```
 
@@ -98,7 +98,7 @@ impl Volumes {
         self.path(digest).with_extension("json")
     }
 
-    /// Copies a file; `progress` receives the number of copied bytes. An existing volume receives the new name. Blocks.
+    /// Copies a file into the store; an existing volume receives the new name. `progress` receives the number of copied bytes. Blocks.
     ///
     /// # Errors
     /// The file is no image or needs a backing file; the name is taken; a file cannot be read or written.
@@ -160,7 +160,7 @@ impl Volumes {
         mut progress: impl FnMut(u64),
     ) -> io::Result<(Digest, u64)> {
         let mut to = OpenOptions::new().create_new(true).write(true).mode(0o640).open(temporary)?;
-        // The owner of the folder serves the file.
+        // The service user of meshd owns the folder and must be able to read the file.
         let owner = fs::metadata(&self.dir)?;
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::fchown(&to, Some(owner.uid()), Some(owner.gid()))?;
@@ -292,7 +292,7 @@ mod tests {
             assert!(add(&bytes, "three").expect_err("no image").to_string().contains(why));
         }
         assert_eq!(volumes.list().expect("read"), [one.clone(), two.clone()]);
-        // As a crash leaves it.
+        // An incomplete file, as a crash leaves it.
         fs::write(volumes.dir.join(".new-1"), "half").expect("written");
         fs::write(volumes.path(&Digest::of(b"x")), "x").expect("written");
         let again = add(&iso, "again").expect("the same file by another name");

@@ -47,7 +47,7 @@ impl Drop for BuildFolder {
         if let Err(error) = remove(&self.folder) {
             tracing::warn!(folder = %self.folder.display(), %error, "cannot remove the folder of a build; the next build tries again");
         }
-        // Closing the file is not enough: a child that another thread forks has a copy of the descriptor, and with it the lock, until it executes.
+        // Closing the file is not enough: a child that another thread forked holds a copy of the descriptor, and so the lock, until exec.
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 }

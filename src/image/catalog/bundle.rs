@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! blobs_dir/sha256/<hex>            the layer
-//! blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] says how several versions stand side by side
+//! blobs_dir/bundles/<name>.json     its manifest; [`super::versions`] describes the storage of several versions
 //! ```
 
 use super::{
@@ -42,7 +42,7 @@ pub struct BundleManifest {
     pub programs: Vec<String>,
     /// Debian packages of the bundle: name -> version.
     pub packages: BTreeMap<String, String>,
-    /// When the build ended.
+    /// End of the build.
     pub built_at: Timestamp,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! blobs_dir/sha256/<hex>           a blob, padded with zeros to a multiple of 4 bytes
-//! blobs_dir/images/<name>.json     the manifest that nodes get; made last and by rename, so what it names is there
+//! blobs_dir/images/<name>.json     the current manifest; renamed into place last, so all blobs that it names exist
 //! ```
 //!
 //! [`crate::catalog`] reads the output of the image builder. A blob with a wrong digest is never served.
@@ -45,13 +45,13 @@ pub struct ImageManifest {
     pub parts: Parts,
     /// Packages in the repository: name -> version.
     pub packages: BTreeMap<String, String>,
-    /// When the build ended.
+    /// End of the build.
     pub built_at: Timestamp,
     #[serde(default)]
     pub contents: Contents,
 }
 
-/// Content that overlays may require beside packages. Empty if unknown.
+/// Content that overlays may require in addition to packages. Empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Contents {
@@ -62,8 +62,8 @@ pub struct Contents {
 }
 
 impl ImageManifest {
-    /// Returns the digest that names this version: over everything that a node boots. Build time and recipe do
-    /// not count, so two builds with equal bytes are one version.
+    /// Returns the digest that names this version, over everything that a node boots. It excludes build time and recipe,
+    /// so two builds with equal bytes are one version.
     pub fn version(&self) -> Digest {
         let parts = self.parts.each().map(|(_, blob)| blob.digest.0);
         Digest::of_fields(parts.iter().map(<[u8; 32]>::as_slice).chain([self.kernel_release.as_bytes()]))
@@ -83,7 +83,7 @@ pub struct Parts {
     pub initramfs: Blob,
     /// Squashfs with the kernel's modules.
     pub modloop: Blob,
-    /// Signed package repository: a gzip-compressed cpio, one more initrd.
+    /// Signed package repository: a gzip-compressed cpio, loaded as an additional initrd.
     pub packages: Blob,
 }
 
@@ -135,7 +135,7 @@ pub enum ImageError {
     /// A blob is missing or unreadable.
     #[error("cannot read the {part} of image `{name}`, blob {}; run `meshd image build {name}` to make it again", .path.display())]
     Blob { name: ImageName, part: &'static str, path: PathBuf, source: io::Error },
-    /// A blob does not have its digest.
+    /// The content of a blob does not match its digest.
     #[error(
         "the {part} of image `{name}` is damaged: {} has {found}; \
          run `meshd image build {name}` to make it again, `meshd image verify {name}` to check it", .path.display()

@@ -10,8 +10,8 @@
 //! | `snapshot` | the snapshot of images, bundles, overlays and secrets at one moment |
 //! | `versions` | reads the versions of an image or bundle, and the current one |
 //!
-//! Nothing behind this module reads an overlay's or an image's folder. A change on disk becomes visible as a whole new
-//! snapshot or not at all: while anything in it is wrong, the last good one stays.
+//! Only this module reads the folders of overlays and images. A change on disk becomes visible as a complete new
+//! snapshot. While the new state has faults, the last valid snapshot stays.
 
 pub mod agent;
 pub mod bundle;

@@ -1,9 +1,9 @@
 //! Reads and validates overlays from disk.
 //!
-//! An overlay is a folder: `overlay.toml` says what it is for and what plain files cannot say (modes, owners, links,
-//! services, packages, modules, variables), `rootfs/` is what the node will see, a file ending in `.j2` being a template for
-//! the file without that suffix. `golden/` holds the expected rendering, for people and tests; it is not read here.
-//! `nodes/<node-id>/` is an overlay of one node, applied after all others.
+//! An overlay is a folder. `overlay.toml` declares its purpose, modes, owners, links, services, packages, modules and
+//! variables. `rootfs/` contains the node's files; a file ending in `.j2` is a template for the file without that suffix.
+//! `golden/` contains the expected rendering for tests; this module does not read it. `nodes/<node-id>/` is the overlay
+//! of one node, applied after all others.
 
 mod content;
 mod manifest;
@@ -27,12 +27,12 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Path of the agent on a node. meshd provides the content of this file only (`source = "agent"`).
+/// Path of the agent on a node, the only path that permits `source = "agent"`. meshd provides the content.
 pub const AGENT_PATH: &str = "/usr/bin/mesh-agent";
 
 /// Maximum number of files, links and folders of one overlay.
 const MAX_ENTRIES: usize = 4096;
-/// Maximum file size, in bytes. Software belongs into packages.
+/// Maximum file size, in bytes. Larger software belongs into packages or bundles.
 const MAX_FILE: u64 = 4 << 20;
 /// Maximum overlay size, in bytes.
 const MAX_OVERLAY: u64 = 16 << 20;
@@ -51,11 +51,11 @@ const RESERVED: [(&str, &str); 9] = [
 
 pub type Entries = BTreeMap<SafePath, OverlayEntry>;
 
-/// One valid overlay. Immutable: a changed folder is read into another snapshot.
+/// One valid overlay. Immutable: a reload reads a changed folder into a new snapshot.
 #[derive(Debug, Clone)]
 pub struct Overlay {
     pub name: Layer,
-    /// Folder that contains it.
+    /// Folder of the overlay.
     pub folder: PathBuf,
     /// Purpose, in one line.
     pub description: String,
@@ -79,7 +79,7 @@ pub struct Overlay {
     pub packed: Arc<OnceLock<Bytes>>,
 }
 
-/// Name of an overlay, as profiles and groups use it, or the node that it belongs to.
+/// Identifies an overlay: by name for profiles and groups, or by the node that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// `overlays/<name>/`
@@ -235,7 +235,7 @@ fn read_overlay(folder: &Path, name: Layer, faults: &mut Vec<Fault>) -> Overlay 
     overlay
 }
 
-/// Only root may read a file with a secret.
+/// Reports files with a secret that users other than root could read.
 fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, Variable>, faults: &mut Vec<Fault>) {
     for (path, entry) in entries {
         let Some(secret) = entry.source.secret(variables) else { continue };

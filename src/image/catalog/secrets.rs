@@ -31,7 +31,7 @@ pub fn read_secrets(files: &BTreeMap<VarName, PathBuf>) -> Result<Secrets, Fault
 
 fn read(path: &Path) -> Result<String, (String, String)> {
     let unreadable = |error: io::Error| (format!("cannot be read: {error}"), "check [secrets] in site.toml".to_owned());
-    // Reading a pipe would block, and every reload with it.
+    // Opening a pipe without O_NONBLOCK would block every reload.
     let nonblock = i32::try_from(OFlags::NONBLOCK.bits()).expect("a flag of open(2) is an int");
     let file = File::options().read(true).custom_flags(nonblock).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;

@@ -21,9 +21,9 @@ use std::{
 pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
     previous: BTreeMap<ImageName, Image>,
-    /// Further versions, for pinned nodes.
+    /// Additional versions, for pinned nodes.
     kept: Vec<Image>,
-    /// Further layers of bundles, for pinned nodes and for boots in progress.
+    /// Additional bundle layers, for pinned nodes and for boots in progress.
     layers: BTreeMap<Digest, Bytes>,
     unusable: BTreeMap<ImageName, String>,
     bundles: BTreeMap<BundleName, Bundle>,
@@ -130,7 +130,7 @@ impl Catalog {
         &self.overlays
     }
 
-    /// Returns the previously served version of an image: a boot in progress still fetches its parts.
+    /// Returns the previously served version of an image, because a boot in progress still fetches its parts.
     pub fn previous(&self, name: &ImageName) -> Option<&Image> {
         self.previous.get(name)
     }
@@ -141,13 +141,13 @@ impl Catalog {
         Catalog { kept, ..self }
     }
 
-    /// Returns the current layer of a bundle, or a further one.
+    /// Returns a current or additional layer of a bundle.
     pub fn layer(&self, digest: &Digest) -> Option<&Bytes> {
         let mut current = self.bundles.values().filter(|bundle| bundle.manifest.layer.digest == *digest);
         current.next().map(|bundle| &bundle.layer).or_else(|| self.layers.get(digest))
     }
 
-    /// Returns versions beside the current and previous ones.
+    /// Returns the additional versions, without current and previous versions.
     pub fn kept(&self) -> &[Image] {
         &self.kept
     }
@@ -167,7 +167,7 @@ impl Catalog {
         self.served().find_map(|image| image.part(digest)).or_else(|| self.layer(digest)).cloned()
     }
 
-    /// Returns whether the two snapshots boot machines in the same way.
+    /// Returns whether both snapshots serve the same overlays and versions.
     pub fn is_same(&self, other: &Catalog) -> bool {
         let versions =
             |catalog: &Catalog| catalog.served().map(|image| image.manifest.version()).collect::<BTreeSet<_>>();
@@ -203,7 +203,7 @@ fn load_previous(blobs_dir: &Path, image: &Image) -> Option<Image> {
     Some(previous)
 }
 
-/// Loads the previous layer of a bundle, for the same reason.
+/// Loads the previous layer of a bundle. Only boots in progress need it, so a damaged layer is omitted.
 fn load_previous_layer(blobs_dir: &Path, name: &BundleName) -> Option<(Digest, Bytes)> {
     let previous = VersionFolder::bundle(blobs_dir, name).pointer().ok()?.previous?;
     Some((previous, load_layer(blobs_dir, &previous).ok()?))

@@ -1,14 +1,14 @@
 //! Reads the versions of an image or bundle, and the current one. [`crate::builder`] writes them.
 //!
 //! ```text
-//! blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest. What it names never changes
+//! blobs_dir/<kind>/<name>/<digest>.json         a version: its manifest; the blobs that it names never change
 //! blobs_dir/<kind>/<name>/moves/<n>.<digest>    a link to the version that became current at move n
-//! blobs_dir/<kind>/<name>.json                  a link to the last move: what nodes get. The one thing that is replaced
+//! blobs_dir/<kind>/<name>.json                  a link to the last move; nodes receive its version. Only this link is replaced
 //! blobs_dir/in-use/<site>                       digests that must not be pruned, one a line; each site writes its list
 //! ```
 //!
-//! One rename changes current and previous version together, so readers see the old pair or the new one, also after a crash. A plain
-//! file instead of the link is a version without history, as earlier releases wrote it.
+//! One rename changes current and previous version together. Readers see the old pair or the new pair, even after a crash. Earlier
+//! releases wrote a plain file instead of the link: a version without history.
 
 use meshd_types::{BundleName, Digest, ImageName};
 use std::{
@@ -88,13 +88,13 @@ impl VersionFolder {
         Ok(names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok()).collect())
     }
 
-    /// Returns all moves by number, also those that were prepared and never made current.
+    /// Returns all moves by number, including prepared moves that never became current.
     pub fn moves(&self) -> io::Result<BTreeMap<u64, Digest>> {
         let names = names(&self.moves_dir())?;
         Ok(names.iter().filter_map(|name| parse_move(name)).collect())
     }
 
-    /// Returns current and previous version; all `None` if there is none, or a plain file instead of a link.
+    /// Returns current and previous version. Both are `None` if the link does not exist or is a plain file.
     pub fn pointer(&self) -> io::Result<Pointer> {
         let Ok(target) = fs::read_link(self.current_path()) else { return Ok(Pointer::default()) };
         let Some((moves, current)) = target.file_name().and_then(OsStr::to_str).and_then(parse_move) else {
@@ -144,7 +144,7 @@ pub enum InUseError {
         path: PathBuf,
         source: io::Error,
     },
-    /// A line is no digest.
+    /// A line is not a digest.
     #[error("{}:{line}: `{text}` is not a digest; write one SHA-256 in each line, or a comment after `#`", .path.display())]
     Line {
         path: PathBuf,

@@ -1,8 +1,8 @@
 //! Writes the archive of an overlay: tar members, gzip and cpio.
 //!
 //! An apkovl may consist of several concatenated gzip members with tar entries; only the last one contains the end-of-archive blocks.
-//! So the agent is compressed once, a node's public files once per generation, and the secrets of one boot are a small last member.
-//! The output depends neither on the clock, nor on the machine, nor on the order of the input.
+//! The agent is therefore compressed once, and a node's public files once per generation. The secrets of one boot are a small last member.
+//! The output does not depend on the clock, the host or the order of the input.
 
 mod read;
 mod stream;
@@ -53,7 +53,7 @@ pub enum Content<'a> {
 pub struct Member {
     /// Plain bytes.
     pub bytes: Bytes,
-    /// Encoded for an initrd: encoded once, so that creating an initrd does not copy it.
+    /// The bytes encoded for an initrd. They are encoded once, so that creating an initrd does not copy them.
     stored: Arc<Stored>,
 }
 
@@ -69,7 +69,7 @@ pub fn member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member
     Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
 }
 
-/// As [`member`], for content of one node: stronger compression costs the central node more than some hundred bytes cost the network.
+/// As [`member`], with fast compression for content of one node: the saved CPU time outweighs some hundred additional bytes.
 pub fn quick_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
     Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
 }
@@ -120,7 +120,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// `last` ends the stream.
+    /// Encodes bytes; `last` ends the stream.
     fn of(bytes: &[u8], last: bool) -> Self {
         const MOST: usize = u16::MAX as usize;
         let mut crc = Crc::new();
@@ -138,7 +138,7 @@ impl Stored {
     }
 }
 
-/// Writing into memory cannot fail; `SafePath` excludes the paths that tar would refuse.
+/// Writes an archive into memory. This cannot fail, because `SafePath` excludes all paths that tar refuses.
 fn in_memory(write: impl FnOnce() -> io::Result<Bytes>) -> Bytes {
     write().expect("an archive is written to memory from checked paths")
 }
@@ -170,7 +170,7 @@ fn tar_entries<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> io::R
             }
         }
     }
-    // Taken before the builder appends the end of the archive to the remainder.
+    // Take the bytes before the dropped builder appends the end of the archive.
     Ok(std::mem::take(builder.get_mut()))
 }
 

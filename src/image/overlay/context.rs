@@ -9,7 +9,7 @@ pub struct NodeContext {
     pub id: NodeId,
     /// Name by an operator or the site; otherwise `node-ID`.
     pub name: Option<String>,
-    /// Variables of profile, groups and node; the last one counts.
+    /// Variables of profile, groups and node; later ones take precedence.
     pub vars: Vars,
     /// Groups of the node, in the order in which their overlays are applied.
     pub groups: Vec<GroupContext>,
@@ -25,7 +25,7 @@ pub struct GroupContext {
     pub members: Arc<[MemberContext]>,
 }
 
-/// A member, as other members see it.
+/// A member of a group, for templates of other members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberContext {
     pub id: NodeId,

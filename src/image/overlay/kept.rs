@@ -44,8 +44,8 @@ impl PublicOverlay {
         })
     }
 
-    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest; the present agent needs none.
-    /// Files with secrets are not stored: those of `now`, the present rendering, are used if their digests are equal.
+    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest, except for the present agent.
+    /// Files with secrets are not stored; those of the present rendering `now` are used if their digests are equal.
     pub fn restore<E>(
         files: &[ArchivedFile],
         agent: &AgentBinary,
@@ -67,7 +67,7 @@ impl PublicOverlay {
             Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
         let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
-        // Restricts the present secrets to those of the stored rendering.
+        // Restrict the present secrets to those of the stored rendering.
         let was_given =
             |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
         let now = now.iter().flat_map(|now| &now.secrets);

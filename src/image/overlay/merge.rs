@@ -18,7 +18,7 @@ use std::{
 /// Result of merging all layers.
 #[derive(Default)]
 pub(super) struct Merged<'a> {
-    /// In the order of application.
+    /// Layers in the order of application.
     pub(super) layers: Vec<&'a Overlay>,
     /// Pieces of each path: one entry, and entries that append to it.
     pub(super) paths: BTreeMap<&'a SafePath, Vec<Piece<'a>>>,
@@ -127,7 +127,7 @@ pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -
     let mut marks = BTreeMap::new();
     let layers = taken.iter().map(|(name, _)| (name.as_str(), overlays.named.get(*name)));
     for (name, overlay) in layers.chain(own.map(|own| ("", Some(own)))) {
-        // A missing overlay is a fault of the rendering and a different input, too.
+        // A missing overlay changes the digest too, because the rendering reports it as a fault.
         fields.extend([name.as_bytes(), overlay.map_or(&[][..], |overlay| overlay.digest.0.as_slice())]);
         let declared = overlay.iter().flat_map(|overlay| &overlay.variables);
         let secrets = declared.filter(|(_, variable)| variable.secret).map(|(name, _)| name);
@@ -251,7 +251,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    /// Paths that differ only by case: the later overlay probably meant to replace the earlier.
+    /// Reports paths that differ only by case: the later overlay was probably meant to replace the earlier file.
     fn same_but_for_case(&self, faults: &mut Vec<Fault>) {
         let mut seen: BTreeMap<String, (&SafePath, Piece<'_>)> = BTreeMap::new();
         for (path, pieces) in &self.paths {
@@ -267,7 +267,7 @@ impl<'a> Merged<'a> {
     }
 }
 
-/// Links have neither mode nor owner, and may replace a file.
+/// Returns whether kind, mode or owner differ. Links have neither mode nor owner and may replace a file.
 fn differs(earlier: &OverlayEntry, later: &OverlayEntry) -> bool {
     let link = |entry: &OverlayEntry| matches!(entry.source, Source::Link(_));
     let directory = |entry: &OverlayEntry| entry.source == Source::Directory;

@@ -4,11 +4,11 @@
 //! | --- | --- |
 //! | `archive` | writes the archive of an overlay: tar members, gzip and cpio |
 //! | `context` | the inputs of a rendering: node, variables and groups |
-//! | `kept` | A stored rendering that can be compared and rebuilt |
+//! | `kept` | a stored rendering that can be compared and rebuilt |
 //! | `merge` | merges overlay layers in order |
 //! | `plan` | the plan of a node's files, with the origin of each |
 //! | `rendered` | the result of a rendering: files, links and folders with their origin |
-//! | `sample` | A sample site and node for golden files |
+//! | `sample` | a sample site and node for golden files |
 //! | `secret` | files that contain secrets: a storable description, and the real content for one boot |
 //! | `values` | names and types of the values that templates can use |
 //!
@@ -118,11 +118,11 @@ fn agent_path() -> SafePath {
 
 #[derive(Debug, Clone)]
 pub struct PublicOverlay {
-    /// None of them ends the archive.
+    /// Archive members, without an end of the archive.
     members: Vec<Member>,
-    /// Ordered by path.
+    /// Files, ordered by path.
     pub files: Vec<RenderedFile>,
-    /// Over paths, modes, owners and contents, not over their compression.
+    /// Digest over paths, modes, owners and contents, independent of their compression.
     pub digest: Digest,
     /// Descriptions of files with secrets, which are in no member.
     pub secrets: Vec<SecretFile>,
@@ -226,12 +226,12 @@ fn boot_member(boot: &BootPart, secrets: &[Delivered]) -> Bytes {
         owner: (0, 0),
         content: archive::Content::File(bytes),
     };
-    // Exposed to the one archive that is sent and not stored.
+    // The secret is exposed only to an archive that is sent and never stored.
     let secrets = secrets.iter().map(|file| entry(&file.path, file.content.expose()));
     archive::last_member([entry(&env_path, env.as_bytes()), entry(&json_path, &json)].into_iter().chain(secrets))
 }
 
-/// A shell reads the file, so values must be plain words.
+/// Returns the content of [`BOOT_ENV_FILE`]. A shell reads the file, so values must be plain words.
 fn boot_env(boot: &BootPart) -> String {
     let plain = |c: &char| c.is_ascii_alphanumeric() || "-:.".contains(*c);
     let facts = [

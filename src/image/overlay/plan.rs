@@ -16,11 +16,11 @@ use meshd_types::{Digest, SafePath};
 use minijinja::Value;
 use std::collections::BTreeMap;
 
-/// Layers that mesh-init fetches by digest and mounts, one a line; absent for a profile without bundles.
+/// List of layers that mesh-init fetches by digest and mounts, one per line; absent for a profile without bundles.
 const BUNDLES_FILE: &str = "/etc/meshd/bundles";
-/// mesh-init verifies a node against this list before anything else runs.
+/// List of digests against which mesh-init verifies a node before any other program runs.
 const MANIFEST_FILE: &str = "/etc/meshd/manifest.sha256";
-/// Kernel parameters of all layers. Its name sorts before files of overlays with a higher number.
+/// File with the kernel parameters of all layers. Overlay files with a higher number are applied later.
 const SYSCTL_FILE: &str = "/etc/sysctl.d/50-meshd.conf";
 /// Files that Alpine's initramfs or package scripts edit before mesh-init verifies the node.
 const EDITED_ON_NODE: [&str; 8] = [
@@ -36,11 +36,11 @@ const EDITED_ON_NODE: [&str; 8] = [
 
 /// The overlay without the per-boot member.
 pub(super) struct Planned<'a> {
-    /// Ordered by path.
+    /// Files, ordered by path.
     pub(super) files: Vec<RenderedFile>,
     /// Files to create at delivery.
     pub(super) secrets: Vec<SecretFile>,
-    /// Overlays whose plain files no other overlay changes: they are packed once for all nodes.
+    /// Overlays whose plain files no other overlay changes, so that they are packed once for all nodes.
     pub(super) whole: Vec<&'a Overlay>,
 }
 
@@ -124,7 +124,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Returns whether any piece has a secret; a fault if others than root could read the file.
+    /// Returns whether any piece has a secret. Reports a fault if users other than root could read the file.
     fn is_secret(&self, path: &SafePath, pieces: &[Piece<'_>], first: &Piece<'_>) -> Result<bool, Vec<Fault>> {
         let mut secret = false;
         for piece in pieces {
@@ -140,7 +140,7 @@ impl Plan<'_> {
         Ok(secret)
     }
 
-    /// Concatenates all pieces, each on separate lines. `None` if an optional file is empty.
+    /// Concatenates all pieces, each on separate lines. Returns `None` if an optional file is empty.
     fn text(&self, pieces: &[Piece<'_>]) -> Result<Option<Bytes>, Vec<Fault>> {
         let (mut whole, mut faults): (Option<Bytes>, _) = (None, Vec::new());
         for piece in pieces {
@@ -211,7 +211,7 @@ fn lines<'a>(names: impl Iterator<Item = &'a str>) -> Kind {
     Kind::File(Bytes::from(names.map(|name| format!("{name}\n")).collect::<String>()))
 }
 
-/// Appended text must begin on a new line.
+/// Joins two texts; the second begins on a new line.
 pub(super) fn joined(before: &[u8], text: &[u8]) -> Bytes {
     let gap: &[u8] = if before.is_empty() || before.ends_with(b"\n") { b"" } else { b"\n" };
     [before, gap, text].concat().into()
@@ -233,7 +233,7 @@ fn rendered(
     RenderedFile { path, kind, mode, owner, origins, digest, size }
 }
 
-/// Reports paths that are a file in one overlay and a folder in another: tar would use whichever comes first.
+/// Reports paths that are a file in one overlay and a folder in another: the order of the tar entries would decide.
 fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<Fault>) {
     let leaves: BTreeMap<&str, &RenderedFile> =
         files.iter().filter(|file| file.kind != Kind::Directory).map(|file| (file.path.relative(), file)).collect();
@@ -246,7 +246,7 @@ fn conflicts(input: &RenderInput<'_>, files: &[RenderedFile], faults: &mut Vec<F
     }
 }
 
-/// Format of sha256sum, which busybox verifies. Files with secrets are not in it, because it is public.
+/// Returns the manifest in the format of sha256sum, which busybox verifies. It is public, so it omits files with secrets.
 fn manifest(files: &[RenderedFile]) -> Bytes {
     let checked = files.iter().filter(|file| matches!(file.kind, Kind::File(_) | Kind::Agent));
     let checked = checked.filter(|file| !EDITED_ON_NODE.contains(&file.path.to_string().as_str()));

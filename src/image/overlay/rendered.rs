@@ -14,9 +14,9 @@ pub struct RenderedFile {
     pub mode: u32,
     /// User and group ID.
     pub owner: (u64, u64),
-    /// Origins: the last writer; several if later ones appended, or if meshd joins declarations.
+    /// Overlays that provide the content: the last writer, the overlays that append, or all whose declarations meshd joins.
     pub origins: Vec<Origin>,
-    /// Digest of the content, or of a link's target. That of a secret file changes with its secrets and does not reveal them.
+    /// Digest of the content, or of a link's target. The digest of a secret file changes with its secrets and does not reveal them.
     pub digest: Digest,
     /// Size of the content in bytes.
     pub size: u64,

@@ -32,9 +32,9 @@ pub struct Sample {
     /// The only profile, `compute`.
     pub profile: Profile,
     pub overlays: Overlays,
-    /// The node, in a group `pair` with one other.
+    /// The node, in a group `pair` with one other node.
     pub node: NodeContext,
-    /// Some bytes.
+    /// Placeholder bytes.
     pub agent: AgentBinary,
     /// Invented digests.
     pub image: ImageFacts,
@@ -104,7 +104,7 @@ pub fn golden(overlays: &Overlays, overlay: &Overlay) -> Result<BTreeMap<String,
     for file in files {
         let entry = overlay.entries.get(&file.path);
         let plain = entry.is_some_and(|entry| !entry.append && matches!(entry.source, Source::File(_)));
-        // Digests of files would only hide the changes.
+        // The digests repeat every change of a file, so they are omitted.
         let digests = file.path.relative().ends_with("manifest.sha256");
         if let (Kind::File(bytes) | Kind::Secret(bytes), false, false) = (&file.kind, plain, digests) {
             golden.insert(file.path.relative().to_owned(), String::from_utf8_lossy(bytes).into_owned());

@@ -25,7 +25,7 @@ enum Part {
     Template { templates: Templates, file: String, values: Value },
 }
 
-/// Position of a fault. A template's error may contain the value, and faults are logged, so it is omitted.
+/// Reduces a fault to its position. The template's error may contain the secret, and faults are logged.
 fn without_value(fault: Fault) -> Fault {
     let message = "cannot be rendered with the value that one of its secrets has".to_owned();
     let hint = "what it says is not told, for it may tell the secret; try it with a value of your own".to_owned();

@@ -38,7 +38,7 @@ fn common(input: &RenderInput<'_>, merged: &Merged<'_>) -> Value {
             config => serde_json::to_string_pretty(&config).expect("an agent's configuration is plain data"),
         },
     };
-    // Members are looked up only for templates that use them: a group may have thousands.
+    // Look up members only for templates that use them: a group may have thousands of members.
     if !merged.paths.values().flatten().any(|piece| uses_groups(&piece.entry.source)) {
         return values;
     }
@@ -88,7 +88,7 @@ fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>
         let value = value(input, name, variable).unwrap_or_else(|(what, hint)| {
             let place = SourceLocation { file: "overlay.toml".into(), line: variable.line };
             faults.push(fault(overlay, &place, format!("variable `{name}` {what}"), hint));
-            // A value of the right type replaces an invalid one, so that one cause is one fault.
+            // An empty value of the right type replaces an invalid value, so that one cause gives one fault.
             plain(&variable.kind.empty())
         });
         values.insert(name.to_string(), value);
@@ -146,7 +146,7 @@ pub(super) fn with_secrets<'s>(
     values: &Value,
     secrets: impl IntoIterator<Item = (&'s VarName, &'s Secret<String>)>,
 ) -> Value {
-    // Exposed to the template of a file that only root of an admitted node may read.
+    // The secrets are exposed to the template of a file that only root of an admitted node can read.
     let secrets = secrets.into_iter().map(|(name, secret)| (name.to_string(), Value::from(secret.expose().as_str())));
     let secrets: Value = secrets.collect::<BTreeMap<_, _>>().into();
     let vars = values.get_attr("vars").unwrap_or_default();

@@ -25,11 +25,11 @@ const LOG_LINES: usize = 40;
 /// Options of the demo.
 pub struct Demo {
     pub options: Options,
-    /// The profile that one node boots at the end.
+    /// Profile to which the demo reassigns the last node.
     pub profile: String,
-    /// Keep the rack.
+    /// Keep the rack after the demo.
     pub keep: bool,
-    /// Redraw in place.
+    /// Redraw the view in place, because the output is a terminal.
     pub terminal: bool,
 }
 
@@ -119,7 +119,7 @@ impl Script<'_> {
         self.rack.wait(left, awaited, |rack| {
             let known = rack.nodes()?;
             let nodes: Vec<Option<Progress>> = (1..=rack.size()).map(|position| find(rack, position, &known)).collect();
-            // The terminal may be closed; the demo still runs to its end.
+            // Ignore output errors: the demo continues if the terminal was closed.
             let _ = view.show(out, start.elapsed(), &rack.status().nodes, &nodes);
             let seen = nodes.iter().map(|node| node.as_ref().map_or("unknown", |node| node.phase.as_str()));
             Ok(Wait::on(done(&nodes), seen.collect::<Vec<_>>().join(", ")))

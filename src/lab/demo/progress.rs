@@ -9,7 +9,7 @@ pub struct Progress {
     pub phase: String,
     /// The assigned profile.
     pub profile: String,
-    /// The profile of its newest overlay.
+    /// The profile of the node's newest overlay.
     pub generation: String,
     pub session: String,
     /// Stages of the session in order.
@@ -17,7 +17,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Absent fields are empty.
+    /// Reads a node of `meshd node list`; absent fields become empty.
     pub fn read(node: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let stage = |mark: &Value| (text(&mark["stage"]), mark["at"].as_str().and_then(|at| at.parse().ok()));

@@ -63,7 +63,7 @@ impl View {
             let prefix = format!("  {} {} {:<firmware$} {phase:<9} ", node.name, node.id, node.firmware);
             let width = WIDTH.saturating_sub(prefix.chars().count());
             let stages = progress.as_ref().map(|progress| stage_list(progress, width)).unwrap_or_default();
-            // A wrapped line could not be redrawn in place: a narrow terminal truncates it.
+            // Disable line wrap while printing, because a wrapped line cannot be redrawn in place.
             writeln!(out, "\x1b[K\x1b[?7l{prefix}{stages}\x1b[?7h")?;
         }
         self.drawn = nodes.len() + 1;

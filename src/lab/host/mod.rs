@@ -1,4 +1,4 @@
-//! Programs and processes of the machine on which the lab runs.
+//! Programs and processes of the host on which the lab runs.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -22,7 +22,7 @@ fn stat(pid: i32) -> Option<(char, u64)> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The command name may hold blanks and brackets, so fields are counted from its last closing bracket.
+/// Parses the line from its last closing bracket, because the command name may contain blanks and brackets.
 fn parse_stat(line: &str) -> Option<(char, u64)> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -48,7 +48,7 @@ impl ProcessId {
     fn signal(self, signal: Signal) {
         let pidfd = Pid::from_raw(self.pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         if let Some(pidfd) = pidfd.filter(|_| self.is_alive()) {
-            // The process may have ended, which is the purpose.
+            // Ignore the error: the process may have ended already, which is the purpose of the signal.
             let _ = pidfd_send_signal(&pidfd, signal);
         }
     }

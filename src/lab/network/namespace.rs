@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-/// Where iproute2 stores names of namespaces.
+/// Folder in which iproute2 stores the names of namespaces.
 const FOLDER: &str = "/run/netns";
 /// Prefix of the names of all lab namespaces.
 const PREFIX: &str = "meshlab-";
@@ -65,7 +65,7 @@ impl Namespace {
         self.ip(&["link", "set", "lo", "up"])
     }
 
-    /// Removes the name; the kernel removes the devices when no process is left inside.
+    /// Removes the name. The kernel removes the devices when no process is left in the namespace.
     pub fn delete(&self) -> Result<(), LabError> {
         if !self.exists() {
             return Ok(());

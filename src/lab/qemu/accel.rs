@@ -27,31 +27,31 @@ impl Accel {
     pub fn args(self) -> [&'static str; 4] {
         match self {
             Accel::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // TCG runs `rep movsb` and `rep stosb` byte by byte; without these two flags the kernel clears and copies pages
-            // by words. Seen with QEMU 7.2: OpenRC's forked shell in 5 s instead of 80.
-            // And it never forgets what it translated before a reset, while each write to a page with stale translations is
-            // slow: with the default cache of 1 GiB a UEFI machine hung for minutes at its second boot, with 128 MiB it does not.
-            // Without nested paging, KVM in a node shadows its guests' pages. QEMU corrupts state where it emulates it: with two guests
-            // at once, of which iPXE is one, a guest ran astray or was stopped with internal-error, or the node itself ended in a triple
-            // fault; seen on one machine with QEMU 7.2.22 in four of four runs and with 10.0.2 in one of two, seldom on others.
-            // When KVM in a node begins or ends its first guest, Linux patches a jump label in __schedule(). With a thread for each
-            // processor QEMU 7.2.22 kept an old translation of that place: one processor took the breakpoint of the patch again and
-            // again though memory held the new code, the other one waited for it with interrupts off, and the node fell silent.
-            // `thread=single` is no way out: a guest of such a node came no further in 4 minutes. A node that runs guests holds one
-            // KVM guest from its boot on, begun while it has one processor online: see tests/e2e/work/vms/trial.initd.
+            // TCG runs `rep movsb` and `rep stosb` byte by byte. Without these two flags the kernel clears and copies pages by words.
+            // Observed with QEMU 7.2: OpenRC's forked shell takes 5 s instead of 80.
+            // TCG keeps its translations over a reset, and each write to a page with stale translations is slow. With the default
+            // cache of 1 GiB a UEFI machine hung for minutes at its second boot; with 128 MiB it does not.
+            // Nested paging (`npt`) stays off: QEMU's emulation of it corrupts state. With two guests at once, one of them iPXE, a guest
+            // crashed or stopped with internal-error, or the node ended in a triple fault. Observed on one host in four of four runs with
+            // QEMU 7.2.22 and in one of two with 10.0.2; seldom on other hosts. KVM in a node shadows its guests' pages instead.
+            // When KVM in a node starts or ends its first guest, Linux patches a jump label in __schedule(). With one thread per CPU,
+            // QEMU 7.2.22 kept an old translation of that code. One CPU hit the patch's breakpoint repeatedly although memory had the
+            // new code, the other waited with interrupts off, and the node stopped responding. `thread=single` does not help: a guest
+            // made no progress in 4 minutes. Nodes with guests therefore keep one KVM guest from boot on, started while one CPU is
+            // online: see tests/e2e/work/vms/trial.initd.
             Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
         }
     }
 }
 
-/// The emulated probe boot takes a tenth of a second; a machine on which it takes longer than this boots nothing.
+/// Time limit of the emulated probe boot, which normally takes a tenth of a second. A slower host cannot boot nodes.
 const TCG_LIMIT: Duration = Duration::from_secs(20);
-/// What KVM may take beyond twice the emulated time. A real one is faster than emulation.
+/// Time that KVM may take beyond twice the emulated time. Working KVM is faster than emulation.
 const KVM_ALLOWANCE: Duration = Duration::from_millis(500);
 /// Exit code of QEMU when a guest writes [`EXIT_VALUE`] to isa-debug-exit: (value << 1) | 1.
 const PROBE_EXIT_CODE: i32 = 33;
 const EXIT_VALUE: u8 = 0x10;
-/// SeaBIOS does not read a disk of a single sector.
+/// Size of the probe disk, in bytes. SeaBIOS does not read a disk of a single sector.
 const DISK_BYTES: usize = 1 << 20;
 
 /// Boot sector that makes QEMU exit: `mov dx, 0xf4; mov al, 0x10; out dx, al; jmp $`.
@@ -71,7 +71,7 @@ pub fn probe(qemu: &Path, dir: &Path) -> Result<(Accel, String), LabError> {
     let disk = dir.join("probe.img");
     fs::write(&disk, probe_disk()).map_err(LabError::file("write", &disk))?;
     let verdict = compare(|accel, limit| boot(qemu, &disk, accel, limit));
-    // A file of 1 MiB in the lab's folder; the next probe overwrites it.
+    // Ignore the error: the next probe overwrites the file of 1 MiB.
     let _ = fs::remove_file(&disk);
     verdict
 }
@@ -114,7 +114,7 @@ fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Optio
     Ok(ended.ok().filter(|status| status.code() == Some(PROBE_EXIT_CODE)).map(|_| taken))
 }
 
-/// QEMU stuck inside a broken KVM may not even end by SIGKILL, so the wait is bounded.
+/// Kills QEMU and waits with a limit, because QEMU may not end by SIGKILL while broken KVM blocks it.
 fn discard(mut child: Child) {
     let _ = child.kill();
     let _ = wait::until_soon(&Interrupt::default(), Duration::from_secs(5), "the end of the probe", || {

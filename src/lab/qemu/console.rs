@@ -93,7 +93,7 @@ impl Console<'_> {
         let length = keys.read(&mut bytes)?;
         let typed = &bytes[..length];
         let leave_at = typed.iter().position(|key| *key == LEAVE);
-        // Keys are lost if the machine does not read them, as on a serial port.
+        // Keys that the machine does not read are lost, as on a serial port.
         match self.port.write(&typed[..leave_at.unwrap_or(length)]) {
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::BrokenPipe) => {}
@@ -135,7 +135,7 @@ impl<'a> RawTerminal<'a> {
 
 impl Drop for RawTerminal<'_> {
     fn drop(&mut self) {
-        // An error is ignored: the terminal may be gone.
+        // Ignore the error: the terminal may be closed.
         let _ = tcsetattr(self.terminal, OptionalActions::Flush, &self.before);
     }
 }
@@ -154,11 +154,11 @@ mod tests {
         let keyboard = typed.map(|typed| {
             let (keys, mut fingers) = UnixStream::pair().unwrap();
             fingers.write_all(typed).unwrap();
-            // The sender stays open, because a keyboard does not end.
+            // Keep the sender open, because a keyboard has no end of input.
             (keys, fingers)
         });
         let (keys, _fingers) = keyboard.unzip();
-        // A machine without keyboard ends, unless the test waits for a state.
+        // Without a keyboard the console ends, unless the caller awaits a state.
         let mut shown = Vec::new();
         let interrupt = Interrupt::default();
         if keys.is_none() && machine.ends_with(b"off\n") {

@@ -12,7 +12,7 @@ pub enum Extra {
     Iommu,
     /// An Intel IOMMU without interrupt remapping: devices are bound, but the kernel refuses to assign them.
     IommuNoRemap,
-    /// A graphics card, 1002:5046 of class 0300, in its own IOMMU group.
+    /// A GPU, 1002:5046 of class 0300, in its own IOMMU group.
     Gpu,
     /// Two e1000 (8086:100e) behind a PCI bridge, in one IOMMU group.
     Pair,
@@ -20,8 +20,7 @@ pub enum Extra {
     SharedNic,
     /// An empty disk of [`DISK_BYTES`] with the serial number LAB-DISK. Its content is kept as long as the rack.
     Disk,
-    /// Two more disks: LAB-UNREADABLE, whose last sector cannot be read, and LAB-HANGING, which answers its first MiB of reads and then
-    /// 512 bytes a second.
+    /// Two more disks. The last sector of LAB-UNREADABLE cannot be read. LAB-HANGING serves 1 MiB of reads, then 512 bytes a second.
     BadDisks,
 }
 

@@ -1,6 +1,6 @@
 //! Removes terminal escapes from serial output.
 
-/// Removes escape sequences and control characters; returns one line for each line that was painted.
+/// Removes escape sequences and control characters. Returns one line for each painted line.
 pub fn plain(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());

@@ -13,9 +13,9 @@ use std::{
 const OBSERVATION: Duration = Duration::from_secs(3);
 /// Longest time that a kernel may take to refuse a connection; an emulated one takes milliseconds.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(10);
-/// A port on which a node has no service: its kernel refuses by itself.
+/// TCP port without a service on nodes; the kernel alone refuses the connection.
 const CLOSED_PORT: u16 = 9;
-/// CPU ticks a second (`getconf CLK_TCK`, 100 on every Linux of today).
+/// CPU ticks per second (`getconf CLK_TCK`, 100 on every current Linux).
 const TICKS: u64 = 100;
 
 /// State of an emulator, observed from outside.
@@ -90,7 +90,7 @@ fn cpu_ticks(process: ProcessId) -> Option<u64> {
     parse_ticks(&fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok()?)
 }
 
-/// The command name may hold blanks and brackets, so fields are counted from its last closing bracket.
+/// Parses the line from its last closing bracket, because the command name may contain blanks and brackets.
 fn parse_ticks(line: &str) -> Option<u64> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11);

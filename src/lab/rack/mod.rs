@@ -1,4 +1,4 @@
-//! A rack: created whole or not at all, and removed when dropped.
+//! A rack, created completely or not at all, and removed when dropped.
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -62,7 +62,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Two BIOS nodes, powered at once.
+    /// Creates options of a rack with two BIOS nodes, which are powered on at once.
     pub fn new(dir: impl Into<PathBuf>, site: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Self {
         Options {
             dir: dir.into(),
@@ -255,7 +255,7 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
     let _lock = lock(&dir)?;
     let ip = tools::find("ip").unwrap_or_else(|| PathBuf::from("ip"));
     let namespace = Namespace::of(&ip, &dir);
-    // A damaged record leaves no process behind: the namespace finds them.
+    // A damaged record is ignored, because the clean-up also finds processes by their namespace.
     let record = Record::load(&dir).unwrap_or_default();
     let was = record.is_some() || namespace.exists();
     cleanup::sweep(&dir, &namespace, record.as_ref(), Logs::Keep)?;

@@ -34,13 +34,13 @@ impl Neighbour {
         &self.namespace
     }
 
-    /// Runs `work` on that machine: its sockets have the machine's address.
+    /// Runs `work` on the machine, so that its sockets have the machine's address.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.namespace.inside(work)
     }
 
-    /// Starts a program on that machine, which must stay in the foreground; its output goes to a file. The command line contains the
-    /// rack's folder, by which `lab down` finds the program after a crash.
+    /// Starts a foreground program on the machine and writes its output to a file. The command line must contain the rack's folder, by
+    /// which `lab down` finds the program after a crash.
     pub fn start(&mut self, command: &mut Command, log: &Path) -> Result<(), LabError> {
         let out = File::create(log).map_err(LabError::file("write", log))?;
         let err = out.try_clone().map_err(LabError::file("write", log))?;
@@ -52,7 +52,7 @@ impl Neighbour {
 impl Drop for Neighbour {
     fn drop(&mut self) {
         for mut program in self.programs.drain(..) {
-            // `lab down` removes whatever remains.
+            // Ignore errors: `lab down` removes remaining processes.
             let _ = ProcessId::of(program.id()).map(|process| process.end("a neighbour's program", GRACE));
             let _ = program.wait();
         }

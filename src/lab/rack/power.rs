@@ -54,7 +54,7 @@ pub struct Status {
     /// Process ID of meshd, while it runs.
     pub meshd: Option<i32>,
     pub log: PathBuf,
-    /// Ordered by position.
+    /// Nodes, ordered by position.
     pub nodes: Vec<NodeStatus>,
 }
 
@@ -62,7 +62,7 @@ pub struct Status {
 pub struct NodeStatus {
     /// `node1`, `node2`...
     pub name: String,
-    /// The ID that meshd derives.
+    /// Node ID that meshd derives from the hardware.
     pub id: NodeId,
     pub firmware: Firmware,
     /// MAC address of the boot NIC.

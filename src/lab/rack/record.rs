@@ -29,7 +29,7 @@ pub struct Record {
     pub console: bool,
     /// meshd, while it runs.
     pub central: Option<ProcessId>,
-    /// Ordered by position.
+    /// Nodes, ordered by position.
     pub nodes: Vec<NodeRecord>,
 }
 

@@ -12,8 +12,8 @@
 //! [`UNKNOWN_TIME`]. An approved machine loads for at most [`APPROVED_TIME`]. Only a completely fetched part counts as progress, not a
 //! request for a script.
 //!
-//! A machine waits in iPXE, in a script that shows delay and position, so no firmware timeout applies. The key is the boot NIC: a power
-//! cycle keeps the position. A boot that has begun does not wait again.
+//! A machine waits in an iPXE script that shows delay and position, so no firmware timeout applies. The queue is keyed by the MAC address
+//! of the boot NIC, so a power cycle keeps the position. A boot that has begun does not wait again.
 //!
 //! The delay follows from the position, the limit, and the mean loading time of recent boots. Pure: time is an argument of a monotonic
 //! clock.
@@ -24,8 +24,8 @@ use std::{
     time::Duration,
 };
 
-/// Maximum time without progress of a loading boot. The largest part of an image takes less, even at the share of 1 Gbit/s that the
-/// default limit leaves.
+/// Maximum time without progress of a loading boot. The largest part of an image loads faster, even at a boot's share of 1 Gbit/s
+/// under the default limit.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// Divisor of the limit for unknown machines; at least one may load.
 pub const UNKNOWN_SHARE: usize = 4;
@@ -33,7 +33,7 @@ pub const UNKNOWN_SHARE: usize = 4;
 pub const UNKNOWN_TIME: Duration = Duration::from_secs(300);
 /// Maximum loading time of an approved machine: longer than any image takes at its share of 1 Gbit/s.
 pub const APPROVED_TIME: Duration = Duration::from_secs(1800);
-/// Permitted delay of a retry: iPXE repeats DHCP first, which takes a second, or ten on a bad network.
+/// Permitted delay of a retry. iPXE repeats DHCP before a retry, which takes a second, or ten on a bad network.
 pub const GRACE: Duration = Duration::from_secs(30);
 /// Bounds of the retry delay in seconds. A longer delay would leave capacity unused when waiting machines disappear.
 pub const WAIT_SECONDS: std::ops::RangeInclusive<u32> = 1..=30;
@@ -49,7 +49,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The answer to a request to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueAnswer {
-    /// It may load now.
+    /// The machine may load now.
     Admitted,
     Wait {
         /// Retry delay.
@@ -101,7 +101,7 @@ struct QueuedMachine {
 }
 
 impl Queue {
-    /// Returns the position of a machine; a new one would be the last.
+    /// Returns the position of a machine; a new machine would be the last.
     fn place(&self, mac: MacAddr) -> usize {
         self.known_place(mac).unwrap_or(self.waiting.len() + 1)
     }
@@ -154,7 +154,7 @@ impl Loading {
 }
 
 impl BootQueue {
-    /// Makes an empty queue; at least one machine may load.
+    /// Creates an empty queue. A `limit` of 0 counts as 1.
     pub fn new(limit: usize) -> Self {
         BootQueue {
             limit: limit.max(1),
@@ -170,7 +170,7 @@ impl BootQueue {
     pub fn ask(&mut self, now: Duration, mac: MacAddr, standing: MachineState) -> QueueAnswer {
         let standing = if fail::defends("boot-queue-share") { standing } else { MachineState::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
-            // The machine may have been approved meanwhile.
+            // The machine may have been approved since its last request.
             loading.standing = loading.standing.min(standing);
             if standing == MachineState::Approved || !fail::defends("boot-queue-time") {
                 loading.heard = now;

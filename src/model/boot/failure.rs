@@ -1,14 +1,14 @@
-//! The query of `GET /boot/failed`: why `mesh-init` refused to start a node.
+//! The query of `GET /boot/failed`: the reason why `mesh-init` refused to start a node.
 
 use meshd_types::BootSessionId;
 use percent_encoding::percent_decode_str;
 
-/// Maximum length of the query, bytes.
+/// Maximum length of the query, in bytes.
 const MAX_QUERY: usize = 4096;
-/// Maximum length of the reason, characters.
+/// Maximum length of the reason, in characters.
 pub const MAX_REASON: usize = 500;
 
-/// A boot that failed after everything was loaded. The machine claims it.
+/// A boot that failed after all parts were loaded, as the machine claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootFailure {
     pub session: BootSessionId,

@@ -1,14 +1,14 @@
-//! Quotes values in iPXE scripts. Every value passes through here.
+//! Quotes values in iPXE scripts. Every value of a script passes through this module.
 //!
-//! iPXE interprets line ends, blanks, quotes, backslashes, `${`, a `#` at the start of a word, and the words `||`, `&&` and `;`. None of
-//! them passes, so a value cannot leave its command.
+//! iPXE interprets line ends, blanks, quotes, backslashes, `${`, a `#` at the start of a word, and the words `||`, `&&` and `;`. This
+//! module removes or rejects all of these, so a value cannot leave its command.
 
 /// Maximum length of a message in characters.
 const MAX_TEXT: usize = 400;
 /// Maximum length of a word in characters: a kernel argument or a URL.
 pub const MAX_WORD: usize = 512;
 
-/// Permitted besides letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and backslash are missing on purpose.
+/// Permitted characters besides letters and digits. `&`, `|`, `;`, `#`, `$`, `{`, `}`, quotes and backslash are excluded on purpose.
 const SAFE_MARKS: &str = "-_.,:=/@+()!*~%[]?";
 
 fn is_safe(c: char) -> bool {

@@ -27,9 +27,9 @@ pub fn kernel_args(site: &Site, profile: &Profile, arch: Arch) -> Vec<String> {
 /// Returns the arguments that VFIO needs on an architecture.
 fn iommu_args(arch: Arch) -> &'static [&'static str] {
     match arch {
-        // Always both: AMD's IOMMU is on by default and ignores the first.
+        // Both arguments are always set: AMD's IOMMU is on by default and ignores `intel_iommu`.
         Arch::X86_64 => &["intel_iommu=on", "iommu=pt"],
-        // A kernel may be built to bypass the SMMU.
+        // The argument is explicit, because a kernel may be built to bypass the SMMU by default.
         Arch::Aarch64 => &[ARM_TRANSLATED],
         Arch::Riscv64 => &[],
     }

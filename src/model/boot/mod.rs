@@ -5,14 +5,14 @@
 //! | `request` | the query of `GET /boot/script` |
 //! | `plan` | kernel, initrds and overlay of a node |
 //! | `kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `script` add those of the boot chain |
-//! | `refusal` | why a machine does not boot now |
+//! | `refusal` | the reason why a machine does not boot now |
 //! | `script` | renders a plan or a refusal for iPXE |
 //! | `failure` | the query of `GET /boot/failed` |
 //! | `ipxe_quote` | quotes values in iPXE scripts |
 //! | `boot_queue` | limits how many machines load at once |
 //!
-//! Everything here is pure: equal inputs give equal scripts, byte for byte. A refusal is also a script: it shows the reason, waits and asks
-//! again, so that every machine shows why it does not boot.
+//! All functions are pure: equal inputs give equal scripts, byte for byte. A refusal is also a script: it shows the reason on the
+//! machine's console, waits and retries.
 
 mod boot_queue;
 mod failure;
@@ -37,7 +37,7 @@ pub use script::{boot_script, entry_script, refusal_script};
 
 use std::net::Ipv4Addr;
 
-/// Where nodes reach the boot API: the server address of the segment on which their request arrived.
+/// Address of the boot API for a node: the server address of the segment on which its request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Server address that nodes receive.
@@ -47,17 +47,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// `http://address:port`, without a slash at the end.
+    /// Returns `http://address:port`, without a slash at the end.
     pub fn http(&self) -> String {
         format!("http://{}:{}", self.address, self.http_port)
     }
 
-    /// `tftp://address`, without a slash at the end; the port is always 69.
+    /// Returns `tftp://address`, without a slash at the end; the port is always 69.
     pub fn tftp(&self) -> String {
         format!("tftp://{}", self.address)
     }
 
-    /// The URL that DHCP gives to iPXE, and that every script comes back to.
+    /// Returns the URL that DHCP announces to iPXE, and to which every script returns.
     pub fn entry(&self) -> String {
         format!("{}/boot.ipxe", self.http())
     }

@@ -118,8 +118,8 @@ pub fn decide(ask: &PlanRequest<'_>) -> Result<BootPlan, Refusal> {
     admitted(node)?;
     let image = fitting_image(ask)?;
     let http = |digest: Digest, part: &str| format!("{}/blob/{digest}/{part}", endpoint.http());
-    // Overlay and modloop always use HTTP: a capability is spent by the last byte of a transfer to one address, which TFTP cannot
-    // guarantee, and the running node that fetches the modloop has HTTP.
+    // Overlay and modloop always use HTTP. The last byte of a transfer to one address spends a capability, which TFTP cannot
+    // guarantee. The running node fetches the modloop and has HTTP.
     let loaded = |digest: Digest, part: &str| match site.boot.kernel_transport {
         Transport::Http => http(digest, part),
         Transport::Tftp => format!("{}/blob/{digest}/{part}", endpoint.tftp()),
@@ -158,7 +158,7 @@ fn admitted(node: &Node) -> Result<(), Refusal> {
             let detail = worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
             Err(Refusal::Quarantined { detail: node.held_because.clone().or(detail).unwrap_or_default() })
         }
-        // Removed machines are rediscovered before this step. All other phases boot, unapproved ones without a token.
+        // Removed machines are rediscovered before this step. All other phases boot; unapproved nodes boot without a token.
         _ => Ok(()),
     }
 }

@@ -1,8 +1,8 @@
-//! Why a machine does not boot now: code, message, and retry delay.
+//! The reason why a machine does not boot now: code, message, and retry delay.
 
 use meshd_types::{Arch, ImageName};
 
-/// Why a machine does not boot. Each refusal is answered with a script and recorded as an event; it ends with its cause.
+/// Reason why a machine does not boot. meshd answers with a script and records an event. The refusal ends with its cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The NIC has no boot session: no DHCP exchange, an expired session, or a request from another address.
@@ -11,17 +11,17 @@ pub enum Refusal {
     Unidentified,
     /// Another machine has this ID.
     Collision {
-        /// Both machines, for people.
+        /// Description of both machines.
         detail: String,
     },
     /// An operator rejected the node.
     Rejected,
     /// An operator holds the node.
     Quarantined {
-        /// Why it is held; may be empty.
+        /// Reason of the quarantine; may be empty.
         detail: String,
     },
-    /// The image of its profile cannot be served.
+    /// The image of the node's profile cannot be served.
     ImageMissing {
         /// Name of the image.
         image: ImageName,
@@ -58,7 +58,7 @@ pub enum Refusal {
     },
 }
 
-/// Maximum retry delay in seconds: an operator who repaired the cause waits for the retry.
+/// Maximum retry delay in seconds. It is bounded because an operator who repaired the cause waits for the retry.
 const MAX_WAIT_SECONDS: u32 = 300;
 
 impl Refusal {
@@ -128,7 +128,7 @@ impl Refusal {
             Refusal::ImageMissing { .. } | Refusal::RenderFailed { .. } | Refusal::BadRequest { .. } => 20,
             Refusal::Unidentified | Refusal::Collision { .. } | Refusal::ArchMismatch { .. } => 30,
             Refusal::Rejected => 60,
-            // The operator who releases the node waits for the retry.
+            // The delay is short, because the operator who releases the node waits for the retry.
             Refusal::Quarantined { .. } => 20,
             Refusal::Busy { seconds, .. } => (*seconds).clamp(1, MAX_WAIT_SECONDS),
         }

@@ -17,7 +17,7 @@ pub struct ScriptRequest {
     pub mac: MacAddr,
     /// SMBIOS system UUID.
     pub uuid: Option<SystemUuid>,
-    /// SMBIOS system serial number; empty if there is none, as the two below.
+    /// SMBIOS system serial number; empty if unknown, as are `manufacturer` and `product`.
     pub serial: String,
     /// SMBIOS manufacturer.
     pub manufacturer: String,
@@ -32,23 +32,23 @@ pub struct ScriptRequest {
 /// The query is not a valid request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// Larger than [`MAX_QUERY`].
+    /// The query is longer than [`MAX_QUERY`].
     #[error("the query has {0} bytes, more than {MAX_QUERY}")]
     TooLong(usize),
-    /// Larger than [`MAX_VALUE`].
+    /// A value is longer than [`MAX_VALUE`].
     #[error("`{0}` has more than {MAX_VALUE} bytes")]
     ValueTooLong(&'static str),
-    /// A key without which there is no answer.
+    /// The required key `mac` is missing.
     #[error("`mac` is missing; is this request made by the script at /boot.ipxe?")]
     NoMac,
-    /// A value that cannot be read.
+    /// A value is malformed.
     #[error("`{key}` is `{value}`, which is not {what}")]
     Malformed {
         /// Key of the parameter.
         key: &'static str,
         /// The received value, shortened.
         value: String,
-        /// What should have come.
+        /// Expected form of the value.
         what: &'static str,
     },
 }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_value_of_ipxe_is_read() {
-        // As the iPXE of QEMU 7.2 sent it; the colons come encoded.
+        // A query that the iPXE of QEMU 7.2 sent, with encoded colons.
         let request = ScriptRequest::parse(
             "mac=52%3A54%3A00%3A12%3A34%3A56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=i386\
              &manufacturer_hex=46-6f-6f-20-26-20-53-6f-6e-73&product_hex=582b31&serial_hex=&board_serial_hex=42-2d-31",

@@ -1,8 +1,8 @@
 //! Renders a plan or a refusal as an iPXE script. All commands work in every iPXE since 2013.
 //!
-//! No script ends: after a failure the machine waits, repeats DHCP (which refreshes its boot session), and returns to the entry script
-//! without a firmware self test. `ifconf --configurator dhcp` instead of `dhcp`, which also waits 16 seconds for an IPv6 router (seen with
-//! the iPXE of 2019).
+//! No script ends. After a failure the machine waits, repeats DHCP (which refreshes its boot session), and returns to the entry script
+//! without a firmware self test. Scripts use `ifconf --configurator dhcp`, because `dhcp` also waits 16 seconds for an IPv6 router
+//! (observed with the iPXE of 2019).
 
 use super::{BootPlan, Endpoint, OverlayUrl, Refusal, ipxe_quote};
 use meshd_types::NodeId;
@@ -19,7 +19,7 @@ pub fn boot_script(plan: &BootPlan) -> String {
     let BootPlan { node, profile, session, fetches, .. } = plan;
     let mut initrds = vec![("initramfs", fetches.initramfs.as_str()), ("packages", fetches.packages.as_str())];
     let apkovl = match &plan.overlay {
-        // Exposed into the one script that is for this node.
+        // The capability is exposed only to the script of this node.
         OverlayUrl::Initrd(url) => {
             initrds.push(("overlay", url.expose()));
             "/apkovl.tar.gz"
@@ -74,7 +74,7 @@ pub fn entry_script(endpoint: Endpoint) -> String {
     )
 }
 
-/// The end of every other script.
+/// Returns the last lines of every script except the entry script: wait, repeat DHCP, and load the entry script.
 fn ask_again(entry: &str, seconds: u32) -> String {
     format!(
         ":again\nsleep {seconds}\nifconf --configurator dhcp netX || goto again\nchain --replace --autofree {entry} || goto again\n"

@@ -1,7 +1,7 @@
 //! Heartbeat deadlines: one timer for each node.
 //!
-//! A message arms the timer only if none runs. When a timer is due, the caller computes how long the node has been silent and arms the
-//! timer for the rest. So messages are free, and a look-up costs only the timers that are due.
+//! A message arms the timer of its node only if no timer runs. When a timer is due, the caller computes the silence of the node and arms
+//! the timer for the rest. So messages cost nothing, and a look-up reads only due timers.
 
 use meshd_types::NodeId;
 use std::{

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub mac: MacAddr,
-    /// Unique among leases.
+    /// Leased address, unique among leases.
     pub address: Ipv4Addr,
     /// Expiry. An expired lease stays until its address is needed, so that a machine gets its old address again.
     pub expires_at: Timestamp,

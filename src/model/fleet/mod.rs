@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `node` | record, identity, phases, conditions |
 //! | `boot` | boot sessions, stalls, boot loops |
-//! | `generations` | what nodes run: generations, history, revisions of profiles |
+//! | `generations` | generations, their history on nodes, revisions of profiles |
 //! | `events` | event log, audit log, idempotency keys |
 //! | `deadline_queue` | heartbeat deadlines |
 //! | `dhcp_lease` | DHCP leases |

@@ -1,9 +1,9 @@
-//! Operations: requests that are not finished yet, of nodes, virtual machines, slots and tasks. Pure.
+//! Operations: unfinished requests of nodes, VMs, slots and tasks. Pure.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `nodes` | boots, reboots and drains |
-//! | `workloads` | virtual machines with their volumes and disks, slots, tasks |
+//! | `workloads` | VMs with their volumes and disks, slots, tasks |
 
 mod nodes;
 mod workloads;
@@ -43,7 +43,7 @@ pub enum OperationKind {
 #[strum(serialize_all = "snake_case")]
 pub enum ObjectKind {
     Node,
-    /// A machine that boots and is not identified yet.
+    /// A booting machine that is not identified yet.
     Machine,
     Vm,
     Slot,
@@ -55,11 +55,11 @@ pub enum ObjectKind {
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum OperationState {
-    /// It cannot proceed without help, or it is retried.
+    /// The operation cannot proceed without an operator, or it is retried.
     Failed,
-    /// It is recorded; no node has confirmed it.
+    /// The request is recorded; no node has confirmed it.
     Requested,
-    /// A node works on it.
+    /// A node executes the operation.
     Accepted,
 }
 
@@ -84,25 +84,25 @@ impl OperationState {
     }
 }
 
-/// A request that is not finished.
+/// An unfinished request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     pub kind: OperationKind,
     pub object: ObjectKind,
     /// ID of the object: node ID, MAC address, UUID, slot ID or task ID.
     pub id: String,
-    /// Name of the object; its ID if it has none.
+    /// Name of the object; its ID if it has no name.
     pub name: String,
-    /// The node on which it runs.
+    /// The node that executes the operation.
     pub node: Option<NodeId>,
     /// The requested action.
     pub request: String,
-    /// Time of its last recorded change; `None` if unknown.
+    /// Time of the last recorded change; `None` if unknown.
     pub since: Option<Timestamp>,
     pub state: OperationState,
-    /// How far it is; empty if unknown.
+    /// Progress as text; empty if unknown.
     pub progress: String,
-    /// Why it does not proceed.
+    /// Reason why the operation does not proceed.
     pub reason: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl Operation {
     }
 }
 
-/// Sorts operations, failed ones and old ones first. Returns at most `limit` of them, and the number of the others.
+/// Sorts operations: failed ones first, then by age. Returns at most `limit` operations, and the number of the others.
 pub fn first(mut all: Vec<Operation>, limit: usize) -> (Vec<Operation>, usize) {
     let order = |one: &Operation| (one.state, one.since.is_none(), one.since, one.kind, one.id.clone(), one.node);
     all.sort_by_cached_key(order);

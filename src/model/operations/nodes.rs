@@ -19,7 +19,7 @@ fn of_node(node: &Node, kind: OperationKind, request: &str) -> Operation {
     }
 }
 
-/// Returns the boot of a machine while it is in progress, waits or has failed. `node` is the node that the machine is or was.
+/// Returns the boot of a machine while it is in progress, waits or has failed. `node` is the node of the session.
 pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Option<Operation> {
     let is_newest = |node: &&Node| node.boot == Some(session.id);
     let boots = node.filter(is_newest).is_some_and(|node| matches!(node.phase, Phase::Booting | Phase::Enrolling));
@@ -27,7 +27,7 @@ pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Optio
         let linked = matches!(node.phase, Phase::Online | Phase::Degraded | Phase::Draining | Phase::Maintenance);
         linked && session.reached(Stage::Link).is_some()
     });
-    // A machine that was switched off never reports it.
+    // A machine does not report that it was switched off, so old boots are omitted.
     if session.ended || is_linked || !boots && now.since(last_activity(session)) > LONGEST_BOOT {
         return None;
     }
@@ -69,8 +69,8 @@ fn stall_reason(stall: &Stall) -> String {
     format!("stalled before {}: {}", stall.missing, stall.cause)
 }
 
-/// Returns a reboot that was ordered and is not done. `sent` is the time of an order that the agent has not answered; `session` is the
-/// newest boot session of the node.
+/// Returns an ordered reboot that is not done. `sent` is the time of an order that the agent has not answered. `session` is the newest
+/// boot session of the node.
 pub fn reboot(
     node: &Node,
     session: Option<&BootSession>,

@@ -1,4 +1,4 @@
-//! Virtual machines with their volumes and disks, slots, and tasks.
+//! Operations of VMs with their volumes and disks, of slots, and of tasks.
 
 use super::{ObjectKind, Operation, OperationKind, OperationState};
 use crate::work::{
@@ -8,7 +8,7 @@ use crate::work::{
 use meshd_proto::vm::{ReportedVmState, VmFetching};
 use meshd_types::{NodeId, Timestamp};
 
-/// Nodes of a task that a reason names, at most.
+/// Maximum number of lost nodes that a reason names.
 const MAX_LOST_NAMED: usize = 8;
 
 fn of_vm(vm: &Vm, kind: OperationKind, node: Option<NodeId>, request: String) -> Operation {
@@ -68,7 +68,7 @@ fn stop(vm: &Vm) -> Option<(OperationState, Option<String>)> {
 }
 
 fn release(vm: &Vm) -> Option<(OperationState, Option<String>)> {
-    // Without placement, only former nodes still have something of it.
+    // Without placement only former nodes have parts of the VM; `former_nodes` reports them.
     vm.place.as_ref()?;
     match (&vm.obstacle, vm.seen.as_ref().map(|seen| seen.state)) {
         (Some(obstacle), _) => Some((OperationState::Failed, Some(obstacle.clone()))),

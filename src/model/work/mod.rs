@@ -1,12 +1,12 @@
-//! Workloads: what nodes run, and what they have to give. Pure.
+//! Workloads of nodes, and the resources that nodes offer. Pure.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `vm` | records of VMs; the choice of node and devices for one |
-//! | `slot` | devices of a node that can be assigned, with what belongs to them |
+//! | `vm` | records of VMs, and the placement of a VM on a node with its devices |
+//! | `slot` | assignable devices of a node, with their disks, fabric devices and NIC addresses |
 //! | [`task`] | tasks on bare metal: record and life cycle |
 //!
-//! A node either holds virtual machines or is claimed by one task, never both.
+//! A node either holds VMs or is claimed by one task, never both.
 
 pub mod task;
 mod slot;

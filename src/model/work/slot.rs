@@ -27,7 +27,7 @@ pub struct SlotId {
     pub unit: PciAddress,
 }
 
-/// The text is no slot ID.
+/// The text is not a slot ID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no slot; write NODE/0000:41:00.0, as `meshd slot list` shows it")]
 pub struct ParseSlotIdError(String);
@@ -62,13 +62,13 @@ pub struct ApprovedSlot {
     /// Disk of the slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskIdentity>,
-    /// Fabric device of the slot. Of slots that share one, one is assigned at a time.
+    /// Fabric device of the slot. Slots can share a fabric device; only one of them is assigned at a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric: Option<String>,
     /// Addresses for a NIC with `slot = true`.
     #[serde(rename = "card", default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<SlotNic>,
-    /// Why an operator disabled it.
+    /// Reason of an operator for disabling the slot; `None` if enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
     /// Time of the approval.
@@ -82,7 +82,7 @@ pub struct ApprovedSlot {
 pub enum SlotState {
     /// Not approved.
     Candidate,
-    /// Can be assigned.
+    /// Free and ready to be assigned.
     Available,
     /// Assigned to a VM that does not use it yet.
     Reserved,
@@ -90,9 +90,9 @@ pub enum SlotState {
     Active,
     /// Its VM is being deleted.
     Releasing,
-    /// Free, but not ready yet.
+    /// Free, but its resources are not ready yet.
     Cleanup,
-    /// The node cannot release it.
+    /// The node cannot release the slot.
     CleanupBlocked,
     Failed,
     /// Disabled by an operator.
@@ -186,7 +186,7 @@ impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for DeviceChoice<T> {
     }
 }
 
-/// The word for the nearest.
+/// Word for the nearest device in orders.
 const NEAREST: &str = "nearest";
 
 /// Returns the functions of a unit by address, with their device IDs.

@@ -7,7 +7,7 @@ use crate::serve::admin::{
 use axum::{Router, handler::Handler, routing::MethodRouter};
 use meshd_api::routes::{Get, Post, RouteSpec};
 
-/// A router while it is built.
+/// Router under construction.
 #[derive(Default)]
 pub(crate) struct Binder {
     router: Router<Plane>,

@@ -1,4 +1,4 @@
-//! Routes that give one order to several nodes.
+//! Routes that apply one order to several nodes.
 
 use crate::serve::admin::{
     Plane,
@@ -53,7 +53,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
     })
 }
 
-/// Reads the order of one route, for a caller of this role.
+/// Parses the order of one route for a caller with this role.
 type Reading = fn(serde_json::Value, Role) -> Result<BulkOrder, Refused>;
 
 fn read<T: DeserializeOwned>(order: serde_json::Value) -> Result<T, Refused> {
@@ -127,7 +127,7 @@ async fn run(
     Ok(Json(BulkDone { failed: count, results }))
 }
 
-/// Each node that refused the order has its own line in the audit log.
+/// Writes one line to the audit log for each node that refused the order.
 async fn store(central: &Shared, by: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
     if failed.is_empty() {
         return Ok(());

@@ -31,7 +31,7 @@ async fn segments(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Segmen
     Json(central.site().segments.iter().map(of).collect())
 }
 
-/// A segment whose service has not reported yet has counted nothing.
+/// Returns the view of a segment. A segment without a health report has counters of zero.
 fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentView {
     let pool = health.map(|health| health.pool).unwrap_or_default();
     let other = |other: &OtherServer| OtherServerView { address: other.address, proxy: other.proxy, last: other.last };

@@ -1,6 +1,6 @@
 //! Health findings of the running central node, with hints.
 //!
-//! `meshd doctor` asks for it, and adds what it can see by itself: files, disk, clock.
+//! `meshd doctor` requests these findings, and adds its findings about files, disk and clock.
 
 use crate::serve::bind::{self, BindError};
 use meshd_api::Finding;
@@ -11,14 +11,14 @@ use meshd_store::{MAX_UNKNOWN_NODES, Model};
 use meshd_types::Timestamp;
 use std::{net::UdpSocket, time::Duration};
 
-/// A pool of which this much is taken will be full soon, in per cent.
+/// Usage of an address pool that causes a warning, in percent.
 const POOL_WARNING: u32 = 80;
-/// Other servers are spoken of so long after they were heard.
+/// Time for which a finding reports another DHCP server after its last packet.
 const OTHERS_REMEMBERED: Duration = Duration::from_secs(60 * 60);
-/// Machines that one finding names; it counts the rest.
+/// Maximum number of machines that one finding names. The finding counts the rest.
 const NAMED: usize = 8;
 
-/// Everything that the central node can say of itself.
+/// Returns all findings of the central node.
 pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let now = central.now();
     let mut findings = interfaces(&central.site());
@@ -34,7 +34,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     findings
 }
 
-/// What was edited and is not live.
+/// Reports faults of the last reload, and edited settings that need a restart.
 fn reload(last: &Reload) -> Vec<Finding> {
     let mut findings = Vec::new();
     match last.faults.first() {
@@ -43,7 +43,7 @@ fn reload(last: &Reload) -> Vec<Finding> {
             let (count, place) = (last.faults.len(), first.file.display());
             let found =
                 format!("refused, the last good one is live: {count} faults, the first: {place}: {}", first.message);
-            // Machines boot from the last good one; a restart would fail.
+            // Machines boot from the last valid configuration; a restart would fail.
             findings.push(Finding::warn("reload", found, "`meshd reload` shows all of them with file and line"));
         }
     }
@@ -54,7 +54,7 @@ fn reload(last: &Reload) -> Vec<Finding> {
     findings
 }
 
-/// Each segment's interface: is it there, has it the address that nodes are told, does it have a link?
+/// Checks the interface of each segment: existence, the server address of the nodes, and link state.
 pub fn interfaces(site: &Site) -> Vec<Finding> {
     let heard = site.segments.iter().filter_map(|segment| Some((segment.interface()?, segment)));
     heard.map(|(name, segment)| interface(name, segment)).collect()
@@ -70,7 +70,7 @@ fn interface(name: &str, segment: &Segment) -> Finding {
         Err(error) => return Finding::warn(check, error.to_string(), "run the command as root"),
     };
     let address = segment.address.unwrap_or(first);
-    // Port 0 and nothing is sent: the kernel says whether the address is one of ours.
+    // Binding port 0 shows whether the address belongs to this host. No packet is sent.
     if UdpSocket::bind((address, 0)).is_err() {
         let found =
             format!("nodes use the server address {address}, which this machine does not have; {name} has {first}");

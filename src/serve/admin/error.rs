@@ -16,7 +16,7 @@ use meshd_trust::Role;
 use meshd_types::CorrelationId;
 use std::{sync::Arc, time::Duration};
 
-/// Why a request is not done.
+/// Reason why a request is refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     status: StatusCode,
@@ -28,7 +28,7 @@ pub(crate) struct Refused {
 impl Refused {
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        // Sentences of this program read "what is wrong; what to do".
+        // Error messages have the form "cause; hint".
         let (message, hint) = match message.split_once("; ") {
             Some((message, hint)) => (message.to_owned(), hint.to_owned()),
             None => (message, String::new()),
@@ -49,7 +49,7 @@ impl Refused {
         Self::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
     }
 
-    /// The token is honoured, but not for this.
+    /// Returns the error for a valid token whose role does not permit the request.
     pub(crate) fn beyond(role: Role, needed: Role) -> Self {
         let message = format!("a token with role {role} may not do this; it takes role {needed}");
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
@@ -74,7 +74,7 @@ impl Refused {
     }
 }
 
-/// An error and everything under it, as one sentence.
+/// Joins an error and all its sources into one sentence.
 fn whole(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -129,7 +129,7 @@ impl From<BulkError> for Refused {
     }
 }
 
-/// The store cannot be written.
+/// Status and code of a failed write to the store.
 const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
 
 fn work(held: &RunningWorkError) -> (StatusCode, &'static str) {
@@ -210,14 +210,14 @@ refused! {
     VmError: vm;
 }
 
-/// What stands against a placement is its own word, for programs that try again.
+/// Returns status and code of a VM error. A reason against a placement has a separate code, so that programs can retry.
 fn vm(error: &VmError) -> (StatusCode, &'static str) {
     match error {
         VmError::None(_) => (StatusCode::NOT_FOUND, "no_vm"),
         VmError::NameTaken { .. } | VmError::UuidTaken { .. } => (StatusCode::CONFLICT, "vm_exists"),
         VmError::TooMany => (StatusCode::CONFLICT, "too_many_vms"),
         VmError::Unsound(_) => (StatusCode::BAD_REQUEST, "bad_vm"),
-        VmError::Cards(_) => (StatusCode::CONFLICT, "card_taken"),
+        VmError::Nics(_) => (StatusCode::CONFLICT, "card_taken"),
         VmError::NoPlacement(unfit) => (StatusCode::CONFLICT, unfit.verdict.as_str()),
         VmError::Releasing(_) => (StatusCode::CONFLICT, "releasing"),
         VmError::NotInService { .. } => (StatusCode::CONFLICT, "not_ready"),
@@ -241,12 +241,12 @@ impl Refused {
         ErrorView { code, message, hint, correlation_id: correlation.to_string() }
     }
 
-    /// Its body, for whoever asks the same once more.
+    /// Returns the response body, which is also stored for requests that repeat the idempotency key.
     pub(crate) fn to_json(&self, correlation: CorrelationId) -> String {
         serde_json::to_string(&self.view(correlation)).expect("it is plain data")
     }
 
-    /// The answer to the request of this name, which is in the log lines too.
+    /// Returns the response. The correlation ID is in the log lines too.
     pub(crate) fn answer(self, correlation: CorrelationId) -> Response {
         let view = self.view(correlation);
         let Refused { status, code, message, .. } = self;
@@ -263,7 +263,7 @@ impl Refused {
     }
 }
 
-/// Only a note: [`crate::serve::admin::transport::order::named`] makes the answer of it, for it knows what the request is called.
+/// Only attaches the error: [`crate::serve::admin::transport::order::named`] converts it to a response, with the correlation ID.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();

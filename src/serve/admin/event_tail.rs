@@ -1,4 +1,4 @@
-//! Events that one reader still gets: recorded ones first, then new ones as they happen.
+//! Stream of events for one reader: recorded events first, then new events as they occur.
 
 use super::{
     Plane,
@@ -21,13 +21,13 @@ use std::{collections::VecDeque, convert::Infallible, time::Duration};
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
-/// After so much silence a line without content shows whether the reader is still there.
+/// Silence after which an empty line detects a reader that is gone.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// How events are written.
+/// Format of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Lines,
     /// Server-sent events (HTML, 9.2).
     ServerSent,
@@ -50,7 +50,7 @@ impl StreamFormat {
         let text = text.expect("an event is plain data");
         match self {
             StreamFormat::Lines => format!("{text}\n"),
-            // JSON has no line break, so the data is one line.
+            // JSON text contains no line break, so one `data` line is enough.
             StreamFormat::ServerSent => format!("id: {}\nevent: event\ndata: {text}\n\n", seq.0),
         }
         .into()
@@ -71,18 +71,18 @@ pub(crate) async fn read(central: &Shared, filter: EventFilter) -> Result<Vec<(E
     Ok(read.map_err(|_| Refused::bad_request("reading the events was interrupted; try again"))??)
 }
 
-/// What is still to be written to one reader.
+/// Pending events of one reader.
 pub(crate) struct EventTail {
     central: Shared,
     caller: Caller,
-    /// Subscribed before the record is read: no event falls between the two.
+    /// The subscription precedes the read of recorded events, so no event is lost between the two.
     receiver: Receiver<(EventSeq, Event)>,
-    /// Which events are written.
+    /// Selects the events of the stream.
     filter: EventFilter,
     /// Fields of each event; `None` for all.
     fields: Option<Vec<&'static str>>,
     format: StreamFormat,
-    /// The newest event that was written.
+    /// Number of the newest written event.
     last: Option<EventSeq>,
     queue: VecDeque<Bytes>,
     shutdown: CancellationToken,
@@ -101,7 +101,7 @@ impl EventTail {
         EventTail { central, caller, receiver, filter, fields, format, last: None, queue, shutdown }
     }
 
-    /// Begins with the newest `limit` events after a number.
+    /// Begins with the newest `limit` events after an event number.
     pub(crate) async fn begin_with_newest(&mut self, after: Option<EventSeq>, limit: usize) -> Result<(), Refused> {
         let past = read(&self.central, EventFilter { after, limit, ..self.filter.clone() }).await?;
         self.last = past.last().map(|(seq, _)| *seq).or(after);
@@ -109,8 +109,8 @@ impl EventTail {
         Ok(())
     }
 
-    /// Begins with all events after a number; with none if there is no number. If some of them are not on record any more, the first
-    /// message is `lag`: the reader must load what it shows anew.
+    /// Begins with all events after an event number, or with none if there is no number. If some of these events are no longer on record,
+    /// the first message is `lag`: the reader must reload its view.
     pub(crate) async fn begin_after(&mut self, after: Option<EventSeq>) -> Result<(), Refused> {
         self.queue.push_back(self.format.keepalive());
         let Some(after) = after else { return Ok(()) };
@@ -136,7 +136,7 @@ impl EventTail {
         self.queue.extend(events.iter().map(|(seq, event)| format.record(*seq, event, fields)));
     }
 
-    /// The response. It ends with the token of the reader, or with the program.
+    /// Returns the response. The response ends with the reader's token, or with the program.
     pub(crate) fn response(self) -> Response {
         let headers = [(CONTENT_TYPE, self.format.media()), (CACHE_CONTROL, "no-store")];
         let body = Body::from_stream(futures_util::stream::unfold(self, |mut tail| async move {
@@ -147,7 +147,7 @@ impl EventTail {
 
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            // A token that was revoked sees nothing more.
+            // A revoked token receives no further events.
             if !self.caller.still_may(&self.central) {
                 return None;
             }
@@ -167,7 +167,7 @@ impl EventTail {
                         return Some(self.format.record(seq, &event, self.fields.as_deref()));
                     }
                 }
-                // A reader that is too slow for the memory of the channel catches up from the disk.
+                // The reader is slower than the channel's buffer allows, and catches up from the disk.
                 Ok(Err(RecvError::Lagged(_))) => {
                     let filter = EventFilter { after: self.last, ..self.filter.clone() };
                     let missed = read(&self.central, filter).await.ok()?;

@@ -1,4 +1,4 @@
-//! The routes of the node list, of the search and of operations.
+//! Routes of the node list, the search and operations.
 
 use super::{
     Plane,
@@ -22,7 +22,7 @@ use axum::{
 use meshd_api::{NodeView, OperationsView, SearchView, routes::SEARCH};
 use meshd_model::fleet::Node;
 
-/// `GET /v1/nodes`. Only nodes of the page are made into views.
+/// `GET /v1/nodes`. Creates views only for the nodes of the page.
 pub(crate) async fn nodes(
     State(Plane { central, .. }): State<Plane>,
     headers: HeaderMap,
@@ -49,7 +49,7 @@ pub(crate) async fn nodes(
     Listing::page(page, fields).answer(&headers)
 }
 
-/// `GET /v1/search`.
+/// `GET /v1/search`: finds nodes, VMs and tasks.
 pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, query: RawQuery) -> Answer<SearchView> {
     let query = parameters(query, SEARCH.spec().query)?;
     let needle = query.needle()?.ok_or_else(|| {
@@ -63,7 +63,7 @@ pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, query: Ra
     Ok(Json(run.finish()))
 }
 
-/// `GET /v1/operations`.
+/// `GET /v1/operations`: lists unfinished operations.
 pub(crate) async fn operations(State(Plane { central, .. }): State<Plane>) -> Answer<OperationsView> {
     let read = tokio::task::spawn_blocking(move || central.operations()).await;
     let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "reading was interrupted");

@@ -1,12 +1,12 @@
 //! The admin API, over a Unix socket with file permissions as access control, or over HTTPS with a token.
 //!
-//! `meshd_api::routes` lists the routes with their roles and types; this module binds a handler to each. Every answer that is no
-//! success is an [`meshd_api::ErrorView`].
+//! `meshd_api::routes` lists the routes with their roles and types; this module binds a handler to each. The body of every error response
+//! is an [`meshd_api::ErrorView`].
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `binder` | binds a handler to a route, with its role and verb |
-//! | `bulk` | routes that give one order to several nodes |
+//! | `bulk` | routes that apply one order to several nodes |
 //! | `dhcp` | the routes of segments and leases |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
@@ -45,18 +45,18 @@ use std::{
 use tokio::{net::UnixStream, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Maximum request body, in bytes: a virtual machine with its cloud-init data.
+/// Maximum request body, in bytes: a VM with its cloud-init data.
 const MAX_BODY: usize = 512 * 1024;
-/// Connections of each of the two listeners at one time.
+/// Maximum number of connections of each of the two listeners.
 pub const MAX_CONNECTIONS: usize = 128;
-/// Time for started responses to end after the program stops.
+/// Timeout for running responses at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(3);
 
-/// State of every route.
+/// State of all routes.
 #[derive(Clone)]
 struct Plane {
     central: Shared,
-    /// The address of this server for nodes of the first segment.
+    /// This server's address for nodes of the first segment.
     boot_address: Ipv4Addr,
     /// SHA-256 of the certificate of the HTTPS listener.
     https_fingerprint: Option<String>,
@@ -64,22 +64,22 @@ struct Plane {
     shutdown: CancellationToken,
     failures: transport::auth::Failures,
     under_way: transport::idempotency::UnderWay,
-    /// Orders in progress.
+    /// Running orders.
     tasks: TaskTracker,
 }
 
-/// The listeners of the API.
+/// Listeners of the API.
 pub struct Listening {
-    /// Write access to the socket grants the admin role.
+    /// Socket listener. Write access to the socket grants the admin role.
     pub socket: Socket,
-    /// Requires an API token.
+    /// HTTPS listener. Requires an API token.
     pub https: Option<Https>,
-    /// Maximum number of connections of each listener. One more closes the connection with the least progress.
+    /// Maximum number of connections of each listener. An additional connection replaces the connection with the least progress.
     pub connections: usize,
 }
 
-/// Serves until `shutdown`, then lets started responses and orders end. Overlays for an operator are rendered with `boot_address`,
-/// the address of this server for nodes of the first segment.
+/// Serves until `shutdown`, then waits for running responses and orders. Overlays for an operator are rendered with `boot_address`, this
+/// server's address for nodes of the first segment.
 pub async fn run(
     central: Shared,
     listening: Listening,
@@ -116,7 +116,7 @@ pub async fn run(
     }
 }
 
-/// The web UI beside the API.
+/// Returns the web UI together with the API.
 fn pages(api: Router, tasks: &TaskTracker) -> Router {
     let random = || {
         let mut bytes = [0; 32];
@@ -128,7 +128,7 @@ fn pages(api: Router, tasks: &TaskTracker) -> Router {
     meshd_ui::router(meshd_ui::Environment { api, open_socket, sign_in, random, now: Instant::now })
 }
 
-/// State of every connection.
+/// State of all connections.
 #[derive(Clone)]
 struct Serving {
     central: Shared,
@@ -158,7 +158,7 @@ async fn at_socket(socket: Socket, connections: usize, serving: Serving) {
                 let Some(permit) = serving.shutdown.run_until_cancelled(entered).await else { break };
                 connections.spawn(serve(stream, uid, permit, serving.clone()));
             }
-            // Out of file descriptors, most likely; others give theirs back meanwhile.
+            // The usual cause is a lack of file descriptors. Other connections release theirs during the pause.
             Err(error) => {
                 tracing::error!(%error, "cannot accept on the admin socket");
                 tokio::time::sleep(Duration::from_millis(100)).await;

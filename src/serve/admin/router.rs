@@ -20,7 +20,7 @@ use bytes::Bytes;
 use meshd_api::routes as api;
 use std::time::Duration;
 
-/// How long an answer may take to begin.
+/// Timeout for the start of a response.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(plane: Plane) -> Router {
@@ -37,7 +37,7 @@ pub(crate) fn router(plane: Plane) -> Router {
         .with_state(plane)
 }
 
-/// A handler for each route of the API.
+/// Binds a handler to each route of the API.
 pub(crate) fn bound() -> Binder {
     let groups = [
         nodes,

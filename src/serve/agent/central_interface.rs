@@ -11,55 +11,55 @@ use meshd_types::{Digest, NodeId, SystemUuid};
 use std::{future::Future, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// A node that waits for an operator.
+/// A node that waits for approval.
 pub trait Ticket: Send + 'static {
-    /// The next thing to tell it. After `Approved` or `Rejected` it is not called again.
+    /// Returns the next reply for the node. Is not called again after `Approved` or `Rejected`.
     fn next(&mut self) -> impl Future<Output = PendingReply> + Send;
 }
 
-/// The central node, as the agent plane sees it.
+/// The central node, as seen by the agent API.
 pub trait AgentSettings: Send + Sync + 'static {
-    /// A waiting node.
+    /// Type of a waiting node.
     type Ticket: Ticket;
-    /// Names one link.
+    /// Identifier of a link.
     type Link: Copy + Send + Sync + std::fmt::Debug;
 
-    /// TLS of the agent plane.
+    /// Returns the TLS configuration of the agent API.
     fn tls(&self) -> Arc<rustls::ServerConfig>;
-    /// Names the node of a certificate that passed the handshake, and says whether it has expired by now.
+    /// Returns the node of a certificate that passed the handshake, and whether the certificate has expired.
     fn identify(&self, certificate: &[u8]) -> Result<Peer, TrustError>;
-    /// Whether a node's certificate counts: issued by us, and neither replaced nor revoked.
+    /// Returns true if this site issued the node's certificate, and has neither replaced nor revoked it.
     fn honours(&self, peer: &Peer) -> bool;
-    /// Resolves once a node has no credential any more: whatever stands on one ends, also if the node does not read.
+    /// Resolves once a node has no valid credential. All connections of the node then end, even if the node does not read.
     fn revoked(&self, node: NodeId) -> impl Future<Output = ()> + Send {
         let _ = node;
         std::future::pending()
     }
-    /// Somebody at this address does not trust our authority.
+    /// Records that a client at this address does not trust this site's authority.
     fn distrusted(&self, from: IpAddr) -> impl Future<Output = ()> + Send;
-    /// A certificate of an authority that was replaced names this node.
+    /// Records that a client presented a certificate of a replaced authority, which names this node.
     fn stale(&self, node: NodeId, from: IpAddr) -> impl Future<Output = ()> + Send;
-    /// Silence after which a connection is given up.
+    /// Returns the time after which a silent connection is closed.
     fn offline_after(&self) -> Duration;
-    /// A token for a certificate.
+    /// Issues a certificate in exchange for a token.
     fn enrol(
         &self,
         request: EnrolRequest,
         from: IpAddr,
     ) -> impl Future<Output = Result<EnrolResponse, AgentApiError>> + Send;
-    /// A certificate for another one.
+    /// Renews a certificate.
     fn renew(
         &self,
         peer: &Peer,
         request: RenewRequest,
     ) -> impl Future<Output = Result<EnrolResponse, AgentApiError>> + Send;
-    /// A node without either.
+    /// Registers a node that has neither a token nor a certificate.
     fn pending(
         &self,
         hello: PendingHello,
         from: IpAddr,
     ) -> impl Future<Output = Result<Self::Ticket, AgentApiError>> + Send;
-    /// A link begins.
+    /// Registers a new link.
     fn link_up(
         &self,
         peer: &Peer,
@@ -67,28 +67,28 @@ pub trait AgentSettings: Send + Sync + 'static {
         from: IpAddr,
         commands: mpsc::Sender<LinkCommand>,
     ) -> impl Future<Output = Result<(Self::Link, Welcome), AgentApiError>> + Send;
-    /// A node said something.
+    /// Handles a message of a node.
     fn link_message(
         &self,
         link: Self::Link,
         message: FromAgent,
     ) -> impl Future<Output = Result<Option<FromCentral>, AgentApiError>> + Send;
-    /// What the node is told of one virtual machine, or of all.
+    /// Returns the desired state of one VM of the node, or of all.
     fn vm_orders(&self, link: Self::Link, which: Option<SystemUuid>) -> Vec<VmOrder> {
         let _ = (link, which);
         Vec::new()
     }
-    /// Where a file lies, if a machine of the node names it.
+    /// Returns the path of a volume if a VM of the node uses it.
     fn volume(&self, peer: &Peer, digest: &Digest) -> Option<PathBuf> {
         let _ = (peer, digest);
         None
     }
-    /// The end of a console that the node was asked to bring.
+    /// Returns the node's side of a console that the central node has requested.
     fn console(&self, peer: &Peer, console: ConsoleId) -> Option<NodeConsole> {
         let _ = (peer, console);
         None
     }
-    /// A link is over. Called exactly once for each one that was up.
+    /// Records the end of a link. Is called exactly once for each registered link.
     fn link_down(&self, link: Self::Link) -> impl Future<Output = ()> + Send;
 }
 

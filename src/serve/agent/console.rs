@@ -15,24 +15,24 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Between two pings; the node gives up after several that do not come.
+/// Interval between two pings. The node closes the connection after several missing pings.
 const PING: Duration = Duration::from_secs(20);
-/// Silence after which the node is gone.
+/// Silence after which the node counts as gone.
 const SILENCE: Duration = Duration::from_secs(90);
-/// How long the node may take what an operator typed before leaving.
+/// Time for the node to read the operator's last input after the operator has left.
 const LEAVING: Duration = Duration::from_secs(60);
 
-/// Carries until either end hangs up.
+/// Relays until either side closes its connection.
 pub(super) async fn serve(socket: WebSocket, end: NodeConsole, shutdown: &CancellationToken) {
     let (out, heard) = socket.split();
     let NodeConsole { output, input } = end;
-    // It is there.
+    // An empty frame reports to the operator that the console is connected.
     if output.send(ConsoleFrame::Bytes(Bytes::new())).await.is_err() {
         return;
     }
     let typing = async {
         type_in(out, input).await;
-        // The node hangs up when it has read all of it. Hanging up here would discard what it has not.
+        // The node closes the connection after it has read all input. Closing it here would discard unread input.
         std::future::pending::<()>().await;
     };
     let left = async {
@@ -58,7 +58,7 @@ async fn show(mut heard: SplitStream<WebSocket>, output: &mpsc::Sender<ConsoleFr
             Message::Close(_) => return,
             Message::Ping(_) | Message::Pong(_) => continue,
         };
-        // An operator who left sees nothing more, but the node may still read what was typed.
+        // After the operator has left, output is discarded, but the node may still read earlier input.
         let _ = output.send(frame).await;
     }
 }

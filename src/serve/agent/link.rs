@@ -15,26 +15,26 @@ use tokio::{
     time::{interval, timeout},
 };
 
-/// Commands that wait for one link; the central node waits when they are more.
+/// Maximum number of waiting commands per link. When the queue is full, the central node waits.
 const COMMANDS: usize = 64;
-/// Probes of one link that wait for their answer at once.
+/// Maximum number of outstanding probes per link.
 const MAX_PROBES: usize = 16;
-/// How often the life of the certificate is looked at.
+/// Interval of checks whether the certificate has expired.
 const EXPIRY_CHECK: Duration = Duration::from_secs(60);
-/// How long a node whose credentials were revoked has to hear its goodbye.
+/// Time for a node with revoked credentials to receive its goodbye.
 const LAST_WORD: Duration = Duration::from_secs(1);
-/// When to come again after the central node was stopped or replaced this link.
+/// Delay in seconds before the node reconnects after the central node stopped or replaced this link.
 const SOON_S: u32 = 5;
-/// When to come again after a refusal that only an operator can change.
+/// Delay in seconds before the node reconnects after a refusal that only an operator can lift.
 const LATER_S: u32 = 60;
 
-/// How a link ends.
+/// Reason for the end of a link.
 enum End {
-    /// We end it, and say why and when to come again.
+    /// The central node ends the link, with a reason and a delay before reconnecting.
     Goodbye { reason: String, retry_after_s: u32 },
-    /// The other end is gone or broke the rules.
+    /// The node disconnected or violated the protocol.
     Gone(Ended),
-    /// Its credentials were revoked, and it does not even read that.
+    /// The node's credentials were revoked, and the node does not read its goodbye.
     CutOff,
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn serve<P: AgentSettings>(
         End::Gone(ended) => ended.to_string(),
         End::Goodbye { reason, retry_after_s } => {
             let goodbye = FromCentral::Goodbye { reason: reason.clone(), retry_after_s: Some(retry_after_s) };
-            // It may be gone already; then nothing is lost.
+            // The goodbye is best effort: the node may be gone.
             let _ = timeout(LAST_WORD, socket.send(&goodbye)).await;
             reason
         }
@@ -93,7 +93,7 @@ async fn converse<P: AgentSettings>(
         socket.send(&FromCentral::Welcome(welcome)).await?;
         run_link(service, socket, client, link, &mut inbox).await
     };
-    // A revoked node hears a goodbye from `run_link`, unless it has stopped reading: then a write is waited for there.
+    // `run_link` sends a revoked node a goodbye. If the node has stopped reading, that write blocks, and this future ends the link.
     let cut_off = async {
         service.plane.revoked(client.peer.node).await;
         tokio::time::sleep(LAST_WORD).await;
@@ -116,7 +116,7 @@ fn check_hello(hello: &Hello, client: &AgentClient) -> Result<(), End> {
     Ok(())
 }
 
-/// Between welcome and goodbye.
+/// Serves a link between welcome and goodbye.
 async fn run_link<P: AgentSettings>(
     service: &AgentApi<P>,
     socket: &mut AgentSocket,
@@ -129,7 +129,7 @@ async fn run_link<P: AgentSettings>(
     let (mut stands_on, mut renewed) = (client.certificate.clone(), None);
     loop {
         tokio::select! {
-            // What was ordered goes out before anything that the node says can end the link.
+            // Queued commands are sent before a message of the node can end the link.
             biased;
             () = service.shutdown.cancelled() => return Err(stopping()),
             command = inbox.recv() => match command {
@@ -188,7 +188,7 @@ fn refusal(error: AgentApiError) -> End {
     End::Goodbye { reason, retry_after_s }
 }
 
-/// Pings that somebody waits for. Each carries a number, so that the answer to an older ping proves nothing.
+/// Pings that callers wait for. Each ping has a number, so that the answer to an older ping proves nothing.
 #[derive(Default)]
 struct Probes {
     last: u64,
@@ -208,7 +208,7 @@ impl Probes {
     fn answered(&mut self, payload: &[u8]) {
         let Ok(number) = payload.try_into().map(u64::from_be_bytes) else { return };
         if let Some(answer) = self.waiting.remove(&number) {
-            // Whoever asked may have given up.
+            // The caller may have timed out.
             let _ = answer.send(());
         }
     }

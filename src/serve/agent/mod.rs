@@ -1,6 +1,6 @@
 //! The agent API: enrolment, the pending connection, and the link.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `console` | relays a VM console between node and operator |
 //! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
@@ -8,21 +8,21 @@
 //! | `central_interface` | the trait by which the agent API calls the central node |
 //! | `routes` | routes of the agent API, and their error responses |
 //! | `node_connections` | connection limits of authenticated nodes, counted by node |
-//! | `socket` | A WebSocket of typed messages with an idle timeout |
+//! | `socket` | a WebSocket of typed messages with an idle timeout |
 //! | `volumes` | serves byte ranges of volume files |
 //!
 //! ```text
-//! accept ─▶ TLS 1.3 ─▶ who? ─▶ one request ─┬─ POST enrol     anyone with a boot token
-//!                      │                    ├─ POST renew     a certificate, expired or not
-//!                      │                    ├─ GET  pending   anyone, bounded; becomes a WebSocket
-//!                      │                    ├─ GET  link      a valid certificate; becomes a WebSocket
-//!                      │                    ├─ GET  console   the same, when asked by the link
-//!                      ▼                    └─ GET  volumes   a valid certificate, and a machine that names the file
-//!           certificate of this site, or none
+//! accept ─▶ TLS 1.3 ─▶ node? ─▶ one request ┬─ POST enrol    any client with a boot token
+//!                      │                    ├─ POST renew    a certificate, expired or not
+//!                      │                    ├─ GET  pending  any client, bounded; becomes a WebSocket
+//!                      │                    ├─ GET  link     a valid certificate; becomes a WebSocket
+//!                      │                    ├─ GET  console  like link, after a request over the link
+//!                      ▼                    └─ GET  volumes  a valid certificate, and a VM that uses the file
+//!          certificate of this site, or none
 //! ```
-//! Connections without an honoured certificate have places of their own, and so have waiting nodes: neither takes anything from the
-//! links of nodes. Routes of other planes do not exist here. What the requests mean is decided by [`AgentSettings`], which the central node
-//! implements; this module owns sockets, limits and time.
+//! Clients without a valid certificate and waiting nodes have separate connection limits, so they cannot exhaust the links of nodes. The
+//! listener has no routes of other APIs. [`AgentSettings`], which the central node implements, handles the requests. This module owns
+//! sockets, limits and timeouts.
 
 mod console;
 mod link;
@@ -53,29 +53,29 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt as _;
 
-/// Most connections at once, links included.
+/// Maximum number of connections, links included.
 pub const MAX_CONNECTIONS: usize = 32_768;
-/// Most connections at once before their request is decided; they need no credential.
+/// Maximum number of connections before the decision about their request. They need no credential.
 const MAX_ARRIVING: usize = 4096;
-/// Most pending connections at once; they need no credential.
+/// Maximum number of pending connections. They need no credential.
 const MAX_PENDING: usize = 1024;
-/// Most pieces of files that go out at once.
+/// Maximum number of concurrent file transfers.
 pub const MAX_TRANSFERS: usize = 64;
-/// How long a TLS handshake may take.
+/// Timeout for a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the head of a request may take.
+/// Timeout for the head of a request.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a whole request may take; a WebSocket leaves this clock when it is upgraded.
+/// Timeout for a whole request. The timeout ends when a WebSocket is upgraded.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Pause after the kernel had no file descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Bounds of one listener.
+/// Limits of one listener.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentLimits {
-    /// Connections at once, each a file descriptor: links, waiting nodes, and those that have not said who they are.
+    /// Maximum number of connections, each a file descriptor: links, waiting nodes, and clients that are not identified yet.
     pub connections: usize,
 }
 
@@ -85,27 +85,27 @@ impl Default for AgentLimits {
     }
 }
 
-/// What all connections share.
+/// State that all connections share.
 struct AgentApi<P> {
     plane: Arc<P>,
     pending: Arc<ConnectionLimiter>,
-    /// Links and consoles.
+    /// Permits for links and consoles.
     permits: Arc<node_connections::NodePermits>,
-    /// Files that go out at once.
+    /// Permits for file transfers.
     transfers: Arc<Semaphore>,
     shutdown: CancellationToken,
     tasks: TaskTracker,
 }
 
-/// One connection, as its request sees it.
+/// Data about one connection, for the handler of its request.
 #[derive(Clone)]
 struct AgentConnection {
     from: SocketAddr,
-    /// The client certificate and the node it names.
+    /// Client certificate and its node.
     client: Option<Arc<AgentClient>>,
-    /// The client certificate is of an authority that was replaced.
+    /// Node of a client certificate that a replaced authority issued.
     stale: Option<NodeId>,
-    /// Its place among those that arrive, until another bound counts it.
+    /// Permit of a connection before the decision about its request. Another limit replaces it later.
     permit: Arc<ConnectionPermit>,
 }
 
@@ -114,7 +114,7 @@ struct AgentClient {
     certificate: CertificateDer<'static>,
 }
 
-/// Serves the agent plane until `shutdown`, then says goodbye on every link and waits for all of it.
+/// Serves the agent API until `shutdown`, then sends a goodbye on every link and waits for all connections.
 pub async fn run<P: AgentSettings>(
     limits: AgentLimits,
     plane: Arc<P>,
@@ -138,12 +138,12 @@ pub async fn run<P: AgentSettings>(
         tokio::select! {
             () = shutdown.cancelled() => break,
             Some(ended) = connections.join_next() => report(ended),
-            // Only the first step is raced: a connection that was accepted is not dropped because another one ended.
+            // Only the accept takes part in the race, so the end of another connection does not drop an accepted one.
             accepted = accept(&listener) => {
                 let Some((stream, from)) = accepted else { continue };
                 let entered = arriving.enter(Source::Address(from.ip()));
                 let Some(permit) = shutdown.run_until_cancelled(entered).await else { break };
-                // Asked for each time: the authority may be replaced.
+                // The authority may be replaced at any time, so each connection reads the current TLS configuration.
                 let (acceptor, service, router) =
                     (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
                 connections.spawn(async move {
@@ -208,14 +208,14 @@ async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
 
 type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// Encrypts, and names the node at the other end, if it shows a certificate.
+/// Performs the TLS handshake, and identifies the node if the client presents a certificate.
 async fn handshake<P: AgentSettings>(
     acceptor: &TlsAcceptor,
     service: &AgentApi<P>,
     stream: TcpStream,
     from: SocketAddr,
 ) -> Option<(TlsStream, Option<Arc<AgentClient>>, Option<NodeId>)> {
-    // Small messages both ways; delaying them to fill packets only costs time.
+    // Messages are small in both directions; Nagle's algorithm would only add latency.
     let _ = stream.set_nodelay(true);
     let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -248,14 +248,14 @@ async fn handshake<P: AgentSettings>(
     }
 }
 
-/// True if the other end does not take us for the central node of its site.
+/// Returns true if the client does not trust this server's certificate.
 fn distrusts(error: &std::io::Error) -> bool {
     use rustls::AlertDescription as A;
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(inner, Some(rustls::Error::AlertReceived(A::UnknownCA | A::BadCertificate | A::DecryptError)))
 }
 
-/// One request and its answer.
+/// Serves one request.
 async fn converse(stream: TlsStream, connection: AgentConnection, router: axum::Router, shutdown: &CancellationToken) {
     let from = connection.from;
     let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
@@ -264,7 +264,7 @@ async fn converse(stream: TlsStream, connection: AgentConnection, router: axum::
         let answer = router.clone().oneshot(request.map(axum::body::Body::new));
         async {
             let mut answer = answer.await?;
-            // One request a connection. hyper's own switch for that would forbid the upgrade too.
+            // A connection serves one request. hyper's option for this would forbid the upgrade too.
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 answer.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
             }

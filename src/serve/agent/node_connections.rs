@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Most links and consoles of one node at once. One link is usual, and one console for each virtual machine that somebody looks at.
+/// Maximum number of links and consoles per node. A node usually has one link, and one console for each VM that an operator watches.
 const MAX_OF_NODE: usize = 64;
 
-/// Counts them.
+/// Counters of all connections.
 pub(super) struct NodePermits {
     total: usize,
     of_node: Mutex<BTreeMap<NodeId, usize>>,
@@ -22,12 +22,12 @@ pub(super) struct NodePermit {
 }
 
 impl NodePermits {
-    /// `total` is the most of all nodes together.
+    /// Creates the counters. `total` is the maximum for all nodes together.
     pub(super) fn new(total: usize) -> Arc<Self> {
         Arc::new(NodePermits { total, of_node: Mutex::default() })
     }
 
-    /// A seat for a connection of a node; `None` if the node or all nodes together have too many.
+    /// Returns a permit for a connection of a node; `None` at the limit of the node or at the total limit.
     pub(super) fn take(self: &Arc<Self>, node: NodeId) -> Option<NodePermit> {
         let mut all = self.lock();
         let taken: usize = all.values().sum();

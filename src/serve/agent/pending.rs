@@ -10,7 +10,7 @@ use axum::extract::ws::WebSocket;
 use meshd_proto::{PendingHello, PendingReply};
 use std::net::SocketAddr;
 
-/// Holds one waiting node until it is approved, rejected or gone.
+/// Serves one waiting node until it is approved, rejected or gone.
 pub(super) async fn serve<P: AgentSettings>(service: &AgentApi<P>, socket: WebSocket, from: SocketAddr, meter: &Meter) {
     let mut socket = AgentSocket::new(socket, service.plane.offline_after());
     let reason = match wait(service, &mut socket, from, meter).await {
@@ -38,7 +38,7 @@ async fn wait<P: AgentSettings>(
         Ok(ticket) => ticket,
         Err(error) => return refuse(socket, error).await,
     };
-    // From here on it is a node that waits; those that never said hello lose their places first.
+    // From here on, the node counts as waiting. Connections without a hello are evicted first.
     meter.asked();
     tracing::info!(route = "pending", %node, %from, "a node waits for approval");
     loop {
@@ -56,7 +56,7 @@ async fn wait<P: AgentSettings>(
     }
 }
 
-/// A node that waits has nothing to say; only the end of its connection is of interest.
+/// Discards messages of a waiting node, and returns the reason for the end of its connection.
 async fn silence(socket: &mut AgentSocket) -> Ended {
     loop {
         match socket.next::<serde::de::IgnoredAny>().await {

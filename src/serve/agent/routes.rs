@@ -19,15 +19,15 @@ use meshd_types::Digest;
 use serde::de::DeserializeOwned;
 use std::{sync::Arc, time::Duration};
 
-/// Bytes that one WebSocket buffers of what it reads; thousands of links are idle at any time.
+/// Size of the read buffer of one WebSocket, in bytes. Small, because thousands of links are idle at any time.
 const READ_BUFFER: usize = 4 * 1024;
 
-/// How long a node waits for a place among those that wait for an operator.
+/// Time that a node waits for a free pending connection.
 const PLACE_WAIT: Duration = Duration::from_secs(2);
 
 type ApiState<P> = State<Arc<AgentApi<P>>>;
 
-/// Every route of the agent plane.
+/// Returns all routes of the agent API.
 pub(super) fn router<P: AgentSettings>(service: Arc<AgentApi<P>>) -> Router {
     Router::new()
         .route(meshd_proto::ENROL_PATH, post(enrol::<P>))
@@ -120,8 +120,8 @@ async fn link<P: AgentSettings>(
     }))
 }
 
-/// A node in good standing. 401 before an upgrade is what tells an agent that its certificate is over, so that it looks for
-/// another way in.
+/// Returns the client with a valid certificate. Status 401 before an upgrade means that the certificate is invalid. The agent then requests
+/// a new one.
 fn known<P: AgentSettings>(service: &AgentApi<P>, connection: &AgentConnection) -> Result<Arc<AgentClient>, Refusal> {
     let client = connection.client.clone().ok_or_else(|| no_client(connection))?;
     if client.peer.expired {
@@ -130,7 +130,7 @@ fn known<P: AgentSettings>(service: &AgentApi<P>, connection: &AgentConnection) 
     if service.plane.honours(&client.peer) { Ok(client) } else { Err(Refusal::UNAUTHORIZED) }
 }
 
-/// A node brings the console of one of its machines.
+/// Accepts the console connection of a VM from its node.
 async fn accept_console<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
@@ -152,7 +152,7 @@ async fn accept_console<P: AgentSettings>(
     }))
 }
 
-/// A node fetches a file that one of its machines names.
+/// Sends a volume to a node if a VM of the node uses it.
 async fn volume<P: AgentSettings>(
     State(service): ApiState<P>,
     Extension(connection): Extension<AgentConnection>,
@@ -220,7 +220,7 @@ fn not_found() -> Refusal {
     Refusal { status: StatusCode::NOT_FOUND, code: "not_found", message: "no such route on the agent plane".into() }
 }
 
-/// An answer that says no.
+/// An error response.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -229,7 +229,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// The one answer to every failure of a credential: it does not tell which it was.
+    /// Response to every credential failure. It does not reveal which check failed.
     const UNAUTHORIZED: Refusal = Refusal {
         status: StatusCode::UNAUTHORIZED,
         code: "unauthorized",

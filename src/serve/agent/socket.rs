@@ -7,29 +7,29 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
 
-/// How long the first message may take.
+/// Timeout for the first message.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a goodbye may take.
+/// Timeout for a goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pings in the time after which a silent node is given up: two may be lost.
+/// Number of pings within the silence timeout: two may be lost.
 const PINGS: u32 = 3;
 
-/// Why a conversation is over.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The node hung up.
+    /// The node closed the connection.
     #[error("the node closed the connection")]
     Closed,
-    /// Nothing came, not even an answer to a ping.
+    /// No message and no pong arrived within the timeout.
     #[error("nothing heard for {0:?}")]
     Silent(Duration),
-    /// The connection broke.
+    /// The connection failed.
     #[error("the connection broke")]
     Broken(#[source] axum::Error),
-    /// It said something that cannot be read.
+    /// A message cannot be parsed.
     #[error("a message is not read: {0}")]
     ReadError(ReadError),
-    /// It said something that is not in the protocol.
+    /// A message violates the protocol.
     #[error("{0}")]
     Violation(&'static str),
 }
@@ -37,11 +37,11 @@ pub enum Ended {
 #[derive(Debug)]
 pub enum Heard<T> {
     Message(T),
-    /// The answer to a ping, with what the ping carried.
+    /// A pong with the payload of its ping.
     Pong(Bytes),
 }
 
-/// One node's WebSocket.
+/// WebSocket of one node.
 pub struct AgentSocket {
     inner: WebSocket,
     patience: Duration,
@@ -50,7 +50,7 @@ pub struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// Takes over an upgraded connection. After `patience` without a sign of life it is given up.
+    /// Wraps an upgraded connection. The connection ends after `patience` without any message or pong.
     pub fn new(inner: WebSocket, patience: Duration) -> Self {
         let every = (patience / PINGS).max(Duration::from_millis(10));
         let mut pings = interval_at(Instant::now() + every, every);
@@ -58,7 +58,7 @@ impl AgentSocket {
         AgentSocket { inner, patience, heard: Instant::now(), pings }
     }
 
-    /// The first message.
+    /// Receives the first message.
     pub async fn hello<T: DeserializeOwned>(&mut self) -> Result<T, Ended> {
         let first = timeout(HELLO_TIMEOUT, async {
             loop {
@@ -70,7 +70,7 @@ impl AgentSocket {
         first.await.unwrap_or(Err(Ended::Silent(HELLO_TIMEOUT)))
     }
 
-    /// The next message or pong. Pings by itself; cancel-safe.
+    /// Receives the next message or pong. Sends pings by itself; cancel-safe.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Heard<T>, Ended> {
         loop {
             let silent_at = self.heard + self.patience;
@@ -95,7 +95,7 @@ impl AgentSocket {
         }
     }
 
-    /// Sends a ping that carries this.
+    /// Sends a ping with this payload.
     pub async fn ping(&mut self, payload: Bytes) -> Result<(), Ended> {
         self.write(Message::Ping(payload)).await
     }
@@ -106,7 +106,7 @@ impl AgentSocket {
         self.write(Message::Text(text.into())).await
     }
 
-    /// Says goodbye as far as the other end still listens.
+    /// Sends a goodbye if the peer still reads.
     pub async fn close(mut self, reason: &str) {
         // A close frame carries at most 123 bytes of reason (RFC 6455, 5.5); a character takes at most four.
         let reason: String = reason.chars().take(30).collect();
@@ -116,7 +116,7 @@ impl AgentSocket {
             while let Some(Ok(_)) = self.inner.recv().await {}
             Ok::<(), axum::Error>(())
         };
-        // Best effort: whoever does not answer is gone.
+        // The goodbye is best effort: a peer that does not answer is gone.
         let _ = timeout(CLOSE_TIMEOUT, goodbye).await;
     }
 

@@ -1,4 +1,4 @@
-//! Serves byte ranges of volume files. A range ends with the time of one request, and each request is authorised again.
+//! Serves byte ranges of volume files. Each range must finish within the request timeout, and each request is authorised again.
 
 use axum::{
     body::Body,
@@ -13,12 +13,12 @@ use tokio::{
     sync::OwnedSemaphorePermit,
 };
 
-/// Most bytes of one answer.
+/// Maximum number of bytes per response.
 const MAX_PIECE: u64 = 16 << 20;
-/// Bytes that are read at once.
+/// Number of bytes per read.
 const READ: u64 = 256 * 1024;
 
-/// Answers with a piece.
+/// Returns a response with the requested range.
 pub(super) async fn piece(path: &Path, headers: &HeaderMap, seat: OwnedSemaphorePermit) -> io::Result<Response> {
     let mut file = File::open(path).await?;
     let size = file.metadata().await?.len();
@@ -45,14 +45,14 @@ pub(super) async fn piece(path: &Path, headers: &HeaderMap, seat: OwnedSemaphore
                 let left = left - bytes.len() as u64;
                 Some((Ok(Bytes::from(bytes)), (file, left, seat)))
             }
-            // The node sees that it broke off.
+            // The node detects the aborted response.
             Err(error) => Some((Err(error), (file, 0, seat))),
         }
     });
     Ok((StatusCode::PARTIAL_CONTENT, told, Body::from_stream(body)).into_response())
 }
 
-/// `bytes=5-9` or `bytes=5-`. Total.
+/// Parses `bytes=5-9` or `bytes=5-`; `None` for any other input.
 fn range(text: &str) -> Option<(u64, u64)> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let last = if last.is_empty() { u64::MAX } else { last.parse().ok()? };

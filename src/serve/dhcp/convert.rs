@@ -12,13 +12,13 @@ pub(super) fn reservation(reservation: &meshd_config::Reservation) -> dhcp::Rese
     dhcp::Reservation { owner: reservation.owner, address: reservation.address }
 }
 
-/// Converts a NIC of a virtual machine.
+/// Converts a NIC of a VM.
 pub(super) fn nic(nic: ReservedNic) -> dhcp::ReservedNic {
     let ReservedNic { vm, name, mac, address } = nic;
     dhcp::ReservedNic { vm, name, mac, address }
 }
 
-/// Converts changes to the NICs of virtual machines.
+/// Converts changes to the NICs of VMs.
 pub(super) fn nic_changes(changes: NicChanges) -> dhcp::NicChanges {
     match changes {
         NicChanges::All(all) => dhcp::NicChanges::All(all.into_iter().map(nic).collect()),

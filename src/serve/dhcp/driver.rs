@@ -1,4 +1,4 @@
-//! The task of the DHCP service. Replies that need no stored change are sent at once. Changes are collected during a flush and stored together.
+//! The task of the DHCP service. Replies without a stored change are sent at once. Changes are collected and stored together in a flush.
 
 use super::{
     convert,
@@ -26,23 +26,23 @@ use std::{
 use tokio::time::MissedTickBehavior;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// The longest packet.
+/// Maximum size of a packet, in bytes.
 const MAX_PACKET: usize = 2048;
-/// Packets read from one socket before the next socket.
+/// Number of packets that are read from one socket before the next socket.
 const READ_BATCH: usize = 64;
-/// Most changes and replies that wait for a flush. Beyond it no packets are read, and the kernel drops them when its buffer is full.
+/// Maximum number of changes and replies that wait for a flush. Beyond it, meshd reads no packets, and the kernel drops packets.
 const MAX_WAITING: usize = 4096;
-/// Shortest time between two commits. A commit costs the same for one lease as for a hundred, so changes are collected. A single client
-/// never waits for it.
+/// Minimum time between two commits. A commit costs as much for one lease as for a hundred, so changes are collected. A single client is
+/// never delayed by it.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(8);
-/// Replies of one flush are sent in slices, a millisecond apart. A slice has at least this many replies, and at least this part of the
-/// waiting ones. The receive buffer of a relay (208 KiB) holds some 270 replies.
+/// Replies of one flush are sent in slices, one millisecond apart. A slice contains at least this many replies, and at least
+/// 1/`SLICE_PART` of the waiting ones. The receive buffer of a relay (208 KiB) holds about 270 replies.
 const SLICE: usize = 12;
 const SLICE_PART: usize = 8;
 const BETWEEN_SLICES: Duration = Duration::from_millis(1);
 /// Pause after a receive error.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
-/// Most events and alarms that are being stored.
+/// Maximum number of events and alarms that are being stored.
 const MAX_ALARMS: usize = 64;
 /// Interval of periodic work, and the number of intervals in a second.
 const TICK: Duration = Duration::from_millis(250);
@@ -50,7 +50,7 @@ const SECOND: u64 = 4;
 /// Before meshd serves as the only server of a network, it probes for other servers twice and waits this many ticks.
 const PROBE_WAIT: u64 = SECOND;
 const PROBE_AGAIN: u64 = SECOND / 2;
-/// Then it probes every five minutes, and listens for this many ticks: servers may ping an address before they offer it.
+/// Later, meshd probes every five minutes and listens for this many ticks: servers may ping an address before an offer.
 const PROBE_EVERY: u64 = 300 * SECOND;
 const PROBE_LISTEN: u64 = 5 * SECOND;
 
@@ -102,7 +102,7 @@ async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError
     }
 }
 
-/// A reply that waits for a commit, and when its request arrived.
+/// A reply that waits for a commit, and the arrival time of its request.
 struct PendingReply {
     reply: Reply,
     since: Instant,
@@ -112,7 +112,7 @@ struct PendingReply {
 struct Driver {
     shared: Shared,
     engine: Engine,
-    /// The version of the virtual machines' NICs that the engine knows.
+    /// Version of the VM NICs that the engine knows.
     nics_seen: u64,
     interfaces: Vec<BoundInterface>,
     steps: Vec<DhcpStep>,
@@ -123,7 +123,7 @@ struct Driver {
     telemetry: DhcpTelemetry,
     log: Arc<Log>,
     tasks: TaskTracker,
-    /// When the next commit may begin.
+    /// Earliest start of the next commit.
     next_commit: tokio::time::Instant,
     ticks: u64,
     paused_until: Option<tokio::time::Instant>,
@@ -273,7 +273,7 @@ impl Driver {
         Some(())
     }
 
-    /// Handles a receive error: pauses, unless there is just no packet.
+    /// Handles a receive error: pauses reading, except for `WouldBlock`.
     fn unreadable(&mut self, index: usize, error: &io::Error) -> Option<()> {
         if error.kind() != io::ErrorKind::WouldBlock {
             let name = self.interfaces.get(index).map_or("?", |bound| bound.interface.name.as_str());
@@ -283,7 +283,7 @@ impl Driver {
         None
     }
 
-    /// Executes effects in order. Replies behind a change wait until it is stored.
+    /// Executes effects in order. Replies after a change wait until the change is stored.
     fn perform(&mut self, effects: impl IntoIterator<Item = Effect>, since: Instant) {
         let mut waits = false;
         for effect in effects {
@@ -364,7 +364,7 @@ impl Driver {
         self.next_slice = tokio::time::Instant::now() + BETWEEN_SLICES;
     }
 
-    /// Does the periodic work.
+    /// Runs the periodic work.
     fn tick(&mut self) {
         self.update_nics();
         let now = self.shared.now();

@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Probes are repeated so often: a packet may be lost.
+/// Interval between probes. Probes are repeated, because a packet may be lost.
 const REPEAT: Duration = Duration::from_secs(1);
-/// The longest packet of an Ethernet network.
+/// Maximum size of a packet on an Ethernet network, in bytes.
 const LONGEST: usize = 1500;
 
-/// Returns the addresses of the DHCP and PXE servers that answer on an interface within `wait`, without `address`, the interface's own.
+/// Returns the addresses of the DHCP and PXE servers that answer on an interface within `wait`, except `address` itself.
 /// Sends a DISCOVER and an INFORM every second, and accepts no offer. Needs UDP port 68 and therefore root.
 pub fn find_servers(
     interface: &str,
@@ -40,7 +40,7 @@ pub fn find_servers(
         }
         let left = end.min(next_probe).saturating_duration_since(now);
         socket.set_read_timeout(Some(left)).map_err(failed)?;
-        // A timeout ends the loop above; an ICMP error is no answer.
+        // A timeout ends the loop above; an ICMP error is not a reply.
         if let Ok((length, _)) = socket.recv_from(&mut buffer) {
             let message = ServerMessage::parse(&buffer[..length]).filter(|message| message.xid == xid);
             found.extend(message.map(|message| message.server).filter(|server| *server != address));

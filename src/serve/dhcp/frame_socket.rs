@@ -1,4 +1,4 @@
-//! A packet socket that sends replies to clients without an address. It receives nothing.
+//! A send-only packet socket for replies to clients without an address.
 
 use meshd_dhcp::packet::{CLIENT_PORT, SERVER_PORT, udp_frame};
 use meshd_types::MacAddr;
@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// `ARPHRD_ETHER` of the kernel.
+/// Kernel constant `ARPHRD_ETHER`.
 const ETHERNET: u16 = 1;
 
 /// Sends frames on one interface.
@@ -34,7 +34,7 @@ impl FrameSocket {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"));
         };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        // Without a protocol it receives nothing.
+        // A socket without a protocol receives nothing.
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
         Ok(FrameSocket { socket, link, mac })
     }

@@ -1,4 +1,4 @@
-//! Answers the engine's questions about the machine behind a NIC from the central node's records.
+//! Looks up the machine of a NIC in the central node's records, for the DHCP engine.
 
 use super::convert::known_relay_port;
 use meshd_central::Central;
@@ -6,7 +6,7 @@ use meshd_dhcp::{Attachment, Machines};
 use meshd_types::{MacAddr, NodeId};
 use std::net::Ipv4Addr;
 
-/// What the central node has on record about machines.
+/// The central node's records of machines.
 pub(super) struct Records<'a>(pub(super) &'a Central);
 
 impl Machines for Records<'_> {

@@ -1,5 +1,5 @@
-//! DHCP: leases addresses and boot files. The crate `meshd-dhcp` holds the protocol; this folder connects it to sockets and to the central
-//! node.
+//! DHCP: assigns addresses and boot files. The crate `meshd-dhcp` implements the protocol; this folder connects it to sockets and to the
+//! central node.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -7,8 +7,8 @@
 //! | `socket` | opens the ports of each interface, sends and receives |
 //! | `frame_socket` | sends Ethernet frames to clients without an address |
 //! | `driver` | the task: packets to the engine, effects to sockets, store and log |
-//! | `machines` | what the engine asks about nodes |
-//! | `convert` | between types of the engine and of site.toml, model and central node |
+//! | `machines` | looks up machines for the engine |
+//! | `convert` | converts between types of the engine and types of site.toml, model and central node |
 //! | `warnings` | texts, events and alarms for warnings of the engine |
 //! | `telemetry` | metrics |
 

@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::net::UdpSocket;
 
-/// The port at which replies to probes arrive.
+/// Port at which replies to probes arrive.
 const PROBE_PORT: u16 = CLIENT_PORT;
 
 /// Receive buffer in bytes: holds the requests of a rack that powers on at once, about 1 KB each.
@@ -140,7 +140,7 @@ fn open(service: Service, interface: &str, port: u16) -> Result<UdpSocket, BindE
     UdpSocket::from_std(socket.into()).map_err(failed)
 }
 
-/// Opens the receiver of the ports. It is required: without the Ethernet sender, forged packets cannot be detected.
+/// Opens the receiver of the ports. meshd requires it, because forged packets are detected by their Ethernet sender.
 fn receive(interface: &str, ports: &[u16]) -> Result<Receiver, BindError> {
     let at = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT);
     Receiver::open(interface, ports, RECEIVE_BUFFER).map_err(|source| match source.kind() {

@@ -16,7 +16,7 @@ impl DhcpTelemetry {
         self.received += 1;
     }
 
-    /// Counts a sent reply. `since`: when the request arrived.
+    /// Counts a sent reply. `since` is the arrival time of the request.
     pub(super) fn sent(&mut self, kind: ReplyKind, since: Instant) {
         self.sent[kind as usize] += 1;
         if kind == ReplyKind::Ack {

@@ -25,7 +25,7 @@ pub(super) fn cause(warning: &Warning) -> &'static str {
 pub(super) fn event(warning: &Warning) -> Option<EventKind> {
     match warning {
         Warning::NoLoader(_) | Warning::ForeignRelay(_) | Warning::NotReserved { .. } => None,
-        // Alarms, by [`alarm`].
+        // `alarm` converts these warnings.
         Warning::Forged { .. } | Warning::RelayPortMismatch { .. } => None,
         Warning::OtherServer { .. } => Some(EventKind::OtherDhcpServer),
         Warning::Declined { .. } => Some(EventKind::AddressDeclined),

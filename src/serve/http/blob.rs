@@ -1,11 +1,11 @@
-//! Conditional and range requests for blobs (RFC 9110, 13 and 14). Pure.
+//! Conditional and range requests for blobs (RFC 9110, 13 and 14). This module performs no I/O.
 
 use axum::http::{HeaderMap, header};
 
 /// The part of a blob to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// Nothing: the client has the blob (304).
+    /// The client has the blob (304).
     NotModified,
     /// The whole blob (200).
     Whole,
@@ -57,7 +57,7 @@ fn select_range(range: &str, len: usize) -> Selection {
     }
 }
 
-/// Parses digits only; `parse` would accept a `+`. Larger numbers than usize are beyond any blob.
+/// Parses digits only; `parse` would accept a `+`. Numbers beyond usize exceed any blob.
 fn number(text: &str) -> Option<usize> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(usize::MAX))

@@ -1,10 +1,10 @@
 //! Blobs as unnamed files, so that the kernel sends them without a copy (`sendfile`).
 //!
-//! Only this process can open such a file, so its content stays the verified one, whatever happens to the blob on disk. The file is
-//! written in the background at the first request of a blob; that request is answered from memory.
+//! Only this process can open these files, so changes to the blob on disk cannot affect the verified content. Each file is written in the
+//! background at the first request of its blob. That request is answered from memory.
 //!
-//! The file is on a disk file system, not in a `memfd`: page cache folios are larger than pages of shmem, which saves a fifth of the cost
-//! of sending (Linux 6.18, docs/adr/0007). And the kernel can reclaim page cache.
+//! The file is on a disk file system, not in a `memfd`. Page cache folios are larger than pages of shmem, which saves a fifth of the cost
+//! of sending (Linux 6.18, docs/adr/0007). The kernel can also reclaim page cache.
 
 use bytes::Bytes;
 use meshd_types::Digest;
@@ -17,18 +17,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Smaller blobs are copied: `sendfile` costs more than it saves.
+/// Minimum size of a blob file, in bytes. Smaller blobs are copied, because `sendfile` costs more than it saves.
 const MIN_SIZE: usize = 64 * 1024;
 
 /// A blob in memory and in a file.
 #[derive(Clone)]
 pub struct BlobFile {
     pub bytes: Bytes,
-    /// A file with the same content.
+    /// File with the content of the blob.
     pub file: Arc<File>,
 }
 
-/// The files of all requested blobs. Files of removed images are closed when another one is created.
+/// Files of all requested blobs. Creating a file closes the files of removed images.
 #[derive(Clone)]
 pub struct BlobFiles {
     made: Arc<Mutex<BTreeMap<Digest, Option<Arc<File>>>>>,
@@ -65,7 +65,7 @@ impl BlobFiles {
                 None
             }
         };
-        // A failure is remembered too, because a retry would fail as well.
+        // A failure is stored too, because a retry would fail as well.
         self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(digest, file);
     }
 }
@@ -78,7 +78,7 @@ fn unnamed(folder: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes a sealed file in memory, for file systems without unnamed files (NFS) or without space.
+/// Writes a sealed file in memory, for file systems without unnamed files (NFS) or without free space.
 fn sealed(bytes: &[u8]) -> io::Result<File> {
     let file = rustix::fs::memfd_create("meshd-blob", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let mut file = File::from(file);

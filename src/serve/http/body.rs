@@ -1,4 +1,4 @@
-//! A body of known bytes that tells when its last one was written.
+//! A response body of known bytes that reports when its last byte is written.
 
 use super::sendfile_writer::{Completion, PendingWrites};
 use bytes::Bytes;
@@ -10,19 +10,19 @@ use std::{
     task::{Context, Poll},
 };
 
-/// See [`tracked`].
+/// Body of [`tracked`].
 struct TrackedBody {
-    /// None of them is empty.
+    /// Remaining pieces. None of them is empty.
     rest: VecDeque<Bytes>,
     pending: PendingWrites,
     completion: Option<Completion>,
 }
 
-/// `completion` runs once the last of these bytes is in the socket, and is dropped if that never happens.
+/// Returns a body of these pieces. `completion` runs when the last byte is in the socket, and is dropped if that never happens.
 pub fn tracked(pieces: Vec<Bytes>, pending: PendingWrites, completion: Completion) -> axum::body::Body {
     let rest: VecDeque<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
     if rest.is_empty() {
-        // Nobody asks an empty body for its last frame.
+        // hyper does not poll an empty body for its last frame.
         pending.end(completion);
         return axum::body::Body::empty();
     }
@@ -35,7 +35,7 @@ impl Body for TrackedBody {
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // Whole pieces: they are views of what is in memory anyway, and the socket takes what it can.
+        // Frames are whole pieces, because the pieces are views of existing memory. The socket takes as many bytes as it can.
         let frame = self.rest.pop_front();
         if self.rest.is_empty()
             && let Some(completion) = self.completion.take()

@@ -1,4 +1,4 @@
-//! What the routes of the boot API ask of the central node.
+//! Calls of the boot API's routes to the central node.
 
 use bytes::Bytes;
 use meshd_central::{Fetched, OverlayDenied, OverlayTransfer, Shared};
@@ -7,7 +7,7 @@ use meshd_model::boot::{BootFailure, Endpoint, QueryError, ScriptRequest};
 use meshd_types::Digest;
 use std::{future::Future, net::Ipv4Addr, path::PathBuf};
 
-/// The transfer of an overlay. Dropping it means that it failed: the capability stays valid.
+/// Transfer of an overlay. Dropping it means that the transfer failed: the capability stays valid.
 pub trait Transfer: Send + 'static {
     /// Returns the whole overlay in pieces.
     fn pieces(&self) -> Vec<Bytes>;
@@ -16,21 +16,21 @@ pub trait Transfer: Send + 'static {
     fn finished(self) -> impl Future<Output = ()> + Send;
 }
 
-/// The decisions behind the routes, made by the central node or by a test.
+/// Decisions behind the routes, made by the central node or by a test.
 pub trait BootApi: Clone + Send + Sync + 'static {
-    /// The result of [`BootApi::open_overlay`].
+    /// Result of [`BootApi::open_overlay`].
     type Overlay: Transfer;
 
     /// Returns the folder for unnamed files of large blobs.
     fn folder(&self) -> PathBuf;
 
-    /// Returns a part of an image. Its digest was checked.
+    /// Returns a part of an image, with verified digest.
     fn blob(&self, digest: Digest) -> Option<Bytes>;
 
     /// Returns a loader by its file name.
     fn loader(&self, name: &str) -> Option<Bytes>;
 
-    /// Returns why machines cannot boot, if so.
+    /// Returns the reason if machines cannot boot.
     fn ready(&self) -> impl Future<Output = Result<(), String>> + Send {
         std::future::ready(Ok(()))
     }
@@ -38,7 +38,7 @@ pub trait BootApi: Clone + Send + Sync + 'static {
     /// Records a complete download.
     fn fetched(&self, from: Ipv4Addr, what: Fetched) -> impl Future<Output = ()> + Send;
 
-    /// Returns the boot script; a refusal is a script too.
+    /// Returns the boot script. A refusal is a script too.
     fn script(
         &self,
         request: Result<ScriptRequest, QueryError>,
@@ -46,10 +46,10 @@ pub trait BootApi: Clone + Send + Sync + 'static {
         endpoint: Endpoint,
     ) -> impl Future<Output = String> + Send;
 
-    /// Records why a node did not start; false if this machine does not boot this session.
+    /// Records why a node did not start. Returns false if this machine does not boot this session.
     fn boot_failed(&self, from: Ipv4Addr, failure: BootFailure) -> impl Future<Output = bool> + Send;
 
-    /// Begins the only transfer of an overlay.
+    /// Begins the single transfer of an overlay.
     fn open_overlay(
         &self,
         capability: &str,

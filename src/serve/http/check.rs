@@ -1,4 +1,4 @@
-//! The routes with a small rack behind them, for any request: what fuzzing and tests ask of paths, queries and headers.
+//! Runs arbitrary requests against the routes with a small test rack, for fuzzing and tests of paths, queries and headers.
 
 use super::{
     boot_api::{BootApi, Transfer},
@@ -21,10 +21,10 @@ const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http
 const BLOB: &[u8] = b"a kernel";
 const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
 
-/// Asks what `bytes` say, and panics when a promise is broken: every request is answered, nothing is redirected, nothing but a
-/// blob may be kept by a cache, and a body is as long as its header says.
+/// Sends the request in `bytes`, and panics when a response violates an invariant. Every request gets a response, and no response is a
+/// redirect. Only blobs are cacheable. The length of a body equals its header.
 ///
-/// The first line is `METHOD TARGET`, each further one `NAME: VALUE`. What HTTP cannot express is no request and asks nothing.
+/// The first line is `METHOD TARGET`, each further line `NAME: VALUE`. Input that HTTP cannot express is ignored.
 pub fn check_invariants(bytes: &[u8]) {
     let Some((request, method)) = request(bytes) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime without sockets");
@@ -67,7 +67,7 @@ fn check(answer: &Response<Body>, is_blob: bool, method: &str) {
     }
 }
 
-/// One blob, one loader, one overlay.
+/// Test rack with one blob, one loader and one overlay.
 #[derive(Clone)]
 struct Rack;
 

@@ -2,27 +2,27 @@
 //!
 //! | route | answer |
 //! | --- | --- |
-//! | `GET /boot.ipxe` | the entry script, the same for every machine |
-//! | `GET /boot/failed?session=..&reason=..` | nothing: records why `mesh-init` refused to start a node |
-//! | `GET /boot/script?mac=..` | what this machine boots, or why not; always a script, always status 200 |
-//! | `GET /blob/<digest>/<part>` | kernel, initramfs, packages, modloop: from memory, with ranges, never changing |
+//! | `GET /boot.ipxe` | the entry script, equal for all machines |
+//! | `GET /boot/failed?session=..&reason=..` | empty; records why `mesh-init` refused to start a node |
+//! | `GET /boot/script?mac=..` | the machine's boot script or a refusal; always a script with status 200 |
+//! | `GET /blob/<digest>/<part>` | kernel, initramfs, packages, modloop: from memory, with ranges, immutable |
 //! | `GET /overlay/<capability>/<file>` | an overlay, once |
 //! | `GET /loader/<file>` | iPXE for UEFI HTTP boot |
 //! | `GET /healthz` | `ok` |
 //!
-//! There are no other routes and no redirects. Headers that a client could forge (`X-Forwarded-For`) are ignored: the machine is identified
-//! by the address of its connection. Logs contain routes, never paths, because paths contain capabilities.
+//! There are no other routes and no redirects. Headers that a client could forge (`X-Forwarded-For`) are ignored: the source address of the
+//! connection identifies the machine. Logs contain routes, never paths, because paths contain capabilities.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `server` | accepts and limits connections |
 //! | `routes` | the routes and their responses |
-//! | `boot_api` | what the routes ask of the central node |
+//! | `boot_api` | calls of the routes to the central node |
 //! | `blob` | names and ranges of blobs |
 //! | `blob_files` | blobs as unnamed files, for `sendfile` |
 //! | `body` | response bodies that report when they are sent |
 //! | `sendfile_writer` | the socket of a connection: `sendfile`, timeouts, completions |
-//! | `check` | checks the routes for arbitrary requests; used by fuzz targets |
+//! | `check` | runs arbitrary requests against the routes; used by fuzz targets |
 
 mod blob;
 mod body;

@@ -22,11 +22,11 @@ use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_scr
 use meshd_types::{Digest, fail};
 use std::net::Ipv4Addr;
 
-/// The client of a connection.
+/// Client of a connection.
 #[derive(Clone)]
 pub struct Client {
     pub from: Ipv4Addr,
-    /// The server's address of the connection, for URLs in scripts.
+    /// Server address of the connection, for URLs in scripts.
     pub at: Endpoint,
     /// Completions of response bodies.
     pub pending: PendingWrites,
@@ -39,14 +39,14 @@ struct Shared<P> {
     blob_files: BlobFiles,
 }
 
-/// The content of a blob URL never changes.
+/// Cache header of blobs. The content of a blob URL never changes.
 const FOR_EVER: (HeaderName, &str) = (header::CACHE_CONTROL, "public, max-age=31536000, immutable");
-/// Scripts and overlays are for one boot of one machine.
+/// Cache header of scripts and overlays, which are for one boot of one machine.
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 const TEXT: (HeaderName, &str) = (header::CONTENT_TYPE, "text/plain; charset=utf-8");
 const BYTES: (HeaderName, &str) = (header::CONTENT_TYPE, "application/octet-stream");
 
-/// Last parts of blob URLs. They are for people; the digest alone identifies a blob.
+/// Last parts of blob URLs, for readers of logs. The digest alone identifies a blob.
 const PARTS: [&str; 5] = ["kernel", "initramfs", "packages", "modloop", "bundle"];
 
 /// Returns all routes. Requests must have a [`Client`] as extension.
@@ -98,7 +98,7 @@ fn refuse(request: &Request) -> Option<Response> {
     None
 }
 
-/// Returns the route for logs, without names.
+/// Returns the name of the route for logs, without the path's parameters.
 fn route_name(path: &str) -> &'static str {
     match path.split('/').nth(1).unwrap_or_default() {
         "boot.ipxe" => "entry",
@@ -111,7 +111,7 @@ fn route_name(path: &str) -> &'static str {
     }
 }
 
-/// Ready means that a boot can be recorded: without the store, no machine is given anything.
+/// Reports whether machines can boot. Without the store, no boot can be recorded and no machine can boot.
 async fn healthz<P: BootApi>(State(shared): State<Shared<P>>) -> Response {
     match shared.api.ready().await {
         Ok(()) => ([NO_STORE, TEXT], "ok\n").into_response(),
@@ -130,7 +130,7 @@ async fn script<P: BootApi>(
     method: Method,
 ) -> Response {
     if method == Method::HEAD {
-        // A script voids the capability of the one before; nobody asks for that by HEAD.
+        // A script voids the capability of the previous script, so a HEAD request creates none.
         return [NO_STORE, TEXT].into_response();
     }
     let request = ScriptRequest::parse(query.as_deref().unwrap_or_default());
@@ -202,7 +202,7 @@ async fn blob<P: BootApi>(
         }
         Selection::Whole => (common, tag, send(bytes.clone(), true)).into_response(),
         Selection::Part(first, last) => {
-            // Its end alone says nothing of the rest: only an answer with the whole file is one fetch.
+            // The last byte alone does not prove a complete download. Only a response with the whole file counts.
             let is_whole = last + 1 == len && (first == 0 || !fail::defends("fetched-whole"));
             let part = send(bytes.slice(first..=last), is_whole);
             (StatusCode::PARTIAL_CONTENT, common, tag, range(format!("bytes {first}-{last}/{len}")), part)
@@ -211,7 +211,7 @@ async fn blob<P: BootApi>(
     }
 }
 
-/// A body with its length; by HEAD the length alone, and nothing is fetched by that.
+/// Returns a body with its length; for HEAD the length alone, which does not count as a download.
 fn deliver(
     method: &Method,
     pending: &PendingWrites,
@@ -245,7 +245,7 @@ async fn overlay<P: BootApi>(
             Err(error) => denied(error),
         };
     }
-    // Range is not read: an overlay is taken whole, or it was not taken.
+    // The Range header is ignored: a partial transfer of an overlay counts as failed.
     match shared.api.open_overlay(&capability, form, client.from).await {
         Ok(transfer) => {
             let pieces = transfer.pieces();

@@ -27,13 +27,13 @@ use tokio::{
 };
 use tokio_util::task::TaskTracker;
 
-/// Most bytes of one `sendfile` call, so that other connections progress.
+/// Maximum number of bytes per `sendfile` call, so that other connections progress.
 const SEND_AT_ONCE: usize = 2 << 20;
 
-/// Runs when the bytes before it are written; dropped if the connection ends first.
+/// Runs when all preceding bytes are written; dropped if the connection ends first.
 pub type Completion = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Shared by the socket of a connection and the bodies that are sent over it.
+/// State shared by the socket of a connection and its response bodies.
 #[derive(Clone, Default)]
 pub struct PendingWrites(Arc<Mutex<Inner>>);
 
@@ -41,24 +41,24 @@ pub struct PendingWrites(Arc<Mutex<Inner>>);
 struct Inner {
     completions: Vec<Completion>,
     blob_files: Vec<BlobFile>,
-    /// A body has more frames.
+    /// True while a body has more frames.
     has_more: bool,
 }
 
 impl PendingWrites {
-    /// Begins a body.
+    /// Registers the start of a body.
     pub fn begin(&self) {
         self.lock().has_more = true;
     }
 
-    /// Ends a body. Must be called when its last frame is returned.
+    /// Registers the end of a body. Must be called when the last frame of the body is returned.
     pub fn end(&self, completion: Completion) {
         let mut inner = self.lock();
         inner.has_more = false;
         inner.completions.push(completion);
     }
 
-    /// Registers a blob before a body returns slices of it. Holding the blob keeps its memory from being reused.
+    /// Registers a blob before a body returns slices of it. The reference to the blob prevents reuse of its memory.
     pub fn announce(&self, blob_file: BlobFile) {
         self.lock().blob_files.push(blob_file);
     }
@@ -87,7 +87,7 @@ impl PendingWrites {
     }
 }
 
-/// Returns the offset of `slice` in `whole`, if it is a part of it.
+/// Returns the offset of `slice` in `whole` if `slice` is a part of `whole`.
 fn offset_within(whole: &[u8], slice: &[u8]) -> Option<u64> {
     let (outer, inner): (Range<*const u8>, _) = (whole.as_ptr_range(), slice.as_ptr_range());
     let inside = !slice.is_empty() && outer.start <= inner.start && inner.end <= outer.end;
@@ -97,7 +97,7 @@ fn offset_within(whole: &[u8], slice: &[u8]) -> Option<u64> {
 /// Time limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteTimeouts {
-    /// Longest wait for the client to read.
+    /// Maximum wait for the client to read.
     pub write: Duration,
     /// Duration of a response after which [`WriteTimeouts::rate`] applies.
     pub response: Duration,
@@ -105,7 +105,7 @@ pub struct WriteTimeouts {
     pub rate: u64,
 }
 
-/// The socket of a connection; see the module.
+/// Socket of a connection; see the module documentation.
 pub struct SendfileWriter {
     stream: TcpStream,
     pending: PendingWrites,
@@ -158,14 +158,14 @@ impl SendfileWriter {
             let count = slice.len().min(SEND_AT_ONCE);
             return self.when_writable(cx, count, || {
                 match rustix::fs::sendfile(&self.stream, &file, Some(&mut offset.clone()), count)? {
-                    // Only this process has the file, and it is as long as the blob.
+                    // Only this process can open the file, and the file is as long as the blob.
                     0 => Err(io::Error::other("blob file is too short")),
                     sent => Ok(sent),
                 }
             });
         }
         let plain = bufs.iter().position(|buf| self.pending.find(buf).is_some()).unwrap_or(bufs.len());
-        // MSG_MORE: the head shares a packet with the beginning of the body.
+        // MSG_MORE: the response head shares a packet with the beginning of the body.
         let flags = match plain < bufs.len() {
             true => rustix::net::SendFlags::MORE,
             false => rustix::net::SendFlags::empty(),
@@ -178,7 +178,8 @@ impl SendfileWriter {
     }
 
     /// Writes when the socket is writable. Fewer bytes than `count` mean that the socket is full. Returning `WouldBlock` from `try_io`
-    /// clears its readiness at once: another call to learn that costs as much as a small write, and clearing it later could lose a wakeup.
+    /// clears the readiness at once. Another call to detect this costs as much as a small write, and clearing the readiness later could
+    /// lose a wakeup.
     fn when_writable(
         &self,
         cx: &mut Context<'_>,

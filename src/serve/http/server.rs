@@ -20,7 +20,8 @@ use tower::ServiceExt as _;
 /// Limits of one server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most connections. A new one replaces the connection with the least progress. Each takes about 20 KiB and a file descriptor.
+    /// Maximum number of connections. A new one replaces the connection with the least progress. Each uses about 20 KiB and a file
+    /// descriptor.
     pub connections: usize,
     /// Timeout for a request head, and for a connection without a request.
     pub head: Duration,
@@ -46,15 +47,15 @@ impl Default for Limits {
     }
 }
 
-/// Largest request head, in bytes. iPXE's longest is below 2 KiB.
+/// Maximum size of a request head, in bytes. iPXE's longest is below 2 KiB.
 const MAX_HEAD: usize = 16 * 1024;
-/// Most headers of one request. iPXE sends three.
+/// Maximum number of headers per request. iPXE sends three.
 const MAX_HEADERS: usize = 64;
-/// Pause after a failed accept: the usual cause, no free file descriptor, does not go away at once.
+/// Pause after a failed accept. The usual cause, a lack of file descriptors, does not disappear at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server's address of the connection, which is in
-/// the machine's own segment.
+/// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server address of the connection, which is in the
+/// machine's segment.
 ///
 /// # Errors
 /// None at present: a failed accept is logged and retried.
@@ -80,7 +81,7 @@ pub async fn run<P: BootApi>(
                     Connection { limits, router: router.clone(), tasks: tasks.clone(), shutdown: shutdown.clone() };
                 tasks.spawn(connection.serve(stream, *from.ip(), permit));
             }
-            // Only IPv4 sockets listen.
+            // The listener has only IPv4 sockets.
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an HTTP connection; is the limit of open files too low?");
@@ -141,7 +142,7 @@ impl Connection {
             }
         };
         if let Err(error) = ended {
-            // Usual: firmware aborts after a size probe, iPXE at a reset.
+            // This is common: firmware aborts after a size probe, iPXE at a reset.
             tracing::debug!(%from, %error, "an HTTP connection ended early");
         }
     }

@@ -1,4 +1,4 @@
-//! Finds all machines that claim an IPv4 address, with ARP (RFC 826). The kernel's neighbour table holds only one of them.
+//! Finds all machines that claim an IPv4 address, with ARP (RFC 826). The kernel's neighbour table contains only one of these machines.
 
 use super::{ethernet, link_of, register_with_tokio};
 use meshd_types::MacAddr;
@@ -18,16 +18,16 @@ const REQUEST: [u8; 2] = [0, 1];
 const REPLY: [u8; 2] = [0, 2];
 /// Length of an ARP packet for IPv4 on Ethernet, in bytes.
 const LENGTH: usize = 28;
-/// Requests of one probe, and the timeout of each. A machine on the LAN answers in milliseconds.
+/// Number of requests per probe. A machine on the LAN answers each within milliseconds.
 const REQUESTS: u32 = 2;
 const WAIT: Duration = Duration::from_millis(400);
-/// Most answers of one probe.
+/// Maximum number of answers per probe.
 const MAX_ANSWERS: usize = 64;
 
-/// Returns the Ethernet addresses of all machines on this interface that answer for `address`, asked as `own`.
+/// Returns the Ethernet addresses of all machines on this interface that answer for `address`. The requests are sent from `own`.
 ///
 /// # Errors
-/// What the kernel says; needs CAP_NET_RAW and an Ethernet interface.
+/// Errors of the kernel. Needs CAP_NET_RAW and an Ethernet interface.
 pub(super) async fn probe(interface: &str, own: Ipv4Addr, address: Ipv4Addr) -> io::Result<BTreeSet<MacAddr>> {
     let link = link_of(interface)?;
     let mac = ethernet(&link).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"))?;
@@ -74,8 +74,8 @@ fn request(mac: MacAddr, own: Ipv4Addr, address: Ipv4Addr) -> Vec<u8> {
     frame
 }
 
-/// The Ethernet address that a frame says has `address`. The sender of the frame counts as well as what it claims inside: they differ
-/// only where somebody forges.
+/// Returns the Ethernet address that a frame announces for `address`. The sender address of the frame must equal the sender in its ARP
+/// packet. They differ only in forged frames.
 fn answer(frame: &[u8], address: Ipv4Addr) -> Option<MacAddr> {
     let (ethernet, arp) = frame.split_at_checked(14)?;
     let arp = arp.first_chunk::<LENGTH>()?;

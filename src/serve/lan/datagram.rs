@@ -1,4 +1,4 @@
-//! Parses an IPv4 packet as a UDP datagram (RFC 791, RFC 768). Pure; accepts any input.
+//! Parses an IPv4 packet as a UDP datagram (RFC 791, RFC 768). Performs no I/O and accepts any input.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -6,25 +6,25 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 const UDP: u8 = 17;
 /// Length of a UDP header, in bytes.
 const UDP_HEADER: usize = 8;
-/// Shortest IPv4 header, in bytes.
+/// Minimum size of an IPv4 header, in bytes.
 const IP_HEADER: usize = 20;
 
 /// One UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// The sender in the packet.
+    /// Sender according to the packet.
     pub source: SocketAddrV4,
     pub destination: SocketAddrV4,
     pub payload: &'a [u8],
 }
 
-/// Parses an IPv4 packet; `None` if it is not a complete UDP datagram. Fragments are dropped: no DHCP client sends any. Bytes behind the
+/// Parses an IPv4 packet; `None` if it is not a complete UDP datagram. Fragments are dropped: no DHCP client sends any. Bytes after the
 /// packet are Ethernet padding. Checksums are ignored, because packets of virtual interfaces have none.
 pub fn parse(packet: &[u8]) -> Option<Datagram<'_>> {
     let header = packet.first_chunk::<IP_HEADER>()?;
     let (version, words) = (header[0] >> 4, usize::from(header[0] & 0xf));
     let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    // More fragments, or an offset.
+    // The packet has the "more fragments" flag or a fragment offset.
     let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0;
     if version != 4 || header[9] != UDP || fragment {
         return None;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 10.0.0.9:68 to 255.255.255.255:67, "boot", with two bytes of Ethernet padding.
+    /// Returns a packet from 10.0.0.9:68 to 255.255.255.255:67 with payload "boot" and two bytes of Ethernet padding.
     fn packet() -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 9, 255, 255, 255, 255];
         packet.extend([0, 68, 0, 67, 0, 12, 0, 0]);

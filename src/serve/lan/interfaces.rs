@@ -1,4 +1,4 @@
-//! The interfaces of this machine with their addresses, read again when the kernel reports a change.
+//! Network interfaces of this host with their addresses. They are read again when the kernel reports a change.
 
 use super::ETHERNET;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
@@ -13,9 +13,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Groups of notifications: links and IPv4 addresses (rtnetlink(7), `RTMGRP_LINK` and `RTMGRP_IPV4_IFADDR`).
+/// Notification groups for links and IPv4 addresses (rtnetlink(7), `RTMGRP_LINK` and `RTMGRP_IPV4_IFADDR`).
 const GROUPS: u32 = 0x1 | 0x10;
-/// Longer than the part of a notification that is read; its content does not matter.
+/// Size of the buffer for a notification, in bytes. The content is ignored, so truncation is harmless.
 const BUFFER: usize = 64;
 
 /// An interface with an Ethernet address.
@@ -23,14 +23,14 @@ const BUFFER: usize = 64;
 pub(super) struct Interface {
     pub(super) index: u32,
     pub(super) is_ethernet: bool,
-    /// Addresses of this machine on it, with their netmasks.
+    /// Addresses of this host on the interface, with their netmasks.
     pub(super) addresses: Vec<(Ipv4Addr, Ipv4Addr)>,
 }
 
 pub(super) type Interfaces = BTreeMap<String, Interface>;
 
-/// Reads the interfaces. A read of all interfaces takes the kernel's lock of its network configuration, so it is repeated only after a
-/// change: the kernel queues the notification before the change is visible to anybody.
+/// Reads the interfaces. Reading takes the kernel's lock of its network configuration, so it is repeated only after a change. The kernel
+/// queues the notification before the change becomes visible.
 #[derive(Default)]
 pub(super) struct InterfaceTable {
     state: Mutex<State>,
@@ -43,15 +43,15 @@ struct State {
 }
 
 impl InterfaceTable {
-    /// Returns the interfaces as they are now.
+    /// Returns the current interfaces.
     ///
     /// # Errors
-    /// If the kernel cannot be asked.
+    /// The kernel query fails.
     pub(super) fn read(&self) -> io::Result<Arc<Interfaces>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = state.notifications.as_ref().is_some_and(|socket| !has_notifications(socket));
         if !is_current {
-            // Subscribed before the read: a change during it causes another one.
+            // The subscription precedes the read: a change during the read causes another one.
             state.notifications = None;
             let socket = subscribe()?;
             state.interfaces = Arc::new(interfaces()?);
@@ -68,7 +68,7 @@ fn subscribe() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether a notification has arrived, or may have been lost.
+/// Returns true if a notification has arrived, or may have been lost.
 fn has_notifications(socket: &Socket) -> bool {
     let mut buffer = Vec::with_capacity(BUFFER);
     !matches!(socket.recv(&mut buffer, 0), Err(error) if error.kind() == io::ErrorKind::WouldBlock)

@@ -14,23 +14,23 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// More than one entry of the table.
+/// Size of the receive buffer, in bytes. One entry of a table is smaller.
 const MAX_ANSWER: usize = 4096;
 
-/// Maximum number of answers to earlier questions that are skipped.
+/// Maximum number of skipped answers to earlier queries.
 const MAX_SKIPPED: usize = 8;
 
-/// Asks the kernel for single entries. One socket serves all questions; the kernel answers each at once, without asking the network.
+/// Queries the kernel for single entries. One socket serves all queries. The kernel answers each at once, without a network request.
 #[derive(Default)]
 pub(super) struct KernelTables {
     socket: Mutex<Option<(Socket, u32)>>,
 }
 
 impl KernelTables {
-    /// Returns the Ethernet address that packets to `address` are sent to on this interface now; `None` if the kernel knows none.
+    /// Returns the current Ethernet address for packets to `address` on this interface; `None` if the kernel knows none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub(super) fn neighbour(&self, index: u32, address: Ipv4Addr) -> io::Result<Option<MacAddr>> {
         let mut entry = NeighbourMessage::default();
         entry.header.family = AddressFamily::Inet;
@@ -42,10 +42,10 @@ impl KernelTables {
         }
     }
 
-    /// Returns the interface and the router that packets to `address` go through; `None` if they go through no router.
+    /// Returns the interface and the router for packets to `address`; `None` for a route without a router.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub(super) fn route(&self, address: Ipv4Addr) -> io::Result<Option<(u32, Ipv4Addr)>> {
         let mut wanted = RouteMessage::default();
         wanted.header.address_family = AddressFamily::Inet;
@@ -65,7 +65,7 @@ impl KernelTables {
         Ok(index.zip(router))
     }
 
-    /// One question; `None` if the kernel has no such entry. After an error the next question opens another socket.
+    /// Sends one query; `None` if the kernel has no matching entry. After an error, the next query opens another socket.
     fn ask(&self, question: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
         let mut shared = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let (socket, number) = match shared.take() {
@@ -93,7 +93,7 @@ fn open() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// The answer to a question by its number.
+/// Receives the answer to a query by its sequence number.
 fn receive(socket: &Socket, number: u32) -> io::Result<NetlinkPayload<RouteNetlinkMessage>> {
     let malformed = |_| io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer cannot be read");
     for _ in 0..MAX_SKIPPED {

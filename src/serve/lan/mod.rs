@@ -1,13 +1,13 @@
 //! Layer 2 of the boot LAN: the Ethernet sender of packets, and the Ethernet addresses of IP addresses (ARP, neighbour table).
 //!
-//! | file | what it does |
+//! | file | content |
 //! | --- | --- |
-//! | `datagram` | parses an IPv4 UDP packet; pure |
+//! | `datagram` | parses an IPv4 UDP packet; no I/O |
 //! | `receive` | receives UDP packets with their Ethernet source address |
-//! | `interfaces` | the interfaces of this machine with their addresses |
-//! | `kernel_tables` | looks up an address in the kernel's neighbour table (ARP) and routes |
-//! | `arp` | sends ARP requests: all machines that claim an address |
-//! | `system` | implements the central node's `Lan` with the three above |
+//! | `interfaces` | network interfaces of this host with their addresses |
+//! | `kernel_tables` | looks up an address in the kernel's routes and neighbour table (ARP) |
+//! | `arp` | sends ARP requests to find all machines that claim an address |
+//! | `system` | implements the central node's `Lan` with the three files above |
 
 mod arp;
 mod datagram;

@@ -1,5 +1,5 @@
-//! Receives UDP packets of one interface together with their Ethernet source address. A UDP socket does not tell it, so a packet socket
-//! receives, and a UDP socket that keeps the port only sends.
+//! Receives UDP packets of one interface together with their Ethernet source address. A UDP socket does not report that address. A packet
+//! socket therefore receives, and a UDP socket only reserves the port and sends.
 
 use super::{datagram, ethernet, link_of, register_with_tokio};
 use meshd_types::MacAddr;
@@ -22,44 +22,44 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// EtherType of IPv4.
 const ETH_P_IP: u16 = 0x0800;
-/// Packet type of a frame for another machine, which a bridge or a promiscuous interface passes on too.
+/// Packet type of a frame for another host. A bridge or a promiscuous interface also delivers these frames.
 const OTHER_HOST: u8 = 3;
-/// Shortest time between two looks at this machine's addresses.
+/// Minimum interval between two reads of this host's addresses.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A packet that came in.
+/// A received packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Sender, as the packet claims.
+    /// Sender according to the packet.
     pub source: SocketAddrV4,
-    /// The port that it was sent to.
+    /// Destination port.
     pub port: u16,
     /// The Ethernet address that sent the frame; `None` if the interface is not Ethernet.
     pub ethernet_source: Option<MacAddr>,
-    /// Where in the buffer its payload is.
+    /// Position of the payload in the buffer.
     pub payload: Range<usize>,
 }
 
-/// Receives the UDP packets that come in on one interface for this machine, for some ports.
+/// Receives the UDP packets for this host that arrive at some ports of one interface.
 pub struct Receiver {
     socket: AsyncFd<Socket>,
     interface: String,
     index: usize,
     is_ethernet: bool,
-    /// This machine's addresses and the broadcast addresses of its networks, and when they were looked up.
+    /// This host's addresses and the broadcast addresses of its networks.
     own: BTreeSet<Ipv4Addr>,
     looked: Instant,
 }
 
 impl Receiver {
-    /// Opens it, with room for `buffer` bytes in the kernel. Needs a tokio runtime and CAP_NET_RAW.
+    /// Opens the receiver with a kernel buffer of `buffer` bytes. Needs a tokio runtime and CAP_NET_RAW.
     pub fn open(interface: &str, ports: &[u16], buffer: usize) -> io::Result<Self> {
         let link = link_of(interface)?;
         let protocol = Protocol::from(i32::from(ETH_P_IP.to_be()));
         let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking().cloexec(), Some(protocol))?;
         socket.attach_filter(&filter(ports))?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
-            // Without CAP_NET_ADMIN the kernel gives what net.core.rmem_max allows.
+            // Without CAP_NET_ADMIN, net.core.rmem_max limits the buffer.
             let _ = socket.set_recv_buffer_size(buffer);
         }
         bind(socket.as_raw_fd(), &link)?;
@@ -73,23 +73,23 @@ impl Receiver {
         })
     }
 
-    /// Ready when there may be something to receive.
+    /// Returns ready when a packet may be available.
     pub fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         self.socket.poll_read_ready(context).map(drop)
     }
 
-    /// Receives one packet; `Ok(None)` for one that is not for this machine.
+    /// Receives one packet; `Ok(None)` for a packet that is not for this host.
     ///
     /// # Errors
-    /// `WouldBlock` if there is none, and what the kernel says.
+    /// `WouldBlock` if no packet is available, and errors of the kernel.
     pub fn try_receive(&mut self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let received = self.socket.try_io(Interest::READABLE, |socket| {
-            // MSG_TRUNC is not asked for: a packet that is longer than the buffer is cut, and refused by its length.
+            // MSG_TRUNC is not set: a packet longer than the buffer is truncated, and its length then makes it invalid.
             let read = recvfrom::<LinkAddr>(socket.as_raw_fd(), buffer);
             read.map_err(io::Error::from)
         })?;
         let (length, Some(from)) = received else { return Ok(None) };
-        // Until the socket was bound, other interfaces were heard too.
+        // Before the bind, the socket also received packets of other interfaces.
         if from.ifindex() != self.index || from.pkttype() == OTHER_HOST {
             return Ok(None);
         }
@@ -104,28 +104,28 @@ impl Receiver {
         Ok(Some(Received { source, port: destination.port(), ethernet_source, payload }))
     }
 
-    /// True for an address of this machine, and for broadcasts. A frame for this machine can carry a packet that it only routes.
+    /// Returns true for an address of this host, and for broadcasts. A frame for this host may contain a packet that this host only routes.
     fn is_own(&mut self, address: Ipv4Addr) -> bool {
         if address.is_broadcast() || self.own.contains(&address) {
             return true;
         }
-        // Addresses change while this program runs.
+        // Addresses may change at run time.
         if self.looked.elapsed() >= LOOK_EVERY {
             (self.own, self.looked) = (own_addresses(), Instant::now());
         }
         self.own.contains(&address)
     }
 
-    /// The interface that it receives on.
+    /// Returns the interface of the receiver.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 }
 
-/// Makes a UDP socket send only: a [`Receiver`] receives for it.
+/// Makes a UDP socket drop all received packets, because a [`Receiver`] receives them.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn drop_all_received(socket: &impl std::os::fd::AsFd) -> io::Result<()> {
     SockRef::from(socket).attach_filter(&[SockFilter::new(RETURN, 0, 0, 0)])
 }
@@ -144,10 +144,11 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// UDP packets to these ports that are no fragments; everything else stays in the kernel. It sees packets from their IP header on.
+/// Returns a filter for unfragmented UDP packets to these ports. The kernel drops all others. The filter sees packets from their IP header
+/// on.
 fn filter(ports: &[u16]) -> Vec<SockFilter> {
     let count = u8::try_from(ports.len()).unwrap_or(u8::MAX).min(16);
-    // From each of the three places, the jump to "drop" behind the comparisons.
+    // Failed checks jump to the "drop" instruction, which follows the port comparisons.
     let mut program = vec![
         SockFilter::new(LOAD_BYTE, 0, 0, 9),
         SockFilter::new(JUMP_EQUAL, 0, count.saturating_add(4), 17),

@@ -1,4 +1,4 @@
-//! The boot LAN as this machine's kernel sees it.
+//! The boot LAN according to this host's kernel.
 
 use super::{
     arp::probe,
@@ -9,29 +9,29 @@ use meshd_central::{Lan, Neighbour};
 use meshd_types::MacAddr;
 use std::{collections::BTreeSet, future::Future, net::Ipv4Addr, pin::Pin};
 
-/// Answers from the interfaces on which machines boot.
+/// Looks up addresses on the interfaces on which machines boot.
 pub struct SystemLan {
     interfaces: Vec<String>,
     table: InterfaceTable,
     kernel: KernelTables,
 }
 
-/// The interface on whose network an address is.
+/// Interface whose network contains an address.
 struct OnLink {
     name: String,
     interface: Interface,
-    /// This machine's address there.
+    /// This host's address in the network.
     own: Ipv4Addr,
 }
 
 impl SystemLan {
-    /// The boot LAN on these interfaces.
+    /// Creates the boot LAN of these interfaces.
     pub fn new(interfaces: Vec<String>) -> Self {
         SystemLan { interfaces, table: InterfaceTable::default(), kernel: KernelTables::default() }
     }
 
-    /// The interface on whose network an address is. A wrong answer lets a stranger in or keeps a node out, so changes of addresses count
-    /// at once.
+    /// Returns the interface whose network contains an address. A wrong result would admit a foreign machine or lock a node out, so address
+    /// changes take effect at once.
     fn on_link(&self, address: Ipv4Addr) -> std::io::Result<Option<OnLink>> {
         let table = self.table.read()?;
         for name in &self.interfaces {

@@ -1,8 +1,8 @@
-//! HELP texts of counters and histograms; `gauges` has its own.
+//! HELP texts of counters, histograms and the gauges of servers; `gauges` contains those of all other gauges.
 
 use super::observe;
 
-/// Every counter, with what it counts.
+/// HELP texts of all counters.
 pub(super) const COUNTERS: [(&str, &str); 22] = [
     ("meshd_events_total", "Events recorded, by kind."),
     (observe::STARTED, "Boots begun: first DHCP exchange of a power-on."),
@@ -28,7 +28,7 @@ pub(super) const COUNTERS: [(&str, &str); 22] = [
     ("meshd_http_slow_readers_total", "Boot plane connections ended because their client read too slowly."),
 ];
 
-/// Every gauge that a server keeps, with what it shows.
+/// HELP texts of the gauges that servers update.
 pub(super) const GAUGES: [(&str, &str); 5] = [
     ("meshd_tftp_transfers", "TFTP transfers under way."),
     ("meshd_connections", "Connections that count against the limit of their plane."),
@@ -37,7 +37,7 @@ pub(super) const GAUGES: [(&str, &str); 5] = [
     ("meshd_boot_waiting", "Machines that wait in line for their turn to fetch their files."),
 ];
 
-/// Every histogram, with what it measures.
+/// HELP texts of all histograms.
 pub(super) const HISTOGRAMS: [(&str, &str); 4] = [
     ("meshd_dhcp_ack_seconds", "Time from a DHCP request to its acknowledgement, with the flush of its lease."),
     (observe::STAGE_SECONDS, "Time from the first DHCP exchange of a boot to each of its stages."),
@@ -45,7 +45,7 @@ pub(super) const HISTOGRAMS: [(&str, &str); 4] = [
     ("meshd_render_seconds", "Time that rendering an overlay took, where it was not cached."),
 ];
 
-/// Tells the recorder.
+/// Registers the HELP texts with the recorder.
 pub(super) fn describe() {
     for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);

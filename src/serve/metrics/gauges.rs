@@ -7,7 +7,7 @@ use meshd_proto::Heartbeat;
 use meshd_store::{MAX_SESSIONS, MAX_UNKNOWN_NODES};
 use std::collections::BTreeMap;
 
-/// What one pass over the model counts.
+/// Counts from one pass over the model.
 #[derive(Default)]
 struct Counted {
     phases: BTreeMap<Phase, usize>,
@@ -18,7 +18,7 @@ struct Counted {
     leases: usize,
 }
 
-/// All gauges of the central node.
+/// Returns all gauges of the central node.
 pub(super) fn gauges(central: &Central) -> String {
     let mut page = MetricsPage::default();
     let counted = count(central);
@@ -77,7 +77,7 @@ fn nodes(page: &mut MetricsPage, counted: &Counted) {
     page.gauge("meshd_unknown_nodes_limit", "Most of them that are kept.", MAX_UNKNOWN_NODES);
 }
 
-/// Sums and minima over all linked nodes: a page that named nodes would grow with them.
+/// Adds sums and minima over all linked nodes. Series per node would make the page grow with the number of nodes.
 fn resources(page: &mut MetricsPage, heartbeats: &[Heartbeat]) {
     let memory = heartbeats.iter().map(|beat| beat.memory_available_kib.saturating_mul(1 << 10));
     let storage = heartbeats.iter().map(|beat| beat.storage_free_bytes);

@@ -26,22 +26,22 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Scrapers at one time; when one more comes, the one that makes least progress goes.
+/// Maximum number of concurrent scrapers. A new one replaces the connection with the least progress.
 const MAX_CONNECTIONS: usize = 16;
-/// Time for a request's head, and for a connection without a request.
+/// Timeout for a request's head, and for a connection without a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// A connection lives no longer than this: whoever reads slowly holds a seat no longer.
+/// Maximum duration of a connection, so that a slow reader does not hold a connection longer.
 const CONNECTION_TIME: Duration = Duration::from_secs(300);
-/// Pause after a failed accept: the usual cause, no free file descriptor, does not go away at once.
+/// Pause after a failed accept. The usual cause, a lack of file descriptors, does not disappear at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The bound listener.
+/// Bound listener of `[metrics]`.
 pub struct Listener(TcpListener);
 
-/// Opens the port of `[metrics]`, on the interface that has its address: no other network reaches it. `0.0.0.0` means every interface.
+/// Opens the port of `[metrics]` on the interface of its address, so that no other network reaches it. `0.0.0.0` means every interface.
 ///
 /// # Errors
-/// When the port is taken, or the address is none of this machine.
+/// The port is taken, or the address does not belong to this host.
 pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
     let MetricsListener { address, port } = listener;
     let bound = !address.is_unspecified() && fail::defends("metrics-interface");
@@ -54,7 +54,7 @@ pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
     bind::tcp(Service::Metrics, interface.as_deref(), SocketAddrV4::new(address, port)).map(Listener)
 }
 
-/// Serves until it is told to stop.
+/// Serves until `shutdown`.
 pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdown: CancellationToken) {
     let router = Router::new()
         .route("/metrics", get(page))

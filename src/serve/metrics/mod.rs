@@ -1,6 +1,6 @@
 //! Metrics for Prometheus: counters and histograms of the servers, and gauges read from the state on request.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `describe` | HELP texts of counters and histograms |
 //! | `gauges` | gauges, computed from the state on each request |
@@ -11,8 +11,8 @@
 //! | `workload_gauges` | gauges of VMs, tasks, slots and units |
 //!
 //! Servers use the macros of the `metrics` facade. [`Metrics`] is the recorder of the process; [`Metrics::page`] is the whole response. The
-//! admin socket serves it, and so does the listener of `[metrics]`, but never the boot API. Names begin with `meshd_` and end with their
-//! unit. Labels have few closed values, never a MAC address, an IP address or a path.
+//! admin socket and the listener of `[metrics]` serve it; the boot API never does. Names begin with `meshd_` and end with their unit.
+//! Labels have few closed values, never a MAC address, an IP address or a path.
 
 mod describe;
 mod gauges;
@@ -32,20 +32,20 @@ use meshd_central::Central;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::sync::OnceLock;
 
-/// Prometheus' text format.
+/// Media type of the Prometheus text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Upper bounds of histograms of seconds, where nothing else is said: from a look-up in memory to a slow disk.
+/// Default upper bounds of histograms, in seconds: from a look-up in memory to a slow disk.
 const QUICK: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
-/// Upper bounds for stages of a boot, in seconds since power-on.
+/// Upper bounds of histograms of boot stages, in seconds since power-on.
 const BOOT: [f64; 13] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0];
 
-/// The recorder of this process, as those hold it who answer with it.
+/// Handle to the recorder of this process.
 #[derive(Clone)]
 pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// Installs the recorder, once in a process; later calls give the same one.
+    /// Installs the recorder once per process. Later calls return the existing one.
     pub fn install() -> Self {
         static INSTALLED: OnceLock<PrometheusHandle> = OnceLock::new();
         let handle = INSTALLED.get_or_init(|| {
@@ -60,7 +60,7 @@ impl Metrics {
         Metrics(handle.clone())
     }
 
-    /// Everything, in Prometheus' text format.
+    /// Returns all metrics in the Prometheus text format.
     pub fn page(&self, central: &Central) -> String {
         let mut page = self.0.render();
         page.push_str(&gauges::gauges(central));
@@ -68,7 +68,7 @@ impl Metrics {
         page
     }
 
-    /// Folds what was recorded since the last time; without it memory grows until somebody asks.
+    /// Aggregates recorded samples. Without this call, memory grows until the next scrape.
     pub fn upkeep(&self) {
         self.0.run_upkeep();
     }
@@ -83,8 +83,8 @@ fn recorder() -> PrometheusRecorder {
         .build_recorder()
 }
 
-/// Counts an answer of an API and the bytes of its body; a stream has no known size and counts none. `route` is one of the router's own
-/// words, never what a client wrote.
+/// Counts a response of an API and the bytes of its body. A stream has no known size and counts no bytes. `route` is a fixed name of the
+/// router, never text of a client.
 pub fn count_request(plane: &'static str, route: impl Into<metrics::SharedString>, response: &Response) {
     let status = response.status().as_u16();
     let bytes = response.body().size_hint().exact().unwrap_or(0);

@@ -6,21 +6,21 @@ use meshd_store::EventFilter;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 use tokio_util::sync::CancellationToken;
 
-/// Histogram: power-on to each stage.
+/// Histogram: time from power-on to each stage, in seconds.
 pub(super) const STAGE_SECONDS: &str = "meshd_boot_stage_seconds";
-/// Counter: boots begun.
+/// Counter: started boots.
 pub(super) const STARTED: &str = "meshd_boots_started_total";
 /// Counter: boots that came online or ended.
 pub(super) const BOOTS: &str = "meshd_boots_total";
 /// Counter: stalls by missing stage.
 pub(super) const STALLS: &str = "meshd_boot_stalls_total";
-/// Counter: loops.
+/// Counter: boot loops.
 pub(super) const LOOPS: &str = "meshd_boot_loops_total";
 
-/// Events that are read from the disk at a time when this task fell behind.
+/// Maximum number of events per read from the disk when this task has fallen behind.
 const CATCH_UP: usize = 10_000;
 
-/// Counts until it is told to stop.
+/// Updates the counters until `stop`.
 pub async fn observe(central: Shared, stop: CancellationToken) {
     let mut receiver = central.store().subscribe();
     let mut last = None;
@@ -40,7 +40,7 @@ pub(super) fn count_new(central: &Shared, last: &mut Option<EventSeq>, seq: Even
     }
 }
 
-/// Reads from the disk what the channel has dropped.
+/// Reads events from the disk that the channel has dropped.
 async fn catch_up(central: &Shared, receiver: &mut Receiver<(EventSeq, Event)>, last: &mut Option<EventSeq>) {
     *receiver = receiver.resubscribe();
     let (reader, filter) = (central.clone(), EventFilter { after: *last, limit: CATCH_UP, ..EventFilter::default() });
@@ -82,7 +82,7 @@ fn reached(boot: &BootSession, stage: Stage, event: &Event) {
     }
 }
 
-/// A boot was followed by another one of its machine. What came online was counted then.
+/// Counts a boot that ended because its machine booted again. A boot that came online was counted earlier.
 fn ended(boot: &BootSession) {
     let standing = boot.standing(true);
     if standing != BootStatus::Online {

@@ -2,22 +2,22 @@
 
 use std::fmt::{Display, Write as _};
 
-/// Text that grows family by family.
+/// Text of the metrics page, extended family by family.
 #[derive(Default)]
 pub(super) struct MetricsPage(String);
 
 impl MetricsPage {
-    /// A gauge without labels.
+    /// Writes a gauge without labels.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family("gauge", name, help, [([("", ""); 0], value)]);
     }
 
-    /// A counter without labels that is read, not kept.
+    /// Writes a counter without labels whose value is read on request.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.family("counter", name, help, [([("", ""); 0], value)]);
     }
 
-    /// A family of gauges, told apart by labels.
+    /// Writes a family of gauges that differ in their labels.
     pub(super) fn gauges<'a, const N: usize, V: Display>(
         &mut self,
         name: &str,
@@ -49,7 +49,7 @@ impl MetricsPage {
     }
 }
 
-/// A label's value as the format wants it.
+/// Escapes a label value for the text format.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

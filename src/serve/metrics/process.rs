@@ -2,10 +2,10 @@
 
 use super::page::MetricsPage;
 
-/// Kernel pages and clock ticks, as Linux counts them in /proc on every architecture that meshd runs on.
+/// Clock ticks per second in /proc, equal on every architecture that meshd runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Memory, file descriptors, processor time. What cannot be read is left out.
+/// Returns gauges of memory, file descriptors and processor time. Omits values that cannot be read.
 pub(super) fn process() -> String {
     let mut page = MetricsPage::default();
     if let Some(bytes) = resident_bytes() {
@@ -29,7 +29,7 @@ fn resident_bytes() -> Option<u64> {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The program's name may hold anything; the fields are counted after its bracket.
+    // The program name may contain any character, so the fields are counted after its closing bracket.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |field: usize| fields.get(field)?.parse::<f64>().ok();
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND)

@@ -11,7 +11,7 @@ const UNREPORTED: &str = "unreported";
 
 type Counts = BTreeMap<&'static str, usize>;
 
-/// Counts of all states of a kind, with 0 for absent ones, so that a rate or an alert has a series from the start.
+/// Counts all states of a kind, with 0 for absent ones, so that each series exists from the start for rates and alerts.
 fn counts(all: impl IntoIterator<Item = &'static str>, found: impl IntoIterator<Item = &'static str>) -> Counts {
     let mut counts: Counts = all.into_iter().map(|state| (state, 0)).collect();
     for state in found {

@@ -1,4 +1,4 @@
-//! Router solicitation and advertisement (ICMPv6). The kernel handles the checksum (RFC 3542 section 3.1). Pure.
+//! Router solicitation and advertisement (ICMPv6). The kernel handles the checksum (RFC 3542 section 3.1). No I/O.
 
 /// Router Solicitation (RFC 4861 section 4.1).
 const SOLICITATION: u8 = 133;
@@ -16,7 +16,7 @@ pub fn is_solicitation(packet: &[u8]) -> bool {
     }
 }
 
-/// The second byte of each option is its length in units of 8 bytes, at least 1.
+/// Returns true if all options are complete. The second byte of each option is its length in units of 8 bytes, at least 1.
 fn options_are_whole(mut options: &[u8]) -> bool {
     while let [_, units, ..] = options {
         match options.get(usize::from(*units) * 8..) {
@@ -36,7 +36,7 @@ mod tests {
     fn a_solicitation_is_known_with_and_without_its_link_layer_address() {
         let plain = [133, 0, 0x7b, 0x1d, 0, 0, 0, 0];
         assert!(is_solicitation(&plain));
-        // As iPXE sends it: option 1, one unit.
+        // iPXE sends this option: type 1, one unit.
         let with_address = [&plain[..], &[1, 1, 0x52, 0x54, 0, 1, 2, 3]].concat();
         assert!(is_solicitation(&with_address));
     }

@@ -7,7 +7,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `message` | the two ICMPv6 messages; pure |
+//! | `message` | the two ICMPv6 messages; no I/O |
 //! | `run` | one raw socket for each interface |
 
 mod message;

@@ -1,4 +1,4 @@
-//! One raw socket for each interface. A failure here only makes iPXE wait.
+//! One raw socket for each interface. A failure here only delays iPXE.
 
 use super::message::{ADVERTISEMENT, is_solicitation};
 use crate::serve::log::Log;
@@ -12,13 +12,13 @@ use std::{
 use tokio::{net::UdpSocket, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// The address of all routers (RFC 4291 section 2.7.1).
+/// Multicast address of all routers (RFC 4291 section 2.7.1).
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
-/// Messages with a lower value passed a router and are ignored (RFC 4861 section 6.1.2).
+/// Required hop limit. Messages with a lower value passed a router and are ignored (RFC 4861 section 6.1.2).
 const HOP_LIMIT: u32 = 255;
 /// Receive buffer in bytes. A solicitation has about 16; a truncated one is invalid.
 const MAX_PACKET: usize = 512;
-/// Most answers per second: enough for a rack that powers on.
+/// Maximum number of answers per second: enough for a rack that powers on.
 const MAX_PER_SECOND: u32 = 2000;
 /// Pause after a receive error, which would repeat at once.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
@@ -34,12 +34,12 @@ pub async fn run(interfaces: Vec<String>, shutdown: CancellationToken) {
     });
     let serving = futures_util::future::join_all(answering);
     if shutdown.run_until_cancelled(serving).await.is_some() {
-        // There was none to answer on.
+        // No interface could be opened.
         shutdown.cancelled().await;
     }
 }
 
-/// A raw socket, in tokio's coat for sockets that send and receive one message at a time.
+/// Opens a raw socket. tokio's `UdpSocket` wraps it, because that type sends and receives one message at a time.
 fn open(interface: &str) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking().cloexec(), Some(Protocol::ICMPV6))?;
     socket.bind_device(Some(interface.as_bytes()))?;
@@ -48,7 +48,7 @@ fn open(interface: &str) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-/// Does this host forward IPv6 there? Read at each question: it can be switched on at any time. Where there is no IPv6, it does not.
+/// Returns true if this host forwards IPv6 on the interface. Reads the setting for each solicitation, because it can change at any time.
 fn forwards(interface: &str) -> bool {
     let setting = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{interface}/forwarding"));
     setting.is_ok_and(|value| value.trim() != "0")
@@ -79,7 +79,7 @@ async fn answer(interface: String, socket: UdpSocket) {
     }
 }
 
-/// Whoever has no address yet would have to be answered by multicast, to everybody's surprise; iPXE always has one.
+/// Returns true for a link-local sender, as iPXE always is. Other senders may have no address yet and would need a multicast answer.
 fn is_on_this_link(asker: SocketAddr) -> bool {
     matches!(asker, SocketAddr::V6(asker) if asker.ip().is_unicast_link_local())
 }

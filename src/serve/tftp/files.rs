@@ -6,10 +6,10 @@ use meshd_tftp::Files;
 use meshd_types::Digest;
 use std::net::Ipv4Addr;
 
-/// The last part of a blob's name. It is for people who read a log; the digest alone identifies the blob.
+/// Last parts of blob names, for readers of logs. The digest alone identifies the blob.
 const PARTS: [&str; 4] = ["kernel", "initramfs", "packages", "modloop"];
 
-/// The loaders and images of a central node.
+/// Loaders and images of a central node.
 pub(super) struct BootFiles(pub(super) Shared);
 
 impl Files for BootFiles {

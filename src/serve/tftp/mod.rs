@@ -1,8 +1,8 @@
-//! TFTP: firmware downloads iPXE, and kernels where only TFTP passes the network. The crate `meshd-tftp` holds the protocol.
+//! TFTP: serves iPXE to firmware, and kernels on networks that pass only TFTP. The crate `meshd-tftp` implements the protocol.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | here | binds the port of each segment and starts the server |
+//! | this file | binds the port of each segment and starts the server |
 //! | `files` | the names that can be downloaded; records downloads in the boot session |
 //! | `telemetry` | metrics and log |
 
@@ -24,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 /// The well-known port (RFC 1350).
 const TFTP_PORT: u16 = 69;
 
-/// Binds the sockets of a segment to its interface, at the address that nodes get as boot server.
+/// Binds the sockets of a segment to its interface, at the boot server address of the nodes.
 ///
 /// # Errors
-/// A port is taken, or may not be opened.
+/// The port is taken, or meshd has no permission to open it.
 pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Sockets, BindError> {
     Sockets::bind_with(SocketAddrV4::new(address, TFTP_PORT), |address| {
         bind::udp(Service::Tftp, Some(interface), address).map(UdpSocket::from)
@@ -37,7 +37,7 @@ pub fn bind(interface: &str, address: Ipv4Addr) -> Result<Sockets, BindError> {
 /// Serves a segment until `shutdown`.
 ///
 /// # Errors
-/// The server stopped: a socket failed.
+/// A socket failed, and the server stopped.
 pub async fn run(central: Shared, sockets: Sockets, shutdown: CancellationToken) -> Result<(), TftpError> {
     meshd_tftp::serve(Arc::new(BootFiles(central)), Arc::new(TftpTelemetry::default()), sockets, shutdown).await
 }

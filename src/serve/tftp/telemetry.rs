@@ -4,7 +4,7 @@ use crate::serve::log::Log;
 use meshd_tftp::{Event, Observer, Problem, Refusal};
 use metrics::{Counter, Gauge};
 
-/// Longest part of a client's file name in the log, in characters.
+/// Maximum length of a client's file name in the log, in characters.
 const MAX_NAME: usize = 80;
 
 /// Log and metrics of one segment.
@@ -66,7 +66,7 @@ impl Observer for TftpTelemetry {
 }
 
 impl TftpTelemetry {
-    /// Logs an event if an operator can do something about it.
+    /// Logs an event on which an operator can act.
     fn log(&self, event: &Event) {
         match event {
             Event::Refused { client, cause: Refusal::NotFound { name } } => self.log.warn("not found", || {

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// What a kernel is built for, in Alpine's and Linux's spelling.
+/// Architecture of a kernel, in the spelling of Alpine and Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arch {
     /// 64-bit x86.
@@ -14,7 +14,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// Reads iPXE's `${buildarch}`. An iPXE built for `i386` runs on 64-bit machines too (`undionly.kpxe` always is).
+    /// Parses iPXE's `${buildarch}`. `i386` means x86-64, because `undionly.kpxe` is always built for `i386`.
     pub fn from_ipxe(buildarch: &str) -> Option<Self> {
         match buildarch {
             "i386" | "x86_64" => Some(Arch::X86_64),
@@ -50,12 +50,12 @@ impl FromStr for Arch {
 
 crate::serde_as_text!(Arch);
 
-/// DHCP option 93 as it came: a value of the IANA registry "Processor Architecture Types" (RFC 5970).
+/// The received value of DHCP option 93, from the IANA registry "Processor Architecture Types" (RFC 5970).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct ClientArch(pub u16);
 
 impl ClientArch {
-    /// Legacy BIOS, also what a client without option 93 is taken for.
+    /// Legacy BIOS; also assumed for a client without option 93.
     pub const BIOS: ClientArch = ClientArch(0);
 }
 

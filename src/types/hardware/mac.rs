@@ -1,4 +1,4 @@
-//! Ethernet addresses, spelt `aa:bb:cc:dd:ee:ff` in logs, files and URLs.
+//! Ethernet addresses, written `aa:bb:cc:dd:ee:ff` in logs, files and URLs.
 
 use std::{fmt, str::FromStr};
 
@@ -12,19 +12,19 @@ pub struct MacAddr(pub [u8; 6]);
 pub struct ParseMacError(pub String);
 
 impl MacAddr {
-    /// Reads `chaddr` of a DHCP packet; `None` unless it is an Ethernet address that a machine can own.
+    /// Parses `chaddr` of a DHCP packet. Returns `None` unless it is an Ethernet address that a machine can own.
     pub fn from_chaddr(chaddr: &[u8]) -> Option<Self> {
         let octets: [u8; 6] = chaddr.get(..6)?.try_into().ok()?;
         let mac = MacAddr(octets);
         (octets != [0; 6] && !mac.is_multicast()).then_some(mac)
     }
 
-    /// True for group addresses, which no single machine owns.
+    /// Returns true for group addresses, which no single machine owns.
     pub fn is_multicast(&self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// PXELINUX spelling that Alpine's `BOOTIF=` wants: hardware type 01 and dashes.
+    /// Returns the PXELINUX spelling for Alpine's `BOOTIF=`: hardware type 01, and dashes.
     pub fn bootif(&self) -> String {
         format!("01-{}", self.to_string().replace(':', "-"))
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for MacAddr {
 impl FromStr for MacAddr {
     type Err = ParseMacError;
 
-    /// Takes colons, dashes or nothing between the octets, in either case: firmware and people write all three.
+    /// Accepts colons, dashes or no separator, in either case, because firmware and people write all three forms.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || ParseMacError(text.chars().take(40).collect());
         let separated = |separator: char| {

@@ -1,7 +1,7 @@
 //! The SMBIOS system UUID, in the byte order that Linux prints.
 //!
-//! SMBIOS (DSP0134, 7.2.1) stores the first three fields little-endian. Linux and iPXE print the text form; DHCP option 97
-//! (RFC 4578, 2.3) carries the raw bytes, so there the fields have to be swapped back. Seen with OVMF and iPXE alike.
+//! SMBIOS (DSP0134, 7.2.1) stores the first three fields little-endian. Linux and iPXE print the text form. DHCP option 97
+//! (RFC 4578, 2.3) contains the raw bytes, so the parser swaps these fields back. Observed with OVMF and iPXE.
 
 use std::{fmt, str::FromStr};
 
@@ -16,18 +16,18 @@ pub struct ParseUuidError(pub String);
 
 /// UUIDs that vendors ship on more than one machine.
 const PLACEHOLDERS: [SystemUuid; 4] = [
-    // AMI Aptio default; seen on Supermicro, ASRock, Gigabyte and many white boxes.
+    // AMI Aptio default; observed on Supermicro, ASRock, Gigabyte and many white boxes.
     SystemUuid([0x03, 0x00, 0x02, 0x00, 0x04, 0x00, 0x05, 0x00, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00, 0x09]),
-    // The same bytes as boards show them that do not swap.
+    // The AMI Aptio default on boards that do not swap the first three fields.
     SystemUuid([0x00, 0x02, 0x00, 0x03, 0x00, 0x04, 0x00, 0x05, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00, 0x09]),
-    // "12345678-1234-5678-90ab-cddeefaabbcc": reference BIOS of several single-board makers.
+    // "12345678-1234-5678-90ab-cddeefaabbcc": default of the reference BIOS of several single-board makers.
     SystemUuid([0x12, 0x34, 0x56, 0x78, 0x12, 0x34, 0x56, 0x78, 0x90, 0xab, 0xcd, 0xde, 0xef, 0xaa, 0xbb, 0xcc]),
-    // "fefefefe-..." with a zero tail: MSI consumer boards.
+    // "fefefefe-..." with zeros at the end: default of MSI consumer boards.
     SystemUuid([0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe, 0xfe]),
 ];
 
 impl SystemUuid {
-    /// Reads DHCP option 97: a type byte 0, then the UUID with its first three fields byte-swapped. Anything else is `None`.
+    /// Parses DHCP option 97: a type byte 0, then the UUID with its first three fields byte-swapped. Returns `None` for any other form.
     pub fn from_option97(data: &[u8]) -> Option<Self> {
         let (&kind, raw) = data.split_first()?;
         let mut bytes: [u8; 16] = raw.try_into().ok()?;
@@ -38,7 +38,7 @@ impl SystemUuid {
         Some(SystemUuid(bytes))
     }
 
-    /// Writes DHCP option 97, the inverse of [`SystemUuid::from_option97`].
+    /// Encodes DHCP option 97, the inverse of [`SystemUuid::from_option97`].
     pub fn to_option97(self) -> [u8; 17] {
         let mut bytes = self.0;
         swap_fields(&mut bytes);
@@ -47,7 +47,7 @@ impl SystemUuid {
         out
     }
 
-    /// True for values that vendors leave in place of a real one: all bytes equal, or a known default.
+    /// Returns true for vendor placeholders instead of a unique UUID: all bytes equal, or a known default.
     pub fn is_placeholder(&self) -> bool {
         self.0.iter().all(|byte| *byte == self.0[0]) || PLACEHOLDERS.contains(self)
     }

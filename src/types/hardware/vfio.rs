@@ -3,10 +3,10 @@
 use crate::unhex;
 use std::{fmt, str::FromStr};
 
-/// What is repeated of a text that is no selector, in characters.
+/// Maximum length of an invalid text in an error, in characters.
 const MAX_SHOWN: usize = 80;
 
-/// Which PCI functions a profile gives to vfio-pci.
+/// Selects the PCI functions that a profile binds to vfio-pci.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VfioSelector {
     /// `class:0300`: base class and sub-class.
@@ -19,22 +19,22 @@ pub enum VfioSelector {
     Address(String),
 }
 
-/// The text selects no PCI function.
+/// The text is not a VFIO selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` selects no PCI device; write class:0300, vendor:10de, device:8086:100e or address:0000:01:00.0")]
 pub struct ParseVfioError(String);
 
-/// Where a PCI function is: `0000:01:00.0`, lower-case, as sysfs names it.
+/// Address of a PCI function, as in sysfs: `0000:01:00.0`, lower-case.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress(String);
 
-/// The text names no PCI function.
+/// The text is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a PCI address; write domain, bus, device and function: 0000:01:00.0")]
 pub struct ParsePciAddressError(String);
 
 impl PciAddress {
-    /// As sysfs names it.
+    /// Returns the address as in sysfs.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,12 +56,12 @@ impl fmt::Display for PciAddress {
 
 crate::serde_as_text!(PciAddress);
 
-/// Four hexadecimal digits, as sysfs and lspci write IDs.
+/// Parses four hexadecimal digits, as sysfs and lspci write IDs.
 fn id(text: &str) -> Option<u16> {
     unhex::<2>(text).map(u16::from_be_bytes)
 }
 
-/// Domain, bus, device (0 to 1f) and function (0 to 7), as sysfs names them.
+/// Parses a sysfs address: domain, bus, device (0 to 1f) and function (0 to 7).
 fn address(text: &str) -> Option<String> {
     let (rest, function) = text.split_once('.')?;
     let parts: Vec<&str> = rest.split(':').collect();
@@ -73,7 +73,7 @@ fn address(text: &str) -> Option<String> {
     sound.then(|| text.to_ascii_lowercase())
 }
 
-/// What sysfs says of one PCI function: its address, and its IDs as four lower-case hexadecimal digits each.
+/// Address and IDs of one PCI function from sysfs. Each ID has four lower-case hexadecimal digits.
 #[derive(Clone, Copy, Debug)]
 pub struct PciName<'a> {
     /// `0000:01:00.0`.
@@ -87,7 +87,7 @@ pub struct PciName<'a> {
 }
 
 impl VfioSelector {
-    /// True if this names that function.
+    /// Returns true if the selector matches the function.
     pub fn matches(&self, function: PciName<'_>) -> bool {
         let is = |text: &str, id: u16| unhex::<2>(text).map(u16::from_be_bytes) == Some(id);
         match self {

@@ -1,7 +1,7 @@
 //! The node ID: eight characters derived from a machine's hardware.
 //!
-//! The contract stands in the design document: the first 40 bits of `SHA-256("mesh-node-id/1\n" + basis)` in lower-case
-//! Crockford base32, where the basis is the first line that is trustworthy of UUID, serial triple and MAC address.
+//! DESIGN.md defines the ID: the first 40 bits of `SHA-256("mesh-node-id/1\n" + basis)` in lower-case Crockford base32.
+//! The basis is the first trustworthy one of UUID, serial triple and MAC address.
 
 use crate::{Digest, MacAddr, SystemUuid};
 use std::{collections::BTreeSet, fmt, str::FromStr};
@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, fmt, str::FromStr};
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const DOMAIN: &str = "mesh-node-id/1\n";
 
-/// A machine's name for life: eight characters of Crockford base32, 40 bits.
+/// Permanent ID of a machine: 40 bits, as eight characters of Crockford base32.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId([u8; 5]);
 
@@ -18,7 +18,7 @@ pub struct NodeId([u8; 5]);
 #[error("`{0}` is not a node ID; it is 8 characters of 0-9 and a-z without i, l, o, u (see `meshd node list`)")]
 pub struct ParseNodeIdError(pub String);
 
-/// What a node ID was derived from: one line.
+/// Source of a node ID, one line of text.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Basis {
     /// The SMBIOS system UUID.
@@ -29,7 +29,7 @@ pub enum Basis {
     Mac(MacAddr),
 }
 
-/// What is known of a machine where an ID has to be derived: a DHCP packet, an iPXE query, or sysfs.
+/// Hardware identity from which the ID is derived. Read from a DHCP packet, an iPXE query, or sysfs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
     /// SMBIOS system UUID.
@@ -40,14 +40,14 @@ pub struct Hardware {
     pub product: String,
     /// SMBIOS system serial number.
     pub serial: String,
-    /// In the chain the boot NIC's; elsewhere all permanent addresses.
+    /// MAC address of the boot NIC in the boot chain; all permanent addresses elsewhere.
     pub macs: Vec<MacAddr>,
 }
 
-/// UUIDs that a site declares untrustworthy, beside the placeholders known to everyone.
+/// UUIDs that a site declares untrustworthy, in addition to the known placeholders.
 pub type DenyList = BTreeSet<SystemUuid>;
 
-/// Serial numbers that mean "nobody filled this in", as board makers write them.
+/// Placeholders that board makers write instead of a serial number.
 const PLACEHOLDER_TEXTS: [&str; 24] = [
     "to be filled by o.e.m.",
     "to be filled by o.e.m",
@@ -75,31 +75,31 @@ const PLACEHOLDER_TEXTS: [&str; 24] = [
     "1234567890",
 ];
 
-/// Fillers that firmware repeats to the length of the field; four or more of any one character count as well.
+/// Characters that firmware repeats to the length of a field. Four or more of any one character also count as filler.
 const FILLERS: &str = "0xf.-*#_ ";
 
-/// True for what firmware leaves in place of a serial number or a name; `text` is trimmed and in lower case. It tells no two machines
-/// apart, and proves no two to be the same.
+/// Returns true for a placeholder instead of a serial number or name; `text` is trimmed and in lower case. A placeholder neither
+/// distinguishes nor identifies machines.
 pub fn is_filler(text: &str) -> bool {
     let first = text.chars().next().unwrap_or('0');
     let repeated = text.chars().all(|c| c == first);
     (repeated && (FILLERS.contains(first) || text.len() >= 4)) || PLACEHOLDER_TEXTS.contains(&text)
 }
 
-/// Trimmed and lower-case, without the control characters that would end the line.
+/// Returns the text trimmed and in lower case, without control characters, which could end the line of the basis.
 fn tidy(text: &str) -> String {
     text.trim().to_lowercase().chars().filter(|c| !c.is_control()).collect()
 }
 
 impl Hardware {
-    /// Every basis that this machine can have, whatever a site distrusts: UUID, serial, MAC.
+    /// Returns every possible basis of this machine, including those that a site distrusts: UUID, serial, MAC.
     pub fn bases(&self) -> impl Iterator<Item = Basis> {
         let uuid = self.trusted_uuid(&DenyList::new()).map(Basis::Uuid);
         let mac = self.macs.iter().map(|mac| Basis::Mac(*mac));
         uuid.into_iter().chain(self.serial_triple().map(Basis::Serial)).chain(mac)
     }
 
-    /// The basis of the node ID, or `None` when nothing at all is known of the machine.
+    /// Returns the basis of the node ID, or `None` if no identity field is known.
     pub fn basis(&self, deny: &DenyList) -> Option<Basis> {
         self.trusted_uuid(deny)
             .map(Basis::Uuid)
@@ -119,14 +119,14 @@ impl Hardware {
 }
 
 impl Basis {
-    /// The node ID of this basis.
+    /// Returns the node ID of this basis.
     pub fn node_id(&self) -> NodeId {
         let Digest(hash) = Digest::of(format!("{DOMAIN}{self}").as_bytes());
         let [a, b, c, d, e, ..] = hash;
         NodeId([a, b, c, d, e])
     }
 
-    /// True when only a MAC address was left: such an ID moves with the NIC.
+    /// Returns true if the basis is a MAC address, because the ID then moves with the NIC.
     pub fn is_weak(&self) -> bool {
         matches!(self, Basis::Mac(_))
     }

@@ -9,7 +9,7 @@ macro_rules! random_id {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $id(pub [u8; $bytes]);
 
-        /// The text has another length, or other characters than hexadecimal ones.
+        /// The text has another length, or contains characters that are not hexadecimal.
         #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
         #[error($message)]
         pub struct $error(pub String);
@@ -53,7 +53,7 @@ random_id!(
     "`{0}` is not a boot session ID (24 hexadecimal characters)"
 );
 random_id!(
-    /// Links a request to its answer, log lines, events and audit line: 16 hexadecimal characters.
+    /// Correlation ID of a request in its answer, log lines, events and audit record: 16 hexadecimal characters.
     CorrelationId,
     8,
     ParseCorrelationIdError,

@@ -1,4 +1,4 @@
-//! Open consoles by session and virtual machine.
+//! Open consoles by session and VM.
 
 use super::{repeat_filter::RepeatFilter, terminal_screen};
 use bytes::Bytes;
@@ -15,35 +15,34 @@ use std::{
 use tokio::sync::{mpsc, watch};
 use tokio_tungstenite::tungstenite::Message;
 
-/// Open consoles at one time; the one that was not looked at for longest makes room.
+/// Maximum number of open consoles. A new console replaces the one that no page has polled for the longest time.
 const MAX_CONSOLES: usize = 64;
-/// A console closes when no page looked at it for so long.
+/// A console closes after this time without a poll by a page.
 const IDLE_TIME: Duration = Duration::from_secs(90);
-/// Between two checks whether a page still looks.
+/// Interval between two checks for idle consoles.
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// Pieces of input that wait for the guest.
+/// Maximum number of input pieces that wait for the guest.
 const MAX_WAITING: usize = 64;
-/// Bytes of a guest that are emulated at a time. Between two slices the terminal is unlocked, and other tasks of the thread run.
+/// Bytes of guest output that are emulated at a time. Between two slices, the terminal is unlocked and other tasks of the thread run.
 const SLICE: usize = 1024;
 
-/// Session, and name or UUID of the virtual machine as the page has it.
+/// Session, and the VM's name or UUID as given by the page.
 type Key = (Digest, String);
 
-/// What a guest's output goes through.
+/// Filter and emulator for the output of a guest.
 struct Terminal {
     filter: RepeatFilter,
     emulator: vt100::Parser,
 }
 
-/// One open console.
 pub(crate) struct Console {
     terminal: Mutex<Terminal>,
-    /// Counts the changes of the screen.
+    /// Number of changes of the screen.
     version: watch::Sender<u64>,
     typed: mpsc::Sender<Bytes>,
-    /// When a page last asked.
+    /// Time of the last poll by a page.
     used: Mutex<Instant>,
-    /// Why the console ended.
+    /// Reason why the console ended.
     ended: Mutex<Option<String>>,
 }
 
@@ -61,7 +60,7 @@ impl Console {
         (Console { terminal, version, typed, used, ended }, input)
     }
 
-    /// Number of the present screen, its HTML, and why the console ended if it did.
+    /// Returns the number of the current screen, its HTML, and the reason if the console ended.
     pub(crate) fn screen(&self) -> (u64, Markup, Option<String>) {
         let version = *self.version.borrow();
         (version, terminal_screen::html(lock(&self.terminal).emulator.screen()), lock(&self.ended).clone())
@@ -74,12 +73,12 @@ impl Console {
         let _ = tokio::time::timeout(limit, versions.wait_for(|version| *version != after)).await;
     }
 
-    /// Types. Returns false if the guest does not take what was typed before, or the console ended.
+    /// Sends input to the guest. Returns false if the guest has not read earlier input, or if the console ended.
     pub(crate) fn write(&self, bytes: Bytes) -> bool {
         lock(&self.ended).is_none() && self.typed.try_send(bytes).is_ok()
     }
 
-    /// Emulates output. A guest may send more than fits into the time that other tasks can wait.
+    /// Emulates output in slices, because the emulation of a large output would block other tasks.
     async fn show(&self, bytes: &[u8]) {
         let size = if fail::defends("ui-console-slices") { SLICE } else { bytes.len().max(1) };
         for slice in bytes.chunks(size) {
@@ -108,19 +107,19 @@ impl Console {
         lock(&self.ended).is_none()
     }
 
-    /// Serves a socket until one side ends.
+    /// Serves a socket until either side ends.
     async fn run(&self, mut socket: Socket, mut input: mpsc::Receiver<Bytes>, now: fn() -> Instant) {
         let reason = tokio::select! {
             reason = self.carry(&mut socket, &mut input) => reason,
-            // Also while `carry` waits for a guest that does not read.
+            // This branch also ends a `carry` that waits for a guest that does not read.
             reason = self.over(now), if fail::defends("ui-console-ends") => reason,
         };
         self.end(&reason);
-        // Whoever is gone does not hear it.
+        // The close frame is best effort: the peer may be gone.
         let _ = tokio::time::timeout(Duration::from_secs(1), socket.close(None)).await;
     }
 
-    /// Carries bytes between guest and terminal. Returns why that ended.
+    /// Relays bytes between guest and terminal. Returns the reason for the end.
     async fn carry(&self, socket: &mut Socket, input: &mut mpsc::Receiver<Bytes>) -> String {
         loop {
             tokio::select! {
@@ -138,7 +137,7 @@ impl Console {
         }
     }
 
-    /// Resolves once somebody ended this console, or no page looked at it for long.
+    /// Resolves when this console has been ended, or when no page has polled it for [`IDLE_TIME`].
     async fn over(&self, now: fn() -> Instant) -> String {
         let mut checks = tokio::time::interval(CHECK_INTERVAL);
         let mut versions = self.version.subscribe();
@@ -159,19 +158,18 @@ impl Console {
     }
 }
 
-/// All open consoles.
 #[derive(Clone, Default)]
 pub(crate) struct Consoles(Arc<Mutex<BTreeMap<Key, Arc<Console>>>>);
 
 impl Consoles {
-    /// The open console of a session.
+    /// Returns the open console of a session.
     pub(crate) fn find(&self, session: Digest, vm: &str, now: Instant) -> Option<Arc<Console>> {
         let console = lock(&self.0).get(&(session, vm.to_owned())).cloned()?;
         *lock(&console.used) = now;
         Some(console)
     }
 
-    /// Serves a socket as the console of a session. An earlier one of the same session and virtual machine ends.
+    /// Serves a socket as the console of a session. Ends an earlier console of this session and VM.
     pub(crate) fn open(&self, session: Digest, vm: &str, socket: Socket, now: fn() -> Instant) -> Arc<Console> {
         let (console, input) = Console::new(now());
         let console = Arc::new(console);
@@ -190,7 +188,7 @@ impl Consoles {
             }
         }
         let (this, served) = (self.clone(), console.clone());
-        // It ends with its socket, which ends with the API, or when no page looks.
+        // The task ends with its socket. The socket ends with the API, or when no page polls the console.
         tokio::spawn(async move {
             served.run(socket, input, now).await;
             lock(&this.0).retain(|_, other| !Arc::ptr_eq(other, &served));
@@ -230,7 +228,7 @@ mod tests {
         other.abort();
     }
 
-    /// The title is kept until its end comes, which a guest need not send.
+    /// The emulator stores the title until its terminator, which a guest need not send.
     #[test]
     fn title_that_a_guest_never_ends_is_bounded() {
         #[derive(Default)]

@@ -1,31 +1,32 @@
-//! Bounds REP (`CSI n b`, repeats the last character): the emulator obeys any count up to 65535, one character at a time, and nine
-//! bytes of a guest would cost a millisecond.
+//! Bounds REP (`CSI n b`, repeats the last character). The emulator obeys any count up to 65535, one character at a time. Nine bytes of a
+//! guest would cost a millisecond.
 
 use meshd_types::fail;
 
-/// Most repetitions: a line. Programs that use REP fill a line at most.
+/// Maximum number of repetitions: one line. Programs use REP to fill at most one line.
 const MAX_REPEATS: u16 = 80;
 const CANCEL: u8 = 0x18;
 const ESCAPE: u8 = 0x1b;
 
-/// Place in the output of a guest. Where it is unclear how the emulator reads a byte, the filter takes it to be part of a control sequence.
+/// Parser state for the output of a guest. If the emulator's reading of a byte is unclear, the filter treats the byte as part of a control
+/// sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ParserState {
     /// Text, and strings of other control functions: only ESC matters.
     #[default]
     Text,
-    /// After ESC.
+    /// State after ESC.
     Escape,
-    /// In a control sequence, with its first parameter.
+    /// State within a control sequence, with its first parameter.
     Sequence { count: u16, is_first: bool, is_private: bool },
 }
 
-/// Passes the output of a guest through, with smaller counts. Sequences may be split between pieces.
+/// Passes the output of a guest through, with bounded counts. Sequences may be split between pieces.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RepeatFilter(ParserState);
 
 impl RepeatFilter {
-    /// The bytes for the emulator.
+    /// Returns the bytes for the emulator.
     pub(super) fn apply(&mut self, bytes: &[u8]) -> Vec<u8> {
         if !fail::defends("ui-repeat-count") {
             return bytes.to_vec();
@@ -34,7 +35,7 @@ impl RepeatFilter {
         for byte in bytes {
             match self.0 {
                 ParserState::Sequence { count, is_private: false, .. } if *byte == b'b' && count > MAX_REPEATS => {
-                    // The emulator has read the count: cancel that sequence, and write another one.
+                    // The emulator has read the count. Cancel that sequence and write another one.
                     out.push(CANCEL);
                     out.extend(format!("\x1b[{MAX_REPEATS}b").bytes());
                 }
@@ -64,7 +65,7 @@ impl ParserState {
             (ParserState::Sequence { count, is_first, .. }, 0x20..=0x2f | 0x3c..=0x3f) => {
                 ParserState::Sequence { count, is_first, is_private: true }
             }
-            // Control characters, DEL and bytes beyond ASCII change nothing here.
+            // Control characters, DEL and non-ASCII bytes do not change these states.
             (state, _) => state,
         }
     }
@@ -77,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
     use vt100::Parser;
 
-    /// Counts lines that scrolled away: the emulator's work for a guest.
+    /// Counts lines that scrolled off the screen. They measure the emulator's work for a guest.
     #[derive(Default)]
     struct ScrollCounter(usize);
 
@@ -91,10 +92,10 @@ mod tests {
         Parser::new_with_callbacks(SIZE.0, SIZE.1, 0, ScrollCounter::default())
     }
 
-    /// Lines that scroll away with the filter.
+    /// Returns the number of lines that scroll off the screen with the filter.
     fn scrolled(pieces: &[&[u8]]) -> usize {
         let (mut filter, mut emulator) = (RepeatFilter::default(), emulator());
-        // At the last place of the screen, so that each line scrolls, and with a character to repeat.
+        // The cursor is in the last cell of the screen, so that each line scrolls. REP has a character to repeat.
         emulator.process(b"\x1b[24;80Ha");
         pieces.iter().for_each(|piece| emulator.process(&filter.apply(piece)));
         emulator.callbacks().0
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(RepeatFilter::default().apply(b"\x1b[81bx"), b"\x1b[81\x18\x1b[80bx");
     }
 
-    /// Parts of sequences that the emulator and the filter might read in different ways.
+    /// Generates parts of sequences that the emulator and the filter might read in different ways.
     fn hostile() -> impl Strategy<Value = Vec<u8>> {
         let common: [&[u8]; 5] = [b"\x1b[", b"\x1b", b"65535", b"b", b"a"];
         let rare = b"[90;:?< (!]PX^_\\\0\x07\n\x18\x1a\x7f\x80\x9b\xe2\xc3\xa9";

@@ -1,14 +1,15 @@
-//! The screen of an emulated terminal as HTML: rows of text in spans, whose classes name colours and attributes.
+//! Renders the screen of an emulated terminal as HTML: rows of text in spans, whose classes name colours and attributes.
 
 use crate::plain_text::is_shown;
 use maud::{Markup, html};
 use std::num::NonZero;
 use vt100::{Cell, Color, Screen};
 
-/// Rows and columns of a serial console: a guest cannot ask for its size, and assumes this one.
+/// Rows and columns of a serial console. A guest cannot query the size and assumes this one.
 pub(crate) const SIZE: (NonZero<u16>, NonZero<u16>) = (NonZero::new(24).unwrap(), NonZero::new(80).unwrap());
 
-/// Classes of a cell: `f1` and `b4` are foreground and background in the 16 colours of ECMA-48; others appear as the default.
+/// Returns the classes of a cell: `f1` and `b4` are foreground and background in the 16 colours of ECMA-48. Other colours appear as the
+/// default.
 fn classes(cell: &Cell, is_cursor: bool) -> String {
     let (mut ink, mut paper) = (cell.fgcolor(), cell.bgcolor());
     if cell.inverse() {
@@ -30,7 +31,7 @@ fn classes(cell: &Cell, is_cursor: bool) -> String {
     all.trim_end().to_owned()
 }
 
-/// Runs of cells with the same classes.
+/// Returns runs of cells with equal classes.
 fn runs(screen: &Screen, row: u16) -> Vec<(String, String)> {
     let cursor = (!screen.hide_cursor()).then(|| screen.cursor_position());
     let mut runs: Vec<(String, String)> = Vec::new();
@@ -55,7 +56,7 @@ fn runs(screen: &Screen, row: u16) -> Vec<(String, String)> {
     runs
 }
 
-/// The screen, a line of text for each row.
+/// Renders the screen with one line of text for each row.
 pub(crate) fn html(screen: &Screen) -> Markup {
     html! {
         @for row in 0..screen.size().0.get() {

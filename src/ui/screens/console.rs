@@ -1,4 +1,4 @@
-//! The console of a virtual machine: its screen, and what is typed.
+//! The console of a VM: its screen and its input.
 
 use super::Answer;
 use crate::{
@@ -19,14 +19,14 @@ use meshd_api::VmView;
 use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
 
-/// How long a request for the next screen may wait. Proxies give up after a minute or later.
+/// Maximum time that a request for the next screen waits. Proxies time out after a minute or later.
 const MAX_WAIT: Duration = Duration::from_secs(20);
-/// Largest piece of input, in bytes: what somebody pastes.
+/// Maximum size of one piece of input, in bytes. Pasted text is the largest input.
 const MAX_INPUT: usize = 16 * 1024;
-/// Header with the number of a screen.
+/// Header with the number of the screen.
 const VERSION_HEADER: &str = "x-screen";
 
-/// Opens the console if this session has not opened it, and shows its screen.
+/// Opens the console unless this session has it open, and shows its screen.
 pub(crate) async fn page(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
     let vm: VmView = client.get(&format!("/v1/vms/{}", encoded(&vm))).await.map_err(failed)?;
@@ -60,14 +60,14 @@ pub(crate) struct After {
     after: u64,
 }
 
-/// The console of this session; 410 if there is none.
+/// Returns the console of this session; 410 if there is none.
 fn open(client: &ApiClient, vm: &str) -> Result<Arc<Console>, ApiError> {
     client
         .console(vm)
         .ok_or_else(|| ApiError::new(StatusCode::GONE, "closed", "this console is closed", "load the page again"))
 }
 
-/// The next screen, as soon as there is one: 204 if there is none for a while.
+/// Waits for the next screen; returns 204 after [`MAX_WAIT`] without a change.
 pub(crate) async fn screen(client: ApiClient, Path(vm): Path<String>, after: Query<After>) -> Answer {
     let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
     console.changed(after.after, MAX_WAIT).await;
@@ -85,7 +85,7 @@ pub(crate) async fn screen(client: ApiClient, Path(vm): Path<String>, after: Que
     Ok((headers, screen.into_string()).into_response())
 }
 
-/// Types the bytes of a request.
+/// Sends the bytes of a request to the guest.
 pub(crate) async fn input(client: ApiClient, Path(vm): Path<String>, request: Request<Body>) -> Answer {
     let console = open(&client, &vm).map_err(|error| client.failed(&error))?;
     let bytes = axum::body::to_bytes(request.into_body(), MAX_INPUT).await.map_err(|_| client.failed(&too_long()))?;
@@ -93,7 +93,7 @@ pub(crate) async fn input(client: ApiClient, Path(vm): Path<String>, request: Re
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Types the line of a form, for browsers without the script.
+/// Sends the line of a form to the guest, for browsers without the script.
 pub(crate) async fn line(client: ApiClient, Path(vm): Path<String>, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let console = open(&client, &vm).map_err(|error| client.failed(&error))?;

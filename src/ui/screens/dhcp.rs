@@ -1,4 +1,4 @@
-//! Segments, leases, and DHCP servers of others.
+//! Segments, leases, and DHCP servers other than meshd.
 
 use super::Answer;
 use crate::{
@@ -11,14 +11,14 @@ use maud::{Markup, html};
 use meshd_api::{LeaseView, OtherServerView, SegmentView};
 use serde::Deserialize;
 
-/// Leases on the page.
+/// Maximum number of leases on the page.
 const ROWS: usize = 500;
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct LeaseQuery {
     #[serde(default)]
     q: String,
-    /// Any value: also expired leases.
+    /// If not empty, the page shows expired leases too.
     #[serde(default)]
     all: String,
 }

@@ -11,17 +11,17 @@ use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
 use meshd_api::{AuditView, EventView};
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: usize = 100;
 
-/// The query for the API from what is asked of a page.
+/// Converts the query of a page to a query of the API.
 fn query(asked: &Fields, names: &[&str]) -> String {
     let given = names.iter().map(|name| (*name, asked.text(name))).filter(|(_, value)| !value.is_empty());
     let given: String = given.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
     format!("sort=-seq&limit={ROWS}{given}")
 }
 
-/// Who gave the order that it came of; without one, what kind of actor it was.
+/// Renders the actor of the order that caused the event. Without an order, renders the kind of actor.
 fn by(event: &EventView) -> Markup {
     event.by.as_ref().map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.who))
 }
@@ -58,7 +58,7 @@ pub(crate) async fn events(
     Ok(Page { client: &client, title: "Events".to_owned(), place: "/events", content }.answer(&headers))
 }
 
-/// A link to older rows.
+/// Renders a link to older rows.
 fn next(path: &str, asked: &Fields, names: &[&str], after: Option<&str>) -> Markup {
     let given = names.iter().map(|name| (*name, asked.text(name))).filter(|(_, value)| !value.is_empty());
     let given: String = given.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();

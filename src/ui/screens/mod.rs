@@ -1,20 +1,20 @@
-//! The pages.
+//! Pages of the web UI.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `access` | API tokens, enrolment tokens, roots of the certificate authority |
-//! | `actions` | orders for nodes, and new virtual machines |
+//! | `actions` | orders for nodes, and new VMs |
 //! | `catalog` | profiles, images, overlays |
-//! | `console` | the console of a virtual machine |
-//! | `dhcp` | networks, leases, DHCP servers of others |
+//! | `console` | the console of a VM |
+//! | `dhcp` | networks, leases, and DHCP servers other than meshd |
 //! | `inbox` | machines that wait for approval |
 //! | `log` | events and the audit log |
-//! | `node` | everything of one node, the log of its boots, the files of its overlay |
+//! | `node` | one node, the log of its boots, the files of its overlay |
 //! | `nodes` | the node list |
-//! | `operations` | operations that are not finished |
-//! | `overview` | the rack at a glance, the findings of doctor, and the search |
-//! | `sign_in` | the page for whoever is not signed in |
-//! | `work` | virtual machines, slots, tasks and their output |
+//! | `operations` | unfinished operations |
+//! | `overview` | overview of the site, the findings of doctor, and the search |
+//! | `sign_in` | the sign-in page |
+//! | `work` | VMs, slots, tasks and their output |
 
 mod access;
 mod actions;
@@ -96,7 +96,7 @@ pub(crate) fn router() -> Router {
         })
 }
 
-/// Pages answer; an error is a page, too.
+/// Result of a page handler. An error is a page, too.
 type Answer = Result<Response, Response>;
 
 impl<S: Sync> FromRequestParts<S> for ApiClient {
@@ -111,7 +111,7 @@ impl<S: Sync> FromRequestParts<S> for ApiClient {
 }
 
 impl ApiClient {
-    /// The page that tells of an error of the API.
+    /// Returns the page for an API error.
     fn failed(&self, error: &ApiError) -> Response {
         html::failure(Some(self), error)
     }

@@ -1,4 +1,4 @@
-//! The node list: search, filters, order and page are in the address.
+//! The node list. The URL contains search, filters, order and page.
 
 use super::{
     Answer,
@@ -14,15 +14,15 @@ use maud::{Markup, html};
 use meshd_api::{NodeView, ProfileView};
 use meshd_model::fleet::{Phase, label_words};
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: usize = 100;
-/// Parameters that this page hands on to the API.
+/// Parameters that this page passes to the API.
 const PARAMETERS: [&str; 6] = ["q", "phase", "profile", "label", "sort", "after"];
-/// Columns that sort: the API's name, the head.
+/// Sortable columns: the API's name, and the column heading.
 const SORTED: [(&str, &str); 5] =
     [("name", "Name"), ("id", "ID"), ("phase", "Phase"), ("profile", "Profile"), ("address", "Address")];
 
-/// What is asked of the list, by parameter.
+/// Query of the list, as parameters and values.
 struct ListQuery(Vec<(String, String)>);
 
 impl ListQuery {
@@ -30,7 +30,7 @@ impl ListQuery {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
     }
 
-    /// The query with some parameters replaced; an empty value leaves one out.
+    /// Returns the query with some parameters replaced; an empty value removes a parameter.
     fn with(&self, changes: &[(&str, &str)]) -> String {
         let value =
             |name| changes.iter().find(|(key, _)| *key == name).map_or_else(|| self.get(name), |(_, value)| value);
@@ -145,7 +145,7 @@ fn row(node: &NodeView) -> Markup {
     }
 }
 
-/// Nodes of this filter, for pages that show a few.
+/// Returns nodes that match a filter, for pages that show a few nodes.
 pub(super) async fn some(client: &ApiClient, query: &str) -> Result<ListPage<NodeView>, ApiError> {
     client.list(&format!("/v1/nodes?{query}&limit={ROWS}")).await
 }

@@ -1,4 +1,4 @@
-//! Operations that are not finished: what is requested, since when, in which state and why it does not proceed.
+//! Unfinished operations: the request, its start time, its state, and the reason for a delay.
 
 use super::Answer;
 use crate::{

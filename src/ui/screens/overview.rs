@@ -1,4 +1,4 @@
-//! The rack at a glance, the findings of doctor, and the search.
+//! Overview of the site, the findings of doctor, and the search.
 
 use super::Answer;
 use crate::{
@@ -12,7 +12,7 @@ use meshd_api::{Finding, NodeView, SearchHit, SearchView, StatusView};
 use meshd_model::fleet::{Phase, Stage};
 use serde::Deserialize;
 
-/// Nodes that are drawn; the list has all.
+/// Maximum number of tiles; the node list shows all nodes.
 const MAX_TILES: usize = 1000;
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
@@ -52,7 +52,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     Ok(Page { client: &client, title: "Overview".to_owned(), place: "/", content }.answer(&headers))
 }
 
-/// One node; while it boots, how far it came.
+/// Renders one node; during a boot, with its progress.
 fn tile(node: &NodeView) -> Markup {
     let boots = matches!(node.phase, Phase::Booting | Phase::Enrolling | Phase::Approved | Phase::Discovered);
     let stage = node.boot.as_ref().and_then(|boot| boot.stage).filter(|_| boots);
@@ -66,7 +66,7 @@ fn tile(node: &NodeView) -> Markup {
     }
 }
 
-/// How far along the boot chain a stage is.
+/// Renders the position of a stage in the boot chain.
 pub(super) fn progress(stage: Stage) -> Markup {
     let place = Stage::ALL.iter().position(|other| *other == stage).map_or(0, |place| place + 1);
     html! {
@@ -75,7 +75,7 @@ pub(super) fn progress(stage: Stage) -> Markup {
     }
 }
 
-/// What the central node knows of its health, problems first.
+/// Shows the health of the central node, problems first.
 pub(crate) async fn doctor(client: ApiClient, headers: HeaderMap) -> Answer {
     let mut findings: Vec<Finding> = client.get("/v1/doctor").await.map_err(|error| client.failed(&error))?;
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.status));

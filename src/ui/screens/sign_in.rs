@@ -1,10 +1,10 @@
-//! The page for whoever is not signed in.
+//! The sign-in page.
 
 use crate::{PREFIX, client::ApiError, html, session::SignIn};
 use axum::{http::StatusCode, response::Response};
 use maud::html;
 
-/// The form, and why the last try failed.
+/// Returns the sign-in form with the error of the last attempt.
 pub(crate) fn page(sign_in: &SignIn, error: Option<&ApiError>) -> Response {
     let content = html! {
         h1 { "Sign in to meshd" }

@@ -1,4 +1,4 @@
-//! `meshd init`: looks at this machine's network and writes a first site.toml.
+//! `meshd init`: reads the network configuration of this machine and writes an initial site.toml.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -23,12 +23,12 @@ use std::{
     time::Duration,
 };
 
-/// The folder of the installed package.
+/// Folder of the installed package.
 const SHARE: &str = "/usr/share/meshd";
 const SYSTEM_SITE: &str = "/etc/meshd/site.toml";
-/// dnsmasq pings an address for three seconds before it offers it.
+/// Time limit of the search for other DHCP servers. dnsmasq pings an address for three seconds before it offers the address.
 const SEARCH: Duration = Duration::from_secs(5);
-/// Name prefixes of interfaces that containers and hypervisors create. They are chosen only by name.
+/// Name prefixes of interfaces that containers and hypervisors create. Only `--interface` selects them.
 const VIRTUAL: [&str; 5] = ["lo", "docker", "veth", "virbr", "cni"];
 
 /// Such as `meshd init --interface br0 --range 10.77.0.100-10.77.0.200`.
@@ -104,14 +104,14 @@ impl Init {
     }
 }
 
-/// The system's file for root on a machine with the package, else one in this folder.
+/// Returns the system site file for root on a machine with the package, else a file in the current folder.
 fn default_file() -> PathBuf {
     let system = Path::new(SYSTEM_SITE);
     let is_installed = system.parent().is_some_and(Path::is_dir) && rustix::process::geteuid().is_root();
     if is_installed { system.to_owned() } else { PathBuf::from("site.toml") }
 }
 
-/// The network of the named interface, else of the only candidate, else the one that the user names.
+/// Returns the network of the named interface, else the only candidate, else the choice of the user.
 fn choose(networks: Vec<InterfaceNetwork>, named: Option<&str>) -> Result<InterfaceNetwork, Failure> {
     let is_candidate = |network: &&InterfaceNetwork| match named {
         Some(name) => network.interface == name,
@@ -153,7 +153,7 @@ fn ask<'a>(candidates: &[&'a InterfaceNetwork], list: &str) -> Result<&'a Interf
         .ok_or_else(|| Failure::new(format!("unknown interface `{}`", answer.trim()), format!("use one of: {list}")))
 }
 
-/// DHCP servers that answer on this network; none, with a note, where this user may not ask.
+/// Searches for DHCP servers on the network. If the user lacks the permission, prints a note and returns none.
 fn other_servers(network: &InterfaceNetwork) -> BTreeSet<Ipv4Addr> {
     eprintln!("looking for other DHCP servers on {} ...", network.interface);
     let xid = u32::from(network.address) ^ std::process::id();
@@ -183,7 +183,7 @@ fn proposed(network: &InterfaceNetwork) -> Result<String, Failure> {
     })
 }
 
-/// Names each port of meshd that another program holds: nothing is changed by that, but `meshd serve` would fail.
+/// Reports ports of meshd that another program uses. The ports do not affect `meshd init`, but `meshd serve` would fail.
 fn report_ports(network: &InterfaceNetwork, mode: Mode) {
     let mut udp = vec![(Service::Tftp, 69)];
     if mode != Mode::Off {

@@ -1,19 +1,19 @@
-//! Proposes the addresses that machines may lease.
+//! Proposes a range of addresses for leases.
 
 use std::net::Ipv4Addr;
 
-/// The most addresses of a proposal: a site that needs more names them.
+/// Maximum number of proposed addresses. A larger site names its range.
 const MOST: u32 = 1000;
-/// The fewest addresses that are worth a rack.
+/// Minimum number of addresses that are useful for a rack.
 const FEWEST: u32 = 4;
 
-/// The first and the last of the addresses in the middle of a network, beside `own`; `None` if fewer than four are left.
+/// Returns the first and last address of a range in the middle of a network, without `own`. Returns `None` below [`FEWEST`] addresses.
 pub(super) fn propose(own: Ipv4Addr, prefix_len: u8) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let size = 1_u64.checked_shl(32_u32.checked_sub(prefix_len.into())?)?;
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0);
     let start = u32::from(own) & mask;
     let part = |tenths: u64| start.saturating_add(u32::try_from(size * tenths / 10).unwrap_or(u32::MAX));
-    // Both ends of a network are where people put routers and servers.
+    // Routers and servers usually have addresses at the ends of a network.
     let (first, last) = (part(4).max(start.saturating_add(1)), part(8).saturating_sub(1));
     let own = u32::from(own);
     let (first, last) = match (first..=last).contains(&own) {

@@ -10,18 +10,18 @@ use toml_edit::{DocumentMut, value};
 
 const SAMPLE: &str = include_str!("../../../../site.toml");
 
-/// What differs from the sample.
+/// Values that replace those of the sample.
 pub(super) struct Values {
     pub(super) name: String,
     pub(super) interface: String,
     pub(super) address: Ipv4Addr,
     pub(super) mode: &'static str,
     pub(super) range: String,
-    /// The folder of the package's overlays and image recipes, if the package is installed.
+    /// Folder of the package's overlays and image recipes, if the package is installed.
     pub(super) share: Option<PathBuf>,
 }
 
-/// The text of the site file. Comments of the sample stay.
+/// Returns the text of the site file, with the comments of the sample.
 fn text(values: &Values) -> Result<String, Failure> {
     let mut site: DocumentMut = SAMPLE.parse().map_err(|error: toml_edit::TomlError| Failure::of(&error))?;
     site["site"]["name"] = value(&values.name);
@@ -36,7 +36,7 @@ fn text(values: &Values) -> Result<String, Failure> {
     Ok(site.to_string())
 }
 
-/// Writes the file at once or not at all. A file that meshd would refuse is not written.
+/// Writes the file atomically. Does not write a file that meshd would refuse.
 pub(super) fn write(file: &Path, values: &Values) -> Result<(), Failure> {
     let text = text(values)?;
     let cannot = |error: std::io::Error| {

@@ -11,9 +11,9 @@ use std::{
 /// A dependency that cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MissingPackage {
-    /// No package of the mirror provides it.
+    /// No package of the mirror provides the dependency.
     Missing { wanted: String, by: String },
-    /// Several packages provide it and none of them is preferred.
+    /// Several packages provide the dependency without priority and version, so the choice is ambiguous.
     Undecided { wanted: String, by: String, providers: Vec<String> },
     /// Two packages conflict.
     Conflict { package: String, with: String },
@@ -43,7 +43,7 @@ const RECIPE: &str = "the recipe";
 pub fn closure<'r>(records: &'r [Record], install: &[String]) -> Result<Vec<&'r Record>, Vec<MissingPackage>> {
     let mut solver = Solver::new(records);
     for name in install {
-        // Packages of the recipe are selected first, so that they satisfy the dependencies of others.
+        // Packages of the recipe are selected first, so that they satisfy the dependencies of other packages.
         solver.enqueue(Dependency::parse(name), RECIPE);
     }
     solver.resolve_queue(false);
@@ -129,7 +129,7 @@ impl<'r> Solver<'r> {
         self.selected.get(record.name.as_str()).is_some_and(|selected| std::ptr::eq(*selected, record))
     }
 
-    /// Queues packages such as `dhcpcd-openrc`, whose `install_if` is satisfied. Returns whether there were any.
+    /// Queues packages whose `install_if` is satisfied, such as `dhcpcd-openrc`. Returns whether it found any.
     fn queue_install_if(&mut self) -> bool {
         let fits = |record: &&Record| {
             let new = !record.install_if.is_empty() && !self.selected.contains_key(record.name.as_str());
@@ -159,8 +159,8 @@ impl<'r> Solver<'r> {
     }
 }
 
-/// Returns the newest package of that name, else the provider with the highest priority and version. If none is preferred, the error
-/// contains the names of all.
+/// Returns the newest package of that name, else the provider with the highest priority and version. The error contains the names of
+/// ambiguous providers.
 fn choose<'r>(dependency: &Dependency, fitting: &[&'r Record]) -> Result<&'r Record, Vec<String>> {
     let newest = |records: &mut dyn Iterator<Item = &'r Record>| {
         records

@@ -11,7 +11,7 @@ pub const INDEX_FILE: &str = "APKINDEX";
 /// A package of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Lines of the record, which the site's index repeats.
+    /// Lines of the record, copied into the site's index.
     pub text: String,
     pub name: String,
     pub version: String,
@@ -23,9 +23,9 @@ pub struct Record {
     pub depends: Vec<Dependency>,
     /// Provided names, with the version if there is one.
     pub provides: Vec<(String, Option<String>)>,
-    /// The package is installed as soon as all of these are.
+    /// Packages that, when all are installed, cause apk to install this package too.
     pub install_if: Vec<Dependency>,
-    /// The provider with the highest priority is chosen.
+    /// Provider priority; apk chooses the highest.
     pub priority: Option<u64>,
     /// Build time in seconds since the epoch; 0 if unknown.
     pub built: u64,
@@ -37,7 +37,7 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct IndexError {
-    /// Line of the end of the record, from 1.
+    /// Last line of the record, from 1.
     pub line: usize,
     pub message: String,
 }

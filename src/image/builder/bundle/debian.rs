@@ -23,7 +23,7 @@ pub(super) struct Tree<'a> {
     pub(super) packages: BTreeMap<String, String>,
     /// Dependencies that are not unpacked yet.
     depends: BTreeSet<String>,
-    /// Names that apt has no package for, such as virtual ones.
+    /// Names without a package in apt, such as virtual packages.
     absent: BTreeSet<String>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Adds the direct dependencies of the packages. Returns false if nothing was left.
+    /// Adds the direct dependencies of the packages. Returns false if all dependencies are unpacked.
     pub(super) fn add_dependencies(&mut self) -> Result<bool, BuildError> {
         let next = std::mem::take(&mut self.depends);
         let new = |name: &String| !self.packages.contains_key(name) && !self.absent.contains(name);
@@ -54,7 +54,7 @@ impl<'a> Tree<'a> {
         Ok(!next.is_empty() && self.unpack(&next)?)
     }
 
-    /// Fetches and unpacks the packages that apt has; returns false if there are none.
+    /// Fetches and unpacks the packages that apt has. Returns false if apt has none of them.
     fn unpack(&mut self, names: &[String]) -> Result<bool, BuildError> {
         if self.packages.len() + names.len() > MAX_PACKAGES {
             return Err(BundleFault::TooMany(MAX_PACKAGES).into());

@@ -14,8 +14,8 @@
 //!   packages ── debian ──┼── stage: libexec/ bin/ lib/ share/ ── squashfs ── store
 //!   libraries ─ needs ───┘
 //! ```
-//! On a node it is mounted at `/opt/bundles/<name>`. A program is run by the bundle's own loader with the bundle's own
-//! libraries, so it does not interfere with the node's musl or with other bundles.
+//! A node mounts the bundle at `/opt/bundles/<name>`. The bundle's own loader runs each program with the bundle's own
+//! libraries, so programs do not interfere with the node's musl or with other bundles.
 
 mod build;
 mod debian;
@@ -41,7 +41,7 @@ pub enum BundleFault {
     NoLibrary(Vec<String>),
     #[error("a bundle is built where it would run: this machine is {here}, the recipe is for {wanted}")]
     Arch {
-        /// This machine.
+        /// Architecture of this host.
         here: &'static str,
         /// Architecture of the recipe.
         wanted: String,

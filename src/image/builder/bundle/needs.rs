@@ -39,7 +39,7 @@ impl Libraries {
     /// Resolves the libraries of programs and plug-ins.
     pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<LibrarySearch, BundleFault> {
         let found = self.list(programs, &BTreeSet::new())?;
-        // A package may have a private library folder, which its programs name by RUNPATH.
+        // A package may have a private library folder, to which RUNPATH of its programs points.
         let private =
             found.1.iter().filter_map(|absent| self.private(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
         if private.is_empty() { Ok(found) } else { self.list(programs, &private) }
@@ -62,7 +62,7 @@ impl Libraries {
             self.folders.iter().chain(private).map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
         for program in programs {
             let run = Run::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
-            // Libraries of this machine must not be used.
+            // The loader must not use libraries of this host.
             let listed = run.env("LD_LIBRARY_PATH", "").output();
             let text = listed.map_err(|source| BundleFault::List { path: program.clone(), source })?;
             let name = program.file_name().unwrap_or_default().to_string_lossy();

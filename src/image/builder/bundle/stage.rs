@@ -36,7 +36,7 @@ pub(super) fn programs_and_files(recipe: &BundleRecipe, tree: &Path, stage: &Pat
 
 fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<(), BuildError> {
     let no_file = || BundleFault::NoFile(format!("/{from}"));
-    // A link may lead out of the tree to a file of this machine: only files of packages are copied.
+    // Only files of packages are copied: a link may lead out of the tree to a file of this host.
     let source = tree.join(from).canonicalize().map_err(|_| no_file())?;
     if !source.starts_with(tree) {
         return Err(no_file().into());
@@ -107,7 +107,7 @@ fn write(bin: &Path, name: &str, text: &str) -> Result<String, BuildError> {
     Ok(name.to_owned())
 }
 
-/// Returns one starter. The kernel would use the loader path in the program, which no node of musl has.
+/// Returns one starter script. It runs the bundle's loader, because the loader path in the program does not exist on musl nodes.
 fn starter(name: &BundleName, recipe: &BundleRecipe, loader: &str, program: Option<&Program>) -> String {
     let root = format!("{MOUNTS}/{name}");
     let within = |text: &str| match text.strip_prefix("@/") {

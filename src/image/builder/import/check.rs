@@ -5,20 +5,20 @@ use crate::builder::{apk::members, command::Run};
 use meshd_types::Arch;
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Largest kernel that is unpacked to find its release, in bytes.
+/// Maximum size of an unpacked kernel, in bytes.
 const MAX_KERNEL: u64 = 256 << 20;
-/// Longest release that Linux has (`__NEW_UTS_LEN`), in bytes.
+/// Maximum length of a Linux release (`__NEW_UTS_LEN`), in bytes.
 const MAX_RELEASE: usize = 64;
-/// What stands before the release in every kernel.
+/// Text before the release in every kernel.
 const BANNER: &[u8] = b"Linux version ";
-/// How a squashfs begins, and where it says how long it is.
+/// First bytes of a squashfs. The field [`SQUASHFS_LENGTH`] contains its size.
 const SQUASHFS: &[u8] = b"hsqs";
 const SQUASHFS_LENGTH: std::ops::Range<usize> = 40..48;
 
-/// What a kernel's file says of itself.
+/// Architecture and release of a kernel file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFacts {
-    /// What it runs on.
+    /// Architecture that the kernel supports.
     pub arch: Arch,
     /// `uname -r`.
     pub release: String,
@@ -27,7 +27,7 @@ pub struct KernelFacts {
 /// Reads architecture and release of a kernel: bzImage, or arm64's Image, plain, gzip-compressed or in an EFI wrapper.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The fault, as a phrase that follows the file name.
 pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     if bytes.get(0x202..0x206) == Some(b"HdrS") {
         return x86(bytes).map(|release| KernelFacts { arch: Arch::X86_64, release });
@@ -35,7 +35,7 @@ pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     let unpacked;
     let image = match payload(bytes) {
         Some(packed) => {
-            // Zeros may follow the member: only its own bytes count.
+            // Zeros may follow the gzip member, so only the member is unpacked.
             unpacked = members::first_within(packed, MAX_KERNEL).map_err(|error| format!("is damaged: {error}"))?.0;
             &unpacked[..]
         }
@@ -48,12 +48,12 @@ pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     Ok(KernelFacts { arch: Arch::Aarch64, release: release(&image[at + BANNER.len()..])? })
 }
 
-/// Linux/x86 boot protocol: at 0x20e the offset of the version's text, less 0x200.
+/// Returns the version text of a bzImage. Linux/x86 boot protocol: 0x20e contains the offset of the text, less 0x200.
 fn x86(bytes: &[u8]) -> Result<String, String> {
     let field = |at: usize, length: usize| bytes.get(at..at + length).ok_or("is cut short");
     let pointer = field(0x20e, 2)?;
     let at = usize::from(u16::from_le_bytes([pointer[0], pointer[1]])) + 0x200;
-    // Setup sectors, the one before them, and the protected-mode code in paragraphs: less than that is a file cut short.
+    // Minimum file size: the boot sector, the setup sectors, and the protected-mode code in paragraphs of 16 bytes.
     let sectors = match usize::from(field(0x1f1, 1)?[0]) {
         0 => 4,
         sectors => sectors,
@@ -75,7 +75,7 @@ fn release(bytes: &[u8]) -> Result<String, String> {
     }
 }
 
-/// The gzip member of a compressed Image, or of one in the EFI wrapper (`MZ`, `zimg`, offset, length).
+/// Returns the gzip member of a compressed Image, or of an Image in the EFI wrapper (`MZ`, `zimg`, offset, length).
 fn payload(bytes: &[u8]) -> Option<&[u8]> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Some(bytes);
@@ -88,7 +88,7 @@ fn payload(bytes: &[u8]) -> Option<&[u8]> {
     packed.starts_with(&[0x1f, 0x8b]).then_some(packed)
 }
 
-/// Checks that three files are an image for `arch`; gives the kernel's release.
+/// Checks that three files form an image for `arch`. Returns the kernel's release.
 pub(super) fn image(kernel_file: &Path, initramfs: &Path, modloop: &Path, arch: Arch) -> Result<String, ImportError> {
     let bytes = |file: &Path| fs::read(file).map_err(|error| error.to_string());
     let facts = bytes(kernel_file).and_then(|bytes| kernel(&bytes));
@@ -108,7 +108,7 @@ pub(super) fn image(kernel_file: &Path, initramfs: &Path, modloop: &Path, arch: 
     Ok(facts.release)
 }
 
-/// Linux takes an archive as it is, or compressed in a way that its first bytes tell.
+/// Checks the first bytes of an initramfs. Linux accepts a plain cpio, or one whose first bytes identify the compression.
 fn initramfs_starts(bytes: &[u8]) -> Result<(), String> {
     const KNOWN: [&[u8]; 6] = [
         b"070701",
@@ -131,7 +131,7 @@ fn squashfs_is_whole(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The releases that a modloop has modules for.
+/// Returns the kernel releases for which a modloop contains modules.
 fn releases(modloop: &Path) -> Result<BTreeSet<String>, ImportError> {
     let listed = Run::new("unsquashfs").args(["-lc", "-dest", ""]).arg(modloop).arg("modules").output();
     let text = listed.map_err(|error| ImportError::Modloop {
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::builder::apk::members::{File, pack};
 
-    /// The head of a bzImage whose version stands at 0x400.
+    /// Returns the head of a bzImage whose version text is at 0x400.
     pub(crate) fn bzimage(release: &str) -> Vec<u8> {
         let mut bytes = vec![0; 2048];
         bytes[0x1f1] = 1;
@@ -180,7 +180,7 @@ mod tests {
     fn arm_kernel_says_its_release_plain_packed_and_wrapped() {
         let expected = Ok(KernelFacts { arch: Arch::Aarch64, release: "6.18.1-0-lts".into() });
         assert_eq!(kernel(&arm()), expected);
-        // A tar of it will do for something compressed: the banner is found wherever it stands, the magic is not.
+        // A tar can replace a compressed kernel here: the parser finds the banner at any offset, but the magic only at its fixed offset.
         let packed = pack(&[File { name: "x".into(), bytes: arm() }], true);
         assert!(kernel(&packed).unwrap_err().contains("no kernel"));
         let gzip = members::gzip(&arm());

@@ -7,98 +7,97 @@ use crate::builder::{
 use meshd_types::Arch;
 use std::{io, path::PathBuf};
 
-/// Why an image was not imported.
+/// Cause of a failed image import.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// The mirror did not give a file.
+    /// The download of a file from the mirror failed.
     #[error("cannot fetch {url}; is the mirror reachable, and does it have this release?")]
     Fetch {
         url: String,
-        /// curl's failure.
         source: CommandError,
     },
     /// The mirror publishes no digest of its netboot bundle, and the recipe pins none.
     #[error("the mirror publishes no digest of {url} (.sha512 or .sha256); write netboot.sha256 into the recipe")]
     NoDigest {
-        /// Of what.
+        /// URL of the netboot bundle.
         url: String,
     },
-    /// A file is not the one whose digest was published or pinned.
+    /// The digest of a file differs from the published or pinned digest.
     #[error(
         "{file} has {found}, and {publisher} says {stated}; it is damaged or was exchanged, so nothing was imported"
     )]
     Digest {
         file: String,
         found: String,
-        /// Who says what it should be.
+        /// Source of the expected digest.
         publisher: String,
-        /// What it should be.
+        /// Expected digest.
         stated: String,
     },
-    /// An index cannot be believed.
+    /// The signature of an index is missing or invalid.
     #[error("the index {file} {source}; check the mirror, and mirror.keys of the recipe")]
     Signature { file: String, source: SignatureError },
-    /// An index makes no sense.
+    /// A package index is invalid.
     #[error("the index {file} makes no sense")]
     Index { file: String, source: IndexError },
     /// An archive is damaged.
     #[error("{file} is damaged; fetch it again")]
     Damaged { file: String, source: io::Error },
-    /// The packages of the recipe cannot be had whole.
+    /// Dependencies of the recipe's packages cannot be resolved.
     #[error("the packages cannot be had whole:{}", lines(.0))]
     Lacks(Vec<MissingPackage>),
-    /// The index promises what the mirror does not have.
+    /// The index lists packages that the mirror does not have.
     #[error("the mirror's index names packages that the mirror does not have: {}; is a sync under way?", .0.join(", "))]
     Absent(Vec<String>),
-    /// A package is not the one that the index describes.
+    /// A package differs from its index record.
     #[error("package {file} {why}; nothing was imported")]
     Package { file: String, why: String },
-    /// Something that must be there is not.
+    /// A required file does not exist.
     #[error("{} holds no {what}; {hint}", .folder.display())]
     NoFile {
-        /// Where it was looked for.
+        /// Searched folder.
         folder: PathBuf,
         what: String,
         hint: &'static str,
     },
-    /// The kernel is none.
+    /// The kernel file is invalid.
     #[error("the kernel {} {why}; nothing was imported", .file.display())]
     Kernel {
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault, as a phrase that follows the file name.
         why: String,
     },
-    /// The modloop is none.
+    /// The modloop file is invalid.
     #[error("the modloop {} {why}; nothing was imported", .file.display())]
     Modloop {
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault, as a phrase that follows the file name.
         why: String,
     },
-    /// The initramfs is none.
+    /// The initramfs file is invalid.
     #[error("the initramfs {} {why}; nothing was imported", .file.display())]
     Initramfs {
         file: PathBuf,
-        /// What is wrong with it.
+        /// The fault, as a phrase that follows the file name.
         why: String,
     },
-    /// Kernel and modules are of different releases: the node would have no drivers.
+    /// Kernel and modloop have different releases, so the node would have no drivers.
     #[error("the kernel is {kernel} and the modloop has modules for {}; take both from the same release", .modloop.join(", "))]
     Mismatch {
         /// Release of the kernel.
         kernel: String,
-        /// Releases that the modloop has modules for.
+        /// Releases for which the modloop contains modules.
         modloop: Vec<String>,
     },
-    /// The kernel is for another kind of machine.
+    /// The kernel is for another architecture than the recipe.
     #[error("the kernel is for {found} and the recipe is for {wanted}; take the files of the right architecture")]
     Arch {
-        /// What the kernel is for.
+        /// Architecture of the kernel.
         found: Arch,
-        /// What the recipe is for.
+        /// Architecture of the recipe.
         wanted: Arch,
     },
-    /// apk itself cannot install what was put together.
+    /// The trial installation of the imported packages with apk failed.
     #[error("Alpine's apk cannot install the packages that were put together")]
     Unproven(#[source] CommandError),
 }

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Derives recipe and keys from such a folder. An empty list of packages means all.
+/// Derives recipe and keys from a folder without a recipe. An empty list of packages means all packages.
 pub(super) fn recipe(folder: &Path) -> Result<(ImportRecipe, Vec<PathBuf>), BuildError> {
     let names = |folder: &Path| -> Result<Vec<PathBuf>, BuildError> {
         let entries = fs::read_dir(folder).map_err(io_error("read", folder))?;

@@ -50,7 +50,7 @@ use std::{
 pub struct ImportRequest {
     /// Recipe, name and folders.
     pub build: BuildRequest,
-    /// A folder with the files, in place of the mirror. It needs no recipe.
+    /// Folder that replaces the mirror; a recipe is optional then.
     pub from: Option<PathBuf>,
     /// Mirror that replaces the recipe's.
     pub mirror: Option<String>,
@@ -110,7 +110,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             alpine_release: alpine_release.unwrap_or(&netboot.version).to_owned(),
             parts,
             packages: made.versions,
-            // Alpine says of a package which files it has only inside of it.
+            // Alpine's index does not list the files of a package, so services and modules are unknown.
             contents: Contents::default(),
             built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
         };
@@ -118,7 +118,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     })
 }
 
-/// The recipe, its digest, and the keys that are trusted: the recipe's, or those that a folder brings without one.
+/// Returns the recipe, its digest, and the trusted keys: those of the recipe, or those of a folder without a recipe.
 fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<PathBuf>), BuildError> {
     let recipe_dir = &request.build.recipe_dir;
     if let Some(folder) = request.from.as_ref().filter(|_| !recipe_dir.join(super::parts::recipe::RECIPE_FILE).exists())
@@ -134,7 +134,7 @@ fn read_recipe(request: &ImportRequest) -> Result<(ImportRecipe, Digest, Vec<Pat
     Ok((recipe, recipe_digest(recipe_dir)?, keys))
 }
 
-/// The kernel's three files, checked against what was published and against each other.
+/// Fetches kernel, initramfs and modloop. Verifies them by the published digests and against each other.
 fn fetch_netboot(context: &ImportContext<'_>, progress: &dyn Progress) -> Result<(NetbootFiles, String), BuildError> {
     timed(progress, BuildStep::FetchKernel, || {
         let (netboot, origin) = context.netboot()?;

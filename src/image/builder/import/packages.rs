@@ -26,26 +26,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Packages are compressed already; the initrd around them is so only because every initrd must be.
+/// Lowest level, because packages are compressed already. The initrd is compressed only because every initrd must be.
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 1 };
-/// What shows that the closure holds a whole apk.
+/// Package whose presence shows that the closure contains apk with its dependencies.
 const APK: &str = "apk-tools";
-/// Largest index, unpacked, in bytes.
+/// Maximum size of an unpacked index, in bytes.
 const MAX_INDEX: u64 = 256 << 20;
 
-/// What is needed to put the packages together.
+/// Inputs of a package import.
 pub(super) struct PackageImport<'a> {
     pub(super) context: &'a ImportContext<'a>,
-    /// Who may have signed the indexes.
+    /// Trusted keys for the signatures of the mirror's indexes.
     pub(super) keys: &'a [PathBuf],
-    /// Signs our own.
+    /// Key that signs the site's index.
     pub(super) site_key: &'a RepoKey,
-    /// A folder with only its public half.
+    /// Folder with only the public key of the site.
     pub(super) trusted: &'a Path,
     pub(super) progress: &'a dyn Progress,
 }
 
-/// What came of it.
+/// Result of a package import.
 pub(super) struct ImportedPackages {
     pub(super) initrd: PathBuf,
     /// Name -> version.
@@ -62,7 +62,7 @@ impl PackageImport<'_> {
         Ok(ImportedPackages { initrd, versions })
     }
 
-    /// All packages that there are, and those that are asked for.
+    /// Returns all packages of the indexes, and the names of the packages to install.
     fn read_indexes(&self) -> Result<(Vec<Record>, Vec<String>), BuildError> {
         let recipe = self.context.recipe;
         let mut all = Vec::new();
@@ -85,17 +85,17 @@ impl PackageImport<'_> {
         Ok((all, install))
     }
 
-    /// Brings every package into the cache and checks it; gives where each one lies.
+    /// Fetches every package into the cache and verifies it. Returns the path of each.
     fn fetch(&self, chosen: &[&Record]) -> Result<Vec<PathBuf>, BuildError> {
         let repositories = &self.context.recipe.mirror.repositories;
         let cached = |record: &&Record| {
-            // The checksum is in the name, so that another build of the same version is another file.
+            // The file name contains the checksum, so that two builds of one version have different files.
             let cached = self.context.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
             (repositories[record.repository].clone(), record.file(), cached)
         };
         let wanted: Vec<(String, String, PathBuf)> = chosen.iter().map(cached).collect();
         for (record, (_, _, path)) in chosen.iter().zip(&wanted) {
-            // A damaged file of the cache is fetched again.
+            // Damaged files of the cache are fetched again.
             if fs::read(path).is_ok_and(|bytes| package::check(&bytes, record).is_err()) {
                 fs::remove_file(path).map_err(io_error("remove", path))?;
             }
@@ -109,7 +109,7 @@ impl PackageImport<'_> {
         for (record, (_, file, path)) in chosen.iter().zip(&wanted) {
             let bytes = fs::read(path).map_err(io_error("read", path))?;
             if let Err(why) = package::check(&bytes, record) {
-                // The next try shall not begin with it.
+                // The next import must not find the damaged file in the cache.
                 let _ = fs::remove_file(path);
                 return Err(ImportError::Package { file: file.clone(), why }.into());
             }
@@ -119,7 +119,7 @@ impl PackageImport<'_> {
         Ok(wanted.into_iter().map(|(_, _, path)| path).collect())
     }
 
-    /// Repository, index and public key as one initrd.
+    /// Packs repository, index and public key as one initrd.
     fn assemble(&self, all: &[Record], chosen: &[&Record], files: &[PathBuf]) -> Result<PathBuf, BuildError> {
         let scratch = self.context.scratch;
         let arch = self.context.recipe.arch.to_string();
@@ -142,7 +142,7 @@ impl PackageImport<'_> {
         let signed = signature::sign(&index, &self.site_key.private, PUBLIC_NAME, scratch);
         let path = repository.join("APKINDEX.tar.gz");
         fs::write(&path, signed.map_err(failed("sign the index"))?).map_err(io_error("write", &path))?;
-        // Alpine's initramfs trusts Alpine's keys; this one lands beside them, and its init copies all of them to the node.
+        // Alpine's initramfs contains Alpine's keys. The site's key is added to that folder; Alpine's init copies all keys to the node.
         let key = keys.join(PUBLIC_NAME);
         fs::copy(self.trusted.join(PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
         self.try_install(all, chosen, files, &root.join("packages"))?;
@@ -156,8 +156,8 @@ impl PackageImport<'_> {
         Ok(out)
     }
 
-    /// Installs everything into an empty root with the apk that is among the packages: what it refuses now it would refuse on
-    /// every node. Where that apk cannot run here, the checks that were made must do.
+    /// Installs all packages into an empty root with the imported apk, because a package that it refuses would fail on every node. If this
+    /// host cannot run the imported apk, the trial is skipped.
     fn try_install(
         &self,
         all: &[Record],

@@ -8,7 +8,7 @@ use meshd_config::{
 use meshd_types::{Arch, Digest, SafePath};
 use std::path::{Path, PathBuf};
 
-/// The section that only imported images have.
+/// Section of `image.toml` that marks an imported image.
 pub const SECTION: &str = "mirror";
 /// Maximum number of packages of a recipe, without their dependencies.
 const MAX_INSTALL: usize = 512;
@@ -60,7 +60,7 @@ impl Mirror {
     }
 }
 
-/// Returns whether the recipe in this folder is of an imported image. False also if it is unreadable: reading it again reports why.
+/// Returns whether the recipe in this folder describes an imported image. Returns false for an unreadable recipe; loading reports why.
 pub fn is_import(recipe_dir: &Path) -> bool {
     let file = recipe_dir.join(RECIPE_FILE);
     let Ok(text) = reader::read_text(&file, "") else { return false };

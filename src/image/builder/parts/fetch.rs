@@ -83,14 +83,14 @@ pub(crate) fn debians(packages: &[DebianPackage], cache: &Path, scratch: &Path) 
         return Ok(cached);
     }
     let hint = "is Debian's mirror reachable? `apt-get update` brings its index up to date";
-    // apt's sandbox user may not enter this folder. It is not needed: the index verifies the files.
+    // apt's sandbox user cannot enter this folder. The sandbox is not needed, because the index verifies the files.
     Run::new("apt-get")
         .args(["-o", "APT::Sandbox::User=root", "-qq", "download"])
         .args(absent.iter().map(|(package, _)| format!("{}={}", package.name, package.version)))
         .at(scratch)
         .done()
         .map_err(|source| BuildError::Command { what: "fetch packages of Debian", hint, source })?;
-    // apt writes an epoch into the file name, the index does not.
+    // The file name of apt contains the epoch; that of the index does not.
     let downloaded = fs::read_dir(scratch).map_err(io_error("read", scratch))?;
     let downloaded: Vec<PathBuf> = downloaded.filter_map(|entry| Some(entry.ok()?.path())).collect();
     for (package, cached) in absent {
@@ -203,7 +203,7 @@ pub(crate) fn unpack_userland(source: &WheelSource, wheel: &Path, work: &Path) -
         .map_err(failed(what))?;
     let tree = work.join("tree");
     fs::create_dir(&tree).map_err(io_error("make the folder", &tree))?;
-    // Users other than root lose owners; packages are created from the database, so this is harmless.
+    // Without root the owners are lost. This is harmless, because packages get their owners from the database.
     Run::new("debugfs").args(["-R", "rdump / tree", "root.ext4"]).at(work).done().map_err(failed(what))?;
     for used in ["wheel", "root.ext4"] {
         let path = work.join(used);

@@ -63,7 +63,7 @@ impl Package {
 }
 
 impl Checksum {
-    /// Parses `Q1` and base64.
+    /// Parses the form of the database: `Q1` and base64.
     pub fn parse(text: &str) -> Option<Self> {
         unbase64(text.strip_prefix("Q1")?)?.try_into().ok().map(Checksum)
     }

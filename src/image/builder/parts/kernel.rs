@@ -124,7 +124,7 @@ pub(crate) fn initramfs(
     compress(&tree.join(SCRATCH).join("initramfs"), recipe.compression, out)
 }
 
-/// Copies a file of the recipe into the tree, executable if it is so in the recipe.
+/// Copies a file of the recipe into the tree and keeps its executable bit.
 fn add_file(from: &Path, to: &Path) -> Result<(), BuildError> {
     let mode = fs::metadata(from).map_err(io_error("read", from))?.permissions().mode();
     if let Some(folder) = to.parent() {

@@ -1,4 +1,4 @@
-//! Parts of an image: its recipe, kernel, initramfs and package repository.
+//! The parts of an image: recipe, kernel, initramfs and package repository.
 //!
 //! | module | what it holds |
 //! | --- | --- |

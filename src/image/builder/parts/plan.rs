@@ -47,7 +47,7 @@ pub enum PlanError {
     /// The source has a package that the recipe adds.
     #[error("packages.extra names `{0}`, which the source has; take it out of the recipe")]
     Twice(String),
-    /// An unprivileged build cannot create a file of another owner than root.
+    /// The file belongs to another user than root, which an unprivileged build cannot create.
     #[error(
         "package `{package}` gives {path} to {}:{}; only root's files can be made again; add the package to packages.leave_out",
         .owner.0, .owner.1

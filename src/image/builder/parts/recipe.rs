@@ -35,7 +35,7 @@ pub struct WheelSource {
     pub member: SafePath,
 }
 
-/// A Debian package that contains a kernel, or depends on the one that does.
+/// A Debian package that contains a kernel, or a meta package that depends on a kernel package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
     pub package: String,

@@ -18,16 +18,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Speed of unpacking does not matter, because the initrd is unpacked once; its size does.
+/// Highest level: the size of the initrd matters, and its unpacking time does not, because it is unpacked once.
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 9 };
 
 /// Inputs of a repository.
 pub(crate) struct Repo<'a> {
-    /// Userland with apk and the files.
+    /// Userland tree, which contains apk and the packages' files.
     pub(crate) tree: &'a Path,
     pub(crate) recipe_dir: &'a Path,
     pub(crate) arch: &'a str,
-    /// Signs packages and index.
+    /// Key that signs packages and index.
     pub(crate) key: &'a RepoKey,
     /// A folder with only the public key.
     pub(crate) trusted: &'a Path,
@@ -168,7 +168,7 @@ impl Repo<'_> {
     }
 
     fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
-        // The whole archive is compressed once; compressed packages in it would be larger.
+        // The whole archive is compressed once; compressed packages would make it larger.
         let mut run = self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
         for (key, value) in &plan.info {
             run = run.arg("--info").arg(format!("{key}:{value}"));
@@ -222,7 +222,7 @@ pub(crate) fn install(apk: Run, arch: &str, trusted: &Path, root: &Path, reposit
         .args(names)
 }
 
-/// Runs the apk of a tree by the tree's loader: without chroot, so the key needs no copy.
+/// Creates a command that runs the apk of a tree with the tree's loader. It needs no chroot, so the key is not copied into the tree.
 pub(crate) fn apk(tree: &Path, arch: &str, applet: &str) -> Run {
     let libraries = format!("{0}/lib:{0}/usr/lib", tree.display());
     let program =

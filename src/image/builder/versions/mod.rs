@@ -1,5 +1,5 @@
-//! Versions of images and bundles: promote, roll back, prune. These functions change files; a running meshd reloads
-//! them.
+//! Versions of images and bundles: promote, roll back, prune. These functions change files only; `meshd reload` applies
+//! the changes.
 
 use super::{
     error::{BuildError, io_error},
@@ -19,45 +19,45 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Versions of each image that are kept whatever happens: those built last.
+/// Number of newest versions of each image that [`prune`] always keeps.
 pub const KEEP: usize = 3;
-/// Shortest beginning of a digest that names a version.
+/// Minimum length of a digest prefix that names a version.
 const LEAST_PREFIX: usize = 4;
 
 /// One version of an image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Version {
     pub version: Digest,
-    /// Nodes that boot get this one.
+    /// Booting nodes receive this version.
     pub current: bool,
-    /// `rollback` goes back to this one.
+    /// `rollback` makes this version current.
     pub previous: bool,
-    /// A list says that somebody runs it.
+    /// An in-use list contains this version.
     pub in_use: bool,
     pub manifest: ImageManifest,
 }
 
-/// Why a version could not be promoted or thrown away.
+/// Cause of a failed promotion, rollback or pruning.
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
-    /// No version of the image begins like this, or several do.
+    /// The prefix matches no version, or several versions.
     #[error("image `{name}` has {} of that beginning with `{prefix}`; {}", if .found.is_empty() { "no version" } else { "several versions" }, prefix_hint(.found, .all))]
     NoUniqueVersion {
         name: ImageName,
-        /// What was asked for, cut.
+        /// Requested prefix, truncated.
         prefix: String,
-        /// Versions that begin so.
+        /// Versions with this prefix.
         found: Vec<Digest>,
         /// All versions.
         all: Vec<Digest>,
     },
-    /// The image has had one version only.
+    /// The image has no previous version.
     #[error("image `{0}` has no version before the current one; `meshd image list` shows what there is to promote")]
     NoPrevious(ImageName),
     /// A version is damaged.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// What is in use is not known.
+    /// An in-use list cannot be read.
     #[error("nothing is thrown away while it is not known what is in use; correct the list, or remove it")]
     InUse(#[from] InUseError),
     /// A file could not be read or written.
@@ -71,7 +71,8 @@ fn prefix_hint(found: &[Digest], all: &[Digest]) -> String {
     if names.is_empty() { "it is not built".to_owned() } else { format!("write more of one of {}", names.join(", ")) }
 }
 
-/// All versions of an image, the newest first. One whose manifest is damaged is left out: [`super::list`] tells of the current one.
+/// Returns all versions of an image, the newest first, without those with a damaged manifest. [`super::list`] reports a damaged current
+/// version.
 ///
 /// # Errors
 /// A folder or list cannot be read.
@@ -102,28 +103,28 @@ fn known(version_folder: &VersionFolder) -> Result<BTreeSet<Digest>, BuildError>
     version_folder.versions().map_err(io_error("read", version_folder.folder()))
 }
 
-/// Makes a version current, named by the beginning of its digest, after every blob of it was compared with its digest.
+/// Verifies every blob of a version and makes the version current. `prefix` is the beginning of its digest.
 ///
 /// # Errors
-/// There is no such version, it is damaged, or a file could not be written. The old version is current then.
+/// The version does not exist or is damaged, or a file cannot be written. The current version stays.
 pub fn promote(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     switch(blobs_dir, name, &find_by_prefix(blobs_dir, name, prefix)?)
 }
 
-/// The version that begins so, as [`promote`] takes it.
+/// Returns the version with this digest prefix, as [`promote`] selects it.
 ///
 /// # Errors
-/// There is none, or there are several.
+/// The prefix matches no version, or several.
 pub fn find_version(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     Ok(load_version(blobs_dir, name, &find_by_prefix(blobs_dir, name, prefix)?)?)
 }
 
-/// The version that [`rollback`] would make current.
+/// Returns the version that [`rollback`] would make current.
 ///
 /// # Errors
-/// There is none, or its manifest cannot be read.
+/// The image has no previous version, or its manifest cannot be read.
 pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     Ok(load_version(blobs_dir, name, &previous(blobs_dir, name)?)?)
@@ -141,10 +142,10 @@ fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Di
     Ok(version)
 }
 
-/// Makes the version current that was so before. Twice is back again.
+/// Makes the previous version current. A second call restores the version that was current before the first.
 ///
 /// # Errors
-/// There was none, or it is damaged, or a file could not be written. The current version stays then.
+/// The image has no previous version, that version is damaged, or a file cannot be written. The current version stays.
 pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, VersionError> {
     let _lock = lock(blobs_dir)?;
     switch(blobs_dir, name, &previous(blobs_dir, name)?)
@@ -164,22 +165,21 @@ fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageM
     Ok(image.manifest)
 }
 
-/// What [`prune`] threw away, or would.
+/// Result of [`prune`]: removed versions and blobs, or those that a dry run would remove.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Pruned {
     pub versions: Vec<Dropped>,
-    /// Blobs that nothing needs any more.
+    /// Number of removed blobs.
     pub blobs: usize,
-    /// Their bytes.
+    /// Size of the removed blobs in bytes.
     pub bytes: u64,
 }
 
-/// A version that goes.
+/// A removed version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dropped {
-    /// The image or bundle.
+    /// Name of the image or bundle.
     pub name: String,
-    /// Which version of it.
     pub version: Digest,
 }
 
@@ -189,26 +189,26 @@ pub enum ArtifactKind {
     Bundles,
 }
 
-/// What [`prune`] shall do.
+/// Input of [`prune`].
 #[derive(Clone, Debug)]
 pub struct Prune {
-    /// Versions of images or of bundles.
+    /// Images or bundles.
     pub what: ArtifactKind,
-    /// Of this one only; `None` for all.
+    /// The only image or bundle to prune; `None` for all.
     pub name: Option<String>,
-    /// How many of each stay because they were built last.
+    /// Number of newest versions to keep of each.
     pub keep: usize,
-    /// Versions that stay beside those of the lists under `blobs_dir`.
+    /// Versions to keep in addition to the in-use lists under `blobs_dir`.
     pub in_use: BTreeSet<Digest>,
-    /// Only tell.
+    /// Report without removing files.
     pub dry_run: bool,
 }
 
-/// Throws away old versions of images or bundles, then the blobs that no version of either needs. What is current, was so before, is in use, or belongs to the
-/// last built ones stays. Whenever this dies, each version that is left is whole.
+/// Removes old versions of images or bundles, then all blobs without a version. Keeps current, previous, newest and in-use versions.
+/// A crash leaves every remaining version complete.
 ///
 /// # Errors
-/// It is not known what is in use, or a file could not be read or removed.
+/// An in-use list is invalid, or a file cannot be read or removed.
 pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
     let _lock = lock(blobs_dir)?;
     let mut found = PruneSelection::default();
@@ -226,13 +226,13 @@ pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
     Ok(pruned)
 }
 
-/// What goes, and what stays.
+/// Versions to remove, and blobs to keep.
 #[derive(Default)]
 struct PruneSelection {
     gone: Vec<Dropped>,
-    /// The manifests of what goes.
+    /// Manifests of the versions to remove.
     files: Vec<PathBuf>,
-    /// Blobs of what stays.
+    /// Blobs of the versions to keep.
     live: BTreeSet<Digest>,
 }
 
@@ -263,7 +263,7 @@ fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<
     Ok(())
 }
 
-/// A version of a bundle is named by its one blob.
+/// Selects versions of bundles. The digest of the only blob names the version.
 fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let root = blobs_dir.join(BUNDLES);
     let names = version_names(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
@@ -271,7 +271,7 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
     for name in names.iter().filter_map(|name| name.parse::<BundleName>().ok()) {
         let version_folder = VersionFolder::bundle(blobs_dir, &name);
         let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
-        // Where a plain file stands in place of a pointer, it says what is current.
+        // A plain manifest without a pointer, as earlier releases wrote it, names the current version.
         let plain = load_bundle_manifest(blobs_dir, &name).ok().map(|manifest| manifest.layer.digest);
         found.live.extend(plain);
         let built = |version: &Digest| {
@@ -284,7 +284,7 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
         for (at, (built_at, version)) in all.into_iter().enumerate() {
             let pointed = [pointer.current, pointer.previous, plain].contains(&Some(version));
             let needed = pointed || used.contains(&version) || what.in_use.contains(&version);
-            // One that cannot be read here, as of a later release, stays.
+            // Unreadable manifests may belong to a later release, so their versions are kept.
             if needed || built_at.is_none() || at < what.keep || !what.covers(ArtifactKind::Bundles, name.as_str()) {
                 found.live.insert(version);
             } else {
@@ -296,7 +296,7 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
     Ok(())
 }
 
-/// Blobs of manifests that cannot be read here, as those of a later release: they stay.
+/// Returns the blobs of unreadable manifests, which may belong to a later release. [`prune`] keeps them.
 fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Result<Vec<Digest>, BuildError> {
     let version_folder = VersionFolder::image(blobs_dir, name);
     let others =
@@ -341,7 +341,7 @@ fn remove_blobs(
 /// # Errors
 /// The list cannot be written.
 pub fn declare_in_use(blobs_dir: &Path, site: &str, versions: &BTreeSet<Digest>) -> Result<(), BuildError> {
-    // A name of a site may hold anything; a file name may not, and two sites are never one.
+    // A site name may contain any character, a file name may not. Different site names must give different file names.
     let mut plain: String =
         site.chars().take(64).map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
     if plain != site {

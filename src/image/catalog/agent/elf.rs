@@ -7,15 +7,15 @@ use meshd_types::Arch;
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 /// Program header of the interpreter's path.
 const PT_INTERP: usize = 3;
-/// Values of `e_type`: a program at fixed addresses, and one that may lie anywhere (static PIE).
+/// Values of `e_type`: ET_EXEC for fixed addresses, and ET_DYN for position-independent programs (static PIE).
 const PROGRAM_TYPES: [usize; 2] = [2, 3];
-/// Bytes of the file header.
+/// Size of the file header, in bytes.
 const HEADER: usize = 64;
 
 /// Returns the architecture of a static program.
 ///
 /// # Errors
-/// Why a node of no known architecture can run it, as the cause of an error message.
+/// The cause why no node can run the program, for an error message.
 pub(super) fn static_program(program: &[u8]) -> Result<Arch, String> {
     if !program.starts_with(MAGIC) || program.len() < HEADER {
         return Err("it is no 64-bit ELF program".to_owned());
@@ -45,7 +45,7 @@ fn arch(number: usize) -> Option<Arch> {
     [Arch::X86_64, Arch::Aarch64, Arch::Riscv64].into_iter().find(|arch| usize::from(machine(*arch)) == number)
 }
 
-/// Returns the loader that a program asks for; `None` if it is static.
+/// Returns the interpreter (dynamic loader) of a program; `None` for a static program.
 fn interpreter(program: &[u8]) -> Result<Option<String>, String> {
     let damaged = || "its ELF program headers are damaged".to_owned();
     let headers = number(program, 32, 8).ok_or_else(damaged)?;

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `elf` | reads the ELF header and program headers, which decide whether a node can run a program (ELF-64 Object File Format 1.5) |
 //!
-//! A node that cannot run its agent stays silent, and only its own console says why. meshd therefore refuses such a file before any
+//! A node that cannot run its agent shows the cause only on its own console. meshd therefore refuses an unusable agent before any
 //! node boots.
 
 mod elf;
@@ -19,15 +19,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Largest agent, in bytes.
+/// Maximum size of the agent, in bytes.
 const MAX_SIZE: u64 = 64 * 1024 * 1024;
 /// File name of the agent.
 const NAME: &str = "mesh-agent";
-/// The build note that only the program mesh-agent contains. Two parts: meshd itself must not contain it.
+/// Build note by which meshd recognises a mesh-agent. It is split in two, so that meshd itself does not contain the note.
 const NOTE: [&str; 2] = ["mesh-agent", " build: version="];
-/// Longest build note after its beginning, in bytes.
+/// Maximum length of a build note after [`NOTE`], in bytes.
 const MAX_NOTE: usize = 256;
-/// What to do about an unusable agent.
+/// Hint of the error for an unusable agent.
 const HINT: &str = "run `make build`, or set [agent].binary to a static mesh-agent";
 
 /// A mesh-agent that nodes can run.
@@ -35,9 +35,7 @@ const HINT: &str = "run `make build`, or set [agent].binary to a static mesh-age
 pub struct AgentProgram {
     pub path: PathBuf,
     pub bytes: Bytes,
-    /// The processors that run it.
     pub arch: Arch,
-    /// What it was built from.
     pub build: AgentBuild,
 }
 
@@ -58,7 +56,7 @@ impl fmt::Display for AgentBuild {
     }
 }
 
-/// Why a file is no valid agent for the nodes of a site.
+/// Cause why a file is not a valid agent for the nodes of a site.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the agent {}: {cause}; {HINT}", path.display())]
 pub struct AgentError {
@@ -72,8 +70,8 @@ impl From<AgentError> for Fault {
     }
 }
 
-/// Returns where the agent of a site is: `[agent].binary`, else where `make build` writes it, else where the package installs it, else beside
-/// this program.
+/// Returns the path of a site's agent: `[agent].binary`, else the output of `make build`, else the path of the installed package, else a
+/// file beside this program.
 ///
 /// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static one of the tree comes first.
 pub fn agent_path(site: &Site) -> PathBuf {
@@ -92,7 +90,7 @@ fn default_path(program: &Path) -> PathBuf {
 /// Reads the agent of a site.
 ///
 /// # Errors
-/// When the file cannot be read, when it is no static mesh-agent, or when a built image of the site is for another architecture.
+/// The file cannot be read, is not a static mesh-agent, or a built image of the site is for another architecture.
 pub fn load_agent(site: &Site) -> Result<AgentProgram, AgentError> {
     let path = agent_path(site);
     let refused = |cause: String| AgentError { path: path.clone(), cause };
@@ -121,7 +119,7 @@ fn read_bounded(path: &Path) -> io::Result<Bytes> {
     fs::read(path).map(Bytes::from)
 }
 
-/// Finds `version=V commit=C time=SECONDS;` behind the beginning of the note.
+/// Finds [`NOTE`] and parses the text after it: `version=V commit=C time=SECONDS;`.
 fn build_note(program: &[u8]) -> Option<AgentBuild> {
     let start = NOTE.concat().into_bytes();
     let mut rest = program;
@@ -163,7 +161,7 @@ fn parse_note(bytes: &[u8]) -> Option<AgentBuild> {
     })
 }
 
-/// Returns the smallest file that [`load_agent`] accepts, for tests and benchmarks that boot no node. `rest` makes it unlike others.
+/// Returns the smallest file that [`load_agent`] accepts, for tests and benchmarks that boot no node. `rest` makes its digest unique.
 pub fn sample_agent(arch: Arch, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -12,7 +12,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Folders whose files a shell reads.
 const READ_BY_SHELL: [&str; 4] = ["/etc/init.d/", "/etc/conf.d/", "/etc/local.d/", "/etc/profile.d/"];
 
-/// Checks every file of an overlay. `folder` is the overlay's.
+/// Checks every file of the overlay in `folder`.
 pub(super) fn check(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
     for (path, entry) in entries {
         let (file, bytes, is_template) = match &entry.source {
@@ -62,7 +62,7 @@ fn lines_before(bytes: &[u8], at: usize) -> usize {
     bytes[..at].iter().filter(|c| **c == b'\n').count()
 }
 
-/// A case-insensitive file system would lose one of the two.
+/// Reports names that differ only by case: a case-insensitive file system would lose one of them.
 fn same_but_for_case(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for (path, entry) in entries {

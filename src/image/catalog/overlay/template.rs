@@ -60,7 +60,7 @@ impl<'a> Compiler<'a> {
     ) -> Self {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        // The output is a script or a configuration file, never HTML, whatever the file name.
+        // Disable HTML escaping for every file name: the output is a script or a configuration file.
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_keep_trailing_newline(true);
         environment.add_filter("json", json);
@@ -163,7 +163,7 @@ fn explain(error: &Error) -> (String, String) {
     (what, "see docs/overlays.md for what each name is".to_owned())
 }
 
-/// minijinja's position is that of the failed part of `groups.x.members`; the name begins before it.
+/// Returns the whole dotted name, such as `groups.x.members`. minijinja reports only the position of the part that failed.
 fn whole_name(text: &str, range: Range<usize>) -> Option<&str> {
     let before = text.get(..range.start)?;
     let part = |c: char| c.is_alphanumeric() || "_.[]\"'".contains(c);

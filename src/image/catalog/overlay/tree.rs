@@ -10,7 +10,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// A file with this suffix is a template of the file without it.
+/// Suffix of templates; the rendered file has no suffix.
 const TEMPLATE_SUFFIX: &str = ".j2";
 const PLAIN_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
@@ -75,7 +75,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `None` after a recorded fault.
+    /// Reads one entry. Returns `None` after recording a fault.
     fn entry(&mut self, path: &Path, metadata: &fs::Metadata) -> Option<()> {
         let relative = path.strip_prefix(self.root).expect("the walk goes downwards from its root");
         let Some(relative) = relative.to_str() else {
@@ -115,7 +115,7 @@ impl Walk<'_> {
         let before = self.bytes;
         self.bytes += size;
         if self.bytes > MAX_OVERLAY {
-            // Reported once, for the file that exceeded the limit.
+            // Report the size fault once, at the file that exceeded the limit.
             if before <= MAX_OVERLAY {
                 self.fault::<()>(path, format!("makes the overlay {} bytes large", self.bytes), HINT);
             }
@@ -137,7 +137,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A link in the folder must lead to a path in the folder; its target would differ between machines otherwise.
+    /// Returns the target of a link. Links that lead out of the folder are faults, because their targets would differ between hosts.
     fn link_target(&mut self, path: &Path, relative: &str) -> Option<String> {
         let target = match fs::read_link(path) {
             Ok(target) => target,

@@ -10,7 +10,7 @@ pub struct Variable {
     pub kind: VarKind,
     /// Default value.
     pub default: Option<VarValue>,
-    /// Rendering fails if no one sets the variable.
+    /// Rendering fails if the variable is not set.
     pub required: bool,
     /// The value comes from `[secrets]` of the site and is never shown.
     pub secret: bool,
@@ -43,7 +43,7 @@ impl VarKind {
         Self::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
     }
 
-    /// Value of a variable that is neither required nor set.
+    /// Returns the value of a variable that is neither required nor set.
     pub fn empty(self) -> VarValue {
         match self {
             VarKind::Bool => VarValue::Bool(false),

@@ -6,13 +6,13 @@ use flate2::read::MultiGzDecoder;
 use meshd_types::{Digest, SafePath};
 use std::io::{self, Read as _};
 
-/// Most bytes that an archive may unpack to: an overlay and the agent take a quarter of it.
+/// Maximum unpacked size of an archive, in bytes: four times the size of an overlay with the agent.
 const MAX_UNPACKED: u64 = 128 << 20;
 
-/// Everything in a gzip-compressed tar, in the order of paths. Who brought it is not in there.
+/// Reads all entries of a gzip-compressed tar, ordered by path. The archive does not contain their origins.
 ///
 /// # Errors
-/// It is no such archive, is cut short, or unpacks to more than 128 MiB.
+/// The archive is invalid or truncated, or unpacks to more than 128 MiB.
 pub fn read(targz: &[u8]) -> io::Result<Vec<RenderedFile>> {
     let mut archive = tar::Archive::new(MultiGzDecoder::new(targz).take(MAX_UNPACKED));
     let mut files = Vec::new();

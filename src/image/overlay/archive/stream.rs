@@ -4,10 +4,10 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use meshd_types::SafePath;
 use std::io::{self, Read, Write};
 
-/// Writes such an archive.
+/// Writes a gzip-compressed tar.
 pub struct Packer<W: Write>(tar::Builder<GzEncoder<W>>);
 
-/// What an archive holds at a path.
+/// Content of an archive entry.
 pub enum Unpacked<'a> {
     /// A regular file.
     File(&'a mut dyn Read),
@@ -17,21 +17,21 @@ pub enum Unpacked<'a> {
 }
 
 impl<W: Write> Packer<W> {
-    /// An archive that goes to `out`.
+    /// Creates an archive that is written to `out`.
     pub fn new(out: W) -> Self {
         Packer(tar::Builder::new(GzEncoder::new(out, Compression::fast())))
     }
 
-    /// A file of `size` bytes.
+    /// Appends a file of `size` bytes.
     ///
     /// # Errors
-    /// It cannot be read or written, or is shorter.
+    /// `content` cannot be read or is shorter than `size`, or the archive cannot be written.
     pub fn file(&mut self, path: &SafePath, mode: u32, size: u64, content: impl Read) -> io::Result<()> {
         let mut header = header(tar::EntryType::Regular, mode, size);
         self.0.append_data(&mut header, path.relative(), ExactReader { rest: size, content })
     }
 
-    /// A symbolic link.
+    /// Appends a symbolic link.
     pub fn link(&mut self, path: &SafePath, target: &str) -> io::Result<()> {
         self.0.append_link(&mut header(tar::EntryType::Symlink, 0o777, 0), path.relative(), target)
     }
@@ -41,7 +41,7 @@ impl<W: Write> Packer<W> {
         self.0.append_data(&mut header, format!("{}/", path.relative()), io::empty())
     }
 
-    /// Ends the archive.
+    /// Writes the end of the archive and returns the output.
     pub fn finish(self) -> io::Result<W> {
         self.0.into_inner()?.finish()
     }
@@ -55,7 +55,7 @@ fn header(kind: tar::EntryType, mode: u32, size: u64) -> tar::Header {
     header
 }
 
-/// Gives so many bytes and no more; it is an error if there are fewer.
+/// Reads an exact number of bytes; fewer bytes are an error.
 struct ExactReader<R> {
     rest: u64,
     content: R,
@@ -73,10 +73,10 @@ impl<R: Read> Read for ExactReader<R> {
     }
 }
 
-/// Hands over everything in an archive, with its permission bits, and reads it to its end.
+/// Calls `each` with every entry of an archive and its permission bits. Reads the archive to its end.
 ///
 /// # Errors
-/// It is no such archive, is cut short, or `each` fails.
+/// The archive is invalid or truncated, or `each` fails.
 pub fn unpack(input: impl Read, mut each: impl FnMut(SafePath, u32, Unpacked<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut archive = tar::Archive::new(GzDecoder::new(input));
     for entry in archive.entries()? {

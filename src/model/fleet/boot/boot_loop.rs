@@ -1,7 +1,7 @@
-//! Detects boot loops: a machine that boots again and again and never comes online.
+//! Detects boot loops: a machine that boots repeatedly and never comes online.
 //!
-//! A boot that came online, waited, or was rebooted by an operator ends the row. A slow machine and retries of iPXE stay within one boot
-//! session, so neither is a loop.
+//! A boot that came online, waited, or was rebooted by an operator ends the sequence. A slow boot and retries of iPXE stay within one
+//! boot session, so neither counts as a loop.
 
 use super::{
     boot_session::{BootSession, Outcome},
@@ -14,7 +14,7 @@ use std::{fmt, time::Duration};
 pub const LOOP_ALIKE: usize = 3;
 /// Number of boots in a row that stop at any stage and make a loop. Fewer than the stored sessions of one MAC address.
 pub const LOOP_UNLIKE: usize = 6;
-/// Older boots do not count: a machine that is tried once a week is in no loop.
+/// Age limit of counted boots: a machine that fails once a week is not in a loop.
 const LOOP_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A detected loop.
@@ -24,7 +24,7 @@ pub struct BootLoop {
     pub count: usize,
     /// The stage at which the newest boot stopped.
     pub stage: Stage,
-    /// True if all boots stopped there.
+    /// True if all boots stopped at `stage`.
     pub alike: bool,
     /// Start of the first boot.
     pub since: Timestamp,
@@ -78,7 +78,7 @@ mod tests {
         Timestamp::from_millis(minutes * 60_000)
     }
 
-    /// Boots five minutes apart, newest first as the store gives them, each with the stage that it came to.
+    /// Returns boots five minutes apart, newest first as in the store, each with its last stage.
     fn boots(stages: &[Stage]) -> Vec<BootSession> {
         let boot = |(number, stage): (usize, &Stage)| {
             let opened = at(5 * i64::try_from(number).expect("few"));

@@ -19,7 +19,7 @@ pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
 /// Maximum number of wait reasons in one session.
 const MAX_WAITS: usize = 16;
 
-/// A waiting machine sends many requests a minute; the record is updated once in this time.
+/// Minimum interval between updates of a wait's record, because a waiting machine sends many requests a minute.
 pub const WAIT_NOTED: Duration = Duration::from_secs(60);
 
 /// A wait of the machine: refused, or pending approval.
@@ -53,7 +53,7 @@ pub struct BootSession {
     pub uuid: Option<SystemUuid>,
     /// DHCP option 93 of the firmware.
     pub arch: Option<ClientArch>,
-    /// Sequence number of the session. Unlike clocks it never goes back.
+    /// Sequence number of the session; unlike a clock, it never goes back.
     #[serde(default)]
     pub order: u64,
     /// First DHCP exchange.
@@ -80,10 +80,10 @@ pub struct BootSession {
     /// A relay forwards its DHCP packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_relayed: bool,
-    /// The session was ended because its address changed in a suspicious way. It gets nothing any more.
+    /// The session was ended because its address changed suspiciously. The machine receives nothing in this session any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
-    /// Why `mesh-init` refused to start the node.
+    /// Reason why `mesh-init` refused to start the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -103,7 +103,7 @@ pub enum DhcpExchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Online,
-    /// An operator ordered a reboot before it was online.
+    /// An operator ordered a reboot before the node was online.
     Ordered,
     /// The machine waits.
     Waiting,
@@ -116,16 +116,16 @@ pub enum Outcome {
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum BootStatus {
-    /// Under way.
+    /// The boot is in progress.
     Booting,
     Waiting,
-    /// In progress and stalled.
+    /// The boot is in progress and stalled.
     Stalled,
-    /// Came online.
+    /// The node came online.
     Online,
-    /// Ended by an operator before it was online.
+    /// An operator rebooted the node before it was online.
     Rebooted,
-    /// Ended before it was online.
+    /// The boot ended before the node was online.
     Stopped,
     /// `mesh-init` refused to start the node and reported why.
     Failed,
@@ -165,7 +165,7 @@ impl BootSession {
         session
     }
 
-    /// Records a stage; returns true if it is new in this session. A boot that continues is not stalled.
+    /// Records a stage and ends an open stall. Returns true if the stage is new in this session.
     pub fn mark(&mut self, stage: Stage, now: Timestamp) -> bool {
         if let Some(mark) = self.stages.iter_mut().find(|mark| mark.stage == stage) {
             mark.last = now;
@@ -209,7 +209,7 @@ impl BootSession {
         self.stages.iter().map(|mark| mark.stage).max()
     }
 
-    /// Returns the newest wait reason if the machine still waits: meanwhile it only repeats DHCP.
+    /// Returns the newest wait if the machine only repeated DHCP since then.
     pub fn waiting(&self) -> Option<&Wait> {
         let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
         let has_continued = self.stages.iter().any(|mark| {
@@ -224,7 +224,7 @@ impl BootSession {
         self.stalls.last().filter(|stall| stall.ended.is_none())
     }
 
-    /// Returns the progress.
+    /// Returns the progress or result of the boot.
     pub fn outcome(&self) -> Outcome {
         match self.furthest() {
             Some(Stage::Online) => Outcome::Online,
@@ -234,7 +234,7 @@ impl BootSession {
         }
     }
 
-    /// Returns the state in one word. `over`: a newer session of the machine exists.
+    /// Returns the state of the boot. `over`: a newer session of the machine exists.
     pub fn standing(&self, over: bool) -> BootStatus {
         match self.outcome() {
             Outcome::Online => BootStatus::Online,
@@ -259,7 +259,7 @@ impl BootSession {
         if self.ended {
             return false;
         }
-        // In both directions: after the clock was set back, a time in the future is not fresh.
+        // Compare in both directions: after the clock was set back, a time in the future is not fresh.
         now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
     }
 
@@ -271,7 +271,7 @@ impl BootSession {
             return false;
         }
         match exchange {
-            // A machine that boots from its disk also asks as an operating system; that is another boot.
+            // Before the script step, the DHCP exchange of an operating system is that of a boot from disk: another boot.
             DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
             DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
             // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader the firmware never asks again.

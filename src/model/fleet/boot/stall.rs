@@ -1,7 +1,7 @@
 //! Detects stalled boots: the overdue stage, since when, and its likely cause.
 //!
-//! Each stage has a timeout. Timeouts allow for slow firmware, a switch port that learns for a minute, and emulated CPUs. Waits are not
-//! stalls.
+//! Each stage has a timeout. Timeouts allow for slow firmware, a switch port that forwards after a minute, and emulated CPUs. Waits are
+//! not stalls.
 
 use super::{
     boot_session::{BootSession, Wait},
@@ -12,9 +12,9 @@ use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A waiting machine retries within this time, or is off. The longest retry delay of a refusal is 5 minutes.
+/// Maximum time between retries of a waiting machine; without a retry it is off. The longest retry delay of a refusal is 5 minutes.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Many firmwares use TFTP in lock step: a kernel that takes seconds by HTTP takes minutes.
+/// Factor of timeouts with TFTP. Many firmwares use TFTP in lock step: a kernel takes minutes instead of seconds by HTTP.
 const TFTP_FACTOR: u32 = 2;
 
 /// A stalled boot.
@@ -40,7 +40,7 @@ pub struct Chain {
     pub transport: Transport,
     /// Delivery of the overlay: by URL, Linux fetches it instead of iPXE.
     pub delivery: Delivery,
-    /// True if meshd leases the address: otherwise the DHCP of Linux is not seen.
+    /// True if meshd leases the address. Otherwise meshd does not receive the DHCP exchange of Linux.
     pub leases: bool,
 }
 

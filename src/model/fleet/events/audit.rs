@@ -1,4 +1,4 @@
-//! Audit records: every order, by whom, why, and its outcome; also refused orders.
+//! Audit records: caller, operation, reason and outcome of every order, refused orders included.
 
 use super::{
     audit_context::AuditContext,
@@ -20,9 +20,9 @@ pub struct AuditSeq(pub u64);
 #[serde(rename_all = "snake_case")]
 pub enum AuditOutcome {
     Done,
-    /// Refused without any change; the code of the answer says why.
+    /// The order was refused without any change; contains the error code of the answer.
     Refused(String),
-    /// Failed by a fault of this program, its disk or the node; something may have changed.
+    /// The order failed by a fault of meshd, its disk or the node; part of it may have been executed.
     Failed(String),
 }
 
@@ -53,22 +53,22 @@ pub struct Audit {
     /// Detail for people; never a secret.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// Number of orders: repeats of a caller over its budget are combined.
+    /// Number of orders: repeated orders above the caller's rate limit are combined.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub count: u32,
-    /// First of these times; `None` for a single order.
+    /// Time of the first combined order; `None` for a single order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_at: Option<Timestamp>,
 }
 
 impl Audit {
-    /// Makes the record of an executed order.
+    /// Creates the record of an executed order.
     pub fn done(at: Timestamp, by: AuditContext) -> Self {
         let (outcome, detail) = (AuditOutcome::Done, String::new());
         Audit { at, by, target: None, node: None, outcome, detail, count: 1, first_at: None }
     }
 
-    /// Makes the record of the order that caused an event; `None` if no order did.
+    /// Creates the record of the order that caused an event; `None` if no order caused it.
     pub fn of(event: &Event) -> Option<Self> {
         let by = event.by.clone()?;
         let mut audit = Audit::done(event.at, by);

@@ -1,4 +1,4 @@
-//! Who gives an order, and why. The context is part of the events and of the audit record.
+//! Caller and reason of an order. The context is part of the events and of the audit record.
 
 use super::event::Actor;
 use meshd_types::{ApiTokenName, CorrelationId, RuleName};
@@ -23,7 +23,7 @@ pub enum Principal {
     Meshd,
 }
 
-/// The operations. Each word is that of the command line, if it has one.
+/// The operations. Each word equals the CLI verb, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verb {
@@ -83,7 +83,7 @@ pub struct AuditContext {
     /// Reason in the caller's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The caller accepts the loss of virtual machines.
+    /// The caller accepts the loss of VMs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forced: bool,
     /// Correlation ID in the answer, log, events and audit log.
@@ -92,7 +92,7 @@ pub struct AuditContext {
 }
 
 impl AuditContext {
-    /// Makes a context without reason.
+    /// Creates a context without reason.
     pub fn new(who: Principal, verb: Verb, correlation: CorrelationId) -> Self {
         AuditContext { who, verb, reason: None, forced: false, correlation }
     }
@@ -140,7 +140,7 @@ impl fmt::Display for Principal {
     }
 }
 
-/// The text is no caller.
+/// The text is not a caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is nobody; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
 pub struct ParsePrincipalError(String);

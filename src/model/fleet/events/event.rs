@@ -18,7 +18,7 @@ pub struct EventSeq(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Actor {
-    /// The machine, by what it sent.
+    /// The machine, by its own messages.
     Node,
     Operator,
     /// The central node: a timer, a policy.
@@ -72,9 +72,9 @@ pub enum EventKind {
     CredentialsRevoked,
     /// A certificate, token or connection was refused.
     EnrolRefused,
-    /// A machine got a refusal instead of a script.
+    /// A machine received a refusal script.
     BootRefused,
-    /// A machine loaded everything, and its init refused to start the node.
+    /// A machine loaded all parts, and `mesh-init` refused to start the node.
     BootFailed,
     /// An action was sent to a node, or its outcome arrived.
     #[serde(rename = "task")]
@@ -114,29 +114,29 @@ pub enum EventKind {
     Restored,
     /// A reload failed; the last good configuration stays.
     ReloadRefused,
-    /// A virtual machine was ordered and placed.
+    /// A VM was ordered and placed.
     VmCreated,
-    /// An operator started, stopped, restarted or deleted a virtual machine.
+    /// An operator started, stopped, restarted or deleted a VM.
     VmOrdered,
-    /// The guest of a virtual machine runs.
+    /// The guest of a VM runs.
     VmStarted,
-    /// A virtual machine is off, as desired.
+    /// A VM is off, as desired.
     VmStopped,
-    /// The guest of a virtual machine was paused: the store is full, or a disk fails.
+    /// The guest of a VM was paused: the store is full, or a disk fails.
     VmPaused,
-    /// A virtual machine is off unexpectedly.
+    /// A VM is off unexpectedly.
     VmFailed,
-    /// A virtual machine ended and restarts.
+    /// A VM ended and restarts.
     VmRestarted,
-    /// A node lost a virtual machine without reporting its end.
+    /// A node lost a VM without reporting its end.
     VmLost,
-    /// A virtual machine was released.
+    /// A node released a VM.
     VmReleased,
-    /// A node cannot release a virtual machine.
+    /// A node cannot release a VM.
     VmReleaseBlocked,
-    /// A node has an unknown virtual machine.
+    /// A node has an unknown VM.
     VmUnknown,
-    /// A virtual machine moved to another node.
+    /// A VM moved to another node.
     VmMoved,
     /// An operator approved, disabled or enabled a slot.
     SlotChanged,
@@ -144,7 +144,7 @@ pub enum EventKind {
     NicAccepted,
     /// An operator fenced a node.
     NodeFenced,
-    /// A virtual machine owns a disk from now on.
+    /// A VM wrote to a disk and owns it from now on.
     DiskWritten,
     /// A disk of a node was wiped.
     DiskWiped,
@@ -181,13 +181,13 @@ pub struct Event {
     pub kind: EventKind,
     /// Detail for people; never a secret.
     pub detail: String,
-    /// The order that caused it, if any.
+    /// Order that caused the event, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<AuditContext>,
-    /// Number of occurrences: repeats of a source over its budget are combined.
+    /// Number of occurrences: repeated events above the source's rate limit are combined.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub count: u32,
-    /// First of these times; `None` for a single occurrence.
+    /// Time of the first combined occurrence; `None` for a single occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_at: Option<Timestamp>,
     /// The node was not approved: such events are retained separately.
@@ -207,14 +207,14 @@ pub(super) fn is_once(count: &u32) -> bool {
 }
 
 impl Event {
-    /// Makes an event of an actor or order.
+    /// Creates an event of an actor or order.
     pub fn new(at: Timestamp, cause: impl Into<Cause>, kind: EventKind, detail: impl Into<String>) -> Self {
         let Cause { actor, by } = cause.into();
         let detail = detail.into();
         Event { at, node: None, session: None, actor, kind, detail, by, count: 1, first_at: None, is_unknown: false }
     }
 
-    /// Sets the detail, cut at [`MAX_EVENT_DETAIL`].
+    /// Truncates the detail to [`MAX_EVENT_DETAIL`].
     pub fn bound_detail(&mut self) {
         if let Some((end, _)) = self.detail.char_indices().nth(MAX_EVENT_DETAIL) {
             self.detail.truncate(end);

@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// A stored order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdempotencyRecord {
-    /// Digest of the request: another request with the same key is refused.
+    /// Digest of the request; a different request with the same key is refused.
     pub request: Digest,
     /// Time of the first request.
     pub at: Timestamp,
-    /// Answer; `None` while the order is executed, or if the program ended meanwhile.
+    /// Answer; `None` while the order is executed, or if meshd ended during its execution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<StoredResponse>,
 }

@@ -2,9 +2,9 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `event` | events: who, what, why, when |
+//! | `event` | events: actor, kind, time, cause |
 //! | `audit` | audit records of orders, refused orders included |
-//! | `audit_context` | who gives an order, and why |
+//! | `audit_context` | caller and reason of an order |
 //! | `idempotency` | stored answers of orders with an idempotency key |
 
 pub mod audit;

@@ -1,4 +1,4 @@
-//! Archived generations: all public contents, with files by digest; and the difference of two.
+//! Archived generations: all public contents, with files by digest. Computes the difference of two generations.
 
 use super::generation::Generation;
 use meshd_types::{Digest, ImageName, ProfileName, SafePath};
@@ -22,7 +22,7 @@ pub struct ArchivedGeneration {
     pub image: ImageName,
     /// Version of the image.
     pub version: Digest,
-    /// Kernel arguments, except those of every boot.
+    /// Kernel arguments, except those that every boot has.
     pub args: Vec<String>,
     /// Installed packages.
     pub packages: Vec<String>,
@@ -200,14 +200,14 @@ fn files(before: &[ArchivedFile], after: &[ArchivedFile]) -> Vec<FileDiff> {
     paths.into_iter().filter_map(one).collect()
 }
 
-/// What a node would boot now.
+/// The result of planning a node's next boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextBoot {
-    /// This generation.
+    /// The node would boot this generation.
     Boots(Generation, ProfileName),
-    /// None: its image cannot be served.
+    /// The node would not boot: its image cannot be served.
     ImageMissing(String),
-    /// None: it cannot be rendered.
+    /// The node would not boot: its overlay cannot be rendered.
     RenderFailed(String),
 }
 

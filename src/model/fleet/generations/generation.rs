@@ -1,11 +1,12 @@
-//! A generation: the digest of all public data that determines a node's boot. Detects the drift of a node.
+//! A generation: the digest of all public data that determines a node's boot. Detects drift: a running generation that meshd never
+//! delivered.
 
 use super::archive::NextBoot;
 use crate::fleet::{ConditionKind, EventKind, Node, Phase};
 use meshd_types::{Digest, ParseDigestError, Timestamp};
 use std::{fmt, str::FromStr};
 
-/// A digest. Two boots of one generation differ only in per-boot secrets.
+/// Digest that identifies a generation. Two boots of one generation differ only in per-boot secrets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(pub Digest);
 
@@ -34,7 +35,7 @@ meshd_types::serde_as_text!(Generation);
 /// Changes of a node's conditions, with causes.
 pub type ConditionChanges = Vec<(EventKind, String)>;
 
-/// Records what a node would boot now, and updates its conditions.
+/// Updates the conditions of a node for the generation that it would boot now.
 pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestamp) -> ConditionChanges {
     use ConditionKind as C;
     let mut changes = ConditionChanges::new();
@@ -43,7 +44,7 @@ pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestam
             node.generation = Some(*generation);
             update_condition(node, C::ImageMissing, None, now, &mut changes);
             update_condition(node, C::RenderFailed, None, now, &mut changes);
-            // A node that is off or booting gets the new generation anyway.
+            // Other phases need no reboot: a node that is off or booting receives the new generation at its boot.
             use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
             if !matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance) {
                 return changes;

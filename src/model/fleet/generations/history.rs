@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of generations listed for a node.
 pub const MAX_HISTORY: usize = 16;
-/// Number of the newest that are archived with all files, in addition to the running and the pinned one.
+/// Number of newest generations that are archived with all files, in addition to the running and the pinned generation.
 pub const ARCHIVED_PER_NODE: usize = 4;
 
 /// A generation of a node.
@@ -22,12 +22,12 @@ pub struct DeliveredGeneration {
     /// Bundle layers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Digest>,
-    /// When the node first fetched its overlay.
+    /// Time at which the node first fetched the overlay.
     pub given_at: Timestamp,
-    /// When the agent first reported it.
+    /// Time at which the agent first reported the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted_at: Option<Timestamp>,
-    /// Last time of either.
+    /// Last fetch or report.
     pub last_at: Timestamp,
 }
 

@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `generation` | the digest, and drift of a node from its profile |
-//! | `archive` | contents of an archived generation, and the difference of two |
+//! | `archive` | contents of an archived generation, and the difference of two generations |
 //! | `history` | generations that a node received and reported |
 //! | `revision` | revisions of a profile |
 

@@ -5,10 +5,10 @@ use meshd_types::{BundleName, Digest, ImageName, OverlayName, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of revisions of a profile. The oldest go first, but never the one that is in use.
+/// Maximum number of revisions of a profile. The oldest are removed first, except the revision in use.
 pub const MAX_REVISIONS: usize = 8;
 
-/// A profile at one time, with everything that its nodes share.
+/// A profile at one time, with all contents that its nodes share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revision<P> {
     /// The profile with its inherited values.
@@ -64,7 +64,7 @@ impl Revisions {
         self.held.or_else(|| self.all.last().map(|last| last.generation))
     }
 
-    /// Returns the newest revision before that one.
+    /// Returns the newest revision before the effective one.
     pub fn before(&self) -> Option<&RevisionSummary> {
         let now = self.effective()?;
         let at = self.all.iter().position(|one| one.generation == now).unwrap_or(self.all.len());
@@ -75,7 +75,7 @@ impl Revisions {
 /// The difference of two revisions of a profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevisionDiff {
-    /// Changed settings by their keys in `site.toml`, and versions of images and bundles: before and after. Empty: not set.
+    /// Changed settings by their keys in `site.toml`, and versions of images and bundles, before and after. An empty text means not set.
     pub changed: BTreeMap<String, [String; 2]>,
     /// Changed files of overlays by their paths: `base/overlay.toml`.
     pub files: BTreeMap<String, FileChange>,
@@ -95,7 +95,7 @@ impl RevisionDiff {
     }
 }
 
-/// Keys whose values differ, or that only one has.
+/// Returns the keys whose values differ, or that only one map contains.
 fn differing<V: PartialEq>([before, after]: [&BTreeMap<String, V>; 2]) -> impl Iterator<Item = &String> {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     keys.into_iter().filter(|key| before.get(*key) != after.get(*key))

@@ -3,17 +3,17 @@
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 
-/// A certificate. A stolen authority could copy a serial number, but not the key of the node.
+/// A certificate of a node. It includes the key, because a stolen authority could copy the serial number, but not the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Certificate {
     /// Serial number in lower-case hexadecimal.
     pub serial: String,
-    /// Digest of the certified public key. `None` in records of older releases: then the key of the first link is recorded.
+    /// Digest of the certified public key. `None` in records of older releases, until the first link records its key.
     pub key: Option<Digest>,
 }
 
-/// Older releases stored only the serial number.
+/// Stored form of a certificate; older releases stored only the serial number.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stored {
@@ -31,7 +31,7 @@ impl From<Stored> for Certificate {
 }
 
 impl Certificate {
-    /// Makes the record of a certificate.
+    /// Creates the record of a certificate.
     pub fn new(serial: &str, key: Digest) -> Self {
         Certificate { serial: serial.to_owned(), key: Some(key) }
     }

@@ -12,25 +12,25 @@ pub enum ConditionKind {
     IdCollision,
     /// Serial, board or NIC differ from the stored fingerprint.
     HardwareChanged,
-    /// The ID rests on a MAC address alone.
+    /// The ID is derived from a MAC address alone.
     WeakIdentity,
-    /// A boot stopped at a stage for longer than that stage may take.
+    /// A boot exceeded the timeout of a stage.
     BootStalled,
-    /// The same failure several times in a row.
+    /// Several boots in a row failed.
     BootLoop,
-    /// Booted, but its overlay was never fetched.
+    /// The node booted without fetching its overlay.
     OverlayMissing,
     /// The node runs another generation than it would boot now.
     RebootRequired,
     /// The node runs an unknown generation.
     Drift,
-    /// Its units differ from the approved ones.
+    /// The units of the node differ from the approved units.
     UnitDrift,
     /// A spent capability or token was used again.
     CapabilityReplayed,
-    /// Its authority, or that of its certificate, is no longer trusted.
+    /// The authority that the node trusts, or that issued its certificate, is no longer trusted.
     StaleCa,
-    /// Another machine requested this node's boot outside of its session.
+    /// Another machine requested this node's boot script outside of the node's session.
     BootImpersonated,
     /// A relay reports another switch port than at enrolment.
     RelayPortChanged,
@@ -38,11 +38,11 @@ pub enum ConditionKind {
     CertificateReplaced,
     /// A readiness check fails.
     CheckFailed,
-    /// The image of its profile cannot be served.
+    /// The image of the node's profile cannot be served.
     ImageMissing,
-    /// Its overlays cannot be rendered.
+    /// The node's overlays cannot be rendered.
     RenderFailed,
-    /// Its agent uses the previous protocol version.
+    /// The node's agent uses the previous protocol version.
     AgentOutdated,
 }
 
@@ -69,7 +69,7 @@ impl ConditionKind {
         ConditionKind::AgentOutdated,
     ];
 
-    /// Alarms: signs of an attack. Only an operator clears them, because an attacker could cause anything else.
+    /// Alarms: signs of an attack. Only an operator clears them, because an attacker could cause any automatic clearing.
     pub const ALARMS: [ConditionKind; 4] = [
         ConditionKind::CapabilityReplayed,
         ConditionKind::BootImpersonated,
@@ -88,8 +88,8 @@ impl ConditionKind {
 pub struct Condition {
     /// Kind of the fault.
     pub kind: ConditionKind,
-    /// Raised at.
+    /// Time at which the condition was raised.
     pub since: Timestamp,
-    /// Detail for people.
+    /// Description with names and numbers.
     pub detail: String,
 }

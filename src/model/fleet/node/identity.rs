@@ -18,14 +18,14 @@ pub struct ObservedMachine {
     pub fingerprint: Fingerprint,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// Other bases that a different trust configuration would select. Never a MAC address, which may belong to another machine now.
+    /// Other bases that a different trust configuration would select. Excludes MAC addresses, because a NIC may be in another machine now.
     pub other_bases: Vec<Basis>,
 }
 
 /// Evidence that the known node is another machine than the requester.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityConflict {
-    /// The known node's link answers.
+    /// The agent of the known node answers on its link.
     pub link_is_live: bool,
     /// The known node has an open boot session on another NIC.
     pub boots_elsewhere: bool,
@@ -51,7 +51,7 @@ pub enum Identified {
 }
 
 impl ObservedMachine {
-    /// Derives the ID; `None` if nothing identifies the machine.
+    /// Derives the node ID; `None` if no identity field is usable.
     pub fn of(hardware: &Hardware, mac: MacAddr, deny: &DenyList) -> Option<Self> {
         let basis = hardware.basis(deny)?;
         let fingerprint = Fingerprint {
@@ -67,7 +67,7 @@ impl ObservedMachine {
         Some(ObservedMachine { basis, fingerprint, mac, other_bases })
     }
 
-    /// Returns the ID.
+    /// Returns the node ID of the machine.
     pub fn node_id(&self) -> NodeId {
         self.basis.node_id()
     }
@@ -118,9 +118,9 @@ pub struct ConflictingMachine {
     pub mac: MacAddr,
     /// IP address of the request.
     pub address: Option<IpAddr>,
-    /// First time.
+    /// Time of the first claim.
     pub since: Timestamp,
-    /// Last time, accurate to [`RIVAL_NOTED`].
+    /// Time of the last claim, accurate to [`RIVAL_NOTED`].
     pub last: Timestamp,
 }
 
@@ -128,11 +128,11 @@ pub struct ConflictingMachine {
 pub const MAX_MACS: usize = 128;
 /// Maximum number of conflicting machines of a node.
 pub const MAX_RIVALS: usize = 8;
-/// A conflicting machine sends two requests a minute; the record is updated once in this time.
+/// Minimum interval between updates of a conflicting machine's record, because it sends two requests a minute.
 pub const RIVAL_NOTED: Duration = Duration::from_secs(60);
 
 impl ConflictingMachine {
-    /// Describes the machine for people.
+    /// Returns a description of the machine.
     pub fn words(&self) -> String {
         let Fingerprint { manufacturer, product, serial, .. } = &self.fingerprint;
         let serial = if serial.is_empty() { "no serial".to_owned() } else { format!("serial {serial}") };
@@ -155,7 +155,7 @@ impl Node {
             return false;
         }
         if self.rivals.len() >= MAX_RIVALS {
-            // Replace the one that was not seen for longest.
+            // Replace the machine whose last claim is the oldest.
             let oldest = (0..self.rivals.len()).min_by_key(|at| self.rivals[*at].last);
             oldest.map(|at| self.rivals.remove(at));
         }

@@ -3,23 +3,23 @@
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
-/// The longest key or value, in characters.
+/// Maximum length of a key or value, in characters.
 pub const MAX_LABEL: usize = 63;
-/// Most labels of one node.
+/// Maximum number of labels of one node.
 pub const MAX_LABELS: usize = 32;
 
 /// Labels by key.
 pub type Labels = BTreeMap<LabelKey, LabelValue>;
 
-/// The text is no label.
+/// The text is not a label.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// The key has another form.
+    /// The key is invalid.
     #[error(
         "invalid label key `{0}`; use 1 to {MAX_LABEL} of a-z, 0-9, `-`, `_` and `.`, with a letter or digit at both ends"
     )]
     Key(String),
-    /// The value has another form.
+    /// The value is invalid.
     #[error(
         "invalid label value `{0}`; use 1 to {MAX_LABEL} of A-Z, a-z, 0-9, `-`, `_` and `.`, with a letter or digit at both ends"
     )]
@@ -33,7 +33,7 @@ fn is_label(text: &str, is_plain: impl Fn(u8) -> bool) -> bool {
         && bytes.iter().all(|byte| is_plain(*byte) || b"-_.".contains(byte))
 }
 
-/// What an error shows of a text.
+/// Truncates a text for an error.
 fn brief(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -85,12 +85,12 @@ meshd_types::serde_as_text!(LabelValue);
 pub struct LabelChange {
     /// Labels to set.
     pub set: Labels,
-    /// Keys to remove; a key that the node does not have is no error.
+    /// Keys to remove; a missing key is not an error.
     pub unset: Vec<LabelKey>,
 }
 
 impl LabelChange {
-    /// The labels after the change.
+    /// Returns the labels after the change.
     pub fn applied(&self, labels: &Labels) -> Labels {
         let mut after = labels.clone();
         after.retain(|key, _| !self.unset.contains(key));
@@ -98,14 +98,14 @@ impl LabelChange {
         after
     }
 
-    /// The change as an operator writes it.
+    /// Returns the change in the form of the command line.
     pub fn words(&self) -> String {
         let set = self.set.iter().map(|(key, value)| format!("{key}={value}"));
         set.chain(self.unset.iter().map(|key| format!("{key}-"))).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// Labels as people read them: `feed=2 rack=a`.
+/// Returns labels as text: `feed=2 rack=a`.
 pub fn label_words(labels: &Labels) -> String {
     labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }

@@ -2,18 +2,18 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `record` | what the central node knows of a node |
+//! | `record` | the record of a node |
 //! | `phase` | phases of a node and the transitions between them |
-//! | `transitions` | orders and timeouts: their effect on a node beside its phase |
-//! | `condition` | faults of a node beside its phase |
-//! | `identity` | identifies the machine that asks, and detects conflicting machines |
+//! | `transitions` | effects of orders and timeouts on a node |
+//! | `condition` | faults of a node, independent of its phase |
+//! | `identity` | identifies a machine by its boot script request, and detects conflicting machines |
 //! | `approval_rules` | rules of the site that approve machines without an operator |
 //! | `certificate` | certificates of a node |
 //! | `label` | labels of a node: `key=value` |
-//! | `selector` | selects nodes by labels, names and beginnings of names |
+//! | `selector` | selects nodes by labels, by ID, and by name or its beginning |
 //! | `relay_port` | switch port behind a DHCP relay |
-//! | `readiness` | whether the checks of a node belong to its current boot |
-//! | `unit_map` | units that a node was approved with, compared with those that it has |
+//! | `readiness` | verifies that the checks of a node belong to its current boot |
+//! | `unit_map` | compares the units of a node with its approved units |
 
 pub mod approval_rules;
 pub mod certificate;

@@ -1,4 +1,4 @@
-//! Phases of a node. Only the transitions drawn here are lawful.
+//! Phases of a node. The diagram shows all permitted transitions.
 //!
 //! ```text
 //!             approve              boot            enrol, link              checks pass
@@ -14,8 +14,8 @@
 //! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
 //! ```
-//! Faults are conditions, not phases. A node is `enrolling` from its certificate, or from its link if the certificate is still valid, until
-//! it reports checks: checks that have not run are not failures.
+//! Faults are conditions, not phases. A node becomes `enrolling` when it receives a certificate, or when it links with a valid one. It
+//! stays `enrolling` until it reports checks, because checks that have not run are not failures.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -25,7 +25,7 @@ use std::{fmt, str::FromStr};
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum Phase {
-    /// Unknown or unapproved: holds no credentials.
+    /// Not approved yet: holds no credentials.
     Discovered,
     /// Approved; has not booted since.
     Approved,
@@ -41,7 +41,7 @@ pub enum Phase {
     Draining,
     /// Taken out of service by an operator.
     Maintenance,
-    /// Silent for longer than `offline_after`.
+    /// No message for longer than `offline_after`.
     Offline,
     /// Held by an alarm or an operator.
     Quarantined,
@@ -67,10 +67,10 @@ pub enum PhaseChange {
     /// All checks pass.
     ChecksPass,
     ChecksFail,
-    /// Silent for `offline_after`.
+    /// No message for `offline_after`.
     Silent,
     Drain,
-    /// Drained, or an operator does not wait.
+    /// All work has ended, or an operator does not wait for it.
     Drained,
     Resume,
     Quarantine,
@@ -85,7 +85,7 @@ pub enum PhaseChange {
     Rediscover,
 }
 
-/// The result of a lawful change.
+/// The result of a permitted change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
     /// The phase changes.
@@ -94,7 +94,7 @@ pub enum Transition {
     Stay,
 }
 
-/// An unlawful change.
+/// The change is not permitted in this phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a node that is {from} cannot {change}")]
 pub struct UnlawfulTransition {
@@ -131,7 +131,7 @@ impl Phase {
             (P::Discovered | P::Approved, C::Reject) => P::Rejected,
             (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => P::Booting,
             (P::Approved | P::Booting, C::Enrol) => P::Enrolling,
-            // Also if already `enrolling`: the link event follows in both cases.
+            // An `enrolling` node stays in its phase; the link event follows in all cases.
             (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Enrolling,
             (P::Enrolling | P::Degraded, C::ChecksPass) => P::Online,
             (P::Enrolling | P::Online, C::ChecksFail) => P::Degraded,
@@ -149,10 +149,10 @@ impl Phase {
             (P::Removed, _) => return Err(UnlawfulTransition { from: self, change }),
             (_, C::Remove) => P::Removed,
             (P::Quarantined, C::Quarantine) => return Ok(Transition::Stay),
-            // Not if approved already or in a later phase.
+            // Approved nodes and later phases refuse this change.
             (P::Rejected, C::Quarantine | C::Reject) => return Ok(Transition::Stay),
             (_, C::Quarantine) => P::Quarantined,
-            // Reports of a node are lawful in any phase. Where the diagram has no arrow, the phase stays.
+            // Reports of a node are permitted in any phase. Without an arrow in the diagram, the phase stays.
             (_, C::Boot | C::Enrol | C::LinkUp | C::ChecksPass | C::ChecksFail | C::Silent) => {
                 return Ok(Transition::Stay);
             }

@@ -5,12 +5,12 @@ use meshd_proto::{Check, CheckReport, CheckStatus, blocks_approval};
 use meshd_types::{BootSessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Where and when checks ran.
+/// Boot and time in which checks ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckProvenance {
     /// Boot session.
     pub session: BootSessionId,
-    /// Boot ID of the kernel: a machine that is not netbooted stays in one boot session.
+    /// Boot ID of the kernel. It detects reboots of a machine without netboot, which stays in one boot session.
     #[serde(default)]
     pub kernel_boot_id: String,
     /// Time of the report by the central node's clock.
@@ -18,7 +18,7 @@ pub struct CheckProvenance {
 }
 
 impl Node {
-    /// Stores check results. Returns false if they are of another boot. `linked` is the boot session of the link.
+    /// Stores check results. Returns false if the results belong to another boot. `linked` is the boot session of the link.
     pub fn take_checks(&mut self, report: CheckReport, linked: BootSessionId, at: Timestamp) -> bool {
         let session = report.session.unwrap_or(linked);
         if session != linked || self.boot != Some(session) || !self.runs_kernel(&report.kernel_boot_id) {
@@ -53,7 +53,7 @@ impl Node {
         self.unproven_beside("")
     }
 
-    /// Like that, but ignores the results of the checks.
+    /// As [`Node::unproven`], but ignores the results of the check `name`.
     pub fn unproven_beside(&self, name: &str) -> Option<String> {
         let Some(checks) = self.valid_checks() else {
             return Some("its checks have not run in this boot; see `meshd node doctor`".to_owned());
@@ -63,7 +63,7 @@ impl Node {
         Some(format!("check {} says {}: {}", check.name, check.status, check.detail))
     }
 
-    /// Older agents do not report the boot ID; the boot session must match then.
+    /// Returns whether the node runs this kernel boot. Older agents report no boot ID; then only the boot session is compared.
     fn runs_kernel(&self, kernel_boot_id: &str) -> bool {
         let known = self.facts.as_ref().map_or("", |facts| facts.system.kernel_boot_id.as_str());
         known.is_empty() || kernel_boot_id.is_empty() || known == kernel_boot_id

@@ -42,11 +42,11 @@ pub struct Node {
     pub id: NodeId,
     /// Name from an operator; `node-<id>` by default.
     pub name: String,
-    /// Source of the ID.
+    /// Basis of the node ID.
     pub basis: Basis,
     pub fingerprint: Fingerprint,
     pub phase: Phase,
-    /// At most one of each kind.
+    /// Raised conditions, at most one of each kind.
     pub conditions: Vec<Condition>,
     /// Assigned profile; `None` means the default of the site.
     pub profile: Option<ProfileName>,
@@ -92,7 +92,7 @@ pub struct Node {
     /// Time of the release by an operator. Earlier boots do not count for boot loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
-    /// Variables; they take precedence over those of profile and groups.
+    /// Variables of the node, which take precedence over those of profile and groups.
     #[serde(default, skip_serializing_if = "Vars::is_empty")]
     pub vars: Vars,
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
@@ -135,7 +135,7 @@ impl NextBootOverride {
         self.used_by.is_none() || self.used_by == session
     }
 
-    /// Returns a description.
+    /// Returns a description of the override.
     pub fn words(&self) -> String {
         let profile = self.profile.iter().map(|profile| format!("profile {profile}"));
         profile.chain(self.kernel_args.iter().cloned()).collect::<Vec<_>>().join(" ")
@@ -152,7 +152,7 @@ pub struct LinkState {
 }
 
 impl Node {
-    /// Makes the record of a new machine.
+    /// Creates the record of a new machine.
     pub fn discovered(basis: Basis, fingerprint: Fingerprint, mac: MacAddr, now: Timestamp) -> Self {
         let id = basis.node_id();
         let mut node = Node {
@@ -200,7 +200,7 @@ impl Node {
         node
     }
 
-    /// Returns whether nobody named the node: neither an operator nor the site.
+    /// Returns whether the name is generated, because neither an operator nor the site named the node.
     pub fn has_generated_name(&self) -> bool {
         self.name == generated_name(self.id)
     }

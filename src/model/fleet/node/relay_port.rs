@@ -14,7 +14,7 @@ pub struct RelayPort {
     pub remote_id: Option<String>,
 }
 
-/// Many relays write the name of an interface as text (isc-dhcp-relay: `eth1`); binary IDs stay hexadecimal.
+/// Decodes an ID that is printable text, because many relays send an interface name (isc-dhcp-relay: `eth1`). Binary IDs stay hexadecimal.
 fn readable(hex: &str) -> String {
     let bytes: Option<Vec<u8>> =
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect();

@@ -1,12 +1,12 @@
-//! Selects nodes: by labels (`rack=a,feed!=2`), or by an ID, a name or the beginning of one.
+//! Selects nodes by labels (`rack=a,feed!=2`), or by an ID or name or its beginning.
 
 use super::label::{LabelError, LabelKey, LabelValue, Labels};
 use meshd_types::NodeId;
 use std::{fmt, str::FromStr};
 
-/// Most terms of one selector.
+/// Maximum number of terms in one selector.
 pub const MAX_TERMS: usize = 16;
-/// Most candidates that an ambiguous name lists.
+/// Maximum number of candidates in the error for an ambiguous name.
 pub const MAX_CANDIDATES: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,26 +17,26 @@ enum Term {
     HasNot(LabelKey),
 }
 
-/// A condition on the labels of a node; every term must hold. A node without the key fulfils `key!=value`.
+/// A condition on the labels of a node; every term must match. A node without the key matches `key!=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector(Vec<Term>);
 
-/// The text is no selector.
+/// The text is not a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// A term without text, or no term.
+    /// The selector or one of its terms is empty.
     #[error("invalid selector `{0}`: empty term; write key=value, key!=value, key or !key, separated by commas")]
     Empty(String),
-    /// Too many terms.
+    /// The selector has more than [`MAX_TERMS`] terms.
     #[error("invalid selector: {0} terms; use at most {MAX_TERMS}")]
     TooMany(usize),
-    /// A key or value of another form.
+    /// A key or value is invalid.
     #[error(transparent)]
     Label(#[from] LabelError),
 }
 
 impl Selector {
-    /// True if every term holds.
+    /// Returns true if every term matches.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|term| match term {
             Term::Is(key, value) => labels.get(key) == Some(value),
@@ -94,19 +94,19 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The node that a text names.
+/// Result of [`find_node`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamedNode {
-    /// One node.
+    /// The text names one node.
     One(NodeId),
-    /// Several nodes: at most [`MAX_CANDIDATES`] of them as `ID (name)`, and how many there are.
+    /// The text is ambiguous: at most [`MAX_CANDIDATES`] nodes as `ID (name)`, and the number of all matches.
     Several(Vec<String>, usize),
-    /// No node.
+    /// The text names no node.
     None,
 }
 
-/// Finds the node that a text names: by ID, else by name, else by the beginning of an ID or a name. A removed node, `false` in the
-/// third part, is found by its whole ID only.
+/// Finds a node by ID, else by name, else by the beginning of an ID or name. A removed node (third element `false`) is found only by its
+/// complete ID.
 pub fn find_node<'a>(text: &str, nodes: impl Iterator<Item = (NodeId, &'a str, bool)>) -> NamedNode {
     let whole = text.parse::<NodeId>().ok();
     let (mut named, mut begun) = (Vec::new(), Vec::new());

@@ -32,7 +32,7 @@ impl Node {
         }
     }
 
-    /// Starts to drain the node. It continues after it was offline.
+    /// Starts to drain the node. An offline period does not end the drain.
     pub fn drain(&mut self) -> Result<Changed, UnlawfulTransition> {
         let changed = self.change(PhaseChange::Drain)?;
         self.drains = self.phase == Phase::Draining;
@@ -86,7 +86,7 @@ impl Node {
         Ok(changed)
     }
 
-    /// Returns its ID and those of replaced nodes.
+    /// Returns the ID of the node and the IDs of nodes that it replaced.
     pub fn known_as(&self) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::once(self.id).chain(self.former.iter().copied())
     }

@@ -1,4 +1,4 @@
-//! Compares the units of a node with those that it was approved with (GP-16). Pure.
+//! Compares the units of a node with its approved units (GP-16). Pure.
 
 use meshd_proto::{Facts, UnitState};
 use serde::{Deserialize, Serialize};
@@ -21,12 +21,12 @@ pub struct UnitMap {
 pub struct ApprovedFunction {
     /// `10de:2335`.
     pub ids: String,
-    /// The first function of its unit. Numbers of IOMMU groups differ from boot to boot.
+    /// First function of the unit, which identifies it, because IOMMU group numbers differ from boot to boot.
     pub unit: String,
 }
 
 impl UnitMap {
-    /// Makes the map of reported units, without missing ones.
+    /// Creates the map of reported units, without missing units.
     pub fn of(facts: &Facts) -> Self {
         let mut functions = BTreeMap::new();
         for unit in facts.units.iter().filter(|unit| unit.state != UnitState::Missing) {

@@ -1,9 +1,9 @@
-//! A task (internally: task): one run of a program on bare metal. It has its nodes for itself until nothing of it is left on them.
+//! A task: one run of a program on bare metal. A task owns its nodes exclusively until no process of it is left on them.
 //!
 //! ```text
 //!            all run            an end: exit, fault, a node lost, cancelled, time over
 //! starting ──────────▶ running ─────────────────▶ ending ──────────▶ succeeded, failed, cancelled, timed_out
-//!     └───────────────────────────────────────────▶┘   every node has said that it is free, or is lost
+//!     └───────────────────────────────────────────▶┘   every node has reported that it is free, or is lost
 //! ```
 //! The first cause of an end decides the result. A node stays claimed until it reports that nothing is left, boots again, or is removed by
 //! an operator.
@@ -29,14 +29,14 @@ use meshd_types::{BootSessionId, GroupName, NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
-/// Who starts the ranks.
+/// Program that starts the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum Launcher {
-    /// MPICH's Hydra: one `mpiexec` on the first node, its proxies on all.
+    /// MPICH's Hydra: one `mpiexec` on the first node, and a proxy on every node.
     Mpich,
-    /// The nodes themselves: each runs the program.
+    /// No launcher: each node runs the program.
     None,
 }
 
@@ -57,7 +57,7 @@ impl Launcher {
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum TaskState {
-    /// Its nodes are claimed and start the program.
+    /// The nodes are claimed and start the program.
     Starting,
     /// The program runs on all nodes.
     Running,
@@ -69,7 +69,7 @@ pub enum TaskState {
     Failed,
     /// Cancelled by an operator.
     Cancelled,
-    /// Its time limit was over.
+    /// The time limit passed.
     TimedOut,
 }
 
@@ -104,7 +104,7 @@ pub struct TaskEnd {
     pub cause: TaskCause,
     /// Description with names and numbers.
     pub detail: String,
-    /// Node that caused it, if any.
+    /// Node that caused the end, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeId>,
     /// Exit code of the program, if it ended by itself.
@@ -122,7 +122,7 @@ pub enum TaskCause {
     Exited,
     /// A node could not run the program.
     Fault(TaskFault),
-    /// A node was silent for too long, or left service.
+    /// A node was offline for too long, or left service.
     NodeLost,
     /// A node booted again.
     NodeRebooted,
@@ -131,7 +131,7 @@ pub enum TaskCause {
     ProxyFailed,
     /// Cancelled by an operator.
     Cancelled,
-    /// Its time limit was over.
+    /// The time limit passed.
     TimeLimit,
 }
 
@@ -155,7 +155,7 @@ impl TaskCause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     pub node: NodeId,
-    /// Boot session in which it was claimed.
+    /// Boot session in which the node was claimed.
     pub session: BootSessionId,
     /// Address for the other nodes.
     pub address: Ipv4Addr,
@@ -183,7 +183,7 @@ pub enum MemberState {
     Running,
     /// The program ended; cleanup is pending.
     Ended,
-    /// Nothing is left: the node is free.
+    /// No process is left: the node is free.
     Released,
 }
 
@@ -206,7 +206,7 @@ pub struct TaskSpec {
     /// Ranks per node.
     pub ranks_per_node: u16,
     pub launcher: Launcher,
-    /// User that runs it.
+    /// User that runs the program.
     #[serde(default)]
     pub user: TaskUser,
     /// Time limit in seconds, including the start; none if absent.
@@ -223,10 +223,10 @@ pub struct Task {
     pub owner: String,
     /// Submission time.
     pub created_at: Timestamp,
-    /// When the program ran on all nodes.
+    /// Time at which the program ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When all nodes were free.
+    /// Time at which all nodes were free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     pub state: TaskState,
@@ -241,7 +241,7 @@ pub struct Task {
 }
 
 impl TaskSpec {
-    /// Returns the fault of a specification.
+    /// Validates the specification; the error is its fault.
     pub fn check(&self) -> Result<(), String> {
         let argv = match self.launcher {
             Launcher::Mpich => meshd_proto::task::check_mpi_argv(&self.argv),
@@ -270,7 +270,7 @@ impl TaskSpec {
 }
 
 impl Task {
-    /// Makes a task; storing it claims its nodes. There is at least one member, and each node once.
+    /// Creates a task; storing it claims its nodes. `members` contains at least one node, and each node once.
     pub fn claim(id: TaskId, spec: TaskSpec, owner: String, members: Vec<Member>, now: Timestamp) -> Self {
         let nodes: BTreeSet<NodeId> = members.iter().map(|member| member.node).collect();
         debug_assert_eq!(nodes.len(), members.len(), "a node is claimed once");

@@ -1,4 +1,4 @@
-//! Time limits of a task: its own, that of its start, and that of a head that waits for a lost proxy.
+//! Time limits of a task: for the whole task, for its start, and for a head that waits for a lost proxy.
 
 use super::{Launcher, Member, MemberState, Task, TaskCause, TaskState};
 use meshd_types::Timestamp;
@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Maximum time until a task runs on all its nodes.
 pub const START_LIMIT: Duration = Duration::from_secs(90);
 
-/// Maximum time between the failure of a proxy and the exit of the head. A head that loses a proxy exits at once, but it waits without
-/// limit for a proxy that never connected.
+/// Maximum time between the failure of a proxy and the exit of the head. A head exits at once when it loses a connected proxy, but waits
+/// without limit for a proxy that never connected.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Task {
@@ -28,7 +28,7 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// Ends a task whose head does not exit after a proxy failed. A proxy that exits with 0 has reported to the head; one that failed may
+    /// Ends a task whose head does not exit after a proxy failed. A proxy that exits with 0 has reported to the head. A failed proxy may
     /// never have connected.
     fn fail_on_silent_head(&mut self, now: Timestamp) {
         let failed = |member: &Member| {

@@ -1,4 +1,4 @@
-//! Events of a task. Each may come at any time, in any order and repeatedly.
+//! Events of a task. Each event may occur at any time, in any order and repeatedly.
 
 use super::{Launcher, Member, MemberState, Task, TaskCause, TaskEnd, TaskState};
 use meshd_proto::task::{MAX_DETAIL, TaskNodeState};
@@ -7,24 +7,24 @@ use meshd_types::{BootSessionId, NodeId, Timestamp};
 /// An observation of a node of a task, other than its task reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeObservation {
-    /// In service: linked, or silent for a short time.
+    /// The node is in service: linked, or without a link for a short time.
     There,
-    /// Silent for too long or out of service, with the reason.
+    /// The node was offline for too long or is out of service, with the reason.
     Lost(String),
     /// The agent of this boot session has linked.
     Linked(BootSessionId),
-    /// Fenced or removed by an operator, with the reason.
+    /// An operator fenced or removed the node, with the reason.
     Gone(String),
 }
 
 impl Task {
-    /// Applies a report of a node; `None` if its report does not contain this task.
+    /// Applies a report of a node; `None` if the report does not contain this task.
     pub fn reported(&mut self, node: NodeId, report: Option<&TaskNodeState>, now: Timestamp) {
         let is_head = self.members.first().is_some_and(|member| member.node == node);
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
         member.lost = false;
         match report {
-            // The order may be in transit. Only a task that ran and disappeared is a failure.
+            // A missing task is a failure only if it ran there. Otherwise the order may be in transit.
             None if member.state == MemberState::Running => {
                 let detail = "the node does not know of the task any more".to_owned();
                 let fault = meshd_proto::task::TaskFault::AgentRestarted;
@@ -53,10 +53,10 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// The node has released the task.
+    /// Records that a node has released the task.
     pub fn released(&mut self, node: NodeId, now: Timestamp) {
         if self.end.is_none() {
-            // The release was not ordered: the node never had the task, and the order is repeated.
+            // No release was ordered, so the node never had the task; the start order is repeated.
             return;
         }
         if let Some(member) = self.member(node) {
@@ -96,7 +96,7 @@ impl Task {
         first
     }
 
-    /// Returns the member of a node, preferably one that is claimed.
+    /// Returns the member of a node, preferably one that the task still holds.
     fn member(&mut self, node: NodeId) -> Option<&mut Member> {
         let is_it = |member: &Member| member.node == node;
         // A record of an earlier meshd may name a node twice.
@@ -105,7 +105,7 @@ impl Task {
         self.members.get_mut(place)
     }
 
-    /// Applies the exit of a part. With Hydra, the head decides the result; without, the first failure or the last exit.
+    /// Applies the exit on one node. With Hydra, the head decides the result; without Hydra, the first failure or the last exit.
     fn exited(&mut self, node: NodeId, is_head: bool, code: u8, now: Timestamp) {
         let decides_result = match self.spec.launcher {
             Launcher::Mpich => is_head,
@@ -125,7 +125,7 @@ impl Task {
         }
     }
 
-    /// Records the end; only the first cause counts.
+    /// Records the end of the task; later causes are ignored.
     pub(super) fn ends(
         &mut self,
         state: TaskState,

@@ -1,4 +1,4 @@
-//! Disks that a VM has, had or leaves.
+//! Disks that a VM uses, used before, or leaves on a node.
 
 use super::record::Vm;
 use meshd_proto::vm::{DiskIdentity, DiskUse, LeftDisk, OnRelease, RawDisk, Volume, VolumeName, VolumeSource};
@@ -6,7 +6,7 @@ use meshd_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Vm {
-    /// Returns the disks that it leaves on its node.
+    /// Returns the disks that the VM leaves on its node.
     pub(super) fn left_disks(&self) -> Vec<LeftDisk> {
         let left = |volume: &Volume| {
             let disk = volume.source.disk()?.identity()?.clone();
@@ -24,7 +24,7 @@ impl Vm {
         own.map(|left| left.disk).collect()
     }
 
-    /// The node stopped without confirming the release: its disks must be wiped before anybody gets them.
+    /// Records the disks of a node that stopped without confirming the release. They must be wiped before another VM receives them.
     pub fn record_pending_wipes(&mut self) {
         let owed: BTreeSet<DiskIdentity> =
             self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();
@@ -46,13 +46,13 @@ impl Vm {
         }
     }
 
-    /// A former node confirmed the release. Returns false if it had nothing of the VM.
+    /// Records that a former node confirmed the release. Returns false if no confirmation was pending.
     pub fn left(&mut self, node: NodeId) -> bool {
         self.pending_wipes.remove(&node);
         self.stray_nodes.remove(&node)
     }
 
-    /// Sets the disks of its slots, in the order of the volumes; missing ones are unknown.
+    /// Sets the disks of the VM's slots, in the order of the volumes; missing disks are unknown.
     pub(super) fn slot_disks(&mut self, disks: Vec<DiskIdentity>) {
         let mut disks = disks.into_iter();
         for volume in &mut self.request.spec.volumes {

@@ -1,13 +1,13 @@
-//! Virtual machines on record.
+//! Records of VMs.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `record` | desired state, placement and last report |
 //! | `placement` | chooses node and devices of a VM |
 //! | `phase` | phase of a VM, derived from desired state and last report |
-//! | `disks` | disks that a VM has, had or leaves |
+//! | `disks` | disks that a VM uses, used before, or leaves on a node |
 //! | `numa_locality` | NUMA locality of a VM on its node |
-//! | `node_loss` | what happens to a VM whose node is lost or refuses it |
+//! | `node_loss` | restart, move or stop of a VM whose node is lost or refuses it |
 //! | `reserved_nic` | NICs: owner of a MAC address, scope of an IP address |
 
 pub mod disks;

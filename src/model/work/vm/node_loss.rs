@@ -1,42 +1,42 @@
-//! What happens to a VM that its node lost or refused: restart, placement on another node, or stop with a reason.
+//! Handles a VM that its node lost or refused: restart, placement on another node, or stop with a reason.
 
 use super::record::{NodeReport, StartOrders, Vm, VmChange, VmDesiredState};
 use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{ReportedVmState, RestartWhen, VmFailure, VmFailureKind};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
-/// Maximum number of nodes that refuse one start.
+/// Maximum number of recorded nodes that refused one start.
 pub const MAX_REFUSED: usize = 8;
 /// Maximum length of a refusal, in characters.
 const MAX_REASON: usize = 300;
 
 impl Vm {
-    /// The node reports all its VMs, and this is not among them. `serves`: the node is in service.
+    /// Applies a complete report of the node that does not contain this VM. `serves`: the node is in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_reported().then_some(())?;
         let fetched = |seen: &NodeReport| seen.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
             || self.desired_state == VmDesiredState::Run && self.seen.as_ref().is_some_and(fetched)
         {
-            // A restarted agent forgets VMs that wait for files: the order is repeated.
+            // A restarted agent forgets VMs that wait for files, so the order is repeated.
             self.seen = None;
             return None;
         }
         Some(self.gone("its node has it no more".to_owned(), serves, now))
     }
 
-    /// The node booted again: nothing of the VM is there. `serves`: the node is in service.
+    /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is in service.
     pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmChange> {
         let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
         let was = place.session.replace(session);
-        // It was never there, or the node was not netbooted before.
+        // The VM was never on the node, or the node was not netbooted before.
         if was.is_none() || !self.is_reported() {
             return None;
         }
         Some(self.gone("its node booted anew".to_owned(), serves, now))
     }
 
-    /// It ended without a report; the restart policy decides.
+    /// Applies an end of the VM without a report; the restart policy decides what follows.
     fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmChange {
         let again = match (self.desired_state, self.request.spec.restart.when) {
             (VmDesiredState::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
@@ -60,7 +60,7 @@ impl Vm {
         VmChange::Lost(why)
     }
 
-    /// Returns true if it may be placed on another node when its own is lost.
+    /// Returns true if the VM may be placed on another node when its node is lost.
     pub fn may_move(&self) -> bool {
         self.desired_state == VmDesiredState::Run
             && !self.unconfirmed
@@ -69,14 +69,14 @@ impl Vm {
             && !self.request.is_bound()
     }
 
-    /// Returns true if it needs a node without another order.
+    /// Returns true if the VM must be placed without an order of an operator.
     pub fn needs_placement(&self) -> bool {
         self.place.is_none()
             && (self.may_move() || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
     }
 
-    /// The node refused the only start that was ordered there: nothing of the VM ran or was written. The VM frees its resources, and the
-    /// node forgets it. The next node is tried unless it would refuse for the same reason; then the VM stays off.
+    /// Withdraws the VM from a node that refused its only start order, so nothing of the VM ran or was written there. Frees the resources, and
+    /// the node forgets the VM. The next node is tried, unless it would refuse for the same reason; then the VM stays off.
     pub fn withdraw_refused(&mut self) -> Option<NodeId> {
         let node = self.node()?;
         let seen = self.seen.as_ref().filter(|seen| {
@@ -99,19 +99,19 @@ impl Vm {
         Some(node)
     }
 
-    /// Describes the nodes that refused it.
+    /// Describes the nodes that refused the VM.
     pub fn refusals(&self) -> String {
         let words = self.refused.iter().map(|(node, why)| format!("{node} refused it: {why}"));
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// No other node takes it: it is off until an operator starts it.
+    /// Turns the VM off until an operator starts it, because no other node takes it.
     pub fn no_node(&mut self, why: &str) {
         self.desired_state = VmDesiredState::Stop;
         self.obstacle = Some(format!("{}; {why}", self.refusals()));
     }
 
-    /// An operator starts it: earlier refusals do not count.
+    /// Discards earlier refusals, because an operator starts the VM.
     pub fn ordered(&mut self) {
         self.run();
         self.refused.clear();
@@ -120,7 +120,7 @@ impl Vm {
         }
     }
 
-    /// The record is from a backup: only the node or an operator knows whether the VM runs there, elsewhere or not at all.
+    /// Marks a record from a backup as unconfirmed. Only the node or an operator knows whether the VM runs there, elsewhere or not at all.
     pub fn restored(&mut self) {
         if self.desired_state == VmDesiredState::Run {
             (self.unconfirmed, self.seen) = (true, None);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Locality {
-    /// Bound to a NUMA node because its units are there, as long as it has them.
+    /// The VM is bound to a NUMA node because its units are there, for as long as it has these units.
     pub near: bool,
     /// Units and CPUs are on several NUMA nodes.
     pub mismatch: bool,
@@ -20,7 +20,7 @@ impl Locality {
 }
 
 impl Vm {
-    /// Binds it to the NUMA node `near` of its units, or records a mismatch.
+    /// Binds the VM to the NUMA node `near` of its units, or records a mismatch.
     pub fn bind(&mut self, near: Option<u32>, mismatch: bool) {
         if near.is_some() || self.locality.near {
             self.request.spec.numa_node = near;

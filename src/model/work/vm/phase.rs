@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum VmPhase {
-    /// No node has it.
+    /// No node has the VM.
     Unplaced,
-    /// It is placed, and the node has not reported it yet.
+    /// The VM is placed, and its node has not reported it yet.
     Ordered,
     /// QEMU starts.
     Starting,
@@ -19,21 +19,21 @@ pub enum VmPhase {
     Running,
     /// The node paused the guest.
     Paused,
-    /// It shuts down.
+    /// The guest shuts down.
     Stopping,
-    /// It restarts after a delay.
+    /// The VM restarts after a delay.
     Waiting,
-    /// It is off.
+    /// The VM is off.
     Stopped,
-    /// It is off unexpectedly.
+    /// The VM is off unexpectedly.
     Failed,
     /// The node does not answer; the VM may run.
     Unreachable,
     /// The record is from a backup; the VM may run there, elsewhere or not at all.
     Unconfirmed,
-    /// The node releases it.
+    /// The node releases the VM.
     Releasing,
-    /// The node cannot release it.
+    /// The node cannot release the VM.
     ReleaseBlocked,
 }
 

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[serde(rename_all = "snake_case")]
 pub enum VmDesiredState {
     Run,
-    /// Off, with its data kept.
+    /// The VM is off and keeps its data.
     Stop,
     Release,
 }
@@ -34,7 +34,7 @@ pub struct Placement {
     pub node: NodeId,
     /// Time of the placement.
     pub since: Timestamp,
-    /// Boot session of the node. A diskless node keeps nothing beyond it.
+    /// Boot session of the node. A diskless node loses the VM at the end of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<BootSessionId>,
 }
@@ -45,9 +45,9 @@ pub struct Placement {
 pub enum StartOrders {
     /// No start was ordered.
     Nothing,
-    /// One, with this number.
+    /// One start was ordered, with this number.
     Once(u32),
-    /// Several, or unknown.
+    /// Several starts were ordered, or the number is unknown.
     #[default]
     Often,
 }
@@ -67,7 +67,7 @@ pub struct NodeReport {
     pub start: Option<u32>,
     /// Time of the last change of state.
     pub since: Timestamp,
-    /// True if the node reported it; false if derived from the loss of the node.
+    /// True if the node reported this state; false if it was derived from the loss of the node.
     #[serde(default)]
     pub told: bool,
 }
@@ -93,10 +93,10 @@ pub struct Vm {
     /// Last report; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<NodeReport>,
-    /// Why the node does not release it, or why it is not placed.
+    /// Reason why the node does not release the VM, or why the VM is not placed.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
-    /// Other nodes that reported it and must release it.
+    /// Other nodes that reported the VM and must release it.
     #[serde(rename = "strays", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stray_nodes: BTreeSet<NodeId>,
     /// Start orders given to the node.
@@ -114,32 +114,32 @@ pub struct Vm {
     /// Disks that the VM owns on its node, as reported.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub disks: BTreeMap<VolumeName, DiskUse>,
-    /// NUMA locality on its node.
+    /// NUMA locality of the VM on its node.
     #[serde(default, skip_serializing_if = "Locality::is_plain")]
     pub locality: Locality,
     /// Time of the order.
     pub created_at: Timestamp,
 }
 
-/// A change that a report brings.
+/// A change of state that a report causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VmChange {
     /// The guest runs.
     Started,
-    /// It is off, as desired.
+    /// The VM is off, as desired.
     Stopped,
     /// The guest was paused unexpectedly.
     Paused(String),
-    /// It is off unexpectedly.
+    /// The VM is off unexpectedly.
     Failed(String),
-    /// It ended and restarts.
+    /// The VM ended and restarts.
     Restarted(String),
-    /// The node lost it without reporting its end.
+    /// The node lost the VM without reporting its end.
     Lost(String),
 }
 
 impl Vm {
-    /// Makes a VM without node.
+    /// Creates a VM without node.
     pub fn new(request: VmRequest, only: Option<NodeId>, now: Timestamp) -> Self {
         let (place, seen, obstacle) = (None, None, None);
         let (desired_state, start, stop_grace_s, stray_nodes) = (VmDesiredState::Stop, 0, None, BTreeSet::new());
@@ -165,7 +165,7 @@ impl Vm {
         }
     }
 
-    /// Makes the record of an unknown VM that a node reports; the node must release it.
+    /// Creates the record of an unknown VM that a node reports and must release.
     pub fn unknown(request: VmRequest, node: NodeId, now: Timestamp) -> Self {
         let mut vm = Vm::new(request, Some(node), now);
         (vm.desired_state, vm.place) = (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
@@ -187,7 +187,7 @@ impl Vm {
         self.place.as_ref().map(|place| place.node)
     }
 
-    /// Returns the complete desired state for a node: its own, or another one that has something of the VM.
+    /// Returns the complete desired state for the VM's node, or for another node that still has parts of the VM.
     pub fn order(&self, node: NodeId) -> Option<VmOrder> {
         let want = if self.stray_nodes.contains(&node) {
             let owed = self.pending_wipes.get(&node).into_iter().flatten();
@@ -215,12 +215,12 @@ impl Vm {
         Some(VmOrder { uuid: self.uuid(), want })
     }
 
-    /// Returns true if the node reported it in this boot.
+    /// Returns true if the node reported the VM in this boot.
     pub fn is_reported(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.told)
     }
 
-    /// Returns true if the node reported exactly this before.
+    /// Returns true if the last report of the node equals this one.
     pub fn has_reported(&self, report: &VmReport) -> bool {
         let same = |seen: &NodeReport| {
             seen.told
@@ -232,12 +232,12 @@ impl Vm {
         self.seen.as_ref().is_some_and(same) && report.disks.iter().all(known)
     }
 
-    /// Returns true while it runs or starts, according to the node; true before the first report.
+    /// Returns true while the VM runs or starts, according to the node, and before the first report.
     pub fn is_up(&self) -> bool {
         self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
     }
 
-    /// Returns true while it runs or is ordered to run.
+    /// Returns true while the VM runs or is ordered to run.
     pub fn may_work(&self) -> bool {
         self.is_running() || self.desired_state == VmDesiredState::Run && !self.unconfirmed && self.is_up()
     }
@@ -247,12 +247,12 @@ impl Vm {
         self.seen.as_ref().is_some_and(|seen| seen.state == ReportedVmState::Paused)
     }
 
-    /// Returns true while the node reports a process of it, or a start.
+    /// Returns true while the node reports a QEMU process or a start of the VM.
     pub fn is_running(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
     }
 
-    /// Returns true once the node reports the desired state for the newest order. Until then the order is repeated.
+    /// Returns true once the node reports the desired state of the newest order. Until then meshd repeats the order.
     pub fn is_settled(&self) -> bool {
         let off = |state: ReportedVmState| matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed);
         self.stray_nodes.is_empty()
@@ -265,7 +265,7 @@ impl Vm {
             }
     }
 
-    /// Places it on a node with these units. `disks` are those of its slots, in the order of the volumes.
+    /// Places the VM on a node with these units. `disks` are the disks of its slots, in the order of the volumes.
     pub fn assign(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
         self.request.spec.units = units;
         self.slot_disks(disks);
@@ -278,7 +278,7 @@ impl Vm {
         };
     }
 
-    /// Orders a stop, with a grace period if not its own.
+    /// Orders a stop. `grace_s` replaces the grace period of the VM.
     pub fn stop(&mut self, grace_s: Option<u32>) {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Stop, grace_s);
     }
@@ -324,7 +324,7 @@ impl Vm {
         told
     }
 
-    /// Removes the placement: certainly nothing of the VM is on the node.
+    /// Removes the placement. The caller knows that nothing of the VM is left on the node.
     pub fn unplace(&mut self, why: String) {
         (self.place, self.seen, self.obstacle) = (None, None, Some(why));
         self.request.spec.units.clear();
@@ -335,7 +335,7 @@ impl Vm {
     }
 }
 
-/// Truncates a reported failure, whatever agent sent it.
+/// Truncates a reported failure, because the agent is not trusted.
 fn bounded(mut failure: VmFailure) -> VmFailure {
     let cut = |text: &mut String| {
         let end = (0..=MAX_FAILURE_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);

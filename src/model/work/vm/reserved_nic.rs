@@ -1,9 +1,9 @@
 //! NICs of VMs: the owner of a MAC address, and the network in which an IP address is unique. Pure.
 //!
-//! | NIC | its address is unique |
+//! | NIC | scope in which its address is unique |
 //! | --- | --- |
-//! | without a bridge (of an earlier release; none is run) | no |
-//! | on [`PRIVATE_BRIDGE`] | on its node, which gives the addresses there |
+//! | without a bridge (of an earlier release; such NICs do not run) | none |
+//! | on [`PRIVATE_BRIDGE`] | on its node, which leases the addresses there |
 //! | on any other bridge | on the site |
 
 use super::record::Vm;
@@ -57,7 +57,7 @@ impl Vm {
         self.own_nics().map(reserved)
     }
 
-    /// Returns its NICs except those that wait for the addresses of a slot.
+    /// Returns the NICs of the VM except those that wait for the addresses of a slot.
     pub fn own_nics(&self) -> impl Iterator<Item = &Nic> {
         let has_none = |(index, nic): &(usize, &Nic)| nic.slot && nic.mac == no_mac(self.uuid(), *index);
         self.request.spec.nics.iter().enumerate().filter(move |nic| !has_none(nic)).map(|(_, nic)| nic)
@@ -80,7 +80,7 @@ pub fn fill_slot_nics(spec: &mut VmSpec, slot_nics: Vec<SlotNic>) {
     }
 }
 
-/// Placeholder for the MAC address of a slot.
+/// Returns a placeholder for the MAC address of a slot.
 fn no_mac(uuid: SystemUuid, index: usize) -> MacAddr {
     derived_mac(&MacPrefix::default(), uuid, index, 0)
 }

@@ -1,4 +1,4 @@
-//! A list as an HTTP answer: selected fields, cursor, number of rows, entity tag.
+//! Converts a list to an HTTP response: selected fields, cursor, number of rows, entity tag.
 
 use super::{
     page::ResultPage,
@@ -19,13 +19,13 @@ use meshd_types::{Digest, hex};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Bytes of the digest in an entity tag.
+/// Length of the digest in an entity tag, in bytes.
 const TAG_BYTES: usize = 16;
 
-/// The query of a request, before it is checked.
+/// Query of a request, before validation.
 pub(crate) type RawQuery = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
-/// Parameters of a request, checked by name.
+/// Checks the parameter names of a request.
 pub(crate) fn parameters(query: RawQuery, known: &[&'static str]) -> Result<Parameters, Refused> {
     let Query(pairs) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     Ok(Parameters::read(pairs, known)?)
@@ -37,12 +37,12 @@ impl From<ParameterError> for Refused {
     }
 }
 
-/// How rows are written.
+/// Format of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// A JSON array.
     Array,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Lines,
 }
 
@@ -67,21 +67,21 @@ impl Encoding {
     }
 }
 
-/// One answer of a list.
+/// Response of a list route.
 #[derive(Debug)]
 pub(crate) struct Listing<T> {
     pub(crate) rows: Vec<T>,
     /// Fields of each row; `None` for all.
     pub(crate) fields: Option<Vec<&'static str>>,
-    /// The cursor of the next page.
+    /// Cursor of the next page.
     pub(crate) next: Option<String>,
-    /// Rows of all pages, where they are counted.
+    /// Number of rows on all pages; `None` if the route does not count them.
     pub(crate) total: Option<usize>,
     pub(crate) encoding: Encoding,
 }
 
 impl<T> Listing<T> {
-    /// One page as a JSON array.
+    /// Returns one page as a JSON array.
     pub(crate) fn page(page: ResultPage<T>, fields: Option<Vec<&'static str>>) -> Self {
         let ResultPage { rows, next, total } = page;
         let next = next.map(|next| next.to_string());
@@ -90,7 +90,7 @@ impl<T> Listing<T> {
 }
 
 impl<T: Serialize> Listing<T> {
-    /// The answer, or 304 if the caller has it.
+    /// Returns the response, or 304 if the client has this version.
     pub(crate) fn answer(self, request: &HeaderMap) -> Result<Response, Refused> {
         let bytes = match &self.fields {
             None => self.encoding.bytes(&self.rows),
@@ -120,7 +120,7 @@ fn plain(text: &str) -> Result<HeaderValue, Refused> {
     HeaderValue::from_str(text).map_err(|_| Refused::internal("a header of a list is not plain text"))
 }
 
-/// Rows with these fields only. A field that a row does not have is left out, as in a whole row.
+/// Returns rows with the selected fields only. A field that a row lacks is omitted, as in a complete row.
 pub(crate) fn selected<T: Serialize>(rows: &[T], fields: &[&str]) -> Result<Vec<Value>, serde_json::Error> {
     let select = |row: &T| {
         let mut row = serde_json::to_value(row)?;
@@ -132,13 +132,13 @@ pub(crate) fn selected<T: Serialize>(rows: &[T], fields: &[&str]) -> Result<Vec<
     rows.iter().map(select).collect()
 }
 
-/// The entity tag of an answer: it changes with the rows, with the cursor and with the number of rows.
+/// Returns the entity tag of a response. The tag changes with the rows, the cursor and the number of rows.
 pub(crate) fn tag(body: &[u8], next: Option<&str>, total: Option<&str>) -> String {
     let fields = [body, next.unwrap_or_default().as_bytes(), total.unwrap_or_default().as_bytes()];
     format!("\"{}\"", hex(&Digest::of_fields(fields).0[..TAG_BYTES]))
 }
 
-/// True if the caller named this entity tag (RFC 9110, 13.1.2).
+/// Returns true if the request names this entity tag (RFC 9110, 13.1.2).
 pub(crate) fn is_known(request: &HeaderMap, tag: &str) -> bool {
     let values = request.get_all(IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
     let mut tags = values.flat_map(|value| value.split(',')).map(str::trim);

@@ -1,23 +1,23 @@
-//! The place in a list where the next page begins, as an opaque text.
+//! Position of the next page in a list, as an opaque text.
 
 use meshd_types::hex;
 use std::{fmt, str::FromStr};
 
-/// Longest cursor that is read, in bytes.
+/// Maximum length of a cursor, in bytes.
 pub(crate) const MAX_CURSOR: usize = 1024;
 
-/// The last row of a page: the order, the row's value in that order, and its ID.
+/// Last row of a page: the order, the row's value in that order, and its ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// The value of `sort` in the request of the page.
+    /// Value of `sort` in the request of the page.
     pub(crate) sort: String,
-    /// The row's value in this order.
+    /// Value of the row in this order.
     pub(crate) key: String,
-    /// The row's ID, which no other row has.
+    /// Unique ID of the row.
     pub(crate) id: String,
 }
 
-/// The text was not made by [`Cursor`]'s `Display`.
+/// The text is not the output of [`Cursor`]'s `Display`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a cursor of this list; use the value of the header x-next-cursor")]
 pub(crate) struct CursorError;
@@ -42,7 +42,7 @@ impl FromStr for Cursor {
     }
 }
 
-/// Bytes of hexadecimal digits, of any number.
+/// Decodes hexadecimal digits of any length.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2);

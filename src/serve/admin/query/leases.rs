@@ -17,17 +17,17 @@ pub(crate) const LEASES: ListSpec = ListSpec {
     sorts: &["address", "mac", "name", "expires_at"],
 };
 
-/// Which leases are listed.
+/// Filter of a lease list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeaseFilter {
     states: Option<Vec<&'static str>>,
-    /// The node that holds it.
+    /// Node that holds the lease.
     pub(crate) node: Option<NodeId>,
     text: Option<Needle>,
 }
 
 impl LeaseFilter {
-    /// All but the node, whose name only the central node knows.
+    /// Reads all filters except the node, because only the central node can resolve its name.
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
         Ok(LeaseFilter { states: parameters.words("state", &STATES)?, node: None, text: parameters.needle()? })
     }
@@ -44,7 +44,7 @@ impl LeaseFilter {
     }
 }
 
-/// A lease's place in an order of [`LEASES`].
+/// Returns the sort key of a lease in an order of [`LEASES`].
 pub(crate) fn lease_key(lease: &LeaseView, sort: &str) -> OrderKey {
     let id = format!("{:08x}", u32::from(lease.address));
     let key = match sort {

@@ -5,7 +5,7 @@ use meshd_api::routes as api;
 
 /// Default number of records.
 const DEFAULT_RECORDS: usize = 100;
-/// Maximum number of records of one response.
+/// Maximum number of records per response.
 pub(crate) const MAX_RECORDS: usize = 10_000;
 
 /// Parameters, fields and orders of `GET /v1/events`.
@@ -51,28 +51,28 @@ pub(crate) const AUDIT: ListSpec = ListSpec {
     sorts: &["seq"],
 };
 
-/// The order in which a log is read.
+/// Read order of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The newest records, in the order in which they were written. No pages.
+    /// Returns the newest records in ascending order, without pages.
     Newest,
-    /// From the oldest record on; a page continues after a number.
+    /// Reads from the oldest record; a page continues after a number.
     Forward,
-    /// From the newest record back; a page continues before a number.
+    /// Reads from the newest record backwards; a page continues before a number.
     Backward,
 }
 
-/// The requested part of a log.
+/// Requested part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogRequest {
     pub(crate) direction: Direction,
-    /// The number that the answer continues at.
+    /// Number at which the response continues.
     pub(crate) after: Option<u64>,
     pub(crate) limit: usize,
 }
 
 impl LogRequest {
-    /// Limits beyond the bound are lowered: earlier releases did so.
+    /// Reads the parameters. Lowers a limit beyond the maximum, for compatibility with earlier releases.
     pub(crate) fn read(parameters: &Parameters, spec: &ListSpec) -> Result<Self, ParameterError> {
         let direction = match parameters.sort(spec)? {
             None => Direction::Newest,
@@ -88,12 +88,12 @@ impl LogRequest {
         Ok(LogRequest { direction, after: parameters.number("after")?, limit })
     }
 
-    /// Records to read: one more than a page has tells whether another page follows.
+    /// Returns the number of records to read: one more than a page, which shows whether another page follows.
     pub(crate) fn records(&self) -> usize {
         if self.direction == Direction::Newest { self.limit } else { self.limit + 1 }
     }
 
-    /// The first number that is read, and the number before which reading ends.
+    /// Returns the first number to read, and the number before which reading ends.
     pub(crate) fn range(&self) -> (u64, Option<u64>) {
         match self.direction {
             Direction::Backward => (0, self.after),
@@ -101,7 +101,7 @@ impl LogRequest {
         }
     }
 
-    /// Cuts the page out of records in ascending order; gives the number that the next page continues at, too.
+    /// Cuts the page out of records in ascending order. Also returns the number at which the next page continues.
     pub(crate) fn cut<T>(&self, mut records: Vec<(u64, T)>) -> (Vec<(u64, T)>, Option<u64>) {
         if self.direction == Direction::Newest {
             return (records, None);

@@ -1,19 +1,19 @@
 //! Queries of lists: parameters, filters, order, cursors, selected fields, entity tags, and the search over everything.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `answer` | a list as an HTTP answer: selected fields, cursor, entity tag |
-//! | `cursor` | the place in a list where the next page begins |
+//! | `answer` | converts a list to an HTTP response: selected fields, cursor, entity tag |
+//! | `cursor` | position of the next page in a list |
 //! | `leases` | filters and order of leases |
 //! | `logs` | parameters of the event log and the audit log |
 //! | `nodes` | filters and order of the node list |
 //! | `page` | sorts rows and cuts one page out of them |
 //! | `parameters` | reads and checks query parameters |
-//! | `search` | finds nodes, virtual machines and tasks by a part of a text |
-//! | `text` | the text that is looked for |
-//! | `work` | filters and order of virtual machines and tasks |
+//! | `search` | finds nodes, VMs and tasks by a part of a text |
+//! | `text` | the search text |
+//! | `work` | filters and order of VMs and tasks |
 //!
-//! Everything but `answer` is free of input and output: it works on values.
+//! All modules except `answer` are free of input and output: they work on values.
 
 pub(crate) mod answer;
 pub(crate) mod cursor;

@@ -35,10 +35,10 @@ pub(crate) const NODES: ListSpec = ListSpec {
     sorts: &["id", "name", "phase", "profile", "address", "mac", "last_seen", "discovered_at"],
 };
 
-/// Which nodes are listed.
+/// Filter of the node list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeFilter {
-    /// Removed nodes too.
+    /// Includes removed nodes.
     removed: bool,
     phases: Option<Vec<Phase>>,
     profiles: Option<Vec<ProfileName>>,
@@ -64,7 +64,7 @@ impl NodeFilter {
         })
     }
 
-    /// True if a node is listed. `default` is the profile of a node that none was assigned to.
+    /// Returns true if the filter selects a node. `default` is the profile of a node without an assigned profile.
     pub(crate) fn takes(&self, node: &Node, default: &ProfileName) -> bool {
         (self.removed || node.phase != Phase::Removed)
             && self.phases.as_ref().is_none_or(|phases| phases.contains(&node.phase))
@@ -74,7 +74,7 @@ impl NodeFilter {
     }
 }
 
-/// What a node is found by: the name of the field, and the text.
+/// Returns the searchable texts of a node: the name of the field, and its text.
 pub(crate) fn texts(node: &Node) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let print = &node.fingerprint;
     let plain = [("name", node.name.as_str()), ("serial", &print.serial), ("board_serial", &print.board_serial)];
@@ -88,7 +88,7 @@ pub(crate) fn texts(node: &Node) -> impl Iterator<Item = (&'static str, Cow<'_, 
     plain.chain(ids).chain(macs).chain(uuid).chain(address)
 }
 
-/// A node's place in an order of [`NODES`]. Only the order by time asks when the node was seen.
+/// Returns the sort key of a node in an order of [`NODES`]. Only the order by time calls `seen`.
 pub(crate) fn order_key(
     node: &Node,
     sort: &str,
@@ -108,7 +108,7 @@ pub(crate) fn order_key(
     (key, node.id.to_string())
 }
 
-/// An address as a text that sorts by its bytes; nodes without an address come first.
+/// Returns an address as a text that sorts by its bytes. Nodes without an address come first.
 fn address_key(address: Option<IpAddr>) -> String {
     match address {
         None => String::new(),

@@ -4,7 +4,7 @@ use super::cursor::Cursor;
 use meshd_types::Timestamp;
 use std::{cmp::Ordering, fmt};
 
-/// The order of a list.
+/// Order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SortBy {
     pub(crate) key: &'static str,
@@ -17,30 +17,30 @@ impl fmt::Display for SortBy {
     }
 }
 
-/// The requested part of a list.
+/// Requested part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageRequest {
-    /// `None` for all rows.
+    /// Maximum number of rows; `None` for all.
     pub(crate) limit: Option<usize>,
-    /// The last row of the page before.
+    /// Last row of the previous page.
     pub(crate) after: Option<Cursor>,
     pub(crate) sort: SortBy,
 }
 
-/// A row's value in the order, and its ID, which makes the order total.
+/// Sort value of a row, and its ID, which makes the order total.
 pub(crate) type OrderKey = (String, String);
 
 /// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResultPage<T> {
     pub(crate) rows: Vec<T>,
-    /// Where the next page begins; `None` on the last one.
+    /// Start of the next page; `None` on the last page.
     pub(crate) next: Option<Cursor>,
-    /// Rows of all pages.
+    /// Number of rows on all pages.
     pub(crate) total: usize,
 }
 
-/// Sorts all rows and cuts the page out of them. No two rows have the same ID.
+/// Sorts all rows and cuts the page out of them. Row IDs must be unique.
 pub(crate) fn cut<T>(mut rows: Vec<(OrderKey, T)>, request: &PageRequest) -> ResultPage<T> {
     let total = rows.len();
     let order = |one: &OrderKey, other: &OrderKey| {
@@ -61,8 +61,8 @@ pub(crate) fn cut<T>(mut rows: Vec<(OrderKey, T)>, request: &PageRequest) -> Res
     ResultPage { rows: rows.into_iter().map(|(_, row)| row).collect(), next, total }
 }
 
-/// A time as a text that sorts like the time.
+/// Returns a time as a text that sorts chronologically.
 pub(crate) fn time_key(at: Timestamp) -> String {
-    // The sign bit is flipped: times before 1970 come first.
+    // The flipped sign bit makes times before 1970 come first.
     format!("{:016x}", at.millis().cast_unsigned() ^ (1 << 63))
 }

@@ -9,19 +9,19 @@ use meshd_api::routes::MAX_QUERY_VALUE;
 use meshd_config::{reader::brief, suggest};
 use std::{collections::BTreeMap, fmt::Display, str::FromStr};
 
-/// Most rows of one page.
+/// Maximum number of rows per page.
 pub(crate) const MAX_PAGE: usize = 1000;
-/// Most words of a parameter that takes several.
+/// Maximum number of words in a list parameter.
 pub(crate) const MAX_WORDS: usize = 64;
 
-/// Why a query is refused.
+/// Reason why a query is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ParameterError {
     #[error("unknown parameter `{name}`; {hint}")]
     Unknown { name: String, hint: String },
     #[error("parameter `{name}` is given more than once; give it once")]
     Twice { name: String },
-    /// The cause ends with a hint: `cause; hint`.
+    /// The cause contains a hint: `cause; hint`.
     #[error("invalid parameter `{name}`: {cause}")]
     Invalid { name: &'static str, cause: String },
 }
@@ -35,15 +35,15 @@ impl ParameterError {
 /// Parameters, fields and orders of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListSpec {
-    /// Every parameter of the route.
+    /// All parameters of the route.
     pub(crate) parameters: &'static [&'static str],
-    /// Fields of a row that can be selected.
+    /// Selectable fields of a row.
     pub(crate) fields: &'static [&'static str],
-    /// Orders; the first one is the order of a list whose `sort` is not given.
+    /// Supported orders. The first one is the default.
     pub(crate) sorts: &'static [&'static str],
 }
 
-/// Parameters of one request by name; each is known and given once.
+/// Parameters of one request by name. Each is known and occurs once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parameters(BTreeMap<String, String>);
 
@@ -71,7 +71,7 @@ impl Parameters {
         self.0.get(name).map(String::as_str)
     }
 
-    /// A value of a type that says in its error what is expected.
+    /// Parses a value. The error of the type states the expected form.
     pub(crate) fn parsed<T>(&self, name: &'static str) -> Result<Option<T>, ParameterError>
     where
         T: FromStr,
@@ -81,7 +81,7 @@ impl Parameters {
         parsed.map_err(|error: T::Err| ParameterError::invalid(name, error))
     }
 
-    /// `true` or `false`; `false` if it is not given.
+    /// Parses `true` or `false`; a missing parameter is `false`.
     pub(crate) fn flag(&self, name: &'static str) -> Result<bool, ParameterError> {
         match self.get(name) {
             None | Some("false") => Ok(false),
@@ -92,14 +92,14 @@ impl Parameters {
         }
     }
 
-    /// A whole number.
+    /// Parses a whole number.
     pub(crate) fn number(&self, name: &'static str) -> Result<Option<u64>, ParameterError> {
         let odd = |text: &str| format!("`{}` is not a number; use a whole number from 0 on", brief(text));
         let number = |text: &str| text.parse().map_err(|_| ParameterError::invalid(name, odd(text)));
         self.get(name).map(number).transpose()
     }
 
-    /// Words of a list with commas between them; `None` if it is not given. At least one, each once.
+    /// Parses a comma-separated list of distinct words, at least one. Returns `None` without the parameter.
     pub(crate) fn words(
         &self,
         name: &'static str,
@@ -119,7 +119,7 @@ impl Parameters {
         Ok(Some(words))
     }
 
-    /// Values of a list with commas between them.
+    /// Parses a comma-separated list of values.
     pub(crate) fn several<T>(&self, name: &'static str) -> Result<Option<Vec<T>>, ParameterError>
     where
         T: FromStr,
@@ -130,12 +130,12 @@ impl Parameters {
         pieces(name, text)?.into_iter().map(parsed).collect::<Result<_, _>>().map(Some)
     }
 
-    /// The text that is looked for.
+    /// Parses the search text.
     pub(crate) fn needle(&self) -> Result<Option<Needle>, ParameterError> {
         self.parsed("q")
     }
 
-    /// Order, cursor and size of one page.
+    /// Parses order, cursor and size of one page.
     pub(crate) fn page(&self, spec: &ListSpec) -> Result<PageRequest, ParameterError> {
         let sort = self.sort(spec)?;
         let after: Option<Cursor> = self.parsed("after")?;
@@ -150,13 +150,13 @@ impl Parameters {
         });
         let mut limit = limit.transpose()?;
         if after.is_some() {
-            // Whoever walks through pages gets pages.
+            // A request with a cursor always receives pages.
             limit = limit.or(Some(MAX_PAGE));
         }
         Ok(PageRequest { limit, after, sort })
     }
 
-    /// The order; a minus sign reverses it.
+    /// Parses the order; a minus sign reverses it.
     pub(crate) fn sort(&self, spec: &ListSpec) -> Result<Option<SortBy>, ParameterError> {
         let Some(text) = self.get("sort") else { return Ok(None) };
         let (word, descending) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
@@ -169,13 +169,13 @@ impl Parameters {
         }
     }
 
-    /// The fields of each row that are answered; `None` for all.
+    /// Parses the selected fields of each row; `None` for all.
     pub(crate) fn fields(&self, spec: &ListSpec) -> Result<Option<Vec<&'static str>>, ParameterError> {
         self.words("fields", spec.fields)
     }
 }
 
-/// The words of a list with commas between them.
+/// Splits a comma-separated list into words.
 fn pieces<'t>(name: &'static str, text: &'t str) -> Result<Vec<&'t str>, ParameterError> {
     let words: Vec<&str> = text.split(',').map(str::trim).filter(|word| !word.is_empty()).take(MAX_WORDS + 1).collect();
     match words.len() {

@@ -1,4 +1,4 @@
-//! Finds nodes, virtual machines and tasks by a part of an ID, name, address, serial number or program.
+//! Finds nodes, VMs and tasks by a part of an ID, name, address, serial number or program.
 
 use super::{
     nodes,
@@ -9,12 +9,12 @@ use meshd_api::{SearchHit, SearchView, TaskView, VmView};
 use meshd_model::fleet::Node;
 use std::borrow::Cow;
 
-/// Most hits of one answer.
+/// Maximum number of hits per response.
 pub(crate) const MAX_HITS: usize = 50;
-/// Most characters of a text in a hit.
+/// Maximum number of characters of a text in a hit.
 const MAX_SHOWN: usize = 200;
 
-/// Hits of a search under way.
+/// Hits of a running search.
 #[derive(Debug)]
 pub(crate) struct SearchRun {
     needle: Needle,
@@ -44,14 +44,14 @@ impl SearchRun {
         self.found.push((fit, SearchHit { kind: "task".to_owned(), id, name, state, field, value }));
     }
 
-    /// The field that fits best; of several the first.
+    /// Returns the field with the best match; the first of equal matches.
     fn best<'t>(&self, texts: impl Iterator<Item = (&'static str, Cow<'t, str>)>) -> Option<(Fit, String, String)> {
         let fits = texts.filter_map(|(field, text)| Some((self.needle.fit(&text)?, field, text)));
         let (fit, field, text) = fits.min_by_key(|(fit, ..)| *fit)?;
         Some((fit, field.to_owned(), short(&text)))
     }
 
-    /// The best hits: equal texts before beginnings before parts, then by kind, name and ID.
+    /// Returns the best hits: exact matches before prefixes before other parts, then by kind, name and ID.
     pub(crate) fn finish(mut self) -> SearchView {
         let total = self.found.len();
         self.found.sort_by(|(one_fit, one), (other_fit, other)| {
@@ -62,7 +62,7 @@ impl SearchRun {
     }
 }
 
-/// A text that fits an answer.
+/// Cuts a text to [`MAX_SHOWN`] characters.
 fn short(text: &str) -> String {
     text.chars().take(MAX_SHOWN).collect()
 }

@@ -1,31 +1,31 @@
-//! The text that is looked for in names, addresses and numbers.
+//! Search text for names, addresses and numbers.
 
 use std::str::FromStr;
 
-/// Fewest characters of a text that is looked for.
+/// Minimum length of a search text, in characters.
 pub(crate) const MIN_TEXT: usize = 2;
-/// Most characters of a text that is looked for.
+/// Maximum length of a search text, in characters.
 pub(crate) const MAX_TEXT: usize = 100;
 
-/// A text that is looked for; upper and lower case are the same.
+/// Search text; matching ignores case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Needle(String);
 
-/// The text is too short, too long or not one line.
+/// The search text is too short, too long or not one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a text of {0} characters cannot be looked for; use {MIN_TEXT} to {MAX_TEXT} characters without control characters"
 )]
 pub(crate) struct NeedleError(usize);
 
-/// How well a text fits; the first is the best.
+/// Quality of a match, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fit {
     /// Both texts are equal.
     Whole,
-    /// The text begins with the one that is looked for.
+    /// The text begins with the search text.
     Beginning,
-    /// The text contains the one that is looked for.
+    /// The text contains the search text.
     Part,
 }
 
@@ -43,16 +43,16 @@ impl FromStr for Needle {
 }
 
 impl Needle {
-    /// The text in lower case.
+    /// Returns the search text in lower case.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// How well a text fits; `None` if it does not contain the text that is looked for.
+    /// Returns the match quality; `None` if the text does not contain the search text.
     pub(crate) fn fit(&self, text: &str) -> Option<Fit> {
         let needle = self.0.as_bytes();
         let (at, length) = if self.0.is_ascii() {
-            // Most texts are short and plain: this path allocates nothing.
+            // Avoids an allocation for short ASCII texts, which are the common case.
             let found = text.as_bytes().windows(needle.len()).position(|part| part.eq_ignore_ascii_case(needle));
             (found?, text.len())
         } else {
@@ -66,7 +66,7 @@ impl Needle {
         })
     }
 
-    /// True if a text contains the one that is looked for.
+    /// Returns true if a text contains the search text.
     pub(crate) fn is_in(&self, text: &str) -> bool {
         self.fit(text).is_some()
     }

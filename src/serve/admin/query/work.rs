@@ -1,4 +1,4 @@
-//! Filters and order of virtual machines and tasks.
+//! Filters and order of VMs and tasks.
 
 use super::{
     page::{OrderKey, time_key},
@@ -65,17 +65,17 @@ pub(crate) const TASKS: ListSpec = ListSpec {
     sorts: &["created_at", "id", "state", "group"],
 };
 
-/// Which virtual machines are listed.
+/// Filter of a VM list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VmFilter {
     states: Option<Vec<&'static str>>,
-    /// The node that has it.
+    /// Node that runs the VM.
     pub(crate) node: Option<NodeId>,
     text: Option<Needle>,
 }
 
 impl VmFilter {
-    /// All but the node, whose name only the central node knows.
+    /// Reads all filters except the node, because only the central node can resolve its name.
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
         let states = parameters.words("state", &VmPhase::ALL.map(VmPhase::as_str))?;
         Ok(VmFilter { states, node: None, text: parameters.needle()? })
@@ -88,7 +88,7 @@ impl VmFilter {
     }
 }
 
-/// What a virtual machine is found by: the name of the field, and the text.
+/// Returns the searchable texts of a VM: the name of the field, and its text.
 pub(crate) fn vm_texts(vm: &VmView) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let names = [("name", Cow::Borrowed(vm.name.as_str())), ("uuid", Cow::Owned(vm.uuid.to_string()))];
     let nics = vm.nics.iter().flat_map(|nic| {
@@ -98,10 +98,10 @@ pub(crate) fn vm_texts(vm: &VmView) -> impl Iterator<Item = (&'static str, Cow<'
     names.into_iter().chain(nics)
 }
 
-/// A virtual machine's place in an order of [`VMS`].
+/// Returns the sort key of a VM in an order of [`VMS`].
 pub(crate) fn vm_key(vm: &VmView, sort: &str) -> OrderKey {
     let node = vm.node.map(|node| node.to_string()).unwrap_or_default();
-    // Two nodes may have a virtual machine of one UUID: one of them is not on record.
+    // Two nodes may have a VM with one UUID, of which one VM is not on record.
     let id = format!("{} {node} {}", vm.uuid, vm.desired_state.is_some());
     let key = match sort {
         "name" => vm.name.to_string(),
@@ -113,18 +113,18 @@ pub(crate) fn vm_key(vm: &VmView, sort: &str) -> OrderKey {
     (key, id)
 }
 
-/// Which tasks are listed.
+/// Filter of a task list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskFilter {
     states: Option<Vec<&'static str>>,
     group: Option<String>,
-    /// A node that runs or ran it.
+    /// Node that runs or ran the task.
     pub(crate) node: Option<NodeId>,
     text: Option<Needle>,
 }
 
 impl TaskFilter {
-    /// All but the node, whose name only the central node knows.
+    /// Reads all filters except the node, because only the central node can resolve its name.
     pub(crate) fn read(parameters: &Parameters) -> Result<Self, ParameterError> {
         let states = parameters.words("state", &TaskState::ALL.map(TaskState::as_str))?;
         let group = parameters.get("group").map(str::to_owned);
@@ -139,13 +139,13 @@ impl TaskFilter {
     }
 }
 
-/// What a task is found by: the name of the field, and the text.
+/// Returns the searchable texts of a task: the name of the field, and its text.
 pub(crate) fn task_texts(task: &TaskView) -> impl Iterator<Item = (&'static str, Cow<'_, str>)> {
     let words = [("id", Cow::Owned(task.id.to_string())), ("group", Cow::Borrowed(task.group.as_str()))];
     words.into_iter().chain(task.argv.iter().map(|word| ("argv", Cow::Borrowed(word.as_str()))))
 }
 
-/// A task's place in an order of [`TASKS`].
+/// Returns the sort key of a task in an order of [`TASKS`].
 pub(crate) fn task_key(task: &TaskView, sort: &str) -> OrderKey {
     let key = match sort {
         "created_at" => time_key(task.created_at),

@@ -14,9 +14,9 @@ use meshd_model::fleet::AuditContext;
 use std::io::{self, Write};
 use tokio::sync::mpsc;
 
-/// Pieces that wait for a slow reader.
+/// Maximum number of pieces that wait for a slow reader.
 const AHEAD: usize = 8;
-/// Bytes of a piece.
+/// Size of a piece, in bytes.
 const PIECE: usize = 64 << 10;
 
 pub(crate) async fn backup(
@@ -25,7 +25,7 @@ pub(crate) async fn backup(
     order: orders::Body<MakeBackup>,
 ) -> Result<Response, Refused> {
     let MakeBackup { key, blobs } = orders::body(order)?;
-    // Its length is no secret.
+    // The length of the key is not secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {
         return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
@@ -42,7 +42,7 @@ pub(crate) async fn backup(
             Ok(manifest) => tracing::info!(members = manifest.members.len(), "a backup was made"),
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "a backup could not be made");
-                // The answer breaks off, so nobody takes it for a backup.
+                // The error aborts the response, so that no client accepts it as a complete backup.
                 let _ = pieces.blocking_send(Err(error));
             }
         }
@@ -51,7 +51,7 @@ pub(crate) async fn backup(
     Ok(([(CONTENT_TYPE, "application/octet-stream")], Body::from_stream(stream)).into_response())
 }
 
-/// Sends what is written to it.
+/// Writer that sends its input through a channel.
 struct Pipe(mpsc::Sender<io::Result<Bytes>>);
 
 impl Write for Pipe {

@@ -56,14 +56,14 @@ async fn show_overlay(State(Plane { central, .. }): State<Plane>, Path(name): Pa
     Ok(Json(OverlayDetail::new(overlay.ok_or_else(|| no_overlay(&name))?, &live.site)))
 }
 
-/// The path of one file on the node.
+/// Path of one file on the node.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SourceQuery {
     path: Option<String>,
 }
 
-/// Files are those of the last reload: nothing is read from disk, so no path or link leads out of the overlay.
+/// Returns files as of the last reload. The handler reads nothing from disk, so no path or link leads out of the overlay.
 async fn source_files(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
@@ -97,20 +97,20 @@ fn no_profile(name: &str, site: &Site) -> Refused {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OverlayQuery {
-    /// Another profile than the node's.
+    /// Overrides the node's profile.
     profile: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OverlayFilesQuery {
-    /// Another profile than the node's.
+    /// Overrides the node's profile.
     profile: Option<String>,
-    /// This file alone, with its text.
+    /// Selects one file, with its text.
     path: Option<String>,
 }
 
-/// What a node would boot now, or would boot if another profile were assigned to it.
+/// Renders the node's current boot, or its boot with another profile.
 async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<Rendered, Refused> {
     let Plane { central, boot_address, .. } = plane;
     let id = central.nodes.resolve(node)?;
@@ -126,7 +126,7 @@ async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<R
     Ok(central.generations.render(&node, central.env.endpoint(boot_address)).await?)
 }
 
-/// The public part of an overlay.
+/// Returns the public part of an overlay.
 async fn overlay(
     State(plane): State<Plane>,
     Path(node): Path<String>,
@@ -145,7 +145,7 @@ async fn overlay(
     Ok((headers, bytes).into_response())
 }
 
-/// The files of an overlay, or one of them with its text.
+/// Returns the files of an overlay, or one file with its text.
 async fn overlay_files(
     State(plane): State<Plane>,
     Path(node): Path<String>,

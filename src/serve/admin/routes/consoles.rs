@@ -1,5 +1,5 @@
-//! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a
-//! guest may print secrets. Binary frames are bytes, text frames are notes.
+//! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a guest may print secrets.
+//! Binary frames contain bytes, text frames contain notes.
 
 use crate::serve::admin::{Plane, binder::Binder, error::Refused, transport::auth::Caller};
 use axum::{
@@ -28,14 +28,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What of the past a console shows first, in bytes: about a screen.
+/// Earlier output that a new console shows first, in bytes: about one screen.
 const SCREEN: u64 = 4096;
-/// Between two pings.
+/// Interval between two pings.
 const PING: Duration = Duration::from_secs(20);
-/// Silence after which nobody sits there, or the guest does not read.
+/// Timeout for a silent operator, and for a guest that does not read.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// The routes of consoles.
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder.get(&api::OPEN_VM_CONSOLE, console).get(&api::GET_VM_CONSOLE_LOG, logs)
 }
@@ -85,11 +84,11 @@ pub(crate) async fn carry(
     tokio::select! {
         () = show(&mut out, output) => {}
         () = listen(incoming, &input, SILENCE) => {}
-        // Also while `show` waits for an operator who does not read.
+        // This branch also ends a `show` that waits for an operator who does not read.
         () = caller.revoked(central) => {}
         () = shutdown.cancelled() => {}
     }
-    // Whoever has hung up does not hear it.
+    // The close frame is best effort: the operator may be gone.
     let _ = timeout(Duration::from_secs(1), out.send(Message::Close(None))).await;
 }
 
@@ -121,7 +120,7 @@ async fn listen(
             Message::Close(_) => return,
             _ => continue,
         };
-        // A guest that reads nothing must not hold a console of the site for longer than an operator who is gone.
+        // A guest that reads nothing must not hold a console for longer than an operator who is gone.
         let limit = if fail::defends("ui-console-ends") { silence } else { Duration::MAX };
         if !matches!(timeout(limit, typed.send(bytes)).await, Ok(Ok(()))) {
             return;
@@ -132,7 +131,7 @@ async fn listen(
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ConsoleLogQuery {
-    /// Continue with new output.
+    /// Continues with new output.
     follow: bool,
     /// Maximum number of earlier bytes.
     tail: Option<u64>,

@@ -18,7 +18,7 @@ use meshd_config::suggest;
 use meshd_model::fleet::{AuditSeq, EventKind, EventSeq, Principal};
 use meshd_store::{AuditFilter, EventFilter};
 
-/// Number of the last event that a browser has (HTML, 9.2.4).
+/// Header with the number of the last event that a browser received (HTML, 9.2.4).
 const LAST_EVENT_ID: &str = "last-event-id";
 
 pub(crate) async fn events(
@@ -43,7 +43,7 @@ pub(crate) async fn events(
     Ok(tail.response())
 }
 
-/// New events as server-sent events; those after the last one that the reader has, first.
+/// Streams events as server-sent events, beginning after the last event that the reader received.
 pub(crate) async fn stream(
     State(plane): State<Plane>,
     Extension(caller): Extension<Caller>,
@@ -61,7 +61,7 @@ pub(crate) async fn stream(
     Ok(tail.response())
 }
 
-/// Which events a request is about.
+/// Parses the event filter of a request.
 fn event_filter(central: &Shared, query: &Parameters) -> Result<EventFilter, Refused> {
     let node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
     let kinds = kinds(query.get("kind").unwrap_or_default())?;
@@ -69,7 +69,7 @@ fn event_filter(central: &Shared, query: &Parameters) -> Result<EventFilter, Ref
     Ok(EventFilter { node, kinds, text, limit: MAX_RECORDS, ..EventFilter::default() })
 }
 
-/// Recorded events only.
+/// Returns recorded events only.
 async fn past(
     central: &Shared,
     log: LogRequest,
@@ -87,7 +87,7 @@ async fn past(
     Listing { rows, fields, next, total: None, encoding: Encoding::Lines }.answer(headers)
 }
 
-/// Kinds of events by their words; a word that no event has is refused, because its stream would be empty for ever.
+/// Parses event kinds. Refuses an unknown kind, because its stream would stay empty for ever.
 fn kinds(text: &str) -> Result<Vec<String>, Refused> {
     let words: Vec<String> =
         text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
@@ -108,7 +108,7 @@ pub(crate) async fn audit(
 ) -> Result<Response, Refused> {
     let query = parameters(query, AUDIT.parameters)?;
     let (log, fields, text) = (LogRequest::read(&query, &AUDIT)?, query.fields(&AUDIT)?, query.needle()?);
-    // A node that was removed has its lines still, by ID.
+    // A removed node keeps its audit lines, by node ID.
     let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
     let node = query.get("node").map(by_name).transpose()?;
     let who: Option<Principal> = query.parsed("actor")?;

@@ -73,7 +73,7 @@ pub(crate) async fn revisions(
     Ok(Json(revisions.all.iter().rev().cloned().map(view).collect()))
 }
 
-/// Two revisions, each by a prefix of its digest.
+/// Two revisions, each identified by a prefix of its digest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RevisionPair {

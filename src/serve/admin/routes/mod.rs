@@ -1,21 +1,21 @@
-//! The routes of the admin plane, version 1.
+//! The routes of the admin API, version 1.
 //!
 //! | module | routes |
 //! | --- | --- |
-//! | `backup` | a backup, as a stream |
+//! | `backup` | streaming of a backup |
 //! | `catalog` | profiles, images, overlays |
-//! | `consoles` | consoles of virtual machines |
+//! | `consoles` | consoles of VMs |
 //! | `events` | the event log and the audit log |
 //! | `generations` | history, diff, pin, rollback, reload |
 //! | `node_lifecycle` | the lifecycle of nodes |
-//! | `orders` | what a node boots |
+//! | `orders` | boot settings of a node |
 //! | `slots` | slots |
-//! | `stored_logs` | output of tasks and logs of boots, as streams |
+//! | `stored_logs` | streaming of task output and boot logs |
 //! | `tasks` | tasks and their output |
 //! | `tokens` | API tokens |
 //! | `trust` | certificate authority, tokens of nodes |
-//! | `vms` | virtual machines |
-//! | `volumes` | files of virtual machines |
+//! | `vms` | VMs |
+//! | `volumes` | volumes of VMs |
 
 pub(crate) mod backup;
 pub(crate) mod catalog;
@@ -53,7 +53,7 @@ use std::collections::BTreeMap;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;
 
-/// The node in the path of a request, by ID or name.
+/// Node in the path of a request, by ID or name.
 pub(crate) struct TargetNode {
     pub(crate) central: Shared,
     pub(crate) id: NodeId,
@@ -117,7 +117,7 @@ pub(crate) async fn node(TargetNode { central, id }: TargetNode) -> Answer<NodeD
     detail(&central, id)
 }
 
-/// Everything of a node.
+/// Returns all details of a node.
 pub(crate) fn detail(central: &Shared, id: NodeId) -> Answer<NodeDetail> {
     let link = central.links.link_state(id);
     let detail = central.store().read(|model| {

@@ -1,4 +1,4 @@
-//! Routes of the node life cycle.
+//! Routes of the node lifecycle.
 
 use crate::serve::admin::{
     Plane,
@@ -44,7 +44,7 @@ async fn quarantine(TargetNode { central, id }: TargetNode, by: AuditContext) ->
     shown(&central, id)
 }
 
-/// The order to drain, with its defaults. Only a stop has a grace time.
+/// Returns the drain order with its defaults. Only a stop has a grace time.
 pub(crate) fn checked_drain(order: Option<Drain>) -> Result<Drain, Refused> {
     let order = order.unwrap_or_default();
     if order.grace_s.is_some_and(|seconds| seconds > MAX_GRACE_S || order.workloads == DrainPolicy::Wait) {
@@ -117,7 +117,7 @@ async fn accept_nic(
     shown(&central, id)
 }
 
-/// The node of the path is the old one.
+/// Moves the identity of the node in the path to replacement hardware.
 async fn replace(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
@@ -126,14 +126,14 @@ async fn replace(
 ) -> Answer<Replaced> {
     let order = body(order)?;
     let (old, new) = (central.nodes.resolve(&node)?, central.nodes.resolve(&order.new)?);
-    // Before it is gone.
+    // This call must precede the removal of the old node.
     let left = left_behind(&central, old)?;
     central.nodes.replace(old, new, &by).await?;
     let Json(node) = shown(&central, new)?;
     Ok(Json(Replaced { node, left }))
 }
 
-/// What the site file says of the old hardware that nothing takes over: addresses by its network cards.
+/// Returns the settings in the site file that still refer to the old hardware: addresses reserved for its NICs.
 fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>, Refused> {
     let macs = central.store().read(|model| model.node(old).map(|node| node.fingerprint.macs.clone()));
     let macs = macs.unwrap_or_default();

@@ -30,7 +30,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::RELEASE_SLOT, release)
 }
 
-/// The slot of a path. Its node is named by ID or name.
+/// Returns the slot of a path, in which the node is an ID or a name.
 fn named(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
     let unit = unit.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
     Ok(SlotId { node: central.nodes.resolve(&node)?, unit })

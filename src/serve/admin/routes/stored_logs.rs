@@ -1,5 +1,5 @@
-//! Stored logs as streams of lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at its
-//! own pace: nobody waits for it.
+//! Streams stored logs as lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at any
+//! pace and never blocks a writer.
 
 use crate::serve::admin::{Plane, error::Refused, routes::gone, transport::auth::Caller};
 use axum::{
@@ -19,12 +19,12 @@ use std::{convert::Infallible, io, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// An empty line after so much silence detects a reader that is gone.
+/// Silence after which an empty line detects a reader that is gone.
 const KEEPALIVE: Duration = Duration::from_secs(15);
-/// Interval of looking whether a log is complete.
+/// Interval of checks whether a log is complete.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Which part of a log.
+/// Requested part of a log.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogQuery {
@@ -59,14 +59,14 @@ pub(crate) async fn boot_log(
     Ok(LogReader::new(plane, caller, StoredLog::Boot(node, session), grows).answer(from, follow))
 }
 
-/// The output of a task, or the log of a boot.
+/// Output of a task, or log of a boot.
 pub(crate) enum StoredLog {
     Task(TaskId),
     Boot(NodeId, BootSessionId),
 }
 
 impl StoredLog {
-    /// Whether nothing more is written.
+    /// Returns true if no more lines will be written.
     fn is_complete(&self, central: &Shared) -> bool {
         match self {
             StoredLog::Task(task) => central.tasks.task_record(*task).is_ok_and(|task| task.state.is_final()),
@@ -99,7 +99,7 @@ impl LogReader {
         LogReader { central: plane.central, caller, log, grows, shutdown: plane.shutdown }
     }
 
-    /// Answers with the lines from an offset on, and with those that follow.
+    /// Returns the response with all lines from an offset; with `follow`, also with later lines.
     pub(crate) fn answer(self, from: u64, follow: bool) -> Response {
         let stream =
             Body::from_stream(futures_util::stream::unfold((self, from), move |(mut reader, from)| async move {
@@ -109,14 +109,14 @@ impl LogReader {
         ([(CONTENT_TYPE, "application/x-ndjson")], stream).into_response()
     }
 
-    /// The next lines, and the offset behind them.
+    /// Returns the next lines, and the offset after them.
     async fn next(&mut self, from: u64, follow: bool) -> Option<(Bytes, u64)> {
         let mut silent = Duration::ZERO;
         loop {
             if !self.caller.still_may(&self.central) {
                 return None;
             }
-            // Asked before the read: the last lines are stored before the log is complete.
+            // The check precedes the read, because the last lines are stored before the log becomes complete.
             let complete = self.log.is_complete(&self.central);
             self.grows.mark_unchanged();
             let chunk = self.log.read(&self.central, from).await.ok()?;

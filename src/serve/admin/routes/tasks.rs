@@ -55,7 +55,6 @@ async fn list(
     Listing::page(cut(rows, &page), fields).answer(&headers)
 }
 
-/// All tasks.
 pub(crate) fn all(central: &Shared) -> Vec<TaskView> {
     central.store().read(|model| model.tasks().map(TaskView::new).collect())
 }

@@ -24,7 +24,7 @@ pub(crate) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec
     Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
 }
 
-/// The only answer that a token is ever in.
+/// Creates a token. Only this response contains its text.
 pub(crate) async fn create(
     State(Plane { central, .. }): State<Plane>,
     by: AuditContext,

@@ -21,7 +21,7 @@ use meshd_trust::{GRACE, TrustError};
 use meshd_types::Basis;
 use std::time::Duration;
 
-/// A root with the number of nodes under it.
+/// Returns a root with the number of nodes whose certificates depend on it.
 fn root_view(state: AuthorityState) -> RootView {
     let AuthorityState { root, nodes } = state;
     RootView { active: root.until.is_none(), until: root.until, has_key: root.has_key, root: root.root, nodes }

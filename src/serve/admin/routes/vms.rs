@@ -1,4 +1,4 @@
-//! Routes of virtual machines. Responses never contain cloud-init data.
+//! Routes of VMs. Responses never contain cloud-init data.
 
 use crate::serve::admin::{
     Plane,
@@ -52,7 +52,7 @@ async fn list(
     Listing::page(cut(rows, &page), fields).answer(&headers)
 }
 
-/// All virtual machines, those that are not on record included.
+/// Returns all VMs, including VMs that are not on record.
 pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     let mut all: Vec<VmView> =
         central.store().read(|model| model.vms().map(|vm| VmView::new(vm, is_linked(central, vm))).collect());

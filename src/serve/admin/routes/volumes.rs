@@ -11,7 +11,6 @@ use meshd_central::VolumeUseError;
 use meshd_image::builder::VolumeError;
 use meshd_model::fleet::AuditContext;
 
-/// The routes of volumes.
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder.get(&api::LIST_VOLUMES, list).post(&api::REMOVE_VOLUME, remove)
 }

@@ -1,5 +1,5 @@
-//! Authentication and roles. Write access to the socket grants the admin role; HTTPS requests carry a token each, so
-//! revocation takes effect at once.
+//! Authentication and roles. Write access to the socket grants the admin role. Each HTTPS request contains a token, so revocation takes
+//! effect at once.
 
 use crate::serve::admin::{Plane, error::Refused, transport::connection::Conversation};
 use axum::{
@@ -19,41 +19,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Unknown tokens from one address in a [`WINDOW`]; more of them, and requests without a token, get no answer until it is over.
-/// Valid tokens do: others may share the address.
+/// Maximum number of unknown tokens from one address per [`WINDOW`]. Beyond it, unknown tokens and requests without a token are refused
+/// until the window ends. Valid tokens still work, because other users may share the address.
 const MAX_FAILURES: u32 = 20;
-/// How long failures count.
+/// Period in which failures count.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Addresses that are remembered; beyond it, unknown tokens of all further addresses count as too many.
+/// Maximum number of tracked addresses. When the table is full, unknown tokens from all other addresses are refused.
 const MAX_ADDRESSES: usize = 4096;
-/// Longest token that is looked at, in bytes.
+/// Maximum length of a token that meshd checks, in bytes.
 const MAX_TOKEN: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) who: Principal,
     pub(crate) role: Role,
-    /// The hash of the token that was shown. Its name may be another token's one day.
+    /// Hash of the caller's token. The name alone is not unique, because a later token may reuse it.
     token: Option<Digest>,
 }
 
 impl Caller {
-    /// Somebody at the socket.
+    /// Returns a caller at the socket.
     pub(crate) fn at_socket(uid: u32) -> Self {
         Caller { who: Principal::Operator(uid), role: Role::Admin, token: None }
     }
 
-    /// Somebody who shows a token.
+    /// Returns a caller with a token.
     pub(crate) fn with(token: ApiToken) -> Self {
         Caller { who: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
     }
 
-    /// False once the token is revoked or its time is over.
+    /// Returns false once the token is revoked or has expired.
     pub(crate) fn still_may(&self, central: &Shared) -> bool {
         self.token.is_none_or(|token| central.admin.api_token_lives(&token))
     }
 
-    /// Resolves once the token is revoked or its time is over.
+    /// Resolves once the token is revoked or has expired.
     pub(crate) async fn revoked(&self, central: &Shared) {
         match self.token {
             None => std::future::pending().await,
@@ -61,7 +61,7 @@ impl Caller {
         }
     }
 
-    /// Tells callers apart: a token from one that had its name before.
+    /// Returns a unique identity of the caller. It distinguishes a token from an earlier token with an equal name.
     pub(crate) fn identity(&self) -> String {
         match self.token {
             None => self.who.to_string(),
@@ -70,16 +70,16 @@ impl Caller {
     }
 }
 
-/// The address of a request that came by TLS.
+/// Client address of an HTTPS request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From(pub(crate) IpAddr);
 
-/// Those whose tokens were refused lately.
+/// Recent authentication failures by address.
 #[derive(Clone, Default)]
 pub(crate) struct Failures(Arc<Mutex<BTreeMap<IpAddr, (Instant, u32)>>>);
 
 impl Failures {
-    /// True if an address has failed too often.
+    /// Returns true if an address has failed too often.
     fn are_too_many(&self, from: IpAddr, now: Instant) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, (since, _)| now.duration_since(*since) < WINDOW);
@@ -92,7 +92,7 @@ impl Failures {
     }
 }
 
-/// Lets in who is known: the caller is part of the request from here on.
+/// Admits authenticated requests, and adds the caller to the request.
 pub(crate) async fn admitted(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
     if request.extensions().get::<Caller>().is_none() {
         match by_token(&plane, &request) {
@@ -118,7 +118,7 @@ fn by_token(plane: &Plane, request: &Request) -> Result<Caller, Refused> {
         return Err(Refused::too_many(WINDOW));
     }
     let text = bearer(request.headers());
-    // Looked up first: a token has 256 random bits, so the limit bounds the work for guesses and their log, not their luck.
+    // The lookup precedes the limit. Tokens have 256 random bits, so the limit only bounds the work and log lines of guesses.
     if let Some(token) = text.and_then(|text| plane.central.admin.api_token(text)) {
         return Ok(Caller::with(token));
     }

@@ -1,5 +1,5 @@
-//! One connection of the admin API. It ends when the token of its request is revoked, even while the client neither
-//! reads nor writes.
+//! One connection of the admin API. The connection ends when the token of its request is revoked, even if the client neither reads nor
+//! writes.
 
 use crate::serve::admin::transport::auth::Caller;
 use crate::serve::limiter::{ConnectionPermit, Meter};
@@ -24,15 +24,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-/// How long a client may take to write the head of a request.
+/// Timeout for the head of a request.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How long an answer that is in memory may take once its token is revoked: a token may revoke itself and is answered. No stream
-/// goes on in this time.
+/// Time to finish a response in memory after its token is revoked, because a token that revokes itself receives a response. Streams end at
+/// once.
 const LAST_WORD: Duration = Duration::from_millis(300);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// What the routes tell of a connection.
+/// Data that the routes report about a connection.
 #[derive(Clone)]
 pub(crate) struct Conversation {
     permit: Arc<ConnectionPermit>,
@@ -40,12 +40,12 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// A connection that has this place, of which nobody knows yet who asks.
+    /// Creates the state of a connection whose caller is not known yet.
     pub(crate) fn new(permit: ConnectionPermit) -> Self {
         Conversation { permit: Arc::new(permit), caller: Arc::new(watch::Sender::new(None)) }
     }
 
-    /// The caller of a request is known: the place counts to the caller, and the connection ends with the caller's token.
+    /// Records the caller of a request. The connection counts for the caller from now on, and ends with the caller's token.
     pub(crate) fn is_by(&self, caller: &Caller) {
         self.permit.meter.asked();
         self.permit.trust(caller.identity());
@@ -55,11 +55,11 @@ impl Conversation {
     /// Resolves once the caller of a request is known.
     #[cfg(test)]
     pub(crate) async fn has_a_caller(&self) {
-        // It lives as long as `self`.
+        // The sender lives as long as `self`.
         let _ = self.caller.subscribe().wait_for(Option::is_some).await;
     }
 
-    /// Resolves once the caller of the last request has no token any more.
+    /// Resolves once the token of the last request's caller is revoked or has expired.
     async fn revoked(&self, central: &Shared) {
         let mut callers = self.caller.subscribe();
         loop {
@@ -72,14 +72,14 @@ impl Conversation {
             };
             tokio::select! {
                 () = over => return,
-                // It lives as long as `self`.
+                // The sender lives as long as `self`.
                 _ = callers.changed() => {}
             }
         }
     }
 }
 
-/// Answers its requests. `origin` says who asks, or from where.
+/// Serves the requests of a connection. `origin` contains the caller, or the client address.
 pub(crate) async fn converse<S>(
     stream: S,
     router: Router,
@@ -125,7 +125,7 @@ pub(crate) async fn converse<S>(
     }
 }
 
-/// Tells the meter of a connection what is written to it.
+/// Reports written bytes to the meter of a connection.
 struct Metered<S> {
     stream: S,
     meter: Arc<Meter>,

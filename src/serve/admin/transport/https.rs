@@ -1,4 +1,4 @@
-//! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each request carries a token.
+//! The HTTPS listener of the admin API: TLS 1.3, not on boot networks unless configured. Each request contains a token.
 
 use crate::serve::{
     admin::{
@@ -25,32 +25,32 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// How long a TLS handshake may take.
+/// Timeout for a TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 /// Pause after the kernel had no file descriptor left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Folder in the state folder of the certificate that meshd made itself.
+/// Sub-folder of the state folder for the self-signed certificate.
 const FOLDER: &str = "admin";
 
-/// Why the listener is not opened.
+/// Reason why the listener is not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpsError {
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// Certificate or key.
+    /// Certificate or key is invalid.
     #[error(transparent)]
     Identity(#[from] TrustError),
-    /// Machines that boot could reach it.
+    /// Machines that boot could reach the listener.
     #[error(
         "[admin.https] listens on {address}, which is on {interface}, where machines boot; give it an address on another \
          network, or write boot_network = true beside it if that is meant"
     )]
     OnBootNetwork {
-        /// As configured.
+        /// Configured address.
         address: std::net::Ipv4Addr,
         interface: String,
     },
-    /// No interface has it.
+    /// No interface has the address.
     #[error("[admin.https]: {0} is no address of this machine; `ip address` lists them; correct it in site.toml")]
     NotHere(std::net::Ipv4Addr),
 }
@@ -63,15 +63,16 @@ pub struct Https {
     pub(crate) fingerprint: String,
 }
 
-/// Opens the listener of a site that has one. Needs a tokio runtime.
+/// Opens the listener if the site configures one. Needs a tokio runtime.
 ///
 /// # Errors
-/// When it would be on a boot network by mistake, the port is taken, or certificate and key are not usable.
+/// The address is on a boot network without permission, the port is taken, or certificate or key is unusable.
 pub fn bind(site: &Site, now: meshd_types::Timestamp) -> Result<Option<Https>, HttpsError> {
     let Some(configured) = &site.admin.https else { return Ok(None) };
     let AdminHttps { address, port, boot_network, .. } = *configured;
     let interface = if boot_network { None } else { Some(interface_off_boot(site, address)?) };
-    // Linux takes packets for any of its addresses on any interface; bound to one, the listener does not hear the boot network.
+    // Linux accepts packets for any local address on any interface. A listener bound to one interface is not reachable from the boot
+    // network.
     let listener = bind::tcp(Service::Admin, interface.as_deref(), SocketAddrV4::new(address, port))?;
     let identity = match &configured.files {
         Some((certificate, key)) => WebIdentity::read(certificate, key)?,
@@ -86,7 +87,7 @@ fn own_folder(site: &Site) -> PathBuf {
     site.state_dir.join(FOLDER)
 }
 
-/// The interface that an address is on; refused if machines boot there.
+/// Returns the interface of an address. Refuses an interface on which machines boot.
 fn interface_off_boot(site: &Site, address: std::net::Ipv4Addr) -> Result<String, HttpsError> {
     let boots = |interface: &str| site.segments.iter().any(|segment| segment.interface() == Some(interface));
     let refused = |interface: &str| HttpsError::OnBootNetwork { address, interface: interface.to_owned() };

@@ -22,12 +22,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 128;
-/// Longest answer that is kept, in bytes.
+/// Maximum size of a stored response, in bytes.
 const MAX_KEPT: usize = 64 * 1024;
 
-/// Keys whose orders are being followed now.
+/// Keys of orders in progress.
 #[derive(Clone, Default)]
 pub(crate) struct UnderWay(Arc<Mutex<BTreeSet<Digest>>>);
 
@@ -37,7 +37,7 @@ impl UnderWay {
     }
 }
 
-/// While it lives, its key is under way.
+/// Marks its key as in progress until it is dropped.
 struct UnderWayGuard(UnderWay, Digest);
 
 impl UnderWayGuard {
@@ -53,11 +53,11 @@ impl Drop for UnderWayGuard {
     }
 }
 
-/// Marks an answer that was given before.
+/// Marks a replayed response.
 #[derive(Clone, Copy)]
 pub(crate) struct Replayed;
 
-/// Follows an order, or answers as before.
+/// Executes an order, or replays the stored response of its key.
 pub(crate) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
     let key = match key(&parts.headers) {
         Ok(Some(key)) => key.to_owned(),
@@ -87,7 +87,7 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
     value.to_str().ok().filter(fits).map(Some).ok_or_else(|| Refused::bad_request(hint))
 }
 
-/// Takes the turn of a key, or gives what came of the order that had it before.
+/// Reserves a key, or returns the record of the order that used the key before.
 async fn begin(
     plane: &Plane,
     slot: Digest,
@@ -100,7 +100,7 @@ async fn begin(
             return Ok(Err(asked.clone()));
         }
         tx.put_idempotency_record(slot, IdempotencyRecord { request, at: now, answer: None });
-        // Taken while nobody else can write: whoever finds the key finds its turn.
+        // The guard is created within the transaction, so a reader that finds the key also finds the guard.
         Ok::<_, StoreError>(Ok(UnderWayGuard::new(&plane.under_way, slot)))
     });
     begun.await
@@ -131,18 +131,18 @@ fn again(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord
     response
 }
 
-/// Writes down what is answered.
+/// Stores the response.
 async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: CorrelationId, response: Response) -> Response {
     let status = response.status().as_u16();
     let secret = response.headers().get(CACHE_CONTROL).is_some_and(|value| value == "no-store");
     let plain = response.headers().get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
     let (kept, response) = match response.extensions().get::<Refused>() {
         Some(refused) => (Some(refused.to_json(correlation)), response),
-        // A stream goes out as it comes.
+        // A stream is passed through and not stored.
         None if !plain => (None, response),
         None => {
             let (parts, body) = response.into_parts();
-            // Such an answer is in memory already.
+            // The response body is in memory already.
             let Ok(bytes) = to_bytes(body, usize::MAX).await else {
                 return Refused::internal("the answer broke off").into_response();
             };

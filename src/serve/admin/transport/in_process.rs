@@ -15,30 +15,30 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// Bytes in either direction that wait for the other side.
+/// Size of the buffer in each direction, in bytes.
 const BUFFER: usize = 64 * 1024;
-/// Largest message that the web UI reads, in bytes.
+/// Maximum size of a message that the web UI reads, in bytes.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// Opens WebSockets of an API. Its connections are among `tasks`.
+/// Opens WebSockets of an API. `tasks` tracks the connections.
 pub(crate) fn opener(api: Router, tasks: TaskTracker) -> OpenSocket {
     Arc::new(move |request, origin| open(api.clone(), &tasks, request, origin))
 }
 
 fn open(api: Router, tasks: &TaskTracker, request: Request<()>, mut origin: Extensions) -> Opening {
-    // The WebSocket outlives the request of the page, and so may not hold the place of its connection.
+    // The WebSocket outlives the request of the page, so it must not keep the permit of that connection.
     origin.remove::<Conversation>();
     let (near, far) = tokio::io::duplex(BUFFER);
     let router = api.map_request(move |mut request: Request<Incoming>| {
         let own = std::mem::replace(request.extensions_mut(), origin.clone());
-        // The upgrade is that of this connection, not the one of the page.
+        // The upgrade must be the upgrade of this connection, not that of the page.
         request.extensions_mut().extend(own);
         request
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(far), TowerToHyperService::new(router))
         .with_upgrades();
-    // It ends when the client drops its side.
+    // The task ends when the client drops its side.
     tasks.spawn(async move { drop(connection.await) });
     Box::pin(async move {
         let limits = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
@@ -69,7 +69,7 @@ mod tests {
     use futures_util::{SinkExt as _, StreamExt as _};
     use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest as _};
 
-    /// Where a request comes from.
+    /// Origin of a request.
     #[derive(Clone)]
     struct Office(&'static str);
 

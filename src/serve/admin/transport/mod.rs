@@ -1,11 +1,11 @@
-//! How a request comes in: its listener, its caller, its correlation ID, its idempotency key.
+//! Handling of an incoming request: listener, caller, correlation ID, idempotency key.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `auth` | the caller: the user at the socket, or an API token |
 //! | `connection` | a connection that ends when its caller loses the right to it |
 //! | `https` | the HTTPS listener |
-//! | `idempotency` | an order with a key is followed once |
+//! | `idempotency` | executes an order with an idempotency key once |
 //! | `in_process` | WebSockets for the web UI in this process |
 //! | `order` | correlation ID, reason and audit record of an order |
 //! | `socket` | the Unix socket |

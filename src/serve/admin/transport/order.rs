@@ -21,12 +21,12 @@ use meshd_trust::Role;
 use meshd_types::CorrelationId;
 use tracing::Instrument as _;
 
-/// Most characters of what an order is about that the audit log keeps.
+/// Maximum number of characters of an order's target in the audit log.
 const MAX_TARGET: usize = 80;
-/// Why an order is not followed whose token was honoured when it came.
+/// Refuses an order whose token was revoked after the request arrived.
 const REVOKED: &str = "the token was revoked while the order came in; ask for another one";
 
-/// An order: authorised, followed once for each idempotency key, and recorded in the audit log.
+/// Routes an order: authorised, executed once per idempotency key, and recorded in the audit log.
 pub(crate) fn audited_post<H, T>(verb: Verb, required: Role, handler: H) -> MethodRouter<Plane>
 where
     H: Handler<T, Plane>,
@@ -36,7 +36,7 @@ where
     post(handler).layer(middleware::from_fn(follow))
 }
 
-/// A read that requires a role.
+/// Routes a read that requires a role.
 pub(crate) fn authorised_get<H, T>(required: Role, handler: H) -> MethodRouter<Plane>
 where
     H: Handler<T, Plane>,
@@ -53,7 +53,7 @@ async fn authorised(required: Role, request: Request, next: Next) -> Response {
     }
 }
 
-/// Names the request, in its log lines and its answer.
+/// Adds the correlation ID to the request, its log lines and its response.
 pub(crate) async fn named(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
     let correlation = plane.central.env.new_correlation();
     request.extensions_mut().insert(correlation);
@@ -72,7 +72,7 @@ pub(crate) async fn named(State(plane): State<Plane>, mut request: Request, next
     response
 }
 
-/// An order that was begun is ended and written down, also when whoever gave it hangs up.
+/// Completes and records a started order even if its client disconnects.
 async fn ordered(verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let Some(plane) = request.extensions().get::<Plane>().cloned() else {
         return Refused::internal("an order came without its plane").into_response();
@@ -112,7 +112,7 @@ async fn follow(plane: Plane, verb: Verb, required: Role, request: Request, next
     response
 }
 
-/// The whole body of an order. A token that was revoked while it was sent orders nothing.
+/// Reads the whole body of an order. Refuses the order if its token is revoked during the upload.
 async fn whole(plane: &Plane, parts: &Parts, body: Body) -> Result<Body, Refused> {
     let Some(caller) = parts.extensions.get::<Caller>() else {
         return Err(Refused::internal("the request has no caller"));
@@ -125,7 +125,7 @@ async fn whole(plane: &Plane, parts: &Parts, body: Body) -> Result<Body, Refused
     if caller.still_may(&plane.central) { Ok(Body::from(bytes)) } else { Err(Refused::unauthorized(REVOKED)) }
 }
 
-/// What an order is about: the first thing that its path names.
+/// Returns the target of an order: the first parameter of its path.
 async fn target(parts: &mut Parts) -> Option<String> {
     let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
     params.iter().next().map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
@@ -137,7 +137,7 @@ enum Came {
     Refused(Refused),
 }
 
-/// What came of an order goes into the audit log, unless the change that it made brought its own line.
+/// Writes the result of an order to the audit log, unless the change itself wrote an audit line.
 async fn store(
     plane: &Plane,
     by: AuditContext,
@@ -184,7 +184,7 @@ impl FromRequestParts<Plane> for AuditContext {
     }
 }
 
-/// Whether virtual machines may be lost, as the request says.
+/// Parses the header that permits the loss of VMs.
 fn forced(headers: &HeaderMap) -> Result<bool, Refused> {
     match headers.get(FORCE_HEADER).map(HeaderValue::as_bytes) {
         None | Some(b"false") => Ok(false),
@@ -193,7 +193,7 @@ fn forced(headers: &HeaderMap) -> Result<bool, Refused> {
     }
 }
 
-/// Why, as the request says.
+/// Parses the header with the reason of the order.
 fn reason(headers: &HeaderMap) -> Result<Option<String>, Refused> {
     let Some(value) = headers.get(REASON_HEADER) else { return Ok(None) };
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| Refused::bad_request("the reason is not UTF-8"))?;

@@ -1,4 +1,4 @@
-//! The admin socket: created with its mode, never taken from a running meshd.
+//! The admin socket: created with its mode, never taken over from a running meshd.
 
 use std::{
     fs, io,
@@ -10,26 +10,26 @@ use std::{
 };
 use tokio::net::UnixListener;
 
-/// Whoever may write to the socket is an operator: its owner and its group.
+/// Socket mode. Write access grants the admin role to the owner and the group.
 const MODE: u32 = 0o660;
-/// Mode of a folder that is made for it.
+/// Mode of a created parent folder.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Why there is no admin socket.
+/// Reason why the admin socket is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Another meshd answers there.
+    /// Another meshd listens at the path.
     #[error("another meshd answers at {0}; stop it, or give this site another [admin].socket")]
     Taken(PathBuf),
-    /// Something else lies there.
+    /// The path exists but is not a socket.
     #[error("{0} is not a socket; remove it, or write another path into [admin].socket")]
     Foreign(PathBuf),
-    /// The folder cannot be made, or the socket in it.
+    /// The folder or the socket cannot be created.
     #[error("cannot make the admin socket {path}; write a path that meshd may use into [admin].socket")]
     Make { path: PathBuf, source: io::Error },
 }
 
-/// The bound socket; its file goes when it is dropped.
+/// The bound socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Socket {
     pub(crate) listener: UnixListener,
@@ -38,15 +38,15 @@ pub struct Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Gone already is as good; anything else is found by the next start.
+        // A missing file needs no removal. The next start detects any other error.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Binds the admin socket. A socket that a dead process left is replaced.
+/// Binds the admin socket. Replaces the socket of a process that has ended.
 ///
 /// # Errors
-/// When somebody lives there, or the file system refuses.
+/// Another process listens at the path, or the file system refuses.
 pub fn bind(path: &Path) -> Result<Socket, SocketError> {
     let failed = |source| SocketError::Make { path: path.to_owned(), source };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
@@ -63,7 +63,7 @@ pub fn bind(path: &Path) -> Result<Socket, SocketError> {
             Err(error) => return Err(failed(error)),
         },
     }
-    // Made under another name and renamed once its mode is right: nobody can connect before that.
+    // The socket gets its final name after its mode is set, so that no client connects earlier.
     let mut name = path.as_os_str().to_owned();
     name.push("~");
     let fresh = PathBuf::from(name);
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, MODE);
         let refused = bind(&path).expect_err("it is alive").to_string();
         assert!(refused.contains("another meshd answers") && refused.contains("[admin].socket"), "{refused}");
-        // What a killed process leaves: the file without a listener.
+        // A killed process leaves the file without a listener.
         let dead = std::os::unix::net::UnixListener::bind(folder.path().join("dead")).expect("a free path");
         drop((first, dead));
         assert!(!path.exists(), "a socket that is closed in order is gone");

@@ -1,6 +1,6 @@
-//! Who may do what: API tokens, enrolment tokens, roots of the certificate authority.
+//! Access control: API tokens, enrolment tokens, roots of the certificate authority.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `orders` | create and revoke tokens, replace the root |
 

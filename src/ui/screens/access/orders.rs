@@ -1,4 +1,4 @@
-//! Orders about tokens and the certificate authority. They require the role admin.
+//! Orders about tokens and the certificate authority. These orders require the admin role.
 
 use crate::{
     PREFIX,
@@ -19,14 +19,14 @@ use meshd_trust::Role;
 use serde_json::Value;
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;
-/// Longest time that a form takes, days.
+/// Maximum lifetime in a form, in days.
 const MAX_DAYS: u64 = 3650;
 
 fn bad(message: &str, hint: &str) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, hint)
 }
 
-/// A number of days as seconds; `None` if the field is empty.
+/// Converts a number of days to seconds; `None` if the field is empty.
 fn seconds(fields: &Fields, name: &str) -> Result<Option<u64>, ApiError> {
     let text = fields.text(name);
     if text.is_empty() {
@@ -56,7 +56,7 @@ pub(super) fn api_token_form() -> Markup {
     }
 }
 
-/// `kind`: as in the path of the API.
+/// Renders the form that revokes a token. `kind` is the path segment of the API.
 pub(super) fn revoke_form(kind: &str, name: &str) -> Markup {
     html! {
         details {
@@ -86,7 +86,7 @@ pub(super) fn rotate_form() -> Markup {
     }
 }
 
-/// Shows the token: nowhere else does its text appear, so this answers the form instead of redirecting.
+/// Creates a token and shows it. The text of a token appears only in this response, so the response is not a redirect.
 pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);

@@ -1,4 +1,4 @@
-//! The form for a new virtual machine: a `vm.toml`, as `meshd vm create` reads it.
+//! The form for a new VM: a `vm.toml` in the format of `meshd vm create`.
 
 use super::{Answer, may_order, node_choice, notes};
 use crate::{
@@ -19,7 +19,7 @@ use meshd_config::vm::parse_with;
 use meshd_types::{Digest, SystemUuid, hex};
 use std::path::Path;
 
-/// What the form starts with.
+/// Initial content of the form.
 const SAMPLE: &str = "name = \"vm-1\"
 vcpus = 1
 memory = \"1G\"
@@ -30,7 +30,7 @@ format = \"FORMAT\"
 digest = \"DIGEST\"
 ";
 
-/// What somebody wrote, and why it was not done.
+/// Submitted text, and the error of its submission.
 struct Draft<'d> {
     text: &'d str,
     node: &'d str,
@@ -38,7 +38,7 @@ struct Draft<'d> {
     problem: Option<Markup>,
 }
 
-/// The empty form, with a volume of this site.
+/// Shows the empty form with a volume of this site.
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let volumes: Vec<VolumeView> = client.get("/v1/volumes").await.map_err(|error| client.failed(&error))?;
     let text = match volumes.first() {
@@ -76,7 +76,7 @@ async fn form(client: &ApiClient, headers: &HeaderMap, draft: &Draft<'_>) -> Ans
     Ok(Page { client, title: "Create virtual machine".to_owned(), place: "/vms", content }.answer(headers))
 }
 
-/// Creates what the form describes. What is wrong with it is shown above the form, with the text as it was written.
+/// Creates the VM of the form. On an error, shows the error above the form and keeps the submitted text.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let problem = match create(&client, &fields).await {
@@ -106,7 +106,7 @@ async fn create(client: &ApiClient, fields: &Fields) -> Result<VmView, ApiError>
     client.order("/v1/vms", &CreateVm { vm, node, start: fields.is_ticked("start") }, &notes(fields)).await
 }
 
-/// A UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice creates one virtual machine.
+/// Derives a UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice creates one VM.
 fn uuid(key: &str) -> SystemUuid {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Digest::of(key.as_bytes()).0[..16]);

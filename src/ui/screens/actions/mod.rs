@@ -1,8 +1,8 @@
 //! Orders: preview, confirmation, result for each node.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `create_vm` | the form for a new virtual machine |
+//! | `create_vm` | the form for a new VM |
 //! | `one_node` | orders that only one node takes |
 //! | `run_task` | the form that runs a task |
 
@@ -32,33 +32,33 @@ use meshd_trust::Role;
 use meshd_types::hex;
 use serde_json::{Value, json};
 
-/// What an action asks beside its reason.
+/// Input of an action in addition to its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Nothing,
-    /// Whether the node was moved to another port.
+    /// Checkbox: the node was moved to another port.
     Moved,
     Profile,
     Drain,
-    /// `key=value` and `key-`, with blanks between them.
+    /// `key=value` and `key-`, separated by blanks.
     Labels,
-    /// `key=value` and `key-`, one a line.
+    /// `key=value` and `key-`, one per line.
     Variables,
-    /// Whether to unpin instead.
+    /// Checkbox: unpin instead.
     Pin,
     /// Profile and kernel arguments of the next boot.
     Once,
 }
 
-/// An order that several nodes take.
+/// An order that applies to several nodes.
 struct Action {
-    /// As the API and the command line call it.
+    /// Verb of the API and the command line.
     word: &'static str,
     title: &'static str,
-    /// What comes of it, before somebody confirms it.
+    /// Effect of the action, shown before confirmation.
     effect: &'static str,
     ask: Ask,
-    /// It may end work or lose data.
+    /// True if the action can end work or lose data.
     is_dangerous: bool,
 }
 
@@ -70,7 +70,7 @@ const fn dangerous(word: &'static str, title: &'static str, ask: Ask, effect: &'
     Action { word, title, effect, ask, is_dangerous: true }
 }
 
-/// In the order of a node's life.
+/// All actions, in the order of a node's lifecycle.
 const ACTIONS: [Action; 15] = [
     action(
         "approve",
@@ -120,20 +120,20 @@ fn find(word: &str) -> Result<&'static Action, ApiError> {
     })
 }
 
-/// Whether somebody may give orders at all.
+/// Returns true if the user's role permits orders.
 pub(super) fn may_order(client: &ApiClient) -> bool {
     client.caller.role >= Role::Operator
 }
 
-/// A node as a box of a form names it: ID, the revision that is shown, and the name.
+/// Returns the value of a node's checkbox: ID, displayed revision, and name.
 pub(super) fn target(node: &NodeView) -> String {
     format!("{}~{}~{}", node.id, node.revision, shown(&node.name))
 }
 
-/// Nodes that a form offers.
+/// Maximum number of nodes in a form.
 const MAX_NODES: usize = 1000;
 
-/// The question for one node of the site. `none` says what happens if nobody chooses.
+/// Renders the choice of one node of the site. `none` describes the effect of no choice.
 async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Markup, Response> {
     let nodes = client.list::<NodeView>(&format!("/v1/nodes?sort=name&limit={MAX_NODES}")).await;
     let nodes = nodes.map_err(|error| client.failed(&error))?;
@@ -149,7 +149,7 @@ async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Mar
     })
 }
 
-/// Buttons for every action but those with a form of their own on the same page.
+/// Renders buttons for every action except those in `without`, which have separate forms on the page.
 pub(super) fn bar(without: &[&str]) -> Markup {
     html! {
         div.actions role="group" aria-label="Actions for selected nodes" {
@@ -160,7 +160,7 @@ pub(super) fn bar(without: &[&str]) -> Markup {
     }
 }
 
-/// One node that was chosen.
+/// A selected node.
 struct Chosen<'f> {
     value: &'f str,
     target: BulkTarget,
@@ -183,7 +183,7 @@ fn chosen(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
     Ok(nodes)
 }
 
-/// Shows what an action would do, and asks what it needs to know.
+/// Shows the effect of an action, and requests its input.
 pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
@@ -205,7 +205,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
             (question(action, &profiles))
             label for="reason" { "Reason, for the audit log" }
             input id="reason" name="reason" maxlength="500";
-            // A profile may take devices from virtual machines that run.
+            // A profile may take devices from running VMs.
             @if action.is_dangerous || matches!(action.ask, Ask::Profile | Ask::Once) { (force_box()) }
             div.actions {
                 button class=(if action.is_dangerous { "danger" } else { "main" }) { (action.title) " " (nodes.len()) @if nodes.len() == 1 { " node" } @else { " nodes" } }
@@ -217,7 +217,7 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
     Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
 }
 
-/// Whether running work may be lost. Without it, meshd refuses an order that would end work.
+/// Renders the checkbox that permits the loss of running work. Without it, meshd refuses an order that would end work.
 pub(super) fn force_box() -> Markup {
     html! { label { input type="checkbox" name="force" value="1"; " Do it even if virtual machines or a task are lost" } }
 }
@@ -261,7 +261,7 @@ fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
     }
 }
 
-/// The body of the order for one node.
+/// Returns the body of the order for one node.
 fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
     let bad = |text: &str| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", text, "go back and correct it");
     let value = match action.ask {
@@ -280,7 +280,7 @@ fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
     value.map_err(|error| bad(&error.to_string()))
 }
 
-/// The fields of a form about the next boot.
+/// Parses the fields of a form about the next boot.
 fn boot_once(fields: &Fields) -> BootOnce {
     BootOnce {
         profile: Some(fields.text("profile").to_owned()).filter(|profile| !profile.is_empty()),
@@ -289,7 +289,7 @@ fn boot_once(fields: &Fields) -> BootOnce {
     }
 }
 
-/// `rack=a spare-` as the API reads it, which checks keys and values.
+/// Parses `rack=a spare-` into the JSON of the API. The API checks keys and values.
 fn labels(text: &str) -> Value {
     let (mut set, mut unset) = (serde_json::Map::new(), Vec::new());
     for word in text.split_whitespace() {
@@ -302,7 +302,7 @@ fn labels(text: &str) -> Value {
     json!({ "set": set, "unset": unset })
 }
 
-/// Variables as the command line reads them, one a line.
+/// Parses variables in the syntax of the command line, one per line.
 fn variables(text: &str) -> Result<ChangeVars, String> {
     let mut change = ChangeVars::default();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -338,7 +338,7 @@ fn outcome(result: &BulkNode) -> Markup {
     }
 }
 
-/// Gives the order, and shows what came of it for each node.
+/// Sends the order, and shows the result for each node.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);

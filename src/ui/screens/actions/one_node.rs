@@ -1,4 +1,4 @@
-//! Orders that only one node takes.
+//! Orders that apply to exactly one node.
 
 use super::{Answer, bar, boot_once as once, force_box, notes, target};
 use crate::{
@@ -18,7 +18,6 @@ use meshd_api::{AcceptNic, Fence, NodeDetail, Pin, Rename, Replace};
 use meshd_trust::Role;
 use serde_json::Value;
 
-/// The body of an order.
 fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
     let text = |name| fields.text(name).to_owned();
     let order = match verb {
@@ -40,7 +39,7 @@ fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
     order.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", error.to_string(), ""))
 }
 
-/// Gives the order, and returns to the page of the node.
+/// Sends the order, and redirects to the page of the node.
 pub(crate) async fn run(
     client: ApiClient,
     Path((node, verb)): Path<(String, String)>,
@@ -56,13 +55,13 @@ pub(crate) async fn run(
     Ok(redirect(&format!("{PREFIX}/nodes/{}?done={}", encoded(node), encoded(&verb))))
 }
 
-/// Forms for one node: every action, and those that only one node takes.
+/// Renders the forms for one node: all actions, and the orders that apply to exactly one node.
 pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
     let node = &detail.node;
     let to = |verb: &str| format!("{PREFIX}/nodes/{}/{verb}", node.id);
     html! {
         form method="post" action=(format!("{PREFIX}/actions/preview")) {
-            // Live: an order names the revision that the page shows.
+            // The input is live, because an order names the revision that the page shows.
             span id="target" data-live { input type="hidden" name="node" value=(target(node)); }
             (bar(&["pin", "boot-once", "doctor"]))
         }
@@ -101,7 +100,7 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
     }
 }
 
-/// A form that opens on demand: what comes of the order, what it asks, and the reason.
+/// Renders a collapsed form with the effect of the order, its input and the reason.
 fn asked(to: &str, title: &str, effect: &str, question: &Markup, is_dangerous: bool) -> Markup {
     let id = format!("reason-{}", to.rsplit('/').next().unwrap_or_default());
     html! {
@@ -118,7 +117,7 @@ fn asked(to: &str, title: &str, effect: &str, question: &Markup, is_dangerous: b
     }
 }
 
-/// The next boot only, or the way back.
+/// Renders the form for the next boot only, or the form that cancels it.
 fn boot_once(detail: &NodeDetail, to: &str) -> Markup {
     html! {
         @if detail.once.is_some() {

@@ -1,4 +1,4 @@
-//! The form that runs a task, as `meshd task run` and `meshd node exec` do.
+//! The form that runs a task, like `meshd task run` and `meshd node exec`.
 
 use super::{Answer, may_order, node_choice, notes};
 use crate::{
@@ -19,7 +19,7 @@ use meshd_model::work::task::Launcher;
 use meshd_proto::task::TaskUser;
 use meshd_types::hex;
 
-/// What somebody wrote, and why it was not done.
+/// Submitted fields, and the error of their submission.
 #[derive(Default)]
 struct TaskDraft {
     fields: Fields,
@@ -74,7 +74,7 @@ async fn form(client: &ApiClient, headers: &HeaderMap, draft: &TaskDraft) -> Ans
     Ok(Page { client, title: "Run task".to_owned(), place: "/tasks", content }.answer(headers))
 }
 
-/// Runs what the form describes. What is wrong with it is shown above the form, with the fields as they were written.
+/// Runs the task of the form. On an error, shows the error above the form and keeps the submitted fields.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let problem = match order(&client, &fields).await {
@@ -95,7 +95,7 @@ async fn order(client: &ApiClient, fields: &Fields) -> Result<TaskView, ApiError
     client.order("/v1/tasks", &task, &notes(fields)).await
 }
 
-/// The task of a form, or the label of a field that is wrong and what it takes.
+/// Parses the task of a form. An error contains the label of the invalid field and its expected value.
 fn task(fields: &Fields) -> Result<RunTask, (&'static str, &'static str)> {
     let text = |name| Some(fields.text(name)).filter(|text| !text.is_empty());
     // Browsers send CR LF.

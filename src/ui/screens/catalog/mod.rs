@@ -1,9 +1,9 @@
-//! Profiles, images, overlays.
+//! Pages of profiles, images and overlays.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `overlays` | overlays with their variables and files |
-//! | `profiles` | profiles with the origin of each value, their revisions and the changes of these |
+//! | `profiles` | profiles with the origin of each value, their revisions, and differences between revisions |
 
 pub(crate) mod overlays;
 pub(crate) mod profiles;

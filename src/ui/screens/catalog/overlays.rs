@@ -1,4 +1,4 @@
-//! Overlays with the variables that they declare and their files before they are rendered.
+//! Overlays with their declared variables and their unrendered files.
 
 use super::{Answer, profile_link, words};
 use crate::{
@@ -37,7 +37,7 @@ pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
     Ok(Page { client: &client, title: "Overlays".to_owned(), place: "/overlays", content }.answer(&headers))
 }
 
-/// One overlay, or one of its files.
+/// Shows one overlay, or one of its files.
 pub(crate) async fn overlay(
     client: ApiClient,
     Path(name): Path<String>,

@@ -56,7 +56,7 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
     Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
 }
 
-/// Values of the profile and of those that it extends.
+/// Renders the values of the profile and of the profiles that it extends.
 fn setting_table(settings: &[SettingView]) -> Markup {
     let row = |setting: &SettingView| {
         let value = setting.value.to_string();
@@ -97,7 +97,7 @@ fn revision_table(client: &ApiClient, name: &str, revisions: &[RevisionView]) ->
     )
 }
 
-/// Leads to what a revision changed in the one before.
+/// Renders a link to the differences between a revision and its predecessor.
 fn changes_link(profile: &str, before: Option<&RevisionView>, view: &RevisionView) -> Markup {
     html! {
         @if let Some(before) = before {
@@ -109,7 +109,7 @@ fn changes_link(profile: &str, before: Option<&RevisionView>, view: &RevisionVie
     }
 }
 
-/// What one revision of a profile changed in another.
+/// Shows the differences between two revisions of a profile.
 pub(crate) async fn profile_diff(
     client: ApiClient,
     Path(name): Path<String>,
@@ -138,7 +138,7 @@ pub(crate) async fn profile_diff(
     Ok(Page { client: &client, title: format!("Changes of {name}"), place: "/profiles", content }.answer(&headers))
 }
 
-/// Rolls the profile back to a revision; the one of the site file ends a rollback.
+/// Renders the form that rolls the profile back to a revision. Selecting the site file's revision ends a rollback.
 fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Markup {
     html! {
         @if view.boots {

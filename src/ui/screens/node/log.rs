@@ -17,9 +17,9 @@ use meshd_api::{BootLogLine, TimelineView};
 use meshd_proto::log::LogSource;
 use std::collections::BTreeMap;
 
-/// Bytes of the newest records that are read: more than is stored of one boot.
+/// Maximum number of log bytes to read, from the newest records. The stored log of one boot is smaller.
 const MAX_LOG: usize = 1 << 20;
-/// Maximum number of lines on the page, the newest.
+/// Maximum number of lines on the page. Newer lines have priority.
 const MAX_LINES: usize = 5000;
 
 const SOURCES: [LogSource; 3] = [LogSource::Kernel, LogSource::System, LogSource::BootFailure];
@@ -69,7 +69,7 @@ fn filters(boot: &TimelineView, asked: &Fields) -> Markup {
     }
 }
 
-/// Whole lines in the order in which they were stored, with their source. The first record may be cut, and is left out then.
+/// Returns complete lines in storage order, with their source. Omits the first record if it is cut.
 fn lines(records: &[u8]) -> Vec<(LogSource, String)> {
     let mut partial: BTreeMap<LogSource, Vec<u8>> = BTreeMap::new();
     let mut lines = Vec::new();
@@ -88,7 +88,7 @@ fn lines(records: &[u8]) -> Vec<(LogSource, String)> {
     lines
 }
 
-/// The newest lines of a source with a text in them, letters of both cases alike.
+/// Returns the newest lines of a source that contain a text, ignoring case.
 fn matching(lines: &[(LogSource, String)], source: &str, text: &str) -> Vec<String> {
     let text = text.to_lowercase();
     let is_wanted = |(own, line): &&(LogSource, String)| {

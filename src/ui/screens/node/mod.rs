@@ -1,6 +1,6 @@
-//! Everything of one node. What is wrong comes first.
+//! The page of one node. Problems come first.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `log` | the log of one boot |
 //! | `overlay_files` | the files of its overlay |
@@ -26,10 +26,10 @@ use meshd_api::{DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskV
 use meshd_model::fleet::label_words;
 use meshd_proto::{Check, CheckStatus};
 
-/// Events on the page of a node.
+/// Number of events on the page of a node.
 const EVENTS: usize = 20;
 
-/// What the page shows beside the node itself.
+/// Data on the page in addition to the node itself.
 struct Related {
     boot: Option<TimelineView>,
     history: Vec<GenerationView>,
@@ -40,7 +40,7 @@ struct Related {
     slots: Vec<SlotView>,
 }
 
-/// `None` for what is not there; a node need not have booted.
+/// Converts status 404 and 409 to `None`: a node may have never booted.
 fn found<T>(asked: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
     match asked {
         Ok(value) => Ok(Some(value)),
@@ -101,7 +101,7 @@ pub(crate) async fn page(
     Ok(Page { client: &client, title: view.name.clone(), place: "/nodes", content }.answer(&headers))
 }
 
-/// What is wrong, and what to do about it.
+/// Renders problems and their hints.
 fn conditions(detail: &NodeDetail) -> Markup {
     let failing = detail.checks.iter().filter(|check| check.status == CheckStatus::Fail && detail.checks_count);
     html! {

@@ -1,4 +1,4 @@
-//! The files of a node's overlay, as its next boot gets them.
+//! The files of a node's overlay, as rendered for its next boot.
 
 use crate::{
     PREFIX,

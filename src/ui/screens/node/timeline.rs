@@ -5,12 +5,12 @@ use maud::{Markup, html};
 use meshd_api::{StageView, TimelineView};
 use meshd_model::fleet::BootStatus;
 
-/// Width of the drawing.
+/// Width of the drawing, in SVG units.
 const WIDTH: u64 = 1000;
-/// Narrowest bar that can be seen.
+/// Minimum width of a visible bar, in SVG units.
 const MIN_WIDTH: u64 = 4;
 
-/// Colour of a boot.
+/// Returns the colour class of a boot.
 fn class(status: BootStatus) -> &'static str {
     match status {
         BootStatus::Online => "good",

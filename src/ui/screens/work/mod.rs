@@ -1,11 +1,11 @@
-//! Virtual machines with their volumes, slots and tasks.
+//! Pages of VMs with their volumes, slots and tasks.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `slots` | slots: the list, approval, cleanup |
 //! | `tasks` | tasks and their output |
-//! | `vms` | virtual machines: the list, the page of one, its orders |
-//! | `volumes` | files of virtual machines |
+//! | `vms` | VMs: the list, the page of one VM, its orders |
+//! | `volumes` | volumes of VMs |
 
 pub(super) mod slots;
 pub(super) mod tasks;
@@ -16,16 +16,16 @@ use crate::{html, plain_text::visible};
 use maud::Markup;
 use meshd_types::NodeId;
 
-/// Rows of a page.
+/// Number of rows per page.
 const ROWS: usize = 200;
-/// Characters of a console or an output that a page shows, the last ones.
+/// Maximum number of characters of a console or an output on a page. The page shows the last characters.
 const MAX_OUTPUT: usize = 64 * 1024;
 
 fn of_node(node: Option<NodeId>) -> Markup {
     node.map(|id| html::node_link(&id.to_string(), &id.to_string())).unwrap_or_default()
 }
 
-/// The end of an output as plain text.
+/// Returns the end of an output as plain text.
 fn tail(text: &str) -> String {
     let plain: Vec<char> = visible(text).chars().collect();
     plain[plain.len().saturating_sub(MAX_OUTPUT)..].iter().collect()

@@ -1,4 +1,4 @@
-//! Slots: units of nodes with what belongs to them.
+//! Slots: units with their disk and fabric device.
 
 use crate::{
     PREFIX,
@@ -42,7 +42,7 @@ pub(in crate::screens) fn slot_table(slots: &[SlotView], may_order: bool) -> Mar
     )
 }
 
-/// A device that belongs to a slot, else the one that would suit best.
+/// Renders the device of a slot; without one, the nearest candidate.
 fn device<T: ToString>(own: Option<&T>, nearest: Option<&str>) -> Markup {
     match (own, nearest) {
         (Some(own), _) => plain(own.to_string()),
@@ -98,7 +98,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     Ok(Page { client: &client, title: "Slots".to_owned(), place: "/slots", content }.answer(&headers))
 }
 
-/// A field that may be empty.
+/// Parses an optional field.
 fn optional<T: FromStr<Err: Display>>(fields: &Fields, name: &str) -> Result<Option<T>, ApiError> {
     let text = fields.text(name);
     if text.is_empty() {

@@ -17,7 +17,7 @@ use maud::{Markup, html};
 use meshd_api::{TaskOutput, TaskView};
 use serde_json::Value;
 
-/// Bytes of the records of an output that are read, the last ones. Each record has the text of a line, and where it comes from.
+/// Maximum number of output record bytes to read, from the end. Each record contains a line's text and its source.
 const MAX_LINES: usize = 4 * MAX_OUTPUT;
 
 pub(in crate::screens) fn task_table(tasks: &[TaskView]) -> Markup {
@@ -78,7 +78,7 @@ pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: He
     Ok(Page { client: &client, title: format!("Task {}", task.id), place: "/tasks", content }.answer(&headers))
 }
 
-/// The text of records, each on a line. The first one may have lost its beginning, and is left out then.
+/// Returns the text of records, each on a line. Omits the first record if its beginning is cut.
 fn task_output(records: &[u8]) -> String {
     let lines = records.split(|byte| *byte == b'\n');
     let parsed = lines.filter_map(|line| serde_json::from_slice::<TaskOutput>(line).ok());

@@ -1,4 +1,4 @@
-//! Virtual machines.
+//! The VM list, the page of one VM, and its orders.
 
 use super::{MAX_OUTPUT, ROWS, of_node, tail};
 use crate::{

@@ -1,4 +1,4 @@
-//! Files of virtual machines.
+//! Volumes of VMs.
 
 use crate::{
     PREFIX,

@@ -80,7 +80,7 @@ impl Allocations {
         self.disks.extend(spec.disks().map(|disk| (disk.clone(), spec.uuid)));
     }
 
-    /// Adds disks that a departed VM left without being wiped.
+    /// Adds disks that a departed VM left unwiped.
     pub fn owe<'a>(&mut self, uuid: SystemUuid, disks: impl IntoIterator<Item = &'a DiskIdentity>) {
         self.disks.extend(disks.into_iter().map(|disk| (disk.clone(), uuid)));
     }
@@ -106,7 +106,7 @@ impl Allocations {
         self.vms.is_empty() && self.disks.is_empty()
     }
 
-    /// Returns the VMs.
+    /// Returns the UUIDs of all VMs.
     pub fn vms(&self) -> impl ExactSizeIterator<Item = SystemUuid> + '_ {
         self.vms.keys().copied()
     }

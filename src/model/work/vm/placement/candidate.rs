@@ -9,7 +9,7 @@ use meshd_proto::{
 };
 use meshd_types::{NodeId, PciAddress};
 
-/// How a node runs VMs.
+/// VM support of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VmSupport {
     /// The profile runs no VMs.
@@ -25,9 +25,9 @@ pub enum VmSupport {
 pub struct CandidateNode<'a> {
     /// Node ID.
     pub node: NodeId,
-    /// Why the node takes no work now; `None` if it does.
+    /// Reason why the node takes no work now; `None` if it does.
     pub unready: Option<&'a str>,
-    /// VM support of the node.
+    /// Support for VMs: none, emulation or KVM.
     pub runs: VmSupport,
     /// Features reported in this boot; `None` for older agents.
     pub hosting: Option<&'a Hosting>,
@@ -42,7 +42,7 @@ pub struct CandidateNode<'a> {
     pub units: &'a [UnitFacts],
     /// Whole disks.
     pub disks: &'a [DiskFacts],
-    /// PCI functions; they show which NUMA nodes exist.
+    /// PCI functions, from which older agents' NUMA nodes are derived.
     pub pci: &'a [PciFacts],
     /// Resources that VMs hold.
     pub allocations: &'a Allocations,
@@ -61,9 +61,9 @@ pub struct PlacementFit {
     pub node: NodeId,
     /// First function of each unit; units that belong to a slot come last.
     pub units: Vec<PciAddress>,
-    /// Disks for the volumes that are the disk of a slot.
+    /// Disks for the volumes that use the disk of a slot.
     pub disks: Vec<DiskIdentity>,
-    /// Addresses for the NICs that have the addresses of a slot.
+    /// Addresses for the NICs that use the addresses of a slot.
     pub nics: Vec<SlotNic>,
     /// NUMA node to which the VM is bound because its units are there.
     pub near: Option<u32>,

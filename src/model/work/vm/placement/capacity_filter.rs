@@ -1,6 +1,6 @@
 //! Filters nodes by CPUs, memory and huge pages, for the node and each NUMA node. Pure.
 //!
-//! A VM with a NUMA node, units or huge pages has dedicated CPUs. The others share the remaining threads with the
+//! A VM with a NUMA node, units or huge pages has dedicated CPUs. Other VMs share the remaining threads with the
 //! overcommit ratio of the site. A VM without NUMA node counts on all NUMA nodes, in proportion to their size.
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
@@ -24,7 +24,7 @@ impl Capacity {
     }
 }
 
-/// Utilization of a node with the VM: promised thousandths of its scarcest resource, and free bytes of memory.
+/// Utilization of a node with the VM: allocated thousandths of its scarcest resource, and free bytes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Utilization {
     pub scarcest: u64,
@@ -36,7 +36,7 @@ fn is_alone(request: &VmRequest) -> bool {
     request.units.whole || !request.units.each.is_empty() || !request.spec.shares_processors()
 }
 
-/// CPUs of the node.
+/// Returns the CPU capacity of the node.
 pub fn processors(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
     let (threads, ratio, allocated) =
         (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.allocations.all());
@@ -49,7 +49,7 @@ pub fn processors(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
     Capacity { requested: request.spec.vcpus.into(), total: threads, free }
 }
 
-/// Memory of the node: ordinary or huge pages, as requested.
+/// Returns the memory capacity of the node: ordinary or huge pages, as requested.
 pub fn memory(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
     let requested = request.spec.memory.bytes();
     if !request.spec.hugepages {
@@ -66,7 +66,7 @@ pub fn memory(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
     }
 }
 
-/// Huge pages of sizes that divide the requested memory. A VM uses one page size.
+/// Returns the huge pages of sizes that divide the requested memory. A VM uses one page size.
 fn pages<'a>(requested: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Clone, allocated: u64) -> Capacity {
     let pools = pools.filter(|pool| pool.page() > 0 && requested.is_multiple_of(pool.page()));
     let of = |page: u64| pools.clone().filter(|pool| pool.page() == page).map(HugepageFacts::bytes).sum::<u64>();
@@ -75,7 +75,7 @@ fn pages<'a>(requested: u64, pools: impl Iterator<Item = &'a HugepageFacts> + Cl
     Capacity { requested, total, free: all.saturating_sub(allocated).min(total) }
 }
 
-/// A NUMA node, if the node reported any.
+/// Returns a NUMA node by number, if the node reported its NUMA nodes.
 fn numa<'a>(host: &CandidateNode<'a>, id: u32) -> Option<&'a NumaFacts> {
     host.hosting?.numa.iter().find(|node| node.id == id && node.threads > 0)
 }
@@ -88,7 +88,7 @@ fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
     }
 }
 
-/// CPUs of a NUMA node; `None` if unknown.
+/// Returns the CPU capacity of a NUMA node; `None` if unknown.
 fn numa_processors(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let total = u64::from(numa(host, id)?.threads);
     Some(Capacity {
@@ -98,7 +98,7 @@ fn numa_processors(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Op
     })
 }
 
-/// Memory of a NUMA node of the requested kind; `None` if unknown.
+/// Returns the memory capacity of a NUMA node, of the requested kind; `None` if unknown.
 fn numa_memory(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let (requested, hosting, node) = (request.spec.memory.bytes(), host.hosting?, numa(host, id)?);
     let (bound, (memory, hugepages)) = (host.allocations.bound(id), host.allocations.roaming());
@@ -115,13 +115,13 @@ fn numa_memory(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Option
     Some(Capacity { requested: request.spec.node_memory(), total, free })
 }
 
-/// Proportional share of a NUMA node in something that is spread over all of them.
+/// Returns the proportional share of a NUMA node in an amount that is spread over all NUMA nodes.
 fn part(bytes: u64, one: u64, all: u64) -> u64 {
     let share = u128::from(bytes) * u128::from(one) / u128::from(all.max(1));
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// Utilization with the VM; `None` if it does not fit. `near` is the NUMA node to which the VM would be bound.
+/// Returns the utilization with the VM; `None` if it does not fit. `near` is the NUMA node to which the VM would be bound.
 pub fn fill(request: &VmRequest, host: &CandidateNode<'_>, near: Option<u32>) -> Option<Utilization> {
     let (processors, memory) = (processors(request, host), memory(request, host));
     let fits = processors.fits() && memory.fits() && near.is_none_or(|id| fits_numa(request, host, id));

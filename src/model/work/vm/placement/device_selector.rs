@@ -18,7 +18,7 @@ use meshd_types::{PciAddress, PciName};
 /// Maximum number of device selectors of a VM, and of units that are considered over all nodes.
 pub const MAX_SELECTORS: usize = 64;
 
-/// The function that names a unit: the first that the profile selects.
+/// Returns the function that names a unit: the first that the profile selects.
 pub fn name(unit: &UnitFacts) -> Option<PciAddress> {
     let first = unit.selected.first().or(unit.members.first().map(|member| &member.address));
     first.and_then(|address| address.parse().ok())
@@ -47,24 +47,24 @@ fn is_held(held: &Allocations, unit: &UnitFacts) -> bool {
     held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
 }
 
-/// Why the slot of a unit cannot be assigned.
+/// Returns the reason why the slot of a unit cannot be assigned.
 fn slot_obstacle<'h>(host: &'h CandidateNode<'_>, unit: &UnitFacts) -> Option<&'h str> {
     let is = |address: &PciAddress| unit.members.iter().any(|member| member.address == address.as_str());
     host.unassignable_units.iter().find(|(address, _)| is(address)).map(|(_, why)| why.as_str())
 }
 
-/// Number of volumes that are the disk of a slot. The n-th belongs to the slot of the n-th selector.
+/// Returns the number of volumes that use the disk of a slot. The n-th volume belongs to the slot of the n-th selector.
 fn slot_volumes(request: &VmRequest) -> usize {
     let disks = request.spec.volumes.iter().filter_map(|volume| volume.source.disk());
     disks.filter(|disk| matches!(disk, RawDisk::Slot(_))).count()
 }
 
-/// Number of NICs with the addresses of a slot, counted like volumes.
+/// Returns the number of NICs that use the addresses of a slot. The n-th NIC belongs to the slot of the n-th selector.
 fn slot_nics(request: &VmRequest) -> usize {
     request.spec.nics.iter().filter(|nic| nic.slot).count()
 }
 
-/// Assigned units whose slots provide the requested disks.
+/// Returns the assigned units whose slots provide the requested disks.
 pub fn disk_units<'a>(
     request: &VmRequest,
     assigned: &[&'a UnitFacts],
@@ -73,7 +73,7 @@ pub fn disk_units<'a>(
     slot_units(request, assigned, Some(host)).take(slot_volumes(request))
 }
 
-/// Assigned units whose slots provide the requested addresses.
+/// Returns the assigned units whose slots provide the requested addresses.
 pub fn nic_units<'a>(
     request: &VmRequest,
     assigned: &[&'a UnitFacts],
@@ -87,7 +87,7 @@ fn slot_units<'a>(
     assigned: &[&'a UnitFacts],
     host: Option<&CandidateNode<'_>>,
 ) -> impl Iterator<Item = &'a UnitFacts> {
-    // On a whole node, switches and fabric units of other slots do not count.
+    // Ignore switches and fabric units of other slots when a VM takes a whole node.
     let with_another =
         move |unit: &UnitFacts| host.is_some_and(|host| slot_resources::owner_of_fabric(host, unit).is_some());
     let is_one =
@@ -105,7 +105,7 @@ fn is_free(host: &CandidateNode<'_>, unit: &UnitFacts) -> bool {
     unit.state == UnitState::Ready && !is_held(host.allocations, unit) && slot_obstacle(host, unit).is_none()
 }
 
-/// Assigns a unit to each selector, or returns `None`. With `now`, only units that are free now. Units of the NUMA node `near` come first.
+/// Assigns a unit to each selector, or returns `None`. `now` restricts the choice to free units. Units of NUMA node `near` are preferred.
 pub fn assign<'a>(
     request: &VmRequest,
     units: &'a [UnitFacts],
@@ -143,14 +143,14 @@ pub fn assign<'a>(
     Some(found.into_iter().map(|unit| free[unit]).collect())
 }
 
-/// Slots whose units must be assigned, because their disks are requested by name.
+/// Returns the slots whose units must be assigned, because their disks are requested by name.
 fn needed<'h>(request: &VmRequest, host: &CandidateNode<'h>) -> Vec<&'h ApprovedSlot> {
     let owner =
         |disk: &DiskIdentity| slot_resources::owner_of_disk(host, DiskFacts::called(host.disks, disk.as_str())?);
     named(request).filter_map(owner).collect()
 }
 
-/// Matches selectors with units by augmenting paths: a selector with alternatives gives way to one without.
+/// Matches selectors with units by augmenting paths: a selector with alternatives yields its unit to a selector without.
 struct BipartiteMatching<F> {
     fits: F,
     unit_of: Vec<Option<usize>>,
@@ -208,7 +208,7 @@ impl<F: Fn(usize, usize) -> bool> BipartiteMatching<F> {
     }
 }
 
-/// The most specific reason why the units of a node do not suffice.
+/// Returns the most specific reason why the units of a node do not suffice.
 pub fn rejection(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(RejectReason, String)> {
     if let Some(assigned) = assign(request, host.units, Some(host), None) {
         let disk = disk_units(request, &assigned, host).find_map(|unit| slot_resources::slot_disk(host, unit).err());

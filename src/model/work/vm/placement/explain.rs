@@ -1,4 +1,4 @@
-//! Every reason against a node, and the verdict over all nodes.
+//! Collects every reason against a node, and the verdict over all nodes.
 
 use super::{
     candidate::{CandidateNode, VmSupport, named},

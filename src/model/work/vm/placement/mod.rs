@@ -1,4 +1,4 @@
-//! Placement: chooses the node and the devices of a virtual machine, or explains why no node takes it. Pure.
+//! Placement: chooses the node and the devices of a VM, or explains why no node takes it. Pure.
 //!
 //! | module | content |
 //! | --- | --- |

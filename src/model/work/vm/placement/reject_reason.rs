@@ -1,4 +1,4 @@
-//! Why a node, or every node, does not take a VM. The words are part of the API. Pure.
+//! Reasons why a node, or every node, does not take a VM. The words are part of the API. Pure.
 
 use meshd_types::NodeId;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use std::fmt;
 /// Defines the reasons from one table: variant, word in JSON and in the CLI, description.
 macro_rules! reject_reasons {
     ($($name:ident = $word:literal: $doc:literal,)*) => {
-        /// Why a node does not take a VM. Ordered: causes that last come before [`RejectReason::NotReady`].
+        /// Reason why a node does not take a VM. Permanent reasons are ordered before [`RejectReason::NotReady`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum RejectReason {
             $(#[doc = $doc] #[serde(rename = $word)] $name,)*
@@ -53,7 +53,7 @@ reject_reasons! {
 }
 
 impl RejectReason {
-    /// Returns true if the reason stays although other VMs leave and the node becomes ready.
+    /// Returns true if the reason remains even after other VMs leave and the node becomes ready.
     pub fn is_lasting(self) -> bool {
         self < RejectReason::NotReady
     }
@@ -75,7 +75,7 @@ pub enum Verdict {
     None,
     /// All nodes together have the resources, but no single node.
     NoSingleNode,
-    /// A node has the resources, but is not ready or other VMs use them.
+    /// A node has the resources, but it is not ready, or other VMs use the resources.
     NotReady,
 }
 

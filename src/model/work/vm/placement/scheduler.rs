@@ -1,6 +1,6 @@
-//! Chooses the node of a VM: filters the nodes, ranks those that are left, and assigns units. A VM never spans nodes.
+//! Chooses the node of a VM: filters the nodes, ranks the remaining nodes, and assigns units. A VM never spans nodes.
 //!
-//! Devices are packed, so that whole nodes stay free for VMs that need all of one. CPUs and memory are spread.
+//! Devices are packed, so that nodes stay free for VMs that need all devices of a node. CPUs and memory are spread.
 
 use super::{
     candidate::{CandidateNode, PlacementFit, VmSupport, named},
@@ -18,7 +18,7 @@ use std::{
     collections::{BTreeSet, BinaryHeap},
 };
 
-/// Rank of a node; less is better: free units left, units on several NUMA nodes, utilization, memory used.
+/// Rank of a node, the lowest wins: remaining free units, units on several NUMA nodes, utilization, used memory.
 type PlacementCost = (usize, bool, u64, u64);
 
 /// Chooses a node. Devices are packed; CPUs and memory are spread.
@@ -33,8 +33,8 @@ pub fn place<'a>(
     place_by(request, only, hosts, |_| {})
 }
 
-/// Like [`place`], for many nodes: `hosts` come without their slots, and `complete` adds those to the few candidates that may beat the best
-/// node so far.
+/// As [`place`], for many nodes. `hosts` have no slots; `complete` adds the slots of the few candidates that may rank better than the
+/// best node so far.
 ///
 /// # Errors
 /// No node takes the VM.

@@ -1,4 +1,4 @@
-//! Resources that belong to a slot beside its unit: disk, fabric device and NIC addresses. Only the VM that has the slot gets them.
+//! Resources of a slot in addition to its unit: disk, fabric device and NIC addresses. Only the VM that has the slot receives them.
 
 use super::{candidate::CandidateNode, reject_reason::RejectReason};
 use crate::work::{ApprovedSlot, SlotNic};
@@ -13,20 +13,20 @@ fn is_of(slot: &ApprovedSlot, unit: &UnitFacts) -> bool {
     holds(unit, slot.id.unit.as_str())
 }
 
-/// The slot that owns a disk.
+/// Returns the slot that owns a disk.
 pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h ApprovedSlot> {
     let is_it =
         |slot: &ApprovedSlot| slot.disk.as_ref().is_some_and(|own| disk.names().any(|name| name == own.as_str()));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
-/// The slot whose fabric device is in this unit. The unit belongs to that slot.
+/// Returns the slot whose fabric device is in this unit. The unit belongs to that slot.
 pub fn owner_of_fabric<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Option<&'h ApprovedSlot> {
     let is_it = |slot: &ApprovedSlot| !is_of(slot, unit) && slot.fabric.as_ref().is_some_and(|own| holds(unit, own));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
-/// The unit with the fabric device of another unit's slot.
+/// Returns the unit that contains the fabric device of another unit's slot.
 fn fabric_unit<'a>(host: &CandidateNode<'a>, unit: &UnitFacts) -> Option<&'a UnitFacts> {
     let slot = host.slots.iter().find(|slot| is_of(slot, unit))?;
     let fabric = slot.fabric.as_ref()?;
@@ -46,7 +46,7 @@ pub fn with_fabric<'a>(host: &CandidateNode<'a>, assigned: &[&'a UnitFacts]) -> 
     all
 }
 
-/// Why a disk cannot be assigned to any VM, apart from slots.
+/// Returns a disk that VMs may receive. The error is the reason against it, apart from slots.
 pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
     let Some(disk) = DiskFacts::called(host.disks, identity) else {
         return Err((RejectReason::DiskMissing, format!("disk {identity}")));
@@ -61,7 +61,7 @@ pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&
     }
 }
 
-/// The disk of a unit's slot.
+/// Returns the disk of a unit's slot.
 pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h DiskIdentity, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
     let Some(disk) = slot.and_then(|slot| slot.disk.as_ref()) else {
@@ -70,21 +70,21 @@ pub fn slot_disk<'h>(host: &CandidateNode<'h>, unit: &UnitFacts) -> Result<&'h D
     assignable_disk(host, disk.as_str()).map(|_| disk)
 }
 
-/// The NIC addresses of a unit's slot.
+/// Returns the NIC addresses of a unit's slot.
 pub fn slot_nic(host: &CandidateNode<'_>, unit: &UnitFacts) -> Result<SlotNic, (RejectReason, String)> {
     let slot = host.slots.iter().copied().find(|slot| is_of(slot, unit));
     let none = || (RejectReason::SlotWithoutNic, format!("the slot of {} has no MAC address", unit.name()));
     slot.and_then(|slot| slot.nic).ok_or_else(none)
 }
 
-/// Resources requested of a slot beside its unit.
+/// Requested resources of a slot in addition to its unit.
 #[derive(Clone, Copy)]
 pub struct SlotResourceRequest {
     pub disk: bool,
     pub nic: bool,
 }
 
-/// Why a free unit cannot be assigned: a resource of its slot is not available.
+/// Returns why a free unit cannot be assigned: a resource of its slot is not available.
 pub fn against(
     host: &CandidateNode<'_>,
     unit: &UnitFacts,
