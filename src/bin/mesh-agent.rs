@@ -190,9 +190,8 @@ async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
 fn id(places: &Places) -> anyhow::Result<ExitCode> {
     let hardware = facts::hardware(&Tree::new(&places.root));
     let basis = hardware.basis(&DenyList::new());
-    let basis = basis.ok_or_else(|| {
-        anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?")
-    })?;
+    let basis = basis
+        .ok_or_else(|| anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?"))?;
     println!("{}\n{basis}", basis.node_id());
     Ok(ExitCode::SUCCESS)
 }

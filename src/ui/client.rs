@@ -15,9 +15,13 @@ use axum::{
 };
 use http_body_util::{BodyExt as _, Limited};
 pub(crate) use meshd_api::segment as encoded;
-use meshd_api::{CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
+use meshd_api::{
+    CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER,
+    routes::{self as api, Array, GetPath, Json, JsonLines, PostPath, UntypedPost},
+};
 use meshd_types::{Digest, Secret, fail};
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use std::sync::Arc;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tower::ServiceExt as _;
@@ -97,6 +101,10 @@ impl ApiClient {
         Err(ApiError { status, view })
     }
 
+    async fn read<R>(&self, path: GetPath<R>) -> Result<Response, ApiError> {
+        self.call(Method::GET, path.as_str(), HeaderMap::new(), Body::empty()).await
+    }
+
     /// Adds the token. The API checks the token with each request, so revocation takes effect at once.
     fn sign(&self, headers: &mut HeaderMap) -> Result<(), ApiError> {
         if let Some(token) = &self.token {
@@ -120,7 +128,7 @@ impl ApiClient {
             return Err(ApiError::new(StatusCode::FORBIDDEN, "bad_origin", "another site opens this console", hint));
         }
         let session = self.session.ok_or_else(nobody)?;
-        let request = format!("ws://meshd/v1/vms/{}/console", encoded(vm)).into_client_request();
+        let request = format!("ws://meshd{}", api::OPEN_VM_CONSOLE.path([&vm]).as_str()).into_client_request();
         let mut request = request.map_err(|error| ApiError::not_understood(&error))?;
         self.sign(request.headers_mut())?;
         let opened = (self.environment.open_socket)(request, self.origin.clone()).await;
@@ -136,12 +144,18 @@ impl ApiClient {
     }
 
     /// Requests one value.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+    pub(crate) async fn get<R>(&self, path: GetPath<R>) -> Result<R::Value, ApiError>
+    where
+        R: Json<Value: DeserializeOwned>,
+    {
         self.page_of(path).await.map(|(value, _)| value)
     }
 
-    async fn page_of<T: DeserializeOwned>(&self, path: &str) -> Result<(T, HeaderMap), ApiError> {
-        let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
+    async fn page_of<R>(&self, path: GetPath<R>) -> Result<(R::Value, HeaderMap), ApiError>
+    where
+        R: Json<Value: DeserializeOwned>,
+    {
+        let response = self.read(path).await?;
         let (parts, body) = response.into_parts();
         let body = collect(body).await?;
         let value = serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))?;
@@ -149,7 +163,11 @@ impl ApiClient {
     }
 
     /// Requests one page of a list.
-    pub(crate) async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<ListPage<T>, ApiError> {
+    pub(crate) async fn list<T>(&self, path: GetPath<Array<T>>) -> Result<ListPage<T>, ApiError>
+    where
+        T: DeserializeOwned,
+        Array<T>: Json<Value = Vec<T>>,
+    {
         let (rows, headers) = self.page_of(path).await?;
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let total = text(TOTAL_HEADER).and_then(|total| total.parse().ok());
@@ -157,8 +175,11 @@ impl ApiClient {
     }
 
     /// Requests values in the form of one JSON value per line.
-    pub(crate) async fn lines<T: DeserializeOwned>(&self, path: &str) -> Result<ListPage<T>, ApiError> {
-        let response = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?;
+    pub(crate) async fn lines<T: DeserializeOwned>(
+        &self,
+        path: GetPath<JsonLines<T>>,
+    ) -> Result<ListPage<T>, ApiError> {
+        let response = self.read(path).await?;
         let next = response.headers().get(CURSOR_HEADER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let body = collect(response.into_body()).await?;
         let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -167,8 +188,8 @@ impl ApiClient {
     }
 
     /// Requests bytes and keeps the last ones: between `keep` and `2 * keep`, or all of a shorter response.
-    pub(crate) async fn tail(&self, path: &str, keep: usize) -> Result<Vec<u8>, ApiError> {
-        let mut body = self.call(Method::GET, path, HeaderMap::new(), Body::empty()).await?.into_body();
+    pub(crate) async fn tail<R>(&self, path: GetPath<R>, keep: usize) -> Result<Vec<u8>, ApiError> {
+        let mut body = self.read(path).await?.into_body();
         let mut kept: Vec<u8> = Vec::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| ApiError::not_understood(&error))?;
@@ -181,12 +202,17 @@ impl ApiClient {
         Ok(kept)
     }
 
-    pub(crate) async fn order<T: DeserializeOwned>(
+    /// Sends an order.
+    pub(crate) async fn order<B, R>(
         &self,
-        path: &str,
-        body: &impl Serialize,
+        path: PostPath<B, R>,
+        body: &B::Value,
         notes: &OrderNotes,
-    ) -> Result<T, ApiError> {
+    ) -> Result<R::Value, ApiError>
+    where
+        B: Json<Value: Serialize>,
+        R: Json<Value: DeserializeOwned>,
+    {
         let body = serde_json::to_vec(body).map_err(|error| ApiError::not_understood(&error))?;
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -205,9 +231,15 @@ impl ApiClient {
         if !notes.key.is_empty() {
             headers.insert(KEY_HEADER, plain("key", &notes.key)?);
         }
-        let response = self.call(Method::POST, path, headers, Body::from(body)).await?;
+        let response = self.call(Method::POST, path.as_str(), headers, Body::from(body)).await?;
         let body = collect(response.into_body()).await?;
         serde_json::from_slice(&body).map_err(|error| ApiError::not_understood(&error))
+    }
+
+    /// Gives an order without types, and returns the response as JSON.
+    pub(crate) async fn order_untyped(&self, order: UntypedPost, notes: &OrderNotes) -> Result<Value, ApiError> {
+        let (path, body) = order;
+        self.order(path, &body, notes).await
     }
 }
 

@@ -24,7 +24,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http_body_util::BodyExt as _;
-use meshd_api::CallerView;
+use meshd_api::{CallerView, routes as api};
 use meshd_types::{Digest, Secret, fail};
 use std::{net::IpAddr, time::Duration};
 use tower::ServiceExt as _;
@@ -225,8 +225,8 @@ impl Gate {
 
     /// Signs in a user whose credential the API accepts.
     async fn begin(self, client: ApiClient) -> Result<Response, Response> {
-        let caller: CallerView =
-            client.get("/v1/whoami").await.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
+        let caller = client.get(api::GET_CALLER.path([])).await;
+        let caller = caller.map_err(|error| sign_in::page(&self.environment.sign_in, Some(&error)))?;
         tracing::info!(actor = caller.name, role = %caller.role, "signed in to the web UI");
         let (random, now) = ((self.environment.random)(), (self.environment.now)());
         let begun = self.sessions.begin(random, client.token, caller, now);

@@ -27,7 +27,7 @@ pub use access::*;
 pub use bulk::*;
 pub use nodes::*;
 pub use openapi::{MAX_QUERY_VALUE, document};
-pub use route::{Get, GetPath, Post, PostPath, RouteSpec};
+pub use route::{Get, GetPath, Post, PostPath, RouteSpec, UntypedPost};
 pub use shape::{
     AnyObject, Array, Binary, Empty, Gzip, Json, JsonLines, Nullable, Object, PlainText, Schemas, ServerSentEvents,
     Shape, UntypedJson,

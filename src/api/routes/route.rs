@@ -1,9 +1,10 @@
 //! Types of routes. The type of a route determines its request, its response and the number of path parameters.
 
-use super::shape::{Schemas, Shape};
+use super::shape::{Json, Schemas, Shape, UntypedJson};
 use crate::segment;
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;
+use serde::Serialize;
 use serde_json::Value;
 use std::{fmt::Display, marker::PhantomData};
 
@@ -164,6 +165,11 @@ impl<R> GetPath<R> {
         }
     }
 
+    /// Adds a query parameter unless its value is empty.
+    pub fn with_nonempty(self, name: &str, value: &str) -> Self {
+        self.with_optional(name, Some(value).filter(|value| !value.is_empty()))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -176,9 +182,20 @@ pub struct PostPath<B, R> {
     types: PhantomData<fn(B) -> R>,
 }
 
+/// A change without the types of its route: its path and its encoded request.
+pub type UntypedPost = (PostPath<UntypedJson, UntypedJson>, Value);
+
 impl<B, R> PostPath<B, R> {
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+}
+
+impl<B: Json<Value: Serialize>, R> PostPath<B, R> {
+    /// Drops the types of the route, so that changes of different routes fit into one `match`.
+    pub fn with_body(self, body: &B::Value) -> UntypedPost {
+        let body = serde_json::to_value(body).expect("a request is plain data");
+        (PostPath { text: self.text, types: PhantomData }, body)
     }
 }
 

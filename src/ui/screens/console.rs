@@ -15,7 +15,7 @@ use axum::{
     response::IntoResponse as _,
 };
 use maud::html;
-use meshd_api::VmView;
+use meshd_api::routes as api;
 use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ const VERSION_HEADER: &str = "x-screen";
 /// Opens the console unless this session has it open, and shows its screen.
 pub(crate) async fn page(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let vm: VmView = client.get(&format!("/v1/vms/{}", encoded(&vm))).await.map_err(failed)?;
+    let vm = client.get(api::GET_VM.path([&vm])).await.map_err(failed)?;
     let key = vm.uuid.to_string();
     let console = match client.console(&key).filter(|console| console.screen().2.is_none()) {
         Some(console) => console,

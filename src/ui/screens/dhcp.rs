@@ -3,12 +3,12 @@
 use super::Answer;
 use crate::{
     PREFIX,
-    client::{ApiClient, encoded},
+    client::ApiClient,
     html::{self, Page, code, maybe, plain, shown, time},
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
-use meshd_api::{LeaseView, OtherServerView, SegmentView};
+use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
 use serde::Deserialize;
 
 /// Maximum number of leases on the page.
@@ -25,13 +25,12 @@ pub(crate) struct LeaseQuery {
 
 pub(crate) async fn page(client: ApiClient, Query(asked): Query<LeaseQuery>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let segments: Vec<SegmentView> = client.get("/v1/segments").await.map_err(failed)?;
+    let segments = client.get(api::LIST_SEGMENTS.path([])).await.map_err(failed)?;
     let all = !asked.all.is_empty();
     let state = if all { "active,expired" } else { "active" };
     let text = asked.q.trim();
-    let text_filter = if text.is_empty() { String::new() } else { format!("&q={}", encoded(text)) };
-    let path = format!("/v1/leases?limit={ROWS}&state={state}{text_filter}");
-    let leases = client.list::<LeaseView>(&path).await.map_err(failed)?;
+    let path = api::LIST_LEASES.path([]).with("limit", ROWS).with("state", state).with_nonempty("q", text);
+    let leases = client.list(path).await.map_err(failed)?;
     let total = leases.total.unwrap_or(leases.rows.len());
     let content = html! {
         h1 { "DHCP" }

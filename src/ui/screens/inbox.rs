@@ -3,7 +3,7 @@
 use super::{
     Answer,
     actions::{self, target},
-    nodes,
+    nodes::ROWS,
 };
 use crate::{
     PREFIX,
@@ -12,11 +12,11 @@ use crate::{
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
-use meshd_api::NodeView;
+use meshd_api::{NodeView, routes as api};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let waiting = nodes::some(&client, "phase=discovered&sort=discovered_at").await;
-    let waiting = waiting.map_err(|error| client.failed(&error))?;
+    let path = api::LIST_NODES.path([]).with("phase", "discovered").with("sort", "discovered_at").with("limit", ROWS);
+    let waiting = client.list(path).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Discovered machines" }
         p {

@@ -9,16 +9,18 @@ use crate::{
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
-use meshd_api::{AuditView, EventView};
+use meshd_api::{
+    AuditView, EventView,
+    routes::{self as api, GetPath},
+};
 
 /// Number of rows per page.
 const ROWS: usize = 100;
 
 /// Converts the query of a page to a query of the API.
-fn query(asked: &Fields, names: &[&str]) -> String {
-    let given = names.iter().map(|name| (*name, asked.text(name))).filter(|(_, value)| !value.is_empty());
-    let given: String = given.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
-    format!("sort=-seq&limit={ROWS}{given}")
+fn query<R>(path: GetPath<R>, asked: &Fields, names: &[&str]) -> GetPath<R> {
+    let path = path.with("sort", "-seq").with("limit", ROWS);
+    names.iter().fold(path, |path, name| path.with_nonempty(name, asked.text(name)))
 }
 
 /// Renders the actor of the order that caused the event. Without an order, renders the kind of actor.
@@ -42,8 +44,8 @@ pub(crate) async fn events(
     headers: HeaderMap,
 ) -> Answer {
     let asked = Fields(asked);
-    let path = format!("/v1/events?{}", query(&asked, &["node", "q", "kind", "after"]));
-    let page = client.lines::<EventView>(&path).await.map_err(|error| client.failed(&error))?;
+    let path = query(api::LIST_EVENTS.path([]), &asked, &["node", "q", "kind", "after"]);
+    let page = client.lines(path).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Events" }
         form.filters action=(format!("{PREFIX}/events")) {
@@ -67,8 +69,8 @@ fn next(path: &str, asked: &Fields, names: &[&str], after: Option<&str>) -> Mark
 
 pub(crate) async fn audit(client: ApiClient, Query(asked): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
     let asked = Fields(asked);
-    let path = format!("/v1/audit?{}", query(&asked, &["node", "actor", "q", "after"]));
-    let page = client.list::<AuditView>(&path).await.map_err(|error| client.failed(&error))?;
+    let path = query(api::LIST_AUDIT_RECORDS.path([]), &asked, &["node", "actor", "q", "after"]);
+    let page = client.list(path).await.map_err(|error| client.failed(&error))?;
     let row = |view: &AuditView| {
         let audit = &view.audit;
         let class = if audit.outcome.code() == "done" { "good" } else { "bad" };

@@ -6,16 +6,16 @@ use super::{
 };
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, ListPage, encoded},
+    client::{ApiClient, ListPage, encoded},
     html::{self, Page, shown},
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
-use meshd_api::{NodeView, ProfileView};
+use meshd_api::{NodeView, ProfileView, routes as api};
 use meshd_model::fleet::{Phase, label_words};
 
 /// Number of rows per page.
-const ROWS: usize = 100;
+pub(super) const ROWS: usize = 100;
 /// Parameters that this page passes to the API.
 const PARAMETERS: [&str; 6] = ["q", "phase", "profile", "label", "sort", "after"];
 /// Sortable columns: the API's name, and the column heading.
@@ -30,6 +30,11 @@ impl ListQuery {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value.as_str())
     }
 
+    /// Returns the column that sorts the list.
+    fn order(&self) -> &str {
+        Some(self.get("sort")).filter(|order| !order.is_empty()).unwrap_or("name")
+    }
+
     /// Returns the query with some parameters replaced; an empty value removes a parameter.
     fn with(&self, changes: &[(&str, &str)]) -> String {
         let value =
@@ -41,9 +46,10 @@ impl ListQuery {
 
 pub(crate) async fn page(client: ApiClient, Query(pairs): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
     let asked = ListQuery(pairs);
-    let query = asked.with(&[("sort", if asked.get("sort").is_empty() { "name" } else { asked.get("sort") })]);
-    let nodes = client.list::<NodeView>(&format!("/v1/nodes?{query}&limit={ROWS}")).await;
-    let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(|error| client.failed(&error))?;
+    let path = api::LIST_NODES.path([]).with("limit", ROWS).with("sort", asked.order());
+    let others = PARAMETERS.iter().filter(|name| **name != "sort");
+    let nodes = client.list(others.fold(path, |path, name| path.with_nonempty(name, asked.get(name)))).await;
+    let profiles = client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Nodes" }
         (filters(&asked, &profiles))
@@ -107,8 +113,7 @@ fn list(client: &ApiClient, asked: &ListQuery, nodes: &ListPage<NodeView>) -> Ma
 }
 
 fn head(asked: &ListQuery) -> Markup {
-    let order = asked.get("sort");
-    let order = if order.is_empty() { "name" } else { order };
+    let order = asked.order();
     html! {
         tr {
             th scope="col" { input type="checkbox" data-all="node" aria-label="Select all nodes of this page"; }
@@ -143,9 +148,4 @@ fn row(node: &NodeView) -> Markup {
             td { (html::time(node.last_seen)) }
         }
     }
-}
-
-/// Returns nodes that match a filter, for pages that show a few nodes.
-pub(super) async fn some(client: &ApiClient, query: &str) -> Result<ListPage<NodeView>, ApiError> {
-    client.list(&format!("/v1/nodes?{query}&limit={ROWS}")).await
 }

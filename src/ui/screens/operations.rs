@@ -8,11 +8,11 @@ use crate::{
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
-use meshd_api::{OperationView, OperationsView};
+use meshd_api::{OperationView, routes as api};
 use meshd_model::operations::{ObjectKind, OperationState};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let found: OperationsView = client.get("/v1/operations").await.map_err(|error| client.failed(&error))?;
+    let found = client.get(api::LIST_OPERATIONS.path([])).await.map_err(|error| client.failed(&error))?;
     let rows: Vec<_> = found.operations.iter().map(row).collect();
     let content = html! {
         h1 { "Operations" }

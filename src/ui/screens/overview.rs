@@ -8,7 +8,7 @@ use crate::{
 };
 use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
-use meshd_api::{Finding, NodeView, SearchHit, SearchView, StatusView};
+use meshd_api::{NodeView, SearchHit, routes as api};
 use meshd_model::fleet::{Phase, Stage};
 use serde::Deserialize;
 
@@ -17,9 +17,9 @@ const MAX_TILES: usize = 1000;
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let status: StatusView = client.get("/v1/status").await.map_err(failed)?;
-    let path = format!("/v1/nodes?sort=name&limit={MAX_TILES}");
-    let nodes = client.list::<NodeView>(&path).await.map_err(failed)?;
+    let status = client.get(api::GET_STATUS.path([])).await.map_err(failed)?;
+    let path = api::LIST_NODES.path([]).with("sort", "name").with("limit", MAX_TILES);
+    let nodes = client.list(path).await.map_err(failed)?;
     let total = nodes.total.unwrap_or(nodes.rows.len());
     let content = html! {
         h1 { (shown(&status.site)) }
@@ -77,7 +77,7 @@ pub(super) fn progress(stage: Stage) -> Markup {
 
 /// Shows the health of the central node, problems first.
 pub(crate) async fn doctor(client: ApiClient, headers: HeaderMap) -> Answer {
-    let mut findings: Vec<Finding> = client.get("/v1/doctor").await.map_err(|error| client.failed(&error))?;
+    let mut findings = client.get(api::LIST_FINDINGS.path([])).await.map_err(|error| client.failed(&error))?;
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.status));
     let content = html! {
         h1 { "Doctor" }
@@ -94,8 +94,8 @@ pub(crate) struct SearchQuery {
 }
 
 pub(crate) async fn search(client: ApiClient, Query(asked): Query<SearchQuery>, headers: HeaderMap) -> Answer {
-    let path = format!("/v1/search?q={}", encoded(asked.q.trim()));
-    let found: SearchView = client.get(&path).await.map_err(|error| client.failed(&error))?;
+    let path = api::SEARCH.path([]).with("q", asked.q.trim());
+    let found = client.get(path).await.map_err(|error| client.failed(&error))?;
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
             "node" => html::node_link(&hit.id, &hit.name),

@@ -12,10 +12,7 @@ use std::{io, path::PathBuf};
 pub enum ImportError {
     /// The download of a file from the mirror failed.
     #[error("cannot fetch {url}; is the mirror reachable, and does it have this release?")]
-    Fetch {
-        url: String,
-        source: CommandError,
-    },
+    Fetch { url: String, source: CommandError },
     /// The mirror publishes no digest of its netboot bundle, and the recipe pins none.
     #[error("the mirror publishes no digest of {url} (.sha512 or .sha256); write netboot.sha256 into the recipe")]
     NoDigest {

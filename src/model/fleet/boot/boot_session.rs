@@ -209,7 +209,7 @@ impl BootSession {
         self.stages.iter().map(|mark| mark.stage).max()
     }
 
-    /// Returns the newest wait if the machine only repeated DHCP since then.
+    /// Returns the newest wait, unless the boot has continued since. A waiting machine only repeats DHCP.
     pub fn waiting(&self) -> Option<&Wait> {
         let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
         let has_continued = self.stages.iter().any(|mark| {

@@ -131,7 +131,7 @@ impl Phase {
             (P::Discovered | P::Approved, C::Reject) => P::Rejected,
             (P::Approved | P::Enrolling | P::Degraded | P::Online | P::Offline, C::Boot) => P::Booting,
             (P::Approved | P::Booting, C::Enrol) => P::Enrolling,
-            // An `enrolling` node stays in its phase; the link event follows in all cases.
+            // After an enrolment the node is `enrolling` already when it links.
             (P::Approved | P::Booting | P::Enrolling | P::Offline | P::Online, C::LinkUp) => P::Enrolling,
             (P::Enrolling | P::Degraded, C::ChecksPass) => P::Online,
             (P::Enrolling | P::Online, C::ChecksFail) => P::Degraded,
@@ -149,7 +149,7 @@ impl Phase {
             (P::Removed, _) => return Err(UnlawfulTransition { from: self, change }),
             (_, C::Remove) => P::Removed,
             (P::Quarantined, C::Quarantine) => return Ok(Transition::Stay),
-            // Approved nodes and later phases refuse this change.
+            // A rejected node stays rejected; the arms below handle the other phases.
             (P::Rejected, C::Quarantine | C::Reject) => return Ok(Transition::Stay),
             (_, C::Quarantine) => P::Quarantined,
             // Reports of a node are permitted in any phase. Without an arrow in the diagram, the phase stays.

@@ -5,7 +5,7 @@ use meshd_config::vm::OnNodeLoss;
 use meshd_proto::vm::{ReportedVmState, RestartWhen, VmFailure, VmFailureKind};
 use meshd_types::{BootSessionId, NodeId, Timestamp};
 
-/// Maximum number of recorded nodes that refused one start.
+/// Maximum number of nodes that may refuse one start before the VM stays off.
 pub const MAX_REFUSED: usize = 8;
 /// Maximum length of a refusal, in characters.
 const MAX_REASON: usize = 300;
@@ -75,8 +75,8 @@ impl Vm {
             && (self.may_move() || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
     }
 
-    /// Withdraws the VM from a node that refused its only start order, so nothing of the VM ran or was written there. Frees the resources, and
-    /// the node forgets the VM. The next node is tried, unless it would refuse for the same reason; then the VM stays off.
+    /// Withdraws the VM from a node that refused its only start order, so nothing of the VM ran or was written there. Frees the resources.
+    /// The node forgets the VM. The next node is tried, unless it would refuse for the same reason; then the VM stays off.
     pub fn withdraw_refused(&mut self) -> Option<NodeId> {
         let node = self.node()?;
         let seen = self.seen.as_ref().filter(|seen| {

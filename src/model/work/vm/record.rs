@@ -220,7 +220,7 @@ impl Vm {
         self.seen.as_ref().is_some_and(|seen| seen.told)
     }
 
-    /// Returns true if the last report of the node equals this one.
+    /// Returns true if the report contains nothing new.
     pub fn has_reported(&self, report: &VmReport) -> bool {
         let same = |seen: &NodeReport| {
             seen.told

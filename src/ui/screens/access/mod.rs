@@ -15,7 +15,7 @@ use crate::{
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
-use meshd_api::{ApiTokenView, RootView, TokenView};
+use meshd_api::{ApiTokenView, RootView, TokenView, routes as api};
 use meshd_trust::Role;
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
@@ -24,14 +24,14 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 }
 
 async fn content(client: &ApiClient) -> Result<Markup, ApiError> {
-    let roots: Vec<RootView> = client.get("/v1/ca").await?;
-    let machines: Vec<TokenView> = client.get("/v1/tokens").await?;
+    let roots = client.get(api::LIST_ROOTS.path([])).await?;
+    let machines = client.get(api::LIST_TOKENS.path([])).await?;
     let is_admin = client.caller.role >= Role::Admin;
     Ok(html! {
         h1 { "Access" }
         h2 { "API tokens" }
         @if client.caller.role >= Role::Auditor {
-            (api_tokens(&client.get::<Vec<ApiTokenView>>("/v1/api-tokens").await?, is_admin))
+            (api_tokens(&client.get(api::LIST_API_TOKENS.path([])).await?, is_admin))
         } @else {
             p.quiet { "The API tokens are visible from the role auditor on." }
         }

@@ -14,9 +14,11 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{CreateApiToken, CreatedApiToken, RotateCa};
+use meshd_api::{
+    CreateApiToken, RotateCa,
+    routes::{self as api, Empty, PostPath},
+};
 use meshd_trust::Role;
-use serde_json::Value;
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;
 /// Maximum lifetime in a form, in days.
@@ -99,7 +101,7 @@ pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, requ
         role: role.ok_or_else(|| failed(bad("choose a role", "go back and choose one")))?,
         expires_in: seconds(&fields, "days").map_err(failed)?,
     };
-    let created = client.order::<CreatedApiToken>("/v1/api-tokens/create", &order, &actions::notes(&fields)).await;
+    let created = client.order(api::CREATE_API_TOKEN.path([]), &order, &actions::notes(&fields)).await;
     let created = created.map_err(failed)?;
     let content = html! {
         h1 { "API token " (shown(created.token.name.as_str())) }
@@ -111,7 +113,7 @@ pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, requ
 }
 
 pub(crate) async fn revoke_api_token(client: ApiClient, Path(name): Path<String>, request: Request<Body>) -> Answer {
-    give(&client, &format!("/v1/api-tokens/{}/revoke", encoded(&name)), &Value::Null, request).await
+    give(&client, api::REVOKE_API_TOKEN.path([&name]), request).await
 }
 
 pub(crate) async fn revoke_enrolment_token(
@@ -119,7 +121,7 @@ pub(crate) async fn revoke_enrolment_token(
     Path(token): Path<String>,
     request: Request<Body>,
 ) -> Answer {
-    give(&client, &format!("/v1/tokens/{}/revoke", encoded(&token)), &Value::Null, request).await
+    give(&client, api::REVOKE_TOKEN.path([&token]), request).await
 }
 
 pub(crate) async fn rotate_ca(client: ApiClient, request: Request<Body>) -> Answer {
@@ -127,12 +129,13 @@ pub(crate) async fn rotate_ca(client: ApiClient, request: Request<Body>) -> Answ
     let failed = |error| client.failed(&error);
     let grace_s = seconds(&fields, "grace").map_err(failed)?;
     let order = RotateCa { grace_s, enrol_again: fields.is_ticked("enrol_again") };
-    client.order::<Value>("/v1/ca/rotate", &order, &actions::notes(&fields)).await.map_err(failed)?;
+    let order = api::ROTATE_ROOT.path([]).with_body(&order);
+    client.order_untyped(order, &actions::notes(&fields)).await.map_err(failed)?;
     Ok(redirect(&format!("{PREFIX}/access")))
 }
 
-async fn give(client: &ApiClient, path: &str, body: &Value, request: Request<Body>) -> Answer {
+async fn give<R>(client: &ApiClient, path: PostPath<Empty, R>, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
-    client.order::<Value>(path, body, &actions::notes(&fields)).await.map_err(|error| client.failed(&error))?;
+    client.order_untyped(path.with_body(&()), &actions::notes(&fields)).await.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/access")))
 }

@@ -14,7 +14,7 @@ use axum::{
     response::Response,
 };
 use maud::{Markup, html};
-use meshd_api::{CreateVm, TemplateView, VmView, VolumeView};
+use meshd_api::{CreateVm, TemplateView, VmView, routes as api};
 use meshd_config::vm::parse_with;
 use meshd_types::{Digest, SystemUuid, hex};
 use std::path::Path;
@@ -40,7 +40,7 @@ struct Draft<'d> {
 
 /// Shows the empty form with a volume of this site.
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let volumes: Vec<VolumeView> = client.get("/v1/volumes").await.map_err(|error| client.failed(&error))?;
+    let volumes = client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
     let text = match volumes.first() {
         Some(volume) => {
             SAMPLE.replace("FORMAT", &html::word(&volume.kind)).replace("DIGEST", &volume.digest.to_string())
@@ -96,14 +96,15 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
 }
 
 async fn create(client: &ApiClient, fields: &Fields) -> Result<VmView, ApiError> {
-    let templates: Vec<TemplateView> = client.get("/v1/vm-templates").await?;
+    let templates = client.get(api::LIST_VM_TEMPLATES.path([])).await?;
     let templates = templates.into_iter().map(|TemplateView { name, template }| (name, template)).collect();
     // Browsers send CR LF.
     let text = fields.text("file").replace("\r\n", "\n");
     let vm = parse_with(&text, Path::new("vm.toml"), uuid(fields.text("key")), Some(&templates));
     let vm = vm.map_err(|faults| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", faults.to_string(), ""))?;
     let node = Some(fields.text("node").to_owned()).filter(|node| !node.is_empty());
-    client.order("/v1/vms", &CreateVm { vm, node, start: fields.is_ticked("start") }, &notes(fields)).await
+    let order = CreateVm { vm, node, start: fields.is_ticked("start") };
+    client.order(api::CREATE_VM.path([]), &order, &notes(fields)).await
 }
 
 /// Derives a UUID, version 4 (RFC 9562), from the random key of the form: a form that is sent twice creates one VM.

@@ -25,8 +25,9 @@ use axum::{
 };
 use maud::{Markup, html};
 use meshd_api::{
-    Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeVars, Drain, DrainPolicy,
-    NodeView, Pin, ProfileView,
+    Approve, AssignProfile, BootOnce, BulkNode, BulkRequest, BulkTarget, ChangeVars, Drain, DrainPolicy, NodeView, Pin,
+    ProfileView,
+    routes::{self as api, BulkPost},
 };
 use meshd_trust::Role;
 use meshd_types::hex;
@@ -52,8 +53,7 @@ enum Ask {
 
 /// An order that applies to several nodes.
 struct Action {
-    /// Verb of the API and the command line.
-    word: &'static str,
+    route: BulkPost,
     title: &'static str,
     /// Effect of the action, shown before confirmation.
     effect: &'static str,
@@ -62,55 +62,72 @@ struct Action {
     is_dangerous: bool,
 }
 
-const fn action(word: &'static str, title: &'static str, ask: Ask, effect: &'static str) -> Action {
-    Action { word, title, effect, ask, is_dangerous: false }
+impl Action {
+    /// As the API and the command line call it.
+    fn word(&self) -> String {
+        self.route.verb().to_string()
+    }
 }
 
-const fn dangerous(word: &'static str, title: &'static str, ask: Ask, effect: &'static str) -> Action {
-    Action { word, title, effect, ask, is_dangerous: true }
+const fn action(route: BulkPost, title: &'static str, ask: Ask, effect: &'static str) -> Action {
+    Action { route, title, effect, ask, is_dangerous: false }
+}
+
+const fn dangerous(route: BulkPost, title: &'static str, ask: Ask, effect: &'static str) -> Action {
+    Action { route, title, effect, ask, is_dangerous: true }
 }
 
 /// All actions, in the order of a node's lifecycle.
 const ACTIONS: [Action; 15] = [
     action(
-        "approve",
+        api::APPROVE_NODES,
         "Approve",
         Ask::Moved,
         "The machine gets credentials at its next boot; alarms of a known node are acknowledged.",
     ),
-    dangerous("reject", "Reject", Ask::Nothing, "Boots of the machine are refused."),
-    action("assign-profile", "Assign profile", Ask::Profile, "The node boots this profile from its next boot on."),
+    dangerous(api::REJECT_NODES, "Reject", Ask::Nothing, "Boots of the machine are refused."),
+    action(
+        api::ASSIGN_NODES_PROFILE,
+        "Assign profile",
+        Ask::Profile,
+        "The node boots this profile from its next boot on.",
+    ),
     dangerous(
-        "reboot",
+        api::REBOOT_NODES,
         "Reboot",
         Ask::Nothing,
         "The node reboots now. Virtual machines and tasks on it hold the order up unless it is forced.",
     ),
     dangerous(
-        "drain",
+        api::DRAIN_NODES,
         "Drain",
         Ask::Drain,
         "The node takes no new work, and enters maintenance when its work has ended.",
     ),
-    dangerous("maintenance", "Maintenance", Ask::Nothing, "The node is out of service at once."),
-    action("resume", "Resume", Ask::Nothing, "The node returns to service."),
-    action("label", "Label", Ask::Labels, "Labels are set and removed."),
-    action("vars", "Set variables", Ask::Variables, "Overlays read the variables when the next boot is rendered."),
-    action("boot-once", "Boot once", Ask::Once, "The next boot only differs; the node keeps its profile."),
+    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", Ask::Nothing, "The node is out of service at once."),
+    action(api::RESUME_NODES, "Resume", Ask::Nothing, "The node returns to service."),
+    action(api::LABEL_NODES, "Label", Ask::Labels, "Labels are set and removed."),
     action(
-        "pin",
+        api::CHANGE_NODES_VARIABLES,
+        "Set variables",
+        Ask::Variables,
+        "Overlays read the variables when the next boot is rendered.",
+    ),
+    action(api::SET_NODES_BOOT_ONCE, "Boot once", Ask::Once, "The next boot only differs; the node keeps its profile."),
+    action(
+        api::PIN_NODES,
         "Pin",
         Ask::Pin,
         "The node boots its running generation, whatever its profile says, until it is unpinned.",
     ),
-    action("doctor", "Run readiness checks", Ask::Nothing, "The agent of the node runs its checks now."),
-    dangerous("quarantine", "Quarantine", Ask::Nothing, "The node is cut off until it is released."),
-    action("release", "Release", Ask::Nothing, "The node may boot again."),
-    dangerous("remove", "Remove", Ask::Nothing, "The node is cut off, and its record is deleted."),
+    action(api::RUN_NODES_CHECKS, "Run readiness checks", Ask::Nothing, "The agent of the node runs its checks now."),
+    dangerous(api::QUARANTINE_NODES, "Quarantine", Ask::Nothing, "The node is cut off until it is released."),
+    action(api::RELEASE_NODES, "Release", Ask::Nothing, "The node may boot again."),
+    dangerous(api::REMOVE_NODES, "Remove", Ask::Nothing, "The node is cut off, and its record is deleted."),
 ];
 
 fn find(word: &str) -> Result<&'static Action, ApiError> {
-    ACTIONS.iter().find(|action| action.word == word).ok_or_else(|| {
+    ACTIONS.iter().find(|action| action.word() == word).ok_or_else(|| {
         ApiError::new(
             StatusCode::BAD_REQUEST,
             "bad_request",
@@ -135,7 +152,7 @@ const MAX_NODES: usize = 1000;
 
 /// Renders the choice of one node of the site. `none` describes the effect of no choice.
 async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Markup, Response> {
-    let nodes = client.list::<NodeView>(&format!("/v1/nodes?sort=name&limit={MAX_NODES}")).await;
+    let nodes = client.list(api::LIST_NODES.path([]).with("sort", "name").with("limit", MAX_NODES)).await;
     let nodes = nodes.map_err(|error| client.failed(&error))?;
     Ok(html! {
         label for="node" { "Node" }
@@ -153,8 +170,8 @@ async fn node_choice(client: &ApiClient, chosen: &str, none: &str) -> Result<Mar
 pub(super) fn bar(without: &[&str]) -> Markup {
     html! {
         div.actions role="group" aria-label="Actions for selected nodes" {
-            @for action in ACTIONS.iter().filter(|action| !without.contains(&action.word)) {
-                button name="action" value=(action.word) { (action.title) "…" }
+            @for action in ACTIONS.iter().filter(|action| !without.contains(&action.word().as_str())) {
+                button name="action" value=(action.word()) { (action.title) "…" }
             }
         }
     }
@@ -190,14 +207,14 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
     let action = find(fields.text("action")).map_err(failed)?;
     let nodes = chosen(&fields).map_err(failed)?;
     let profiles: Vec<ProfileView> = match action.ask {
-        Ask::Profile | Ask::Once => client.get("/v1/profiles").await.map_err(failed)?,
+        Ask::Profile | Ask::Once => client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?,
         _ => Vec::new(),
     };
     let content = html! {
         h1 { (action.title) }
         p { (action.effect) }
         form.stack method="post" action=(format!("{PREFIX}/actions/run")) {
-            input type="hidden" name="action" value=(action.word);
+            input type="hidden" name="action" value=(action.word());
             input type="hidden" name="key" value=(hex(&(client.environment.random)()));
             ul { @for node in &nodes {
                 li { (shown(node.name)) " " code { (node.target.id) } input type="hidden" name="node" value=(node.value); }
@@ -346,8 +363,7 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
     let nodes = chosen(&fields).map_err(failed)?;
     let order = body(action, &fields).map_err(failed)?;
     let request = BulkRequest { nodes: nodes.iter().map(|node| node.target.clone()).collect(), order };
-    let path = format!("/v1/bulk/nodes/{}", action.word);
-    let done: BulkDone = client.order(&path, &request, &notes(&fields)).await.map_err(failed)?;
+    let done = client.order(action.route.path([]), &request, &notes(&fields)).await.map_err(failed)?;
     let name = |id| nodes.iter().find(|node| node.target.id == id).map_or("", |node| node.name);
     let row = |result: &BulkNode| {
         vec![html::node_link(&result.id.to_string(), name(result.id)), html::code(result.id), outcome(result)]

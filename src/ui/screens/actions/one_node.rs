@@ -14,29 +14,32 @@ use axum::{
     http::{Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{AcceptNic, Fence, NodeDetail, Pin, Rename, Replace};
+use meshd_api::{
+    AcceptNic, Fence, NodeDetail, Pin, Rename, Replace,
+    routes::{self as api, UntypedPost},
+};
 use meshd_trust::Role;
-use serde_json::Value;
 
-fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
+/// Returns the order of a verb.
+fn order_of(node: &str, verb: &str, fields: &Fields) -> Result<UntypedPost, ApiError> {
     let text = |name| fields.text(name).to_owned();
-    let order = match verb {
-        "rename" => serde_json::to_value(Rename { name: text("name") }),
-        "pin" => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
-        "doctor" | "revoke" => Ok(Value::Null),
-        "boot-once" => serde_json::to_value(once(fields)),
+    Ok(match verb {
+        "rename" => api::RENAME_NODE.path([&node]).with_body(&Rename { name: text("name") }),
+        "pin" => api::PIN_NODE.path([&node]).with_body(&Pin { generation: None, off: fields.is_ticked("off") }),
+        "doctor" => api::RUN_NODE_CHECKS.path([&node]).with_body(&()),
+        "revoke" => api::REVOKE_NODE_CERTIFICATE.path([&node]).with_body(&()),
+        "boot-once" => api::SET_NODE_BOOT_ONCE.path([&node]).with_body(&once(fields)),
         "accept-nic" => {
             let mac = fields.text("mac").parse().map_err(|_| {
                 let (message, hint) = ("this is no MAC address", "write it like 52:54:00:12:34:56");
                 ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, hint)
             })?;
-            serde_json::to_value(AcceptNic { mac })
+            api::ACCEPT_NODE_NIC.path([&node]).with_body(&AcceptNic { mac })
         }
-        "replace" => serde_json::to_value(Replace { new: text("new") }),
-        "fence" => serde_json::to_value(Fence { confirm: text("confirm") }),
+        "replace" => api::REPLACE_NODE.path([&node]).with_body(&Replace { new: text("new") }),
+        "fence" => api::FENCE_NODE.path([&node]).with_body(&Fence { confirm: text("confirm") }),
         _ => return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")),
-    };
-    order.map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", error.to_string(), ""))
+    })
 }
 
 /// Sends the order, and redirects to the page of the node.
@@ -47,9 +50,8 @@ pub(crate) async fn run(
 ) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
-    let order = body(&verb, &fields).map_err(failed)?;
-    let path = format!("/v1/nodes/{}/{}", encoded(&node), encoded(&verb));
-    let done: Value = client.order(&path, &order, &notes(&fields)).await.map_err(failed)?;
+    let order = order_of(&node, &verb, &fields).map_err(failed)?;
+    let done = client.order_untyped(order, &notes(&fields)).await.map_err(failed)?;
     // A replacement moves the identity to another node.
     let node = if verb == "replace" { done["node"]["id"].as_str().unwrap_or(&node) } else { &node };
     Ok(redirect(&format!("{PREFIX}/nodes/{}?done={}", encoded(node), encoded(&verb))))

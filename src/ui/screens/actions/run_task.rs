@@ -13,7 +13,7 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{RunTask, TaskView};
+use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_config::reader::parse_duration;
 use meshd_model::work::task::Launcher;
 use meshd_proto::task::TaskUser;
@@ -92,7 +92,7 @@ async fn order(client: &ApiClient, fields: &Fields) -> Result<TaskView, ApiError
     let task = task(fields).map_err(|(field, hint)| {
         ApiError::new(StatusCode::BAD_REQUEST, "bad_request", format!("{field} is not valid"), hint)
     })?;
-    client.order("/v1/tasks", &task, &notes(fields)).await
+    client.order(api::RUN_TASK.path([]), &task, &notes(fields)).await
 }
 
 /// Parses the task of a form. An error contains the label of the invalid field and its expected value.

@@ -16,7 +16,7 @@ use crate::{
 };
 use axum::http::HeaderMap;
 use maud::{Markup, html};
-use meshd_api::ImageView;
+use meshd_api::{ImageView, routes as api};
 
 fn profile_link(name: &str) -> Markup {
     html! { a href=(format!("{PREFIX}/profiles/{}", encoded(name))) { (name) } }
@@ -27,7 +27,7 @@ fn words<T: ToString>(words: &[T]) -> Markup {
 }
 
 pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
-    let images: Vec<ImageView> = client.get("/v1/images").await.map_err(|error| client.failed(&error))?;
+    let images = client.get(api::LIST_IMAGES.path([])).await.map_err(|error| client.failed(&error))?;
     let row = |view: &ImageView| {
         let image = &view.image;
         let problem = image.problem.as_deref().unwrap_or_default();

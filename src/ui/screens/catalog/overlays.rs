@@ -13,10 +13,10 @@ use axum::{
     http::HeaderMap,
 };
 use maud::{Markup, html};
-use meshd_api::{OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView};
+use meshd_api::{OverlayDetail, OverlayFileView, OverlaySourceView, OverlayView, VariableView, routes as api};
 
 pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
-    let overlays: Vec<OverlayView> = client.get("/v1/overlays").await.map_err(|error| client.failed(&error))?;
+    let overlays = client.get(api::LIST_OVERLAYS.path([])).await.map_err(|error| client.failed(&error))?;
     let row = |overlay: &OverlayView| {
         let services = overlay.services.iter().map(|(level, names)| format!("{level}: {}", names.join(" ")));
         vec![
@@ -45,11 +45,11 @@ pub(crate) async fn overlay(
     headers: HeaderMap,
 ) -> Answer {
     let (query, failed) = (Fields(query), |error| client.failed(&error));
-    let (api, here) = (format!("/v1/overlays/{}", encoded(&name)), overlay_page(&name));
+    let here = overlay_page(&name);
     let content = match query.text("path") {
         "" => {
-            let detail: OverlayDetail = client.get(&api).await.map_err(failed)?;
-            let files: Vec<OverlaySourceView> = client.get(&format!("{api}/files")).await.map_err(failed)?;
+            let detail = client.get(api::GET_OVERLAY.path([&name])).await.map_err(failed)?;
+            let files = client.get(api::LIST_OVERLAY_FILES.path([&name])).await.map_err(failed)?;
             html! {
                 h1 { "Overlay " (shown(&name)) }
                 (facts(&detail))
@@ -60,8 +60,7 @@ pub(crate) async fn overlay(
             }
         }
         path => {
-            let files = client.get(&format!("{api}/files?path={}", encoded(path))).await;
-            let files: Vec<OverlaySourceView> = files.map_err(failed)?;
+            let files = client.get(api::LIST_OVERLAY_FILES.path([&name]).with("path", path)).await.map_err(failed)?;
             html! {
                 h1 { "Overlay " (shown(&name)) }
                 p { a href=(here) { "All files" } }

@@ -14,12 +14,11 @@ use axum::{
     http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
-use meshd_api::{ProfileView, RevisionDiffView, RevisionView, Rollback, SettingView};
+use meshd_api::{ProfileView, RevisionDiffView, RevisionView, Rollback, SettingView, routes as api};
 use meshd_model::fleet::FileChange;
-use serde_json::Value;
 
 pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
-    let profiles: Vec<ProfileView> = client.get("/v1/profiles").await.map_err(|error| client.failed(&error))?;
+    let profiles = client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
     let row = |profile: &ProfileView| {
         let name = html! { (profile_link(profile.name.as_str())) @if profile.default { " " (html::badge("idle", "default")) } };
         let nodes = html! { a href=(format!("{PREFIX}/nodes?profile={}", profile.name)) { "nodes" } };
@@ -42,9 +41,8 @@ pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
 
 pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let path = format!("/v1/profiles/{}", encoded(&name));
-    let settings: Vec<SettingView> = client.get(&format!("{path}/settings")).await.map_err(failed)?;
-    let revisions: Vec<RevisionView> = client.get(&format!("{path}/history")).await.map_err(failed)?;
+    let settings = client.get(api::LIST_PROFILE_SETTINGS.path([&name])).await.map_err(failed)?;
+    let revisions = client.get(api::LIST_PROFILE_REVISIONS.path([&name])).await.map_err(failed)?;
     let content = html! {
         h1 { "Profile " (shown(&name)) }
         p { a href=(format!("{PREFIX}/nodes?profile={}", encoded(&name))) { "Nodes with this profile" } }
@@ -118,8 +116,8 @@ pub(crate) async fn profile_diff(
 ) -> Answer {
     let asked = Fields(asked);
     let (from, to) = (asked.text("from"), asked.text("to"));
-    let path = format!("/v1/profiles/{}/diff?from={}&to={}", encoded(&name), encoded(from), encoded(to));
-    let found = client.get(&path).await;
+    let path = api::COMPARE_PROFILE_REVISIONS.path([&name]).with("from", from).with("to", to);
+    let found = client.get(path).await;
     let RevisionDiffView { diff } = found.map_err(|error| client.failed(&error))?;
     let setting = |(key, [before, after]): (&String, &[String; 2])| vec![code(key), plain(before), plain(after)];
     let settings: Vec<_> = diff.changed.iter().map(setting).collect();
@@ -161,9 +159,8 @@ fn rollback_form(client: &ApiClient, profile: &str, view: &RevisionView) -> Mark
 pub(crate) async fn rollback(client: ApiClient, Path(name): Path<String>, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
     let to = Some(fields.text("to").to_owned()).filter(|to| !to.is_empty());
-    let path = format!("/v1/profiles/{}/rollback", encoded(&name));
-    let order = Rollback { to, off: fields.is_ticked("off") };
-    let done = client.order::<Value>(&path, &order, &actions::notes(&fields)).await;
+    let order = api::ROLL_BACK_PROFILE.path([&name]).with_body(&Rollback { to, off: fields.is_ticked("off") });
+    let done = client.order_untyped(order, &actions::notes(&fields)).await;
     done.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/profiles/{}", encoded(&name))))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     PREFIX,
-    client::{ApiClient, encoded},
+    client::ApiClient,
     form::Fields,
     html::{self, Page, shown},
     plain_text::visible,
@@ -13,7 +13,7 @@ use axum::{
     http::HeaderMap,
 };
 use maud::{Markup, html};
-use meshd_api::{BootLogLine, TimelineView};
+use meshd_api::{BootLogLine, TimelineView, routes as api};
 use meshd_proto::log::LogSource;
 use std::collections::BTreeMap;
 
@@ -32,11 +32,10 @@ pub(crate) async fn page(
 ) -> Answer {
     let asked = Fields(asked);
     let failed = |error| client.failed(&error);
-    let path = format!("/v1/nodes/{}", encoded(&node));
-    let session = asked.text("session");
-    let which = if session.is_empty() { String::new() } else { format!("?session={}", encoded(session)) };
-    let boot: TimelineView = client.get(&format!("{path}/timeline{which}")).await.map_err(failed)?;
-    let records = client.tail(&format!("{path}/log?session={}", boot.session), MAX_LOG).await.map_err(failed)?;
+    let path = api::GET_NODE_TIMELINE.path([&node]).with_nonempty("session", asked.text("session"));
+    let boot = client.get(path).await.map_err(failed)?;
+    let path = api::GET_NODE_LOG.path([&node]).with("session", boot.session);
+    let records = client.tail(path, MAX_LOG).await.map_err(failed)?;
     let lines = matching(&lines(&records), asked.text("source"), asked.text("q"));
     let content = html! {
         h1 { "Log of " (html::node_link(&boot.node.to_string(), &boot.name)) }

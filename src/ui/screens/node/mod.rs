@@ -13,7 +13,7 @@ mod timeline;
 use super::{Answer, actions};
 use crate::{
     PREFIX,
-    client::{ApiClient, ApiError, encoded},
+    client::{ApiClient, ApiError},
     form::Fields,
     html::{self, Page, code, maybe, plain, shown, time},
 };
@@ -22,7 +22,9 @@ use axum::{
     http::{HeaderMap, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView};
+use meshd_api::{
+    DiffView, EventView, GenerationView, NodeDetail, SlotView, TaskView, TimelineView, VmView, routes as api,
+};
 use meshd_model::fleet::label_words;
 use meshd_proto::{Check, CheckStatus};
 
@@ -51,17 +53,17 @@ fn found<T>(asked: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
 
 async fn related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Result<Related, ApiError> {
     let id = detail.node.id;
-    let which = if session.is_empty() { String::new() } else { format!("?session={}", encoded(session)) };
     let differs = detail.node.generation.is_some() && detail.node.generation != detail.node.next_generation;
-    let slots: Vec<SlotView> = client.get("/v1/slots").await?;
+    let slots = client.get(api::LIST_SLOTS.path([])).await?;
     let prefix = format!("{id}/");
+    let (events, tasks) = (api::LIST_EVENTS.path([]), api::LIST_TASKS.path([]));
     Ok(Related {
-        boot: found(client.get(&format!("/v1/nodes/{id}/timeline{which}")).await)?,
-        history: client.get(&format!("/v1/nodes/{id}/history")).await?,
-        diff: if differs { found(client.get(&format!("/v1/nodes/{id}/diff")).await)? } else { None },
-        events: client.lines(&format!("/v1/events?node={id}&sort=-seq&limit={EVENTS}")).await?.rows,
-        vms: client.list(&format!("/v1/vms?node={id}&limit=100")).await?.rows,
-        tasks: client.list(&format!("/v1/tasks?node={id}&sort=-created_at&limit=10")).await?.rows,
+        boot: found(client.get(api::GET_NODE_TIMELINE.path([&id]).with_nonempty("session", session)).await)?,
+        history: client.get(api::LIST_NODE_GENERATIONS.path([&id])).await?,
+        diff: if differs { found(client.get(api::COMPARE_NODE_GENERATIONS.path([&id])).await)? } else { None },
+        events: client.lines(events.with("node", id).with("sort", "-seq").with("limit", EVENTS)).await?.rows,
+        vms: client.list(api::LIST_VMS.path([]).with("node", id).with("limit", 100)).await?.rows,
+        tasks: client.list(tasks.with("node", id).with("sort", "-created_at").with("limit", 10)).await?.rows,
         slots: slots.into_iter().filter(|slot| slot.id.to_string().starts_with(&prefix)).collect(),
     })
 }
@@ -74,7 +76,7 @@ pub(crate) async fn page(
 ) -> Answer {
     let asked = Fields(asked);
     let failed = |error| client.failed(&error);
-    let detail: NodeDetail = client.get(&format!("/v1/nodes/{}", encoded(&node))).await.map_err(failed)?;
+    let detail = client.get(api::GET_NODE.path([&node])).await.map_err(failed)?;
     let related = related(&client, &detail, asked.text("session")).await.map_err(failed)?;
     let view = &detail.node;
     let content = html! {

@@ -13,7 +13,7 @@ use axum::{
     http::HeaderMap,
 };
 use maud::{Markup, html};
-use meshd_api::OverlayFileView;
+use meshd_api::{OverlayFileView, routes as api};
 
 pub(crate) async fn page(
     client: ApiClient,
@@ -23,9 +23,8 @@ pub(crate) async fn page(
 ) -> Answer {
     let asked = Fields(asked);
     let path = asked.text("path");
-    let query = if path.is_empty() { String::new() } else { format!("?path={}", encoded(path)) };
-    let files = client.get(&format!("/v1/overlay/{}/files{query}", encoded(&node))).await;
-    let files: Vec<OverlayFileView> = files.map_err(|error| client.failed(&error))?;
+    let files = client.get(api::LIST_NODE_OVERLAY_FILES.path([&node]).with_nonempty("path", path)).await;
+    let files = files.map_err(|error| client.failed(&error))?;
     let here = format!("{PREFIX}/nodes/{}/overlay", encoded(&node));
     let content = html! {
         h1 { "Overlay of " (html::node_link(&node, &node)) }

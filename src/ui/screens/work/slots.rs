@@ -14,9 +14,11 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{ApproveSlot, SlotView};
+use meshd_api::{
+    ApproveSlot, SlotView,
+    routes::{self as api, UntypedPost},
+};
 use meshd_model::work::SlotState;
-use serde_json::Value;
 use std::{fmt::Display, str::FromStr};
 
 pub(in crate::screens) fn slot_table(slots: &[SlotView], may_order: bool) -> Markup {
@@ -92,7 +94,7 @@ fn orders(slot: &SlotView) -> Markup {
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let slots: Vec<SlotView> = client.get("/v1/slots").await.map_err(|error| client.failed(&error))?;
+    let slots = client.get(api::LIST_SLOTS.path([])).await.map_err(|error| client.failed(&error))?;
     let table = slot_table(&slots, actions::may_order(&client));
     let content = html! { h1 { "Slots" } div id="rows" data-live { (table) } };
     Ok(Page { client: &client, title: "Slots".to_owned(), place: "/slots", content }.answer(&headers))
@@ -110,9 +112,11 @@ fn optional<T: FromStr<Err: Display>>(fields: &Fields, name: &str) -> Result<Opt
     })
 }
 
-fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
+fn order_of(node: &str, unit: &str, verb: &str, fields: &Fields) -> Result<UntypedPost, ApiError> {
     match verb {
-        "disable" | "enable" | "release" => Ok(Value::Null),
+        "disable" => Ok(api::DISABLE_SLOT.path([&node, &unit]).with_body(&())),
+        "enable" => Ok(api::ENABLE_SLOT.path([&node, &unit]).with_body(&())),
+        "release" => Ok(api::RELEASE_SLOT.path([&node, &unit]).with_body(&())),
         "approve" => {
             let approval = ApproveSlot {
                 disk: optional(fields, "disk")?,
@@ -120,7 +124,7 @@ fn body(verb: &str, fields: &Fields) -> Result<Value, ApiError> {
                 mac: optional(fields, "mac")?,
                 address: optional(fields, "address")?,
             };
-            Ok(serde_json::to_value(approval).unwrap_or_default())
+            Ok(api::APPROVE_SLOT.path([&node, &unit]).with_body(&approval))
         }
         _ => Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")),
     }
@@ -133,8 +137,7 @@ pub(crate) async fn order(
 ) -> Answer {
     let fields = fields(request).await?;
     let failed = |error| client.failed(&error);
-    let body = body(&verb, &fields).map_err(failed)?;
-    let path = format!("/v1/slots/{}/{}/{verb}", encoded(&node), encoded(&unit));
-    client.order::<Value>(&path, &body, &actions::notes(&fields)).await.map_err(failed)?;
+    let order = order_of(&node, &unit, &verb, &fields).map_err(failed)?;
+    client.order_untyped(order, &actions::notes(&fields)).await.map_err(failed)?;
     Ok(redirect(&format!("{PREFIX}/slots")))
 }

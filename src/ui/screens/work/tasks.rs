@@ -14,8 +14,7 @@ use axum::{
     http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
-use meshd_api::{TaskOutput, TaskView};
-use serde_json::Value;
+use meshd_api::{TaskOutput, TaskView, routes as api};
 
 /// Maximum number of output record bytes to read, from the end. Each record contains a line's text and its source.
 const MAX_LINES: usize = 4 * MAX_OUTPUT;
@@ -43,7 +42,7 @@ pub(in crate::screens) fn task_table(tasks: &[TaskView]) -> Markup {
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let tasks = client.list::<TaskView>(&format!("/v1/tasks?sort=-created_at&limit={ROWS}")).await;
+    let tasks = client.list(api::LIST_TASKS.path([]).with("sort", "-created_at").with("limit", ROWS)).await;
     let tasks = tasks.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Tasks" }
@@ -55,9 +54,9 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 
 pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
-    let path = format!("/v1/tasks/{}", encoded(&task));
-    let task: TaskView = client.get(&path).await.map_err(failed)?;
-    let output = client.tail(&format!("{path}/output"), MAX_LINES).await.map_err(failed)?;
+    let output = api::GET_TASK_OUTPUT.path([&task]);
+    let task = client.get(api::GET_TASK.path([&task])).await.map_err(failed)?;
+    let output = client.tail(output, MAX_LINES).await.map_err(failed)?;
     let nodes: Vec<_> = task
         .nodes
         .iter()
@@ -94,8 +93,8 @@ fn task_output(records: &[u8]) -> String {
 
 pub(crate) async fn cancel(client: ApiClient, Path(task): Path<String>, request: Request<Body>) -> Answer {
     fields(request).await?;
-    let path = format!("/v1/tasks/{}/cancel", encoded(&task));
-    let done = client.order::<Value>(&path, &Value::Null, &OrderNotes::default()).await;
+    let order = api::CANCEL_TASK.path([&task]).with_body(&());
+    let done = client.order_untyped(order, &OrderNotes::default()).await;
     done.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/tasks/{}", encoded(&task))))
 }

@@ -14,8 +14,7 @@ use axum::{
     http::{HeaderMap, Request, StatusCode},
 };
 use maud::{Markup, html};
-use meshd_api::{DeleteVm, VmView};
-use serde_json::Value;
+use meshd_api::{DeleteVm, VmView, routes as api};
 
 pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
     let row = |vm: &VmView| {
@@ -45,7 +44,7 @@ pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let vms = client.list::<VmView>(&format!("/v1/vms?sort=name&limit={ROWS}")).await;
+    let vms = client.list(api::LIST_VMS.path([]).with("sort", "name").with("limit", ROWS)).await;
     let vms = vms.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Virtual machines" }
@@ -58,8 +57,9 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 }
 
 pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
-    let vm: VmView = client.get(&format!("/v1/vms/{}", encoded(&vm))).await.map_err(|error| client.failed(&error))?;
-    let console = client.tail(&format!("/v1/vms/{}/logs?tail={MAX_OUTPUT}", vm.uuid), MAX_OUTPUT).await;
+    let vm = client.get(api::GET_VM.path([&vm])).await.map_err(|error| client.failed(&error))?;
+    let log = api::GET_VM_CONSOLE_LOG.path([&vm.uuid]).with("tail", MAX_OUTPUT);
+    let console = client.tail(log, MAX_OUTPUT).await;
     let to = |verb: &str| format!("{PREFIX}/vms/{}/{verb}", vm.uuid);
     let content = html! {
         h1 { (vm.name) " " (html::badge("idle", vm.state.as_str())) }
@@ -103,17 +103,18 @@ pub(crate) async fn order(
     request: Request<Body>,
 ) -> Answer {
     let fields = fields(request).await?;
-    let body = match verb.as_str() {
-        "start" | "stop" | "restart" => Value::Null,
-        "delete" => serde_json::to_value(DeleteVm::default()).unwrap_or_default(),
+    let order = match verb.as_str() {
+        "start" => api::START_VM.path([&vm]).with_body(&()),
+        "stop" => api::STOP_VM.path([&vm]).with_body(&()),
+        "restart" => api::RESTART_VM.path([&vm]).with_body(&()),
+        "delete" => api::DELETE_VM.path([&vm]).with_body(&DeleteVm::default()),
         _ => {
             let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "");
             return Err(client.failed(&error));
         }
     };
     let notes = OrderNotes { reason: fields.text("reason").to_owned(), ..OrderNotes::default() };
-    let path = format!("/v1/vms/{}/{verb}", encoded(&vm));
-    client.order::<Value>(&path, &body, &notes).await.map_err(|error| client.failed(&error))?;
+    client.order_untyped(order, &notes).await.map_err(|error| client.failed(&error))?;
     let back = if verb == "delete" { String::new() } else { format!("/{}", encoded(&vm)) };
     Ok(redirect(&format!("{PREFIX}/vms{back}")))
 }

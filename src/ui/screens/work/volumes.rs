@@ -13,11 +13,10 @@ use axum::{
     http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
-use meshd_api::VolumeView;
-use serde_json::Value;
+use meshd_api::{VolumeView, routes as api};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    let volumes: Vec<VolumeView> = client.get("/v1/volumes").await.map_err(|error| client.failed(&error))?;
+    let volumes = client.get(api::LIST_VOLUMES.path([])).await.map_err(|error| client.failed(&error))?;
     let may_order = actions::may_order(&client);
     let rows: Vec<_> = volumes.iter().map(|volume| row(volume, may_order)).collect();
     let content = html! {
@@ -65,8 +64,8 @@ fn remove_form(volume: &VolumeView) -> Markup {
 
 pub(crate) async fn remove(client: ApiClient, Path(volume): Path<String>, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
-    let path = format!("/v1/volumes/{}/remove", encoded(&volume));
-    let removed = client.order::<Value>(&path, &Value::Null, &actions::notes(&fields)).await;
+    let order = api::REMOVE_VOLUME.path([&volume]).with_body(&());
+    let removed = client.order_untyped(order, &actions::notes(&fields)).await;
     removed.map_err(|error| client.failed(&error))?;
     Ok(redirect(&format!("{PREFIX}/volumes")))
 }
