@@ -145,7 +145,7 @@ pub struct Enroll {
     pub rules: Vec<EnrollRule>,
 }
 
-/// One `[[enroll.rule]]`: a discovered machine that matches is approved automatically.
+/// One `[[enroll.rule]]`: meshd approves a discovered machine that matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnrollRule {
     /// Name in events and in the audit log.
@@ -161,9 +161,7 @@ pub struct EnrollRule {
 pub struct EnrollCriteria {
     /// System serial numbers without placeholders of firmware.
     pub serials: BTreeSet<String>,
-    /// System UUIDs.
     pub uuids: BTreeSet<SystemUuid>,
-    /// Node IDs.
     pub nodes: BTreeSet<NodeId>,
     /// SMBIOS manufacturer.
     pub manufacturer: Option<String>,
@@ -215,7 +213,7 @@ pub struct Identity {
 pub enum EnrollPolicy {
     /// An operator approves each new node.
     Approve,
-    /// Every node is approved; for labs.
+    /// meshd approves every new node; for labs only.
     Auto,
 }
 

@@ -19,7 +19,7 @@
 //!   bridge br0 ── meshd serve          the meshd under test, with a site file made from the user's
 //!     ├── tap1 ── QEMU node1 (BIOS)    fixed UUID, serial number and MAC, derived from its position in the rack
 //!     ├── tap2 ── QEMU node2 (UEFI)
-//!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is no node, such as another DHCP server
+//!     └── dhcp0 ── meshlab-<hash>-dhcp a neighbour: a machine that is not a node, such as another DHCP server
 //! ```
 //! All files of a rack are in `.lab/`. `.lab/rack.json` records the rack's processes by ID and start time. `lab down` therefore ends
 //! exactly the processes that `lab up` started, even after a crash.

@@ -154,7 +154,7 @@ pub struct Shape {
     pub nic: Nic,
 }
 
-/// Minimum memory for booting: the root file system is in memory.
+/// Minimum memory for booting, in MiB, because the root file system is in memory.
 const LEAST_MEMORY_MIB: u32 = 768;
 
 impl Shape {

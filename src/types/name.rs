@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 /// Maximum length of a name, in bytes.
 pub const MAX_NAME: usize = 63;
 
-/// Cause why a text is not a valid name.
+/// Reason why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a valid {what} name; use 1 to 63 of a-z, 0-9, `-`, `_` and `.`, beginning with a letter or digit"
@@ -25,7 +25,7 @@ fn is_name(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// Returns whether a text is one DNS label in lower case: 1 to 63 of a-z, 0-9 and `-`, with a letter or digit at both ends.
+/// Returns whether a text is one DNS label in lower case: 1 to 63 of a-z, 0-9 and `-`. Both ends must be a letter or digit.
 pub fn is_host_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();

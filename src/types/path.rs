@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SafePath(String);
 
-/// Cause why a text is not a safe path.
+/// Reason why a text is not a safe path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// The path is empty after its leading slash.

@@ -125,6 +125,6 @@ impl Subnet {
 pub enum Owner {
     /// One NIC.
     Mac(MacAddr),
-    /// One machine: its first NIC that requests an address receives the reserved one.
+    /// One machine: its first NIC that requests an address receives the reserved address.
     Node(NodeId),
 }

@@ -1,7 +1,7 @@
 //! Unicode characters that disguise text.
 
-/// Returns true for invisible characters that can make one serial number look like another: direction marks, overrides and isolates
-/// of Unicode (UAX 9), zero-width characters, and tags.
+/// Returns true for invisible characters that can make one serial number look like another. These are direction marks, overrides and
+/// isolates of Unicode (UAX 9), zero-width characters, and tags.
 pub fn is_misleading(c: char) -> bool {
     matches!(
         c,

@@ -17,7 +17,7 @@ pub type Vars = BTreeMap<VarName, VarValue>;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VarName(String);
 
-/// Cause why a text is not the name of a variable.
+/// Reason why a text is not the name of a variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not the name of a variable; use 1 to 63 of a-z, 0-9 and `_`, beginning with a letter")]
 pub struct VarNameError(String);
@@ -55,7 +55,7 @@ impl fmt::Debug for VarName {
 
 super::serde_as_text!(VarName);
 
-/// The value of a variable. It must not be a secret, because it is stored, shown and part of a generation.
+/// The value of a variable. Values must not be secrets, because they are stored, shown and part of a generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum VarValue {

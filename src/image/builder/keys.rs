@@ -37,7 +37,7 @@ pub(super) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, Build
         let pem = made.map_err(failed("make the repository key"))?;
         write_whole(&key.private, pem.as_bytes(), 0o600).map_err(io_error("write", &key.private))?;
     }
-    // Copied or restored files may have lost their mode.
+    // Restore the mode, because copied or restored files may have lost it.
     fs::set_permissions(&key.private, fs::Permissions::from_mode(0o600)).map_err(io_error("protect", &key.private))?;
     let public = scratch.join(PUBLIC_NAME);
     Run::new("openssl")

@@ -69,7 +69,7 @@ fn describe(blobs_dir: &Path, images_dir: &Path, name: &ImageName, has_recipe: b
         Err(error) => (ImageState::Broken, None, Some(error.to_string())),
     };
     let version = manifest.as_ref().map(ImageManifest::version);
-    // An unreadable in-use list stops `prune`, which reports it; it hides no version here.
+    // An unreadable in-use list is ignored here; `prune` reports it and stops.
     let versions = versions(blobs_dir, name).unwrap_or_default();
     Listed { name: name.clone(), state, version, manifest, versions, problem }
 }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `apk` | Alpine's package format (apk v2): indexes, signatures, versions, dependencies |
 //! | `build` | builds an image from a recipe: kernel, initramfs, modloop and package repository |
-//! | `bundle` | bundles: programs of Debian packages with their libraries and loader, as a squashfs layer for nodes with another C library |
+//! | `bundle` | bundles: programs of Debian packages with libraries and loader, as a squashfs layer for nodes with another C library |
 //! | `command` | runs external programs without a shell and keeps the end of their output for errors |
 //! | `error` | errors of an image build |
 //! | `import` | imports Alpine's netboot files and packages as a version of an image |

@@ -28,7 +28,6 @@ pub enum BuildStep {
 }
 
 impl BuildStep {
-    /// All steps.
     pub const ALL: [BuildStep; 10] = [
         BuildStep::FetchUserland,
         BuildStep::FetchKernel,

@@ -78,7 +78,7 @@ pub(super) fn point(version_folder: &VersionFolder, version: &Digest) -> Result<
     sync_folder(&moves_dir)?;
     let name = current.file_name().unwrap_or_default().to_string_lossy();
     let temporary = root.join(format!(".{name}.{}", std::process::id()));
-    // Leftover of a killed process with the same PID.
+    // Remove the leftover of a killed process with the same PID.
     let _ = fs::remove_file(&temporary);
     symlink(&target, &temporary).map_err(io_error("make the link", &temporary))?;
     fs::rename(&temporary, &current).map_err(io_error("replace", &current))?;
@@ -127,7 +127,7 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()
         File::open(folder)?.sync_all()
     })();
     if written.is_err() {
-        // The first error is reported; the next build removes a temporary file that stays.
+        // Ignore the error: the caller reports the first one, and the next build removes temporary files.
         let _ = fs::remove_file(&temporary);
     }
     written

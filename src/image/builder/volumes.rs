@@ -101,7 +101,7 @@ impl Volumes {
     /// Copies a file into the store; an existing volume receives the new name. `progress` receives the number of copied bytes. Blocks.
     ///
     /// # Errors
-    /// The file is no image or needs a backing file; the name is taken; a file cannot be read or written.
+    /// The file is not an image or needs a backing file; the name is in use; a file cannot be read or written.
     /// No incomplete file stays.
     pub fn add(
         &self,
@@ -125,7 +125,7 @@ impl Volumes {
                 let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
                 self.commit(&temporary, &info).map(|()| info)
             });
-        // Absent after a successful rename.
+        // Ignore the error: the file is absent after a successful rename.
         let _ = fs::remove_file(&temporary);
         added
     }
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(volumes.find("again").expect("there").digest, two.digest);
         volumes.remove(&volumes.find(&one.digest.to_string()).expect("there")).expect("removed");
         assert_eq!(volumes.list().expect("read"), [again]);
-        // The file, its description, the lock.
+        // The three files are the volume, its description and the lock.
         assert_eq!(fs::read_dir(&volumes.dir).expect("a folder").count(), 3);
     }
 }

@@ -25,7 +25,7 @@ impl BuildFolder {
         let folder = work_dir.join(format!("{name}.build"));
         remove(&folder).map_err(io_error("remove what an earlier build left in", &folder))?;
         fs::create_dir(&folder).map_err(io_error("make the folder", &folder))?;
-        // chroot resolves no relative paths, and programs run in other folders.
+        // The path must be absolute, because chroot resolves no relative paths and programs run in other folders.
         let folder = folder.canonicalize().map_err(io_error("find", &folder))?;
         Ok(BuildFolder { folder, lock })
     }

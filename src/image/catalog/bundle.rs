@@ -61,7 +61,7 @@ impl fmt::Debug for Bundle {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// There is no manifest.
+    /// The bundle has no manifest.
     #[error("bundle `{name}` is not built ({} does not exist); run `meshd bundle build {name}`", .path.display())]
     NotBuilt {
         name: BundleName,

@@ -122,7 +122,7 @@ impl fmt::Debug for Image {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// There is no manifest.
+    /// The image has no manifest.
     #[error("image `{name}` is not built ({} does not exist); run `meshd image build {name}`", .path.display())]
     NotBuilt {
         name: ImageName,
@@ -215,7 +215,7 @@ impl Image {
 
     /// Returns the bytes of a part, by its digest.
     pub fn part(&self, digest: &Digest) -> Option<&Bytes> {
-        // In the order of `each`.
+        // The order is that of `each`.
         let bytes = [&self.kernel, &self.initramfs, &self.packages, &self.modloop];
         let parts = self.manifest.parts.each();
         parts.iter().zip(bytes).find_map(|((_, blob), bytes)| (blob.digest == *digest).then_some(bytes))

@@ -119,9 +119,9 @@ pub struct Golden {
 /// Position of a declaration, for faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLocation {
-    /// Relative to the overlay's folder.
+    /// Path relative to the overlay's folder.
     pub file: String,
-    /// From 1; 0 for the whole file.
+    /// Line from 1; 0 for the whole file.
     pub line: usize,
 }
 

@@ -87,7 +87,7 @@ impl Catalog {
         &self.secrets
     }
 
-    /// Adds the built bundles of a list. A missing or damaged one is recorded with its cause.
+    /// Adds the built bundles of a list. A missing or damaged bundle is recorded with its cause.
     pub fn with_bundles(mut self, blobs_dir: &Path, names: &BTreeSet<BundleName>) -> Self {
         for name in names {
             match load_bundle(blobs_dir, name) {

@@ -22,11 +22,11 @@ use std::{
 pub const APKOVL_PATH: &str = "/apkovl.tar.gz";
 /// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine that renders.
 const GZIP_OS_UNKNOWN: u8 = 255;
-/// The EFI stub appends initrds without padding, and the kernel looks for the next one at multiples of this size.
+/// Alignment of initrds in bytes. The EFI stub appends initrds without padding, and the kernel searches the next one at multiples of it.
 const INITRD_ALIGN: usize = 4;
 /// Alignment of heads and contents in a cpio.
 const CPIO_ALIGN: usize = 4;
-/// Two empty blocks end a tar archive.
+/// End of a tar archive: two empty blocks.
 const END_OF_ARCHIVE: [u8; 1024] = [0; 1024];
 
 #[derive(Debug, Clone)]
@@ -85,8 +85,8 @@ pub fn last_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> B
 
 /// Returns an initrd, in pieces, that unpacks to [`APKOVL_PATH`] with these members as its content.
 ///
-/// The initrd is a gzip stream of stored blocks, because the kernel accepts a compressed cpio at any offset
-/// but a plain one only at multiples of four, which the EFI stub does not ensure.
+/// The initrd is a gzip stream of stored blocks, because the kernel accepts a compressed cpio at any offset.
+/// It accepts a plain cpio only at multiples of four, which the EFI stub does not ensure.
 pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     let size = members.iter().map(|member| member.bytes.len()).sum::<usize>() + last.len();
     let mut head = Vec::new();

@@ -12,8 +12,8 @@
 //! | `secret` | files that contain secrets: a storable description, and the real content for one boot |
 //! | `values` | names and types of the values that templates can use |
 //!
-//! [`render_public`] returns the part of a node's overlay that may be cached, compared and shown: the merged files of the
-//! profile's overlays, and files that follow from them (world, runlevels, manifest).
+//! [`render_public`] returns the public part of a node's overlay, which may be cached, compared and shown. It consists of the
+//! merged files of the profile's overlays, and of generated files (world, runlevels, manifest).
 //! [`deliver`] adds the member of one boot, with session and token, which is never cached. A node's
 //! [`generation`] is a digest of the public part only, so two boots of one generation are equal.
 
@@ -93,7 +93,7 @@ pub struct AgentBinary {
 }
 
 impl AgentBinary {
-    /// Packs the static binary; takes a good part of a second for some megabytes.
+    /// Packs the static binary, which takes about a second for some megabytes.
     pub fn new(binary: &[u8]) -> Self {
         let path = agent_path();
         let content = archive::Content::File(binary);
@@ -199,13 +199,13 @@ fn digest(files: &[RenderedFile]) -> Digest {
     Digest::of_fields(fields.collect::<Vec<_>>().iter().map(String::as_bytes))
 }
 
-/// Returns the overlay of one boot as an initrd with [`APKOVL_PATH`], in pieces; all boots share the large ones.
-/// It contains the boot's token and the node's secrets, so it must not be cached. `secrets` are for admitted nodes only.
+/// Returns the overlay of one boot as an initrd with [`APKOVL_PATH`], in pieces; all boots share the large pieces.
+/// The overlay contains the boot's token and the node's secrets: never cache it. `secrets` are for admitted nodes only.
 pub fn deliver(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     archive::initrd(&public.members, &boot_member(boot, secrets))
 }
 
-/// Returns the overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. It must not be cached.
+/// Returns the overlay of one boot as a plain apkovl, for `delivery = "url"`, in pieces as [`deliver`]. Never cache the overlay.
 pub fn deliver_targz(public: &PublicOverlay, boot: &BootPart, secrets: &[Delivered]) -> Vec<Bytes> {
     plain(&public.members, boot_member(boot, secrets))
 }

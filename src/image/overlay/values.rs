@@ -141,7 +141,7 @@ fn plain(value: &VarValue) -> Value {
     }
 }
 
-/// Returns the values with secrets. They are used for one boot's overlay and not stored.
+/// Returns the values with secrets, for the overlay of one boot. The caller must not store them.
 pub(super) fn with_secrets<'s>(
     values: &Value,
     secrets: impl IntoIterator<Item = (&'s VarName, &'s Secret<String>)>,

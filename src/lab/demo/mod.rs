@@ -22,7 +22,6 @@ const DEADLINE: Duration = Duration::from_secs(25 * 60);
 /// Number of lines of each log that a failure shows.
 const LOG_LINES: usize = 40;
 
-/// Options of the demo.
 pub struct Demo {
     pub options: Options,
     /// Profile to which the demo reassigns the last node.

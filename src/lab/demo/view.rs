@@ -11,7 +11,6 @@ use std::{
 /// Default width of a terminal, in columns.
 const WIDTH: usize = 80;
 
-/// State of the view.
 pub struct View {
     terminal: bool,
     /// Number of lines to move up before the next drawing.
@@ -90,8 +89,8 @@ impl View {
     }
 }
 
-/// `dhcp · script +2.1 · kernel +0.4`: each stage with its distance from the previous one, in seconds. `…` replaces the first
-/// stages if the line is too long.
+/// Returns `dhcp · script +2.1 · kernel +0.4`: each stage with the seconds since the previous stage. `…` replaces the first stages
+/// if the line is too long.
 fn stage_list(progress: &Progress, width: usize) -> String {
     const BETWEEN: &str = " · ";
     const LEFT_OUT: &str = "… ";

@@ -19,7 +19,7 @@ pub fn add_tap(namespace: &Namespace, tap: &str) -> Result<(), LabError> {
     plug(namespace, tap)
 }
 
-/// Attaches a second namespace to the bridge, with its own address: a machine on the boot network that is no node.
+/// Attaches a second namespace to the bridge, with its own address: a machine on the boot network that is not a node.
 pub fn add_machine(
     namespace: &Namespace,
     port: &str,

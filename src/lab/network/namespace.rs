@@ -34,12 +34,12 @@ impl Namespace {
         Namespace { ip: ip.to_owned(), name }
     }
 
-    /// Returns another namespace beside this one, for a machine that is no node.
+    /// Returns a second namespace whose name is derived from this one, for a machine that is not a node.
     pub fn beside(&self, suffix: &str) -> Self {
         Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
     }
 
-    /// Returns all existing namespaces [beside](Self::beside) this one.
+    /// Returns all existing namespaces that [`Self::beside`] derives from this one.
     pub fn all_beside(&self) -> Vec<Self> {
         let prefix = format!("{}-", self.name);
         let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();

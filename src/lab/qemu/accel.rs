@@ -36,9 +36,9 @@ impl Accel {
             // QEMU 7.2.22 and in one of two with 10.0.2; seldom on other hosts. KVM in a node shadows its guests' pages instead.
             // When KVM in a node starts or ends its first guest, Linux patches a jump label in __schedule(). With one thread per CPU,
             // QEMU 7.2.22 kept an old translation of that code. One CPU hit the patch's breakpoint repeatedly although memory had the
-            // new code, the other waited with interrupts off, and the node stopped responding. `thread=single` does not help: a guest
-            // made no progress in 4 minutes. Nodes with guests therefore keep one KVM guest from boot on, started while one CPU is
-            // online: see tests/e2e/work/vms/trial.initd.
+            // new code. The other CPU waited with interrupts off, and the node stopped responding. `thread=single` does not help: a
+            // guest made no progress in 4 minutes. Nodes with guests therefore keep one KVM guest from boot on, started while one CPU
+            // is online: see tests/e2e/work/vms/trial.initd.
             Accel::Tcg => ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max,-erms,-fsrm,-npt"],
         }
     }

@@ -60,7 +60,7 @@ pub fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
 
-/// Returns the arguments. `-no-reboot` must not be among them: a node changes its profile by a reboot.
+/// Returns the arguments, without `-no-reboot`, because a node changes its profile by a reboot.
 pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let Machine { shape, identity, files, tap, .. } = machine;
     let mut args: Vec<String> =

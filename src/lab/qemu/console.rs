@@ -22,7 +22,7 @@ const INTERRUPT_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 
 /// Interval between two calls of `done`.
 const DONE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a console session ended.
+/// Reason for the end of a console session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsoleEnd {
     /// Ctrl-], an interrupt, or end of input.

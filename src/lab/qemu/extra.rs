@@ -16,9 +16,9 @@ pub enum Extra {
     Gpu,
     /// Two e1000 (8086:100e) behind a PCI bridge, in one IOMMU group.
     Pair,
-    /// The boot NIC behind a PCI bridge, beside an e1000 (8086:100e).
+    /// The boot NIC behind a PCI bridge, together with an e1000 (8086:100e).
     SharedNic,
-    /// An empty disk of [`DISK_BYTES`] with the serial number LAB-DISK. Its content is kept as long as the rack.
+    /// An empty disk of [`DISK_BYTES`] with the serial number LAB-DISK. The content is kept until the rack is removed.
     Disk,
     /// Two more disks. The last sector of LAB-UNREADABLE cannot be read. LAB-HANGING serves 1 MiB of reads, then 512 bytes a second.
     BadDisks,
@@ -43,7 +43,7 @@ impl Extra {
         }
     }
 
-    /// Arguments of QEMU's `-device`, in order. No device has a boot ROM, because the node boots from its boot NIC.
+    /// Returns arguments of QEMU's `-device`, in order. No device has a boot ROM, because the node boots from its boot NIC.
     fn devices(self) -> &'static [&'static str] {
         match self {
             Extra::Iommu => &["intel-iommu,intremap=on"],
@@ -77,12 +77,12 @@ impl FromStr for Extra {
     }
 }
 
-/// QEMU's machine type. An IOMMU remaps interrupts only for QEMU's own interrupt controller.
+/// Returns QEMU's machine type. An IOMMU remaps interrupts only for QEMU's own interrupt controller.
 pub fn machine(extras: &[Extra]) -> &'static str {
     if extras.contains(&Extra::Iommu) { "q35,graphics=off,kernel-irqchip=split" } else { "q35,graphics=off" }
 }
 
-/// Devices to add before the NIC. The IOMMU precedes the devices that it serves.
+/// Returns the devices to add before the NIC. The IOMMU precedes the devices that it serves.
 pub fn devices(extras: &[Extra]) -> Vec<String> {
     let mut extras = extras.to_vec();
     extras.sort();
@@ -90,7 +90,7 @@ pub fn devices(extras: &[Extra]) -> Vec<String> {
     extras.iter().flat_map(|extra| extra.devices()).map(|device| (*device).to_owned()).collect()
 }
 
-/// Arguments of QEMU's `-drive` for the disks of [`Extra::BadDisks`]. They contain zeros and have no file.
+/// Returns arguments of QEMU's `-drive` for the disks of [`Extra::BadDisks`]. The disks contain zeros and have no file.
 pub fn bad_drives() -> [String; 2] {
     let zeros = format!("driver=null-co,size={DISK_BYTES},read-zeroes=on");
     let last_sector = DISK_BYTES / 512 - 1;
@@ -108,7 +108,7 @@ pub fn create_disk(file: &Path) -> io::Result<()> {
     fs::File::create_new(file)?.set_len(DISK_BYTES)
 }
 
-/// QEMU's `-device` argument of the boot NIC.
+/// Returns QEMU's `-device` argument of the boot NIC.
 pub fn nic(extras: &[Extra], nic: Nic) -> String {
     let position = if extras.contains(&Extra::SharedNic) { ",bus=shared,addr=1" } else { "" };
     format!("{}{position}", nic.device())

@@ -18,8 +18,8 @@ pub enum Logs {
     Remove,
 }
 
-/// Ends all processes of the rack in this folder and removes its networks and state. It continues after failures and returns the
-/// first.
+/// Ends all processes of the rack in this folder and removes its networks and state. Continues after failures and returns the first
+/// failure.
 pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: Logs) -> Result<(), LabError> {
     let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
     let mut results: Vec<Result<(), LabError>> =
@@ -34,8 +34,8 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
     results.into_iter().collect()
 }
 
-/// Returns processes in the namespace whose command line contains the rack's folder: `lab up` crashed before it recorded them.
-/// Shells of users in the namespace are not among them.
+/// Returns processes in the namespace whose command line contains the rack's folder. A crashed `lab up` leaves such processes
+/// unrecorded. Shells of users in the namespace are excluded.
 fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = ProcessId> {
     let folder = dir.as_os_str().as_encoded_bytes().to_vec();
     let ours = move |pid: &u32| {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an emulator is observed.
+/// Duration of the observation of an emulator.
 const OBSERVATION: Duration = Duration::from_secs(3);
 /// Longest time that a kernel may take to refuse a connection; an emulated one takes milliseconds.
 const RESPONSE_LIMIT: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `cleanup` | removes a rack: recorded processes, leftovers of a crash, networks and files |
 //! | `emulator` | diagnoses a silent node when a test fails: emulator, kernel or agent |
-//! | `neighbour` | other machines on the rack's network: a stranger, another DHCP server, a relay |
+//! | `neighbour` | other machines on the rack's network: an unknown machine, another DHCP server, a relay |
 //! | `power` | power, serial ports and status of the rack's nodes |
 //! | `record` | `rack.json`: the record of a rack's processes and networks |
 
@@ -206,7 +206,7 @@ impl Rack {
         let _lock = lock(&self.layout.dir)?;
         let swept = cleanup::sweep(&self.layout.dir, &self.namespace, Some(&self.record), Logs::Keep);
         for child in self.children.values_mut() {
-            // The child has ended; this reaps it.
+            // Reap the child, which has ended.
             let _ = child.try_wait();
         }
         swept

@@ -1,4 +1,4 @@
-//! Other machines on the rack's network: a stranger, another DHCP server, a relay.
+//! Other machines on the rack's network: an unknown machine, another DHCP server, a relay.
 
 use crate::{LabError, Namespace, ProcessId, Rack, network::bridge, site};
 use std::{
@@ -12,14 +12,14 @@ use std::{
 /// Longest time that a program may take to end when its machine is removed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A machine that is no node, on the rack's network. Dropping it removes it with all its programs.
+/// A machine on the rack's network that is not a node. Dropping the value removes the machine with all its programs.
 pub struct Neighbour {
     namespace: Namespace,
     programs: Vec<Child>,
 }
 
 impl Rack {
-    /// Adds a machine to the rack's network. Its name has at most ten letters and is used once.
+    /// Adds a machine to the rack's network. The name must be unique and have at most ten letters.
     pub fn neighbour(&self, name: &str, address: Ipv4Addr) -> Result<Neighbour, LabError> {
         let neighbour = Neighbour { namespace: self.namespace.beside(name), programs: Vec::new() };
         neighbour.namespace.create()?;

@@ -67,9 +67,9 @@ pub struct NodeStatus {
     pub firmware: Firmware,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,
-    /// `on` or `off`.
+    /// Power state: `on` or `off`.
     pub power: &'static str,
-    /// Process ID of its QEMU, while it is on.
+    /// Process ID of QEMU while the node is on.
     pub pid: Option<i32>,
     /// Log of the serial port.
     pub serial: PathBuf,
@@ -108,7 +108,7 @@ impl Rack {
         self.at(position).identity()
     }
 
-    /// Changes the hardware identity of a node, for example its NIC. It takes effect at the next power-on.
+    /// Changes the hardware identity of a node, for example its NIC. The change takes effect at the next power-on.
     pub fn set_identity(&mut self, position: u8, identity: crate::Identity) -> Result<(), LabError> {
         self.record.nodes[usize::from(position) - 1].identity = Some(identity);
         self.record.save(&self.layout.dir)

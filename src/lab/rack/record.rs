@@ -12,7 +12,7 @@ const FILE: &str = "rack.json";
 /// Persistent state of a rack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Boot ID of the host that the process IDs belong to.
+    /// Boot ID of the host, for which the process IDs are valid.
     pub host_boot: String,
     /// The meshd under test.
     pub program: PathBuf,
@@ -27,7 +27,7 @@ pub struct Record {
     /// The nodes' serial ports have console sockets.
     #[serde(default)]
     pub console: bool,
-    /// meshd, while it runs.
+    /// Process of meshd while it runs.
     pub central: Option<ProcessId>,
     /// Nodes, ordered by position.
     pub nodes: Vec<NodeRecord>,

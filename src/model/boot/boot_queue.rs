@@ -8,9 +8,9 @@
 //!                                     │
 //!                                     └── no retry within its delay plus GRACE ──▶ (removed)
 //! ```
-//! An attacker can invent unknown machines. They get at most one part in [`UNKNOWN_SHARE`] of the capacity, each for at most
-//! [`UNKNOWN_TIME`]. An approved machine loads for at most [`APPROVED_TIME`]. Only a completely fetched part counts as progress, not a
-//! request for a script.
+//! An attacker can simulate unknown machines. All unknown machines together receive at most 1/[`UNKNOWN_SHARE`] of the capacity, each for
+//! at most [`UNKNOWN_TIME`]. An approved machine loads for at most [`APPROVED_TIME`]. A completely fetched part counts as progress; a
+//! request for a script does not.
 //!
 //! A machine waits in an iPXE script that shows delay and position, so no firmware timeout applies. The queue is keyed by the MAC address
 //! of the boot NIC, so a power cycle keeps the position. A boot that has begun does not wait again.
@@ -142,7 +142,7 @@ impl Queue {
 }
 
 impl Loading {
-    /// Returns false once the entry has expired.
+    /// Returns whether the entry is still valid.
     fn keeps_its_place(&self, now: Duration) -> bool {
         let most = match self.standing {
             MachineState::Approved => APPROVED_TIME,

@@ -1,4 +1,4 @@
-//! Step 4, boot: the site, image, node and request determine what a machine boots, or why it does not.
+//! Decides what a machine boots, or why it does not boot, from site, image, node and request.
 //!
 //! | module | what it holds |
 //! | --- | --- |

@@ -25,7 +25,7 @@ pub struct BootContents {
     pub profile: ProfileName,
     pub image: ImageName,
     pub parts: ImageParts,
-    /// [`kernel_args`].
+    /// Kernel arguments of site and profile, from [`kernel_args`].
     pub args: Vec<String>,
 }
 
@@ -33,7 +33,6 @@ pub struct BootContents {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("profile {profile} is {by} and no longer in site.toml; {next}")]
 pub struct NoProfile {
-    /// Name of the profile.
     pub profile: ProfileName,
     by: &'static str,
     next: String,
@@ -79,7 +78,7 @@ pub struct Fetches {
 /// The delivery of the overlay. The URL contains a single-use capability, so it is secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverlayUrl {
-    /// As an additional initrd: the running node sees only a name.
+    /// The loader fetches the overlay as an additional initrd; the running node sees only a name.
     Initrd(Secret<String>),
     /// `apkovl=URL`, visible to all users of the node.
     Argument(Secret<String>),
@@ -174,7 +173,7 @@ fn fitting_image<'a>(ask: &PlanRequest<'a>) -> Result<&'a ImageParts, Refusal> {
 }
 
 fn overlay_url(ask: &PlanRequest<'_>) -> OverlayUrl {
-    // Only the script contains the capability.
+    // The capability is exposed only to the script.
     let base = format!("{}/overlay/{}", ask.endpoint.http(), ask.capability.expose());
     match ask.site.boot.delivery {
         Delivery::Initrd => OverlayUrl::Initrd(Secret::new(format!("{base}/overlay.cpio.gz"))),

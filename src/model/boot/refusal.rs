@@ -23,14 +23,12 @@ pub enum Refusal {
     },
     /// The image of the node's profile cannot be served.
     ImageMissing {
-        /// Name of the image.
         image: ImageName,
         /// The fault, as text.
         detail: String,
     },
     /// The image is for another processor.
     ArchMismatch {
-        /// Name of the image.
         image: ImageName,
         /// Architecture of the image.
         built_for: Arch,
@@ -58,7 +56,7 @@ pub enum Refusal {
     },
 }
 
-/// Maximum retry delay in seconds. It is bounded because an operator who repaired the cause waits for the retry.
+/// Maximum retry delay in seconds, bounded because an operator who repaired the cause waits for the retry.
 const MAX_WAIT_SECONDS: u32 = 300;
 
 impl Refusal {

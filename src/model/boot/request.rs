@@ -1,7 +1,7 @@
-//! The query of `GET /boot/script`: what iPXE reports about its machine.
+//! The query of `GET /boot/script`: hardware facts that iPXE reports about its machine.
 //!
-//! Vendor texts are hexadecimal (`:hexhyp`, `41-42`). The iPXE of 2019 in Debian and QEMU decodes `:uristring` before it sends a URL, so a
-//! serial number with `&`, `"` or a blank would break the request. Plain keys are accepted too, for people and other loaders.
+//! Vendor texts are hexadecimal (`:hexhyp`, `41-42`). The iPXE of 2019 in Debian and QEMU decodes `:uristring` before it sends a URL. A
+//! serial number with `&`, `"` or a blank would then break the request. Plain keys are also accepted, for people and other loaders.
 
 use meshd_types::{Arch, Hardware, MacAddr, SystemUuid};
 
@@ -119,7 +119,7 @@ fn optional<T>(
 /// Converts to text without control characters, with a maximum length.
 fn bounded(key: &'static str, bytes: Vec<u8>) -> Result<String, QueryError> {
     let text: String = String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect();
-    // Checked after the conversion: the replacement of an invalid byte takes three bytes.
+    // The length is checked after the conversion, because the replacement of an invalid byte takes three bytes.
     if text.len() > MAX_VALUE { Err(QueryError::ValueTooLong(key)) } else { Ok(text) }
 }
 

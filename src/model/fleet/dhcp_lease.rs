@@ -10,7 +10,7 @@ pub struct Lease {
     pub mac: MacAddr,
     /// Leased address, unique among leases.
     pub address: Ipv4Addr,
-    /// Expiry. An expired lease stays until its address is needed, so that a machine gets its old address again.
+    /// Expiry. An expired lease stays until its address is needed, so that a machine receives its old address again.
     pub expires_at: Timestamp,
     /// VM that owns the NIC. The lease is deleted with the VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -55,7 +55,6 @@ serde_as_text!(SlotId);
 /// An approved slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovedSlot {
-    /// Slot ID.
     pub id: SlotId,
     /// Functions of the unit by address, with their device IDs.
     pub functions: BTreeMap<String, String>,
@@ -75,7 +74,6 @@ pub struct ApprovedSlot {
     pub approved_at: Timestamp,
 }
 
-/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -88,7 +86,7 @@ pub enum SlotState {
     Reserved,
     Provisioning,
     Active,
-    /// Its VM is being deleted.
+    /// The VM of the slot is being deleted.
     Releasing,
     /// Free, but its resources are not ready yet.
     Cleanup,
@@ -100,7 +98,6 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    /// All states.
     pub const ALL: [SlotState; 10] = [
         SlotState::Candidate,
         SlotState::Available,
@@ -123,7 +120,6 @@ impl SlotState {
 /// The current state of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Slot ID.
     pub id: SlotId,
     /// State, derived from approval, holder and facts.
     pub state: SlotState,
@@ -319,8 +315,8 @@ pub fn of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<It
     slots.range(first..).take_while(move |(id, _)| id.node == node)
 }
 
-/// Returns the slots of a node whose unit is ready and free but cannot be assigned: not approved, disabled, changed, or its fabric device
-/// is in use. By first function, with the reason.
+/// Returns the slots whose unit is ready and free but cannot be assigned, by first function, with the reason. Reasons: the slot is not
+/// approved, disabled or changed, or its fabric device is in use.
 pub fn unassignable_units(
     node: NodeId,
     facts: &Facts,

@@ -25,7 +25,7 @@ pub enum Basis {
     Uuid(SystemUuid),
     /// `manufacturer|product|serial`, trimmed and lower-case.
     Serial(String),
-    /// The boot NIC's MAC address, or the lowest of several.
+    /// The boot NIC's MAC address, or the lowest of several MAC addresses.
     Mac(MacAddr),
 }
 

@@ -1,5 +1,5 @@
 //! Resolves package dependencies from the indexes of a mirror. Reports all missing dependencies with the packages that
-//! need them, so a fault ends the build and not a boot. Pure.
+//! need them, so that a fault ends the build instead of a boot. Pure.
 
 use super::{depends::Dependency, index::Record, version};
 use std::{

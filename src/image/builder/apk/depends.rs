@@ -9,7 +9,7 @@ pub struct Dependency {
     /// A package or a provided name.
     pub name: String,
     pub versions: Versions,
-    /// The dependency is a conflict.
+    /// True for a conflict: the named package must not be installed.
     pub conflict: bool,
 }
 
@@ -28,7 +28,7 @@ pub enum Versions {
         /// Compared version.
         than: String,
     },
-    /// This version and finer ones (`~`).
+    /// This version and all versions with it as prefix (`~`).
     Fits(String),
 }
 
@@ -40,7 +40,7 @@ impl Dependency {
         let (name, rest) = word.split_at(at);
         let than = rest.trim_start_matches(['<', '>', '=', '~']);
         let operator = &rest[..rest.len() - than.len()];
-        // `name@tag` selects a repository, which is the administrator's decision.
+        // The tag of `name@tag` is ignored: it selects a repository, which is the administrator's decision.
         let name = name.split('@').next().unwrap_or(name).to_owned();
         let versions = match operator {
             "" => Versions::Any,

@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 const MAX_UNPACKED: u64 = 256 << 20;
 /// `OS` byte of a gzip header that means "unknown" (RFC 1952): the same on every machine.
 const GZIP_OS_UNKNOWN: u8 = 255;
-/// Two empty blocks end a tar archive.
+/// Size of the two empty blocks that end a tar archive, in bytes.
 const END_OF_ARCHIVE: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct File {
 /// Returns the first gzip member, unpacked, and the remaining bytes.
 ///
 /// # Errors
-/// The member is no gzip, is damaged, or exceeds the limit.
+/// The bytes are not gzip, are damaged, or exceed the limit.
 pub fn first(bytes: &[u8]) -> io::Result<(Vec<u8>, &[u8])> {
     first_within(bytes, MAX_UNPACKED)
 }
@@ -68,7 +68,7 @@ pub fn pack(files: &[File], ends: bool) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for file in files {
         let mut header = tar::Header::new_ustar();
-        // Every number is written: apk takes an entry with an empty one for the end of the archive.
+        // Every number field is written, because apk treats an entry with an empty number as the end of the archive.
         header.set_entry_type(tar::EntryType::Regular);
         header.set_mode(0o644);
         header.set_uid(0);

@@ -112,7 +112,7 @@ mod tests {
         let last = changed.len() - 1;
         changed[last] ^= 1;
         assert!(matches!(refuse(&changed, &[public]), SignatureError::Wrong { .. }));
-        // A different key with the name of a trusted key.
+        // An untrusted key with the file name of a trusted key.
         let dressed = dir.path().join("dressed");
         fs::create_dir(&dressed).unwrap();
         fs::copy(dir.path().join("other.rsa.pub"), dressed.join("ours.rsa.pub")).unwrap();

@@ -11,7 +11,7 @@ struct VersionParts<'v> {
     revision: u64,
 }
 
-/// Suffixes in order; negative ones precede the release.
+/// Suffixes in order; those with a negative number precede the release.
 const SUFFIXES: [(&str, i8); 9] =
     [("alpha", -4), ("beta", -3), ("pre", -2), ("rc", -1), ("cvs", 1), ("svn", 2), ("git", 3), ("hg", 4), ("p", 5)];
 
@@ -23,7 +23,7 @@ pub fn compare(left: &str, right: &str) -> Ordering {
     }
 }
 
-/// Returns whether `version` is `prefix` or a finer version, as `~` means: `1.2` fits `1.2`, `1.2.3` and `1.2.3-r4`, not `1.20`.
+/// Returns whether `version` matches `~prefix`: `1.2` matches `1.2`, `1.2.3` and `1.2.3-r4`, not `1.20`.
 pub fn fits(version: &str, prefix: &str) -> bool {
     version == prefix
         || version.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))

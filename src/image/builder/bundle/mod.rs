@@ -1,4 +1,4 @@
-//! Bundles: programs of Debian packages with their libraries and loader, as a squashfs layer for nodes with another C
+//! Bundles: programs of Debian packages with libraries and loader, as a squashfs layer for nodes with another C
 //! library.
 //!
 //! | module | what it holds |

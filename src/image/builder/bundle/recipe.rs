@@ -108,7 +108,7 @@ fn program(table: &Table<'_>) -> Option<Program> {
     let path = table.required("path", table.parsed::<SafePath>("path"), "path = \"usr/bin/mpiexec.hydra\"");
     let arguments = quotable(table, table.strings("arguments"));
     let program = Program { path: path?.value, arguments };
-    // The value is written into a script.
+    // The name is written into a shell script.
     if !program.name().bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(&c)) {
         let message = format!("the name `{}` has characters that a shell reads", program.name());
         table.fault("path", message, "letters, digits and + . _ - are plain");

@@ -42,7 +42,7 @@ fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<
         return Err(no_file().into());
     }
     if source.is_dir() {
-        // A link to one of its parent folders is a loop.
+        // A link to one of its parent folders would cause an endless copy.
         let inside = |folder: &Path| folder.canonicalize().is_ok_and(|folder| folder == source);
         if tree.join(from).ancestors().skip(1).take_while(|folder| folder.starts_with(tree)).any(inside) {
             return Ok(());

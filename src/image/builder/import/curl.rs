@@ -33,7 +33,7 @@ pub(super) fn many(downloads: &[Download], limit: u64, scratch: &Path) -> Result
 
 fn curl(limit: u64) -> Run {
     Run::new("curl")
-        // Ignore the user's settings.
+        // Ignore the user's curlrc.
         .arg("--disable")
         .args(["--fail", "--location", "--silent", "--show-error", "--remove-on-error", "--proto", "=http,https"])
         .args(["--connect-timeout", "20", "--speed-limit", "1024", "--speed-time", "60", "--retry", "2"])

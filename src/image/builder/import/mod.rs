@@ -6,13 +6,13 @@
 //! | `curl` | fetches files with curl, in parallel, with limits on size and time |
 //! | `error` | errors of an image import |
 //! | `folder` | imports a folder without a recipe: architecture from the kernel, trusted keys from `keys/`, packages from the index |
-//! | `packages` | imports packages: verifies the index, resolves dependencies, verifies each package, and packs all with an index signed by the site's key |
+//! | `packages` | verifies the mirror's index and packages, resolves dependencies, and packs all with an index signed by the site's key |
 //! | `recipe` | `image.toml` of an imported image |
 //! | `source` | the source of an import: a mirror or a folder |
 //!
-//! Everything is verified: the bundle by its published digest, the indexes by Alpine's signature, each package by its index,
-//! kernel and modules against each other; finally Alpine's apk installs all packages. An absent or invalid file ends the import, and
-//! nodes continue with their present version.
+//! The import verifies the netboot bundle by its published digest, the indexes by Alpine's signature, and each package by its index.
+//! Kernel and modules must have the same release. Finally Alpine's apk installs all packages. An absent or invalid file ends the
+//! import; nodes keep their present version.
 
 mod check;
 mod curl;

@@ -1,4 +1,4 @@
-//! Imports packages: verifies the index, resolves dependencies, verifies each package, and packs all with an index
+//! Imports packages: verifies the mirror's index and packages, resolves dependencies, and packs all with an index
 //! signed by the site's key.
 
 use super::{error::ImportError, source::ImportContext, timed};

@@ -105,7 +105,7 @@ pub(crate) fn debians(packages: &[DebianPackage], cache: &Path, scratch: &Path) 
 }
 
 /// Returns apt's records of the newest versions of known packages. One unknown name fails the whole query,
-/// so the list is halved until the others are found.
+/// so the function halves the list until it has found all known names.
 pub(crate) fn records(names: &[String]) -> Vec<DebianPackage> {
     let query = Run::new("apt-cache").args(["show", "--no-all-versions"]).args(names).output();
     match query {
@@ -130,7 +130,7 @@ fn move_to_cache(downloaded: &Path, cached: &Path, pinned: &Digest) -> Result<()
         return Err(BuildError::WrongDigest { path: downloaded.to_owned(), found, pinned: *pinned });
     }
     write_whole(cached, &bytes, 0o644).map_err(io_error("write", cached))?;
-    // Frees space early: the scratch folder is removed after the build.
+    // Remove the download now to free space; the scratch folder is removed after the build.
     let _ = fs::remove_file(downloaded);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Parses apk's installed database: the files of each package, with mode and checksum.
 //!
-//! The format is one letter, a colon and a value per line; a blank line ends a package. `F:` opens a folder and `R:` a file in
-//! it; `M:` and `a:` give their owner and mode as `uid:gid:mode`, `Z:` a checksum. The parser is total.
+//! Each line is a letter, a colon and a value; a blank line ends a package. `F:` opens a folder, and `R:` a file in that folder.
+//! `M:` and `a:` contain their owner and mode as `uid:gid:mode`, `Z:` a checksum. The parser is total.
 
 use meshd_types::SafePath;
 use std::{collections::BTreeMap, fmt};
@@ -111,7 +111,7 @@ pub fn parse(text: &str) -> Result<Vec<Package>, DatabaseError> {
     Ok(packages)
 }
 
-/// The entry that the next `M:`, `a:` or `Z:` belongs to.
+/// The entry to which the next `M:`, `a:` or `Z:` belongs.
 #[derive(Clone, Copy)]
 enum LastEntry {
     Package,

@@ -8,7 +8,7 @@
 //! | `plan` | the content of each package of the repository |
 //! | `modules` | selects kernel modules and their dependencies |
 //! | `kernel` | kernel, initramfs and modloop |
-//! | `repo` | makes and signs the package repository |
+//! | `repo` | creates and signs the package repository |
 //! | `initrd` | packs files as a reproducible compressed cpio |
 //! | `contents` | services and kernel modules of an image, which overlays may require |
 

@@ -1,4 +1,4 @@
-//! Makes the package repository: stages, packs, signs and indexes packages, then verifies the result by installing it.
+//! Creates the package repository: stages, packs, signs and indexes packages, then verifies the result by installing it.
 
 use super::{
     installed::{self, Checksum, Node},
@@ -84,7 +84,7 @@ impl Repo<'_> {
                 for (file, restore) in files {
                     self.stage_file(&plan.name, file, restore.as_ref(), &stage)?;
                 }
-                // Deepest first and after the files, because a read-only folder accepts none.
+                // Set the modes of folders after their files and deepest first, because a read-only folder accepts no files.
                 for folder in folders.iter().rev() {
                     self.finish(&stage.join(folder.path.relative()), Some(folder.mode))?;
                 }

@@ -1,4 +1,4 @@
-//! Versions of images and bundles: promote, roll back, prune. These functions change files only; `meshd reload` applies
+//! Versions of images and bundles: promote, roll back, prune. The functions change files only; `meshd reload` applies
 //! the changes.
 
 use super::{

@@ -3,7 +3,7 @@
 
 use meshd_types::Arch;
 
-/// The header of a 64-bit, little-endian ELF file begins with these bytes.
+/// First bytes of a 64-bit, little-endian ELF file.
 const MAGIC: &[u8] = b"\x7fELF\x02\x01";
 /// Program header of the interpreter's path.
 const PT_INTERP: usize = 3;
@@ -15,7 +15,7 @@ const HEADER: usize = 64;
 /// Returns the architecture of a static program.
 ///
 /// # Errors
-/// The cause why no node can run the program, for an error message.
+/// The reason why no node can run the program, as a phrase for an error message.
 pub(super) fn static_program(program: &[u8]) -> Result<Arch, String> {
     if !program.starts_with(MAGIC) || program.len() < HEADER {
         return Err("it is no 64-bit ELF program".to_owned());

@@ -56,7 +56,7 @@ impl fmt::Display for AgentBuild {
     }
 }
 
-/// Cause why a file is not a valid agent for the nodes of a site.
+/// Reason why a file is not a valid agent for the nodes of a site.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot use the agent {}: {cause}; {HINT}", path.display())]
 pub struct AgentError {
@@ -73,7 +73,7 @@ impl From<AgentError> for Fault {
 /// Returns the path of a site's agent: `[agent].binary`, else the output of `make build`, else the path of the installed package, else a
 /// file beside this program.
 ///
-/// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static one of the tree comes first.
+/// `cargo build --release` writes a dynamic mesh-agent beside target/release/meshd, so the static agent of `make build` comes first.
 pub fn agent_path(site: &Site) -> PathBuf {
     let own = || std::env::current_exe().ok();
     site.agent.binary.clone().or_else(|| own().map(|program| default_path(&program))).unwrap_or_else(|| NAME.into())

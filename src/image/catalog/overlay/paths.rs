@@ -81,7 +81,7 @@ fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath,
             let hint = "use that path, and a link if it is wanted elsewhere too";
             return document.fault(at, format!("the agent lies at {AGENT_PATH}, not at {path}"), hint);
         }
-        // The agent is packed once for all nodes.
+        // These keys are refused, because the agent is packed once for all nodes.
         for key in ["mode", "owner", "append", "omit_empty"].into_iter().filter(|key| table.has(key)) {
             table.fault(key, "the agent is 0755 and root's", "leave it out");
         }

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-/// Names that templates can use beside `vars` and `groups`. docs/overlays.md explains each.
+/// Names that templates can use in addition to `vars` and `groups`; docs/overlays.md explains each.
 pub const NAMES: [(&str, &[&str]); 5] = [
     ("agent", &["config"]),
     ("image", &["manifest", "modloop", "name"]),

@@ -15,7 +15,6 @@ const TEMPLATE_SUFFIX: &str = ".j2";
 const PLAIN_MODE: u32 = 0o644;
 const EXECUTABLE_MODE: u32 = 0o755;
 
-/// State of the walk.
 struct Walk<'a> {
     root: &'a Path,
     entries: Entries,

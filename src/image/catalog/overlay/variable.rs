@@ -22,7 +22,6 @@ pub struct Variable {
     pub line: usize,
 }
 
-/// Type of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VarKind {
     /// `true` or `false`.
@@ -89,7 +88,7 @@ pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'
     let choices = table.strings("choices").into_iter().map(|choice| choice.value).collect();
     let variable = Variable {
         kind: kind?.value,
-        // An absent secret is rarely intended, and an empty one is never safe.
+        // Secrets are required by default: an absent secret is rarely intended, and an empty one is never safe.
         required: required.as_ref().map_or(secret, |required| required.value),
         default: default.as_ref().map(|default| default.value.clone()),
         secret,

@@ -9,7 +9,6 @@ pub struct Packer<W: Write>(tar::Builder<GzEncoder<W>>);
 
 /// Content of an archive entry.
 pub enum Unpacked<'a> {
-    /// A regular file.
     File(&'a mut dyn Read),
     /// A symbolic link to this target.
     Link(String),

@@ -1,7 +1,7 @@
 //! A boot session: one power-on of one machine with the time of every stage.
 //!
-//! DHCP opens the session, and capabilities are granted within it. It is stored with the node to explain slow boots later. It also
-//! records waits and stalls ([`Stall`]).
+//! DHCP opens the session, and meshd grants capabilities within it. The session is stored with the node to explain slow boots later. The
+//! record includes waits and stalls ([`Stall`]).
 
 use super::{
     stage::{Stage, StageMark},
@@ -12,7 +12,7 @@ use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timest
 use serde::{Deserialize, Serialize};
 use std::{net::Ipv4Addr, time::Duration};
 
-/// Time after the last DHCP exchange in which a machine may get a capability.
+/// Time after the last DHCP exchange in which a machine may receive a capability.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(5 * 60);
 /// Time from the script to online after which a machine counts as off.
 pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
@@ -60,7 +60,7 @@ pub struct BootSession {
     pub opened_at: Timestamp,
     /// Last DHCP exchange by firmware or iPXE; [`SESSION_WINDOW`] counts from here.
     pub refreshed_at: Timestamp,
-    /// Stages in the order in which they were first seen.
+    /// Stages in the order in which they were first reached.
     pub stages: Vec<StageMark>,
     /// Wait reasons, one entry for each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -68,7 +68,7 @@ pub struct BootSession {
     /// Stalls of this boot; the last one is open while `ended` is not set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stalls: Vec<Stall>,
-    /// An operator ordered a reboot: the end of this session is no failure.
+    /// An operator ordered a reboot, so the end of this session is not a failure.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reboot_ordered: bool,
     /// A boot loop before this session was recorded.
@@ -199,7 +199,7 @@ impl BootSession {
         }
     }
 
-    /// Returns when a stage was last seen.
+    /// Returns the last time at which a stage was reached.
     pub fn reached(&self, stage: Stage) -> Option<Timestamp> {
         self.stages.iter().find(|mark| mark.stage == stage).map(|mark| mark.last)
     }
@@ -254,7 +254,7 @@ impl BootSession {
         begun && !self.ended && self.reached(Stage::Online).is_none()
     }
 
-    /// Returns true while the session may get a capability.
+    /// Returns true while the session may receive a capability.
     pub fn is_fresh(&self, now: Timestamp) -> bool {
         if self.ended {
             return false;
@@ -274,7 +274,7 @@ impl BootSession {
             // Before the script step, the DHCP exchange of an operating system is that of a boot from disk: another boot.
             DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
             DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
-            // DISCOVER and REQUEST of one firmware exchange are seconds apart; after its loader the firmware never asks again.
+            // DISCOVER and REQUEST of one firmware exchange are seconds apart. After its loader, the firmware sends no further requests.
             DhcpExchange::Firmware => {
                 let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
                 !has_run && past.into_iter().all(|stage| self.reached(stage).is_none()) && self.is_fresh(now)

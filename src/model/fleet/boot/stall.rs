@@ -80,7 +80,7 @@ impl Chain {
                 Transport::Tftp => minutes(5) * TFTP_FACTOR,
             },
             Stage::Overlay => minutes(5),
-            // Server hardware initialises for minutes; emulated OpenRC takes one.
+            // Server hardware initialises for minutes; emulated OpenRC takes one minute.
             Stage::OsDhcp | Stage::Modloop | Stage::Enrolled => minutes(10),
             Stage::Link => minutes(3),
             Stage::Online => minutes(5),
@@ -88,7 +88,7 @@ impl Chain {
     }
 }
 
-/// Detects a stall. Time before `watched_since` does not count: a central node that was down saw no stages.
+/// Detects a stall. Time before `watched_since` does not count, because the central node was down and recorded no stages.
 pub fn stall(session: &BootSession, chain: Chain, watched_since: Timestamp, now: Timestamp) -> Option<Stall> {
     let last = session.stages.iter().max_by_key(|mark| chain.position(mark.stage))?;
     let (missing, mut bound) = chain.next(last.stage)?;

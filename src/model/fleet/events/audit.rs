@@ -36,7 +36,6 @@ impl AuditOutcome {
     }
 }
 
-/// An audit record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audit {
     pub at: Timestamp,

@@ -32,13 +32,13 @@ pub enum Actor {
 #[serde(tag = "what", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum EventKind {
-    /// A new machine was seen.
+    /// meshd discovered a new machine.
     Discovered,
     /// A machine was powered on.
     BootStarted,
     /// A stage of a boot was reached for the first time in its session.
     Stage {
-        /// Stage that was reached.
+        /// Reached stage.
         stage: Stage,
     },
     /// The phase changed.
@@ -58,7 +58,7 @@ pub enum EventKind {
         /// Kind of the condition.
         condition: ConditionKind,
     },
-    /// A node was given the overlay of a profile.
+    /// A node received the overlay of a profile.
     ProfileChosen,
     /// An operator assigned a profile.
     ProfileAssigned,
@@ -144,7 +144,7 @@ pub enum EventKind {
     NicAccepted,
     /// An operator fenced a node.
     NodeFenced,
-    /// A VM wrote to a disk and owns it from now on.
+    /// A VM owns a disk of its node from now on.
     DiskWritten,
     /// A disk of a node was wiped.
     DiskWiped,
@@ -190,7 +190,7 @@ pub struct Event {
     /// Time of the first combined occurrence; `None` for a single occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_at: Option<Timestamp>,
-    /// The node was not approved: such events are retained separately.
+    /// The node was not approved; events of unapproved nodes are retained separately.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unknown: bool,
 }
@@ -221,13 +221,11 @@ impl Event {
         }
     }
 
-    /// Sets the node.
     pub fn of_node(mut self, node: impl Into<Option<NodeId>>) -> Self {
         self.node = node.into();
         self
     }
 
-    /// Sets the boot session.
     pub fn in_session(mut self, session: impl Into<Option<BootSessionId>>) -> Self {
         self.session = session.into();
         self

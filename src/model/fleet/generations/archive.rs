@@ -16,9 +16,7 @@ pub const ARCHIVE_FORMAT: u16 = 1;
 pub struct ArchivedGeneration {
     /// [`ARCHIVE_FORMAT`].
     pub format: u16,
-    /// Name of the profile.
     pub profile: ProfileName,
-    /// Name of the image.
     pub image: ImageName,
     /// Version of the image.
     pub version: Digest,
@@ -37,7 +35,6 @@ pub struct ArchivedGeneration {
 pub struct ArchivedFile {
     /// Path on the node.
     pub path: SafePath,
-    /// Kind of the file.
     pub kind: ArchivedKind,
     /// Permission bits.
     pub mode: u32,
@@ -51,7 +48,6 @@ pub struct ArchivedFile {
     pub size: u64,
 }
 
-/// Kind of an archived file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ArchivedKind {
@@ -61,7 +57,6 @@ pub enum ArchivedKind {
     Secret,
     /// A symbolic link; its target is stored as content.
     Link,
-    /// A folder.
     Directory,
 }
 
@@ -80,12 +75,10 @@ pub struct GenerationDiff {
     pub files: Vec<FileDiff>,
 }
 
-/// The difference of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDiff {
     /// Path on the node.
     pub path: SafePath,
-    /// Kind of change.
     pub change: FileChange,
     /// Changed attributes in this order: `content`, `mode`, `owner`, `kind`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +87,6 @@ pub struct FileDiff {
     pub origin: String,
 }
 
-/// Kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChange {

@@ -13,9 +13,7 @@ pub const ARCHIVED_PER_NODE: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeliveredGeneration {
     pub generation: Generation,
-    /// Name of the profile.
     pub profile: ProfileName,
-    /// Name of the image.
     pub image: ImageName,
     /// Version of the image.
     pub version: Digest,

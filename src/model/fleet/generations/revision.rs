@@ -26,7 +26,6 @@ pub struct Revision<P> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevisionSummary {
     pub generation: Generation,
-    /// Name of the image.
     pub image: ImageName,
     /// Version of the image.
     pub version: Digest,

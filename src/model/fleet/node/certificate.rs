@@ -3,7 +3,7 @@
 use meshd_types::Digest;
 use serde::{Deserialize, Serialize};
 
-/// A certificate of a node. It includes the key, because a stolen authority could copy the serial number, but not the key.
+/// A certificate of a node. The record includes the key, because a stolen authority could copy the serial number, but not the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Stored")]
 pub struct Certificate {

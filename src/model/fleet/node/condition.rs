@@ -28,7 +28,7 @@ pub enum ConditionKind {
     UnitDrift,
     /// A spent capability or token was used again.
     CapabilityReplayed,
-    /// The authority that the node trusts, or that issued its certificate, is no longer trusted.
+    /// meshd no longer trusts the authority that the node trusts, or that issued its certificate.
     StaleCa,
     /// Another machine requested this node's boot script outside of the node's session.
     BootImpersonated,
@@ -47,7 +47,6 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
-    /// All kinds.
     pub const ALL: [ConditionKind; 18] = [
         ConditionKind::IdCollision,
         ConditionKind::HardwareChanged,
@@ -83,10 +82,8 @@ impl ConditionKind {
     }
 }
 
-/// A condition of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Kind of the fault.
     pub kind: ConditionKind,
     /// Time at which the condition was raised.
     pub since: Timestamp,

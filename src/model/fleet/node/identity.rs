@@ -112,7 +112,7 @@ fn difference(known: &Node, sighting: &ObservedMachine) -> String {
 /// A machine that claimed the identity of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConflictingMachine {
-    /// `macs` contains only the boot NIC.
+    /// Hardware identity; `macs` contains only the boot NIC.
     pub fingerprint: Fingerprint,
     /// MAC address of the boot NIC.
     pub mac: MacAddr,

@@ -38,11 +38,10 @@ fn brief(text: &str) -> String {
     text.chars().take(80).collect()
 }
 
-/// The key of a label. It never ends with `-`, which removes a label on the command line.
+/// The key of a label. A key never ends with `-`, because `KEY-` removes a label on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelKey(String);
 
-/// The value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelValue(String);
 

@@ -9,7 +9,7 @@
 //! rejected ───────────────┘             offline ◀─ silent ─│─┴─────────────────────────────────┘
 //!                                          └──── link ────┘
 //! draining ◀─ drain ── online, degraded, enrolling; ── drained ──▶ maintenance ── resume ──▶ degraded (offline if not linked)
-//!   A draining node that is silent becomes offline, and continues to drain when it is back (`Node::drains`).
+//!   A draining node that is silent becomes offline. It continues to drain when it links again (`Node::drains`).
 //! quarantined ◀─ quarantine ── any; ── release ──▶ approved, or discovered if it never was approved
 //! rebuilding ◀─ rebuild ── online, degraded, enrolling, offline
 //! removed ◀─ remove ── any; a removed machine that boots is discovered again
@@ -20,7 +20,6 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// The phase of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -35,7 +34,7 @@ pub enum Phase {
     Enrolling,
     /// Linked, and a check fails.
     Degraded,
-    /// Linked, all checks pass: may get work.
+    /// Linked, all checks pass: may receive work.
     Online,
     /// Takes no new work, finishes running work.
     Draining,
@@ -81,7 +80,7 @@ pub enum PhaseChange {
     /// A rollout begins.
     Rebuild,
     Remove,
-    /// A removed machine was seen again.
+    /// A removed machine boots again.
     Rediscover,
 }
 
@@ -161,7 +160,7 @@ impl Phase {
         Ok(Transition::To(to))
     }
 
-    /// Returns true while the node may get tokens and certificates.
+    /// Returns true while the node may receive tokens and certificates.
     pub fn is_admitted(self) -> bool {
         !matches!(self, Phase::Discovered | Phase::Rejected | Phase::Quarantined | Phase::Removed)
     }

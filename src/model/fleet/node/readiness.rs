@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 /// Boot and time in which checks ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckProvenance {
-    /// Boot session.
     pub session: BootSessionId,
-    /// Boot ID of the kernel. It detects reboots of a machine without netboot, which stays in one boot session.
+    /// Boot ID of the kernel, which detects reboots of a machine without netboot: such a machine stays in one boot session.
     #[serde(default)]
     pub kernel_boot_id: String,
     /// Time of the report by the central node's clock.
@@ -48,7 +47,7 @@ impl Node {
         self.valid_checks().is_some_and(|checks| checks.iter().all(|check| check.status != CheckStatus::Fail))
     }
 
-    /// Returns why the node cannot be approved or get work now (DR-12, DR-13).
+    /// Returns the reason why the node cannot be approved or receive work now (DR-12, DR-13).
     pub fn unproven(&self) -> Option<String> {
         self.unproven_beside("")
     }

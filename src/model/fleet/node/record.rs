@@ -36,7 +36,6 @@ pub struct Fingerprint {
     pub macs: BTreeSet<MacAddr>,
 }
 
-/// The record of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     pub id: NodeId,
@@ -80,7 +79,7 @@ pub struct Node {
     /// Reason of the quarantine from an operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_because: Option<String>,
-    /// An operator drains the node. It continues to drain after it was offline or booted.
+    /// An operator drains the node. An offline period or a boot does not end the drain.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drains: bool,
     /// IDs of replaced nodes, whose configuration in `site.toml` applies to this node.

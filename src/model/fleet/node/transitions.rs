@@ -121,8 +121,8 @@ impl Node {
         self.once.clone_from(&old.once);
     }
 
-    /// Accepts the present hardware and returns the conditions to clear. The known switch port changes only if the operator confirms that
-    /// the node was `moved`: the alarm alone does not distinguish a moved node from an attacker.
+    /// Accepts the present hardware and returns the conditions to clear. The known switch port changes only if the operator confirms by
+    /// `moved` that the node was moved. The alarm alone does not distinguish a moved node from an attacker.
     pub fn acknowledged(&mut self, moved: bool) -> Vec<ConditionKind> {
         self.approve_units();
         self.rivals.clear();

@@ -19,7 +19,7 @@ pub struct UnitMap {
 /// One function of a [`UnitMap`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovedFunction {
-    /// `10de:2335`.
+    /// Vendor and device ID: `10de:2335`.
     pub ids: String,
     /// First function of the unit, which identifies it, because IOMMU group numbers differ from boot to boot.
     pub unit: String,

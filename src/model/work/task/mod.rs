@@ -52,7 +52,6 @@ impl Launcher {
     }
 }
 
-/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
@@ -74,7 +73,6 @@ pub enum TaskState {
 }
 
 impl TaskState {
-    /// All states.
     pub const ALL: [TaskState; 7] = [
         TaskState::Starting,
         TaskState::Running,
@@ -161,7 +159,7 @@ pub struct Member {
     pub address: Ipv4Addr,
     /// Last reported state.
     pub state: MemberState,
-    /// True if the node is lost: its processes may still run.
+    /// True if the node is lost; processes of the task may still run there.
     #[serde(default)]
     pub lost: bool,
     /// Exit code on this node.
@@ -194,7 +192,6 @@ impl MemberState {
     }
 }
 
-/// The specification of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
     /// Group of nodes.

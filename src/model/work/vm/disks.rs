@@ -24,7 +24,7 @@ impl Vm {
         own.map(|left| left.disk).collect()
     }
 
-    /// Records the disks of a node that stopped without confirming the release. They must be wiped before another VM receives them.
+    /// Records the disks of a node that stopped without confirming the release. The disks must be wiped before another VM receives them.
     pub fn record_pending_wipes(&mut self) {
         let owed: BTreeSet<DiskIdentity> =
             self.left_disks().into_iter().filter(|left| left.wipe && left.used).map(|left| left.disk).collect();

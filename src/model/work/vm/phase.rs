@@ -38,7 +38,6 @@ pub enum VmPhase {
 }
 
 impl VmPhase {
-    /// All phases.
     pub const ALL: [VmPhase; 13] = [
         VmPhase::Unplaced,
         VmPhase::Ordered,

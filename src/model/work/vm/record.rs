@@ -72,7 +72,6 @@ pub struct NodeReport {
     pub told: bool,
 }
 
-/// The record of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vm {
     #[serde(rename = "ask")]
@@ -172,17 +171,14 @@ impl Vm {
         vm
     }
 
-    /// Returns the UUID.
     pub fn uuid(&self) -> SystemUuid {
         self.request.spec.uuid
     }
 
-    /// Returns the name.
     pub fn name(&self) -> &VmName {
         &self.request.spec.name
     }
 
-    /// Returns the node.
     pub fn node(&self) -> Option<NodeId> {
         self.place.as_ref().map(|place| place.node)
     }

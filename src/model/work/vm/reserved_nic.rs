@@ -20,7 +20,6 @@ pub struct ReservedNic {
     pub vm: SystemUuid,
     /// Host name of the guest.
     pub name: VmName,
-    /// MAC address.
     pub mac: MacAddr,
     /// Address reserved in the site's networks.
     pub address: Option<Ipv4Addr>,
@@ -29,7 +28,6 @@ pub struct ReservedNic {
 /// The NIC addresses of a slot, for the VM that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotNic {
-    /// MAC address.
     pub mac: MacAddr,
     /// Address in the site's networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -54,7 +54,6 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Returns empty allocations.
     pub const fn none() -> Self {
         Allocations {
             vms: BTreeMap::new(),

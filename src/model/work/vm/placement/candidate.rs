@@ -23,7 +23,6 @@ pub enum VmSupport {
 /// A node as the scheduler sees it.
 #[derive(Clone, Debug)]
 pub struct CandidateNode<'a> {
-    /// Node ID.
     pub node: NodeId,
     /// Reason why the node takes no work now; `None` if it does.
     pub unready: Option<&'a str>,
@@ -57,7 +56,6 @@ pub struct CandidateNode<'a> {
 /// The result of a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementFit {
-    /// Node ID.
     pub node: NodeId,
     /// First function of each unit; units that belong to a slot come last.
     pub units: Vec<PciAddress>,

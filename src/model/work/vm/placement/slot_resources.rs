@@ -46,7 +46,7 @@ pub fn with_fabric<'a>(host: &CandidateNode<'a>, assigned: &[&'a UnitFacts]) -> 
     all
 }
 
-/// Returns a disk that VMs may receive. The error is the reason against it, apart from slots.
+/// Returns the disk if VMs may receive it. The error is the reason against the disk; slots are not considered.
 pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
     let Some(disk) = DiskFacts::called(host.disks, identity) else {
         return Err((RejectReason::DiskMissing, format!("disk {identity}")));
