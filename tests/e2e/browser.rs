@@ -105,8 +105,12 @@ async fn profile_is_assigned(browser: &WebDriver, profile: &str) {
 
 /// Confirms an order even if it ends a virtual machine, and returns to the page of its node.
 async fn confirm(browser: &WebDriver) {
-    browser.find(By::Css("input[name=force]")).await.unwrap().click().await.unwrap();
-    browser.find(By::Css("form.stack button.main, form.stack button.danger")).await.unwrap().click().await.unwrap();
+    // The page of the node has forms with such a box, too; this is the one of the preview.
+    const FORM: &str = "form.stack[action$='/actions/run']";
+    let confirm = format!("{FORM} button.main, {FORM} button.danger");
+    let confirm = wait_for(browser, &confirm, "1 node").await;
+    browser.find(By::Css(format!("{FORM} input[name=force]"))).await.unwrap().click().await.unwrap();
+    confirm.click().await.unwrap();
     wait_for(browser, "main", "Done for 1 node").await;
     wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
     wait_for(browser, "#facts", "Profile").await;
