@@ -91,7 +91,7 @@ async fn incremental_scan_reports_exactly_the_changed_nics() {
     let there: Vec<(MacAddr, bool)> = changed.iter().map(|(mac, card)| (*mac, card.is_some())).collect();
     assert_eq!(there, [(mac(1), false), (mac(2), true), (mac(0x8001), false), (mac(0x8002), true)]);
     change(&store, |tx| (3..3000).for_each(|number| tx.put_vm(vm(number)))).await;
-    assert!(matches!(news(Some(seen)).1, NicChanges::All(all) if all.len() == 2 * 2998), "it is told of all");
+    assert!(matches!(news(Some(seen)).1, NicChanges::All(all) if all.len() == 2 * 2998), "all NICs are reported");
 }
 
 #[tokio::test]
