@@ -2,13 +2,17 @@
 //! machine with a console, and fails to boot with a reason.
 
 use crate::{
-    kit::browser::{assert_accessible, in_chromium, order_all, picture, wait_for, wait_long_for},
+    kit::browser::{
+        in_chromium,
+        page::{assert_accessible, click, order_all, picture, wait_for, wait_long_for},
+    },
     overlays,
     racks::{BOOT, OrEnd, STAGE, up},
     work::vms::guest::{self, HELLO},
 };
-use meshd_lab::{Power, Rack};
-use std::{collections::BTreeSet, fs, path::Path, time::Instant};
+use meshd_lab::Power;
+use meshd_model::fleet::Stage;
+use std::{fs, path::Path};
 use thirtyfour::prelude::*;
 
 const NODE: u8 = 1;
@@ -47,14 +51,17 @@ fn machine_is_watched_approved_changed_used_and_diagnosed_in_chromium() {
     in_chromium(&site, async |browser, link| {
         browser.goto(link).await.unwrap();
         wait_for(browser, "#rack", "No machine was seen yet").await;
-        boot_is_watched(browser, rack).await;
+        browser.execute(COLLECT, []).await.unwrap();
+        rack.power(NODE, Power::On).or_end();
+        boot_is_watched(browser, "modloop").await;
         machine_is_approved(browser).await;
         profile_is_assigned(browser, "compute").await;
         wait_long_for(browser, "#phase", "online", BOOT).await;
         wait_for(browser, "#facts", "compute").await;
         virtual_machine_is_used(browser, digest.trim()).await;
-        wait_for(browser, "nav a", "Nodes").await.click().await.unwrap();
-        wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
+        click(browser, "nav a", "Nodes").await;
+        click(browser, "tbody a", "node1").await;
+        wait_for(browser, "#phase", "online").await;
         profile_is_assigned(browser, "broken").await;
         wait_long_for(browser, "#boot .alert.bad", REASON, BOOT).await;
         picture(browser, "failed-boot.png").await;
@@ -62,43 +69,39 @@ fn machine_is_watched_approved_changed_used_and_diagnosed_in_chromium() {
     });
 }
 
+/// Collects the stages that a machine's tile shows, as long as its page is not loaded anew.
+const COLLECT: &str = "window.stages = []; const look = () => { \
+    for (const { innerText } of document.querySelectorAll('.tile progress.boot + span')) \
+        if (!window.stages.includes(innerText)) window.stages.push(innerText); }; \
+    new MutationObserver(look).observe(document.body, { subtree: true, childList: true });";
+
 /// The overview shows the stages of a boot as they come, without a new load of the page.
-async fn boot_is_watched(browser: &WebDriver, rack: &mut Rack) {
-    browser.execute("window.isSame = true", vec![]).await.unwrap();
-    rack.power(NODE, Power::On).or_end();
-    let (began, mut stages) = (Instant::now(), BTreeSet::new());
-    while !stages.contains("modloop") {
-        for stage in browser.find_all(By::Css(".tile progress + span")).await.unwrap() {
-            // A refresh may replace it between these two steps.
-            if let Ok(stage) = stage.text().await {
-                stages.insert(stage);
-            }
-        }
-        assert!(began.elapsed() < BOOT, "stages that were shown: {stages:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-    }
-    // The page asks every three seconds, so a fast machine shows few of its stages.
-    assert!(stages.len() >= 2, "the boot is seen while it goes on: {stages:?}");
-    let same = browser.execute("return window.isSame === true", vec![]).await.unwrap();
-    assert_eq!(same.json(), &serde_json::Value::Bool(true), "the page was loaded anew");
+async fn boot_is_watched(browser: &WebDriver, last: &str) {
+    wait_long_for(browser, ".tile progress.boot + span", last, BOOT).await;
+    let stages = browser.execute("return window.stages", []).await.unwrap();
+    let stages: Vec<String> = stages.convert().expect("the page was loaded anew");
+    // The page asks once in a second: a fast machine passes some stages in between.
+    assert!(stages.len() >= 3, "stages that were shown: {stages:?}");
+    let order = |stage: &String| Stage::ALL.iter().position(|it| it.as_str() == stage);
+    assert!(stages.is_sorted_by_key(order), "stages out of order: {stages:?}");
 }
 
 async fn machine_is_approved(browser: &WebDriver) {
-    wait_for(browser, "nav a", "Inbox").await.click().await.unwrap();
+    click(browser, "nav a", "Inbox").await;
     wait_for(browser, "tbody td", "node1").await;
     order_all(browser, "approve", "sticker compared").await;
-    wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
+    click(browser, "tbody a", "node1").await;
     wait_long_for(browser, "#phase", "online", STAGE).await;
 }
 
 /// Assigns a profile on the page of the node, and reboots the node from there.
 async fn profile_is_assigned(browser: &WebDriver, profile: &str) {
-    wait_for(browser, "button", "Assign profile").await.click().await.unwrap();
-    let choice = browser.find(By::Css("#profile")).await.unwrap();
+    click(browser, "button", "Assign profile").await;
+    let choice = wait_for(browser, "#profile", profile).await;
     let choice = thirtyfour::components::SelectElement::new(&choice).await.unwrap();
     choice.select_by_exact_text(profile).await.unwrap();
     confirm(browser).await;
-    wait_for(browser, "button", "Reboot").await.click().await.unwrap();
+    click(browser, "button", "Reboot").await;
     confirm(browser).await;
     wait_long_for(browser, "#phase", "booting", STAGE).await;
 }
@@ -108,18 +111,18 @@ async fn confirm(browser: &WebDriver) {
     // The page of the node has forms with such a box, too; this is the one of the preview.
     const FORM: &str = "form.stack[action$='/actions/run']";
     let confirm = format!("{FORM} button.main, {FORM} button.danger");
-    let confirm = wait_for(browser, &confirm, "1 node").await;
+    wait_for(browser, &confirm, "1 node").await;
     browser.find(By::Css(format!("{FORM} input[name=force]"))).await.unwrap().click().await.unwrap();
-    confirm.click().await.unwrap();
+    click(browser, &confirm, "1 node").await;
     wait_for(browser, "main", "Done for 1 node").await;
-    wait_for(browser, "tbody a", "node1").await.click().await.unwrap();
+    click(browser, "tbody a", "node1").await;
     wait_for(browser, "#facts", "Profile").await;
 }
 
 /// Creates a virtual machine and types into its console: the guest answers each letter with the next one of the alphabet.
 async fn virtual_machine_is_used(browser: &WebDriver, digest: &str) {
-    wait_for(browser, "nav a", "VMs").await.click().await.unwrap();
-    wait_for(browser, "a.button", "Create virtual machine").await.click().await.unwrap();
+    click(browser, "nav a", "VMs").await;
+    click(browser, "a.button", "Create virtual machine").await;
     let field = browser.find(By::Css("textarea")).await.unwrap();
     field.clear().await.unwrap();
     let file = format!(
@@ -127,9 +130,9 @@ async fn virtual_machine_is_used(browser: &WebDriver, digest: &str) {
          [[volume]]\nname = \"root\"\nformat = \"qcow2\"\ndigest = \"{digest}\"\n"
     );
     field.send_keys(file).await.unwrap();
-    browser.find(By::Css("form button.main")).await.unwrap().click().await.unwrap();
+    click(browser, "form button.main", "").await;
     wait_long_for(browser, "tbody td", "running", STAGE).await;
-    wait_for(browser, "a.button", "Open console").await.click().await.unwrap();
+    click(browser, "a.button", "Open console").await;
     let terminal = wait_long_for(browser, "#terminal", HELLO, STAGE).await;
     terminal.send_keys("G").await.unwrap();
     wait_for(browser, "#terminal", &format!("{HELLO}H")).await;

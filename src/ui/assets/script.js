@@ -3,7 +3,9 @@
 "use strict";
 
 const PERIOD = 3000; // between two looks, in milliseconds
+const BOOT_PERIOD = 1000; // while the page shows the progress of a boot
 const MAX_PERIOD = 60000; // while the central node does not answer
+const COST_RATIO = 10; // a look takes at most a tenth of the time: a slow answer slows the looks down
 
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
@@ -15,10 +17,10 @@ function localTimes(root) {
   }
 }
 
-// A part that somebody works in stays as it is: a ticked box, a field with the cursor, text that is selected.
+// A part that somebody works in stays as it is: a ticked box, a pressed button, a field with the cursor, text that is selected.
 function isInUse(part) {
   const selection = document.getSelection();
-  return part.querySelector("input:checked, details[open]") !== null
+  return part.querySelector("input:checked, details[open], :active") !== null
     || part.contains(document.activeElement)
     || (selection !== null && !selection.isCollapsed && part.contains(selection.anchorNode));
 }
@@ -75,8 +77,11 @@ async function watch() {
   // A hidden tab asks nothing; it looks as soon as it is seen again.
   if (!document.hidden) {
     try {
+      const began = performance.now();
       await look();
-      period = PERIOD;
+      const cost = performance.now() - began;
+      const base = document.querySelector("progress.boot") === null ? PERIOD : BOOT_PERIOD;
+      period = Math.min(Math.max(base, cost * COST_RATIO), MAX_PERIOD);
       document.body.classList.remove("stale");
     } catch (error) {
       period = Math.min(period * 2, MAX_PERIOD);

@@ -70,7 +70,7 @@ fn tile(node: &NodeView) -> Markup {
 pub(super) fn progress(stage: Stage) -> Markup {
     let place = Stage::ALL.iter().position(|other| *other == stage).map_or(0, |place| place + 1);
     html! {
-        progress value=(place) max=(Stage::ALL.len()) aria-label=(format!("boot: {}", stage.as_str())) {}
+        progress.boot value=(place) max=(Stage::ALL.len()) aria-label=(format!("boot: {}", stage.as_str())) {}
         span.quiet { (stage.as_str()) }
     }
 }

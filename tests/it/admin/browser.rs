@@ -2,7 +2,10 @@
 //! typed into. Each page is checked with axe-core in both themes.
 
 use crate::{
-    kit::browser::{assert_accessible, in_chromium, order_all, picture, wait_for},
+    kit::browser::{
+        in_chromium,
+        page::{assert_accessible, click, order_all, picture, wait_for},
+    },
     work::vms::{central, linux},
     world::{World, eventually, node::PxeNode},
 };
@@ -56,23 +59,23 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     let same = browser.execute("return window.isSame === true", vec![]).await.unwrap();
     assert_eq!(same.json(), &serde_json::Value::Bool(true), "the page was loaded anew");
 
-    wait_for(browser, ".tile", "gpu-1").await.click().await.unwrap();
+    click(browser, ".tile", "gpu-1").await;
     wait_for(browser, "h1", "gpu-1").await;
     wait_for(browser, ".stages th", "overlay").await;
     picture(browser, "node.png").await;
 
     // From the inbox to an approved machine.
-    wait_for(browser, "nav a", "Inbox").await.click().await.unwrap();
+    click(browser, "nav a", "Inbox").await;
     wait_for(browser, "tbody td", "node-").await;
     order_all(browser, "approve", "sticker compared").await;
-    wait_for(browser, "nav a", "Audit log").await.click().await.unwrap();
+    click(browser, "nav a", "Audit log").await;
     wait_for(browser, "tbody td", "sticker compared").await;
 
     // A narrow screen scrolls tables, not the page.
     browser.set_window_rect(0, 0, 500, 800).await.unwrap();
     let width = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth";
     for page in ["Nodes", "Operations", "Events", "Overview"] {
-        wait_for(browser, "nav a", page).await.click().await.unwrap();
+        click(browser, "nav a", page).await;
         wait_for(browser, "nav a[aria-current]", page).await;
         let fits = browser.execute(width, vec![]).await.unwrap();
         assert_eq!(fits.json(), &serde_json::Value::Bool(true), "{page} is wider than the screen");
@@ -129,12 +132,12 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
     let file = linux::file(&world, "one");
     in_chromium(&world.path("site.toml"), async |browser, link| {
         browser.goto(link).await.unwrap();
-        wait_for(browser, "nav a", "VMs").await.click().await.unwrap();
-        wait_for(browser, "a.button", "Create virtual machine").await.click().await.unwrap();
+        click(browser, "nav a", "VMs").await;
+        click(browser, "a.button", "Create virtual machine").await;
         create_from_file(browser, &file).await;
         wait_for(browser, "h1", "one").await;
         wait_for(browser, "tbody td", "running").await;
-        wait_for(browser, "a.button", "Open console").await.click().await.unwrap();
+        click(browser, "a.button", "Open console").await;
         let terminal = wait_for(browser, "#terminal", linux::PROMPT.trim()).await;
         assert_accessible(browser, "console").await;
         terminal.send_keys("echo answer $((6 * 7))" + Key::Enter).await.unwrap();
@@ -156,7 +159,7 @@ async fn create_from_file(browser: &WebDriver, file: &str) {
         let field = browser.find(By::Css("textarea")).await.unwrap();
         field.clear().await.unwrap();
         field.send_keys(text).await.unwrap();
-        browser.find(By::Css("form button.main")).await.unwrap().click().await.unwrap();
+        click(browser, "form button.main", "").await;
         if !is_right {
             wait_for(browser, ".alert.bad", "vm.toml:2: vcpu").await;
             let kept = browser.find(By::Css("textarea")).await.unwrap().prop("value").await.unwrap();
