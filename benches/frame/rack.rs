@@ -89,7 +89,7 @@ fn node(number: u32) -> Node {
     };
     node.facts = Some(Facts { pci: (0..FUNCTIONS).map(function).collect(), ..Facts::default() });
     node.phase = Phase::Online;
-    node.told = Some(Ipv4Addr::LOCALHOST);
+    node.central_address = Some(Ipv4Addr::LOCALHOST);
     node.booted = Some(Generation(Digest([0; 32])));
     node
 }

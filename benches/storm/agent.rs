@@ -218,7 +218,7 @@ impl Agent<'_> {
             answer => serde_json::from_slice(&answer?).map_err(|error| agent(&error))?,
         };
         // Its life is only looked at by the machine itself.
-        let _ = Validity::of(&response, wall());
+        let _ = Validity::from_response(&response, wall());
         self.host.finish(Step::Enrol);
         self.host.begin(Step::Link);
         Ok(Event::Certified(response))

@@ -15,10 +15,10 @@ use std::{
 };
 
 /// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
-pub type Row = (&'static str, &'static str, &'static str, i32, &'static str, i32);
+pub type PciFunctionRow = (&'static str, &'static str, &'static str, i32, &'static str, i32);
 
 /// A machine whose files are removed on drop.
-pub struct Fake {
+pub struct FakeMachine {
     dir: tempfile::TempDir,
     pub tree: Tree,
     probe_errors: BTreeMap<u32, ProbeError>,
@@ -26,12 +26,12 @@ pub struct Fake {
     pub writes: RefCell<Vec<String>>,
 }
 
-impl Fake {
+impl FakeMachine {
     /// Returns a machine with these functions, this kernel command line and the VFIO modules.
-    pub fn new(cmdline: &str, rows: &[Row]) -> Self {
+    pub fn new(cmdline: &str, rows: &[PciFunctionRow]) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        let fake = Fake { dir, tree, probe_errors: BTreeMap::new(), writes: RefCell::default() };
+        let fake = FakeMachine { dir, tree, probe_errors: BTreeMap::new(), writes: RefCell::default() };
         fake.file("proc/cmdline", &format!("{cmdline}\n"));
         for module in ["vfio", "vfio_iommu_type1", "vfio_pci"] {
             fake.folder(&format!("sys/module/{module}"));
@@ -41,7 +41,7 @@ impl Fake {
         fake
     }
 
-    fn function(&self, (address, ids, class, group, driver, numa): Row) {
+    fn function(&self, (address, ids, class, group, driver, numa): PciFunctionRow) {
         let (vendor, device) = ids.split_once(':').expect("vendor:device");
         let folder = format!("sys/devices/pci0000:00/{address}");
         for (name, text) in [
@@ -135,7 +135,7 @@ impl Fake {
     }
 }
 
-impl KernelOps for Fake {
+impl KernelOps for FakeMachine {
     fn probe(&self, group: u32) -> Result<(), ProbeError> {
         if let Some(error) = self.probe_errors.get(&group) {
             return Err(error.clone());
@@ -167,20 +167,20 @@ impl KernelOps for Fake {
 }
 
 /// A loop device of this machine, removed on drop.
-pub struct Loop {
+pub struct LoopDevice {
     dir: tempfile::TempDir,
     /// `/dev/loop0`.
     pub device: String,
 }
 
-impl Loop {
+impl LoopDevice {
     pub fn new(bytes: u64) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let image = dir.path().join("image");
         fs::File::create(&image).and_then(|file| file.set_len(bytes)).expect("made");
         fs::create_dir(dir.path().join("mounted")).expect("made");
         let device = run("losetup", &["-f", "--show", image.to_str().expect("a plain path")]).trim().to_owned();
-        Loop { dir, device }
+        LoopDevice { dir, device }
     }
 
     /// `loop0`.
@@ -205,7 +205,7 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         // Errors mean that the device is already unmounted or detached.
         for (program, args) in

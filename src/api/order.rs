@@ -175,7 +175,7 @@ pub struct GenerationView {
     /// Digest, inputs and times of the generation.
     #[serde(flatten)]
     #[schema(value_type = Object)]
-    pub given: DeliveredGeneration,
+    pub delivered: DeliveredGeneration,
     /// True if the node runs this generation.
     pub runs: bool,
     /// True if the node would boot this generation now.

@@ -110,7 +110,7 @@ pub struct TemplateView {
 impl VmView {
     /// Creates the view of a VM with a record. `is_linked` is true while its node has a link.
     pub fn new(vm: &Vm, is_linked: bool) -> Self {
-        let (spec, seen) = (&vm.request.spec, vm.seen.as_ref());
+        let (spec, seen) = (&vm.request.spec, vm.last_report.as_ref());
         let whole = vm.request.units.whole.then(|| "all".to_owned());
         VmView {
             name: vm.name().clone(),
@@ -126,7 +126,11 @@ impl VmView {
             obstacle: vm.obstacle.clone(),
             vcpus: spec.vcpus,
             memory: spec.memory,
-            units: if vm.place.is_some() { spec.units.iter().map(ToString::to_string).collect() } else { Vec::new() },
+            units: if vm.placement.is_some() {
+                spec.units.iter().map(ToString::to_string).collect()
+            } else {
+                Vec::new()
+            },
             wants: vm.request.units.each.iter().map(ToString::to_string).chain(whole).collect(),
             numa_node: spec.numa_node,
             numa_mismatch: vm.locality.mismatch,
@@ -139,7 +143,7 @@ impl VmView {
     }
 
     /// Creates the view of a VM that a node reports but that has no record.
-    pub fn stranger(node: NodeId, report: VmReport) -> Self {
+    pub fn orphan(node: NodeId, report: VmReport) -> Self {
         let vm = Vm::unknown(
             VmRequest::new(meshd_proto::vm::VmSpec::unknown(report.name, report.uuid)),
             node,

@@ -139,7 +139,7 @@ pub struct Verified {
 /// # Errors
 /// It is damaged, of another format, or encrypted with another key; without the key also if nothing says what its bytes should be.
 pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, BackupError> {
-    let head = match BackupFormat::of(path)? {
+    let head = match BackupFormat::detect(path)? {
         BackupFormat::One => Some(format_1::check(path)?),
         BackupFormat::Age if key.is_none() => encryption::check_digest(path).map(|()| None)?,
         BackupFormat::Age => None,
@@ -157,7 +157,7 @@ enum BackupFormat {
 }
 
 impl BackupFormat {
-    fn of(path: &Path) -> Result<Self, BackupError> {
+    fn detect(path: &Path) -> Result<Self, BackupError> {
         let mut line = Vec::new();
         let file = File::open(path).map_err(failed("read", path))?;
         BufReader::new(file).take(MAX_LINE).read_until(b'\n', &mut line).map_err(failed("read", path))?;
@@ -180,7 +180,7 @@ fn read(
     mut each: impl FnMut(&SafePath, u32, Unpacked<'_>) -> io::Result<()>,
 ) -> Result<Manifest, BackupError> {
     let file = BufReader::new(File::open(path).map_err(failed("read", path))?);
-    let mut plain: Box<dyn Read> = match BackupFormat::of(path)? {
+    let mut plain: Box<dyn Read> = match BackupFormat::detect(path)? {
         BackupFormat::One => {
             format_1::check(path)?;
             Box::new(format_1::Opener::open(file, path, key)?)

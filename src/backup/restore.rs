@@ -142,7 +142,7 @@ async fn open_store(staging: &Path, manifest: &Manifest, now: Timestamp) -> Resu
         tokens.iter().for_each(|hash| tx.remove_token(*hash));
         api_tokens.iter().for_each(|hash| tx.remove_api_token(*hash));
         for mut vm in vms {
-            vm.restored();
+            vm.mark_unconfirmed();
             tx.put_vm(vm);
         }
         let detail = format!("from the backup of {}, with {nodes} nodes", manifest.made_at);

@@ -96,7 +96,7 @@ async fn made(blobs: bool) -> Made {
 }
 
 #[tokio::test]
-async fn restored_backup_has_its_modes_and_a_working_site_file() {
+async fn restored_backup_has_file_modes_and_valid_site_file() {
     let made = made(false).await;
     assert_eq!(verify(&made.file(), Some(&key("right"))).unwrap().manifest.as_ref(), Some(&made.manifest));
     let into = made.path("new/rack");
@@ -125,7 +125,7 @@ async fn restored_backup_has_its_modes_and_a_working_site_file() {
 }
 
 #[tokio::test]
-async fn downloads_and_half_done_builds_are_not_in_a_backup() {
+async fn backup_excludes_caches_and_unfinished_builds() {
     for blobs in [false, true] {
         let names = made(blobs).await.manifest.members.into_keys();
         let disposable: Vec<_> = names.filter(|name| name.contains("/cache/") || name.contains("/work/")).collect();
@@ -134,7 +134,7 @@ async fn downloads_and_half_done_builds_are_not_in_a_backup() {
 }
 
 #[tokio::test]
-async fn blobs_come_with_it_when_they_are_asked_for() {
+async fn backup_with_blobs_restores_blobs() {
     let made = made(true).await;
     let into = made.path("new");
     restore(&made.file(), &key("right"), &into, Timestamp::EPOCH).await.unwrap();
@@ -170,7 +170,7 @@ async fn backup_reveals_nothing_without_the_key() {
 }
 
 #[tokio::test]
-async fn folder_that_holds_something_is_left_as_it_is() {
+async fn restore_into_nonempty_folder_is_refused() {
     let made = made(false).await;
     let into = made.path("other");
     write(&into.join("state/ca/ca.key"), "of another site", 0o600);
@@ -219,7 +219,7 @@ async fn damaged_or_newer_backup_is_refused_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn altered_backup_with_a_digest_that_fits_is_seen_with_the_key() {
+async fn altered_backup_with_matching_digest_is_detected_with_the_key() {
     let made = made(false).await;
     assert!(matches!(verify(&made.path("none"), None), Err(BackupError::File { .. })));
     let mut bytes = fs::read(made.file()).unwrap();

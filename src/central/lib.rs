@@ -51,7 +51,8 @@ pub mod workloads;
 
 pub use admin::{ApiTokenError, Snapshot};
 pub use boot::{
-    DhcpSeen, DhcpStep, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse, SegmentHealth,
+    DhcpChange, DhcpObservation, Fetched, LeaseChange, OtherServer, OverlayDenied, OverlayTransfer, PoolUse,
+    SegmentHealth,
 };
 pub use enrolment::{
     AgentApiError, AuthorityState, MAX_GRACE, MAX_TOKEN_LIFE, PendingConnection, RotateError, TOKEN_LIFE, TokenError,

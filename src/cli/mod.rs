@@ -105,13 +105,13 @@ enum Verb {
     /// Build and list bundles of software
     #[command(subcommand)]
     Bundle(image::bundle::Bundle),
-    /// Manage virtual machines
+    /// Manage virtual machines (VMs)
     #[command(subcommand)]
     Vm(vm::Vm),
-    /// Approve and release slots for virtual machines
+    /// Approve and release slots for VMs
     #[command(subcommand)]
     Slot(vm::slot::SlotCommand),
-    /// Manage volume files of virtual machines
+    /// Manage volume files of VMs
     #[command(subcommand)]
     Volume(vm::volume::Volume),
     /// Run programs on nodes, also MPI

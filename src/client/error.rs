@@ -6,9 +6,9 @@ use hyper::StatusCode;
 use std::{error::Error, io};
 use tokio_tungstenite::tungstenite;
 
-/// The step of a call that exceeded its time limit.
+/// The stage of a call that exceeded its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum CallStage {
     /// TCP connection and TLS handshake.
     Connect,
     /// Request and head of the response.
@@ -37,7 +37,7 @@ pub enum ClientError {
     Timeout {
         /// Address of the server.
         server: Endpoint,
-        step: Step,
+        stage: CallStage,
     },
     /// The connection failed, or the response is not HTTP.
     #[error("the connection broke: {0}")]

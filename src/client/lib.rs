@@ -19,7 +19,7 @@ mod tests;
 
 pub use body::{ResponseBody, collect};
 pub use endpoint::{Endpoint, Stream};
-pub use error::{ClientError, Step};
+pub use error::{CallStage, ClientError};
 pub use web_socket::upgrade;
 
 use hyper::{Request, Response, body::Body, client::conn::http1};
@@ -48,13 +48,13 @@ pub struct Client {
 }
 
 impl Client {
-    fn late(&self, step: Step) -> ClientError {
-        ClientError::Timeout { server: self.endpoint.clone(), step }
+    fn timed_out(&self, stage: CallStage) -> ClientError {
+        ClientError::Timeout { server: self.endpoint.clone(), stage }
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
         let connected = timeout(self.timeouts.connect, self.endpoint.connect()).await;
-        connected.map_err(|_| self.late(Step::Connect))?
+        connected.map_err(|_| self.timed_out(CallStage::Connect))?
     }
 
     /// Sends a request. Returns a response of any status as a success, before its body has arrived.
@@ -75,7 +75,7 @@ impl Client {
             Ok(response.map(|body| ResponseBody::new(body, tasks)))
         };
         let exchanged = timeout(self.timeouts.response, exchange).await;
-        exchanged.map_err(|_| self.late(Step::Response))?.map_err(ClientError::Connection)
+        exchanged.map_err(|_| self.timed_out(CallStage::Response))?.map_err(ClientError::Connection)
     }
 
     /// Opens a WebSocket.
@@ -85,6 +85,6 @@ impl Client {
     pub async fn web_socket(&self, request: Request<()>, limits: WebSocketConfig) -> Result<Socket, ClientError> {
         let stream = self.connect().await?;
         let opened = timeout(self.timeouts.response, web_socket::upgrade(stream, request, limits)).await;
-        opened.map_err(|_| self.late(Step::Response))?
+        opened.map_err(|_| self.timed_out(CallStage::Response))?
     }
 }

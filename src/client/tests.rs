@@ -68,15 +68,15 @@ async fn body_is_read_up_to_its_limit() {
 }
 
 #[tokio::test]
-async fn server_that_says_nothing_is_a_timeout() {
+async fn silent_server_is_a_timeout() {
     let server = Server::start();
     let client = server.client(Duration::from_millis(1));
     let error = client.send(request()).await.unwrap_err();
-    assert!(matches!(error, ClientError::Timeout { step: Step::Response, .. }), "{error:?}");
+    assert!(matches!(error, ClientError::Timeout { stage: CallStage::Response, .. }), "{error:?}");
 }
 
 #[tokio::test]
-async fn absent_server_is_an_error_of_the_connection() {
+async fn absent_server_is_a_connect_error() {
     let server = Server::start();
     let mut client = server.client(LONG);
     client.endpoint = Endpoint::Unix(server.path().join("absent"));

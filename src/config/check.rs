@@ -1,6 +1,6 @@
 //! Validation of single values of `site.toml`. Messages read `<cause>; <hint>`.
 
-use super::reader::{At, Document};
+use super::reader::{Document, Located};
 use std::fmt::Display;
 
 /// Maximum length of a Unix socket path: 107 bytes (unix(7)), less one for the suffix of the temporary name.
@@ -27,10 +27,10 @@ const SSH_KEY_TYPES: [&str; 7] = [
 ];
 
 /// Records an error of the form `message; hint`.
-pub(super) fn fault<T>(document: &Document, place: &At<T>, error: &impl Display) {
+pub(super) fn fault<T>(document: &Document, position: &Located<T>, error: &impl Display) {
     let error = error.to_string();
     let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
-    document.fault(place, message, hint);
+    document.fault(position, message, hint);
 }
 
 /// Checks the name of a site, which is also a DNS name: letters, digits, `-` and `.`.
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn argument_that_would_break_the_chain_or_the_script_is_refused() {
+    fn kernel_argument_that_would_break_the_script_is_refused() {
         for text in ["", "a b", "init=/bin/sh", "apkovl=x", "x=\"y\"", "a\tb", "${net0/mac}", "#x", "a\\", "a'b", "--"]
         {
             assert!(kernel_arg(text).is_err(), "{text}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_linux_or_dns_would_not_take_are_refused() {
+    fn names_invalid_for_linux_or_dns_are_refused() {
         for text in ["", "a/b", "averylonginterfacename", "br 0", "..", "eth0:1"] {
             assert!(interface(text).is_err(), "{text}");
         }

@@ -75,14 +75,14 @@ mod tests {
     }
 
     #[test]
-    fn last_one_of_a_key_counts_and_stands_where_it_was_written_last() {
+    fn last_argument_of_a_key_wins_and_keeps_its_position() {
         assert_eq!(edited(&["a=1", "quiet"], &["a=2", "quiet"]), ["a=2", "quiet"]);
         assert_eq!(edited(&["a=1", "b"], &["-a", "c"]), ["b", "c"]);
         assert_eq!(edited(&["a=1", "b=1"], &["-a=2", "-b=1"]), ["a=1"]);
     }
 
     #[test]
-    fn positional_and_repeatable_arguments_stay() {
+    fn positional_and_repeatable_arguments_are_kept() {
         let pages = ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2"];
         assert_eq!(edited(&[], &pages), pages);
         assert_eq!(edited(&["console=tty0"], &["console=ttyS0", "console=tty0"]), ["console=ttyS0", "console=tty0"]);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typing_mistake_finds_its_word_and_another_word_does_not() {
+    fn misspelled_key_is_suggested_and_unrelated_word_is_not() {
         let known = ["interface", "address", "range", "lease"];
         for (typed, meant) in [("interfce", "interface"), ("adress", "address"), ("rnage", "range"), ("Lease", "lease")]
         {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_names_only_what_it_has() {
+    fn fault_text_omits_empty_fields() {
         let mut fault = Fault::of_file("site.toml", "no such file", "name it with --site FILE");
         assert_eq!(fault.to_string(), "site.toml: no such file\n  hint: name it with --site FILE");
         (fault.line, fault.key, fault.hint) = (3, "net.interface".into(), String::new());

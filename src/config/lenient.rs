@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn socket_of_a_broken_site_file_is_found_in_every_spelling() {
+    fn admin_socket_of_invalid_site_file_is_found() {
         let own = Some("/etc/meshd/a.sock".to_owned());
         for text in [
             "[site\nname = x\n[admin]\nsocket = \"a.sock\" # here\n",
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn overlays_folder_of_a_faulty_site_file_is_found() {
+    fn overlays_folder_of_invalid_site_file_is_found() {
         let folder = |text| overlays_dir(text, Path::new("/s/site.toml")).map(|path| path.display().to_string());
         assert_eq!(folder("[site]\noverlays_dir = \"over\"\n=").as_deref(), Some("/s/over"));
         assert_eq!(folder("[site]\nname = 5\n").as_deref(), Some("/s/overlays"));

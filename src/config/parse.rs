@@ -2,7 +2,7 @@
 
 use super::{
     AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
-    reader::{self, At, Document, Table, write_duration},
+    reader::{self, Document, Located, Table, write_duration},
 };
 use crate::sections::{admin, enroll, groups, metrics, profiles, reservation, secrets, segment, vms};
 use std::{
@@ -89,7 +89,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
 }
 
 /// Returns the value, or the default if the key is absent; `None` if the value has a fault.
-pub(super) fn or<T>(table: &Table<'_>, key: &str, value: Option<At<T>>, default: T) -> Option<T> {
+pub(super) fn or<T>(table: &Table<'_>, key: &str, value: Option<Located<T>>, default: T) -> Option<T> {
     match value {
         Some(value) => Some(value.value),
         None if table.has(key) => None,
@@ -132,7 +132,11 @@ fn head(document: &Document, root: &Table<'_>, file: &Path) -> Option<Head> {
     })
 }
 
-pub(super) fn checked(document: &Document, text: At<String>, rule: fn(&str) -> Result<(), String>) -> Option<String> {
+pub(super) fn checked(
+    document: &Document,
+    text: Located<String>,
+    rule: fn(&str) -> Result<(), String>,
+) -> Option<String> {
     rule(&text).map_err(|error| check::fault(document, &text, &error)).ok()?;
     Some(text.value)
 }
@@ -152,8 +156,8 @@ fn listeners(document: &Document, root: &Table<'_>) -> Option<(Http, AgentSettin
     let (http, agent) = (http?, agent?);
     if agent.port == http {
         let written = [&tables.1, &tables.0].into_iter().flatten().find(|table| table.has("port"));
-        let place = written.map_or_else(|| root.here(), |table| table.place("port"));
-        document.fault(&place, format!("[http] and [agent] both have port {http}"), "give them different ports");
+        let position = written.map_or_else(|| root.own_position(), |table| table.position("port"));
+        document.fault(&position, format!("[http] and [agent] both have port {http}"), "give them different ports");
     }
     Some((Http { port: http }, agent))
 }
@@ -167,7 +171,7 @@ fn agent(document: &Document, agent: &Table<'_>) -> Option<AgentSettings> {
     let default = default_agent();
     let port = or(agent, "port", agent.port("port"), default.port);
     let written = (agent.duration("heartbeat", HEARTBEAT), agent.duration("offline_after", OFFLINE_AFTER));
-    let at = written.1.as_ref().map_or_else(|| agent.here(), |span| span.with(()));
+    let at = written.1.as_ref().map_or_else(|| agent.own_position(), |span| span.with(()));
     let heartbeat = or(agent, "heartbeat", written.0, default.heartbeat);
     let offline_after = or(agent, "offline_after", written.1, default.offline_after);
     let root_tasks = or(agent, "root_tasks", agent.bool("root_tasks"), default.root_tasks);

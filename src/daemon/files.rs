@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_apis_together_have_fewer_connections_than_there_are_files() {
+    fn connection_limits_stay_below_file_limit() {
         for files in [256, 1024, 4096, 65_536, 1 << 20] {
             for segments in [1, 2, 4, 16] {
                 let Connections { http, agent, admin } = Connections::of(files, segments);

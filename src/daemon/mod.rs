@@ -54,7 +54,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 /// Spawns every task, in the order of the boot chain.
 fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
     let mut tasks = DaemonTasks::default();
-    let told = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
+    let boot_address = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
     let (shared, token) = (central.clone(), stop.clone());
     tasks.spawn("DHCP", async move {
         crate::serve::dhcp::run(shared, bound.dhcp, token).await.map_err(DaemonError::Service)
@@ -80,7 +80,7 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
             Ok(())
         });
     }
-    let admin = crate::serve::admin::run(central.clone(), bound.admin, told, recorder.clone(), stop.clone());
+    let admin = crate::serve::admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
     tasks.spawn("admin plane", async move {
         admin.await;
         Ok(())

@@ -116,8 +116,8 @@ fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
 /// Drops all capabilities except those for ports. The parent process may have passed more, and child processes need none.
 fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
     clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
-    let held = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
-    let kept = CapabilitySets { effective: held, permitted: held, inheritable: CapabilitySet::empty() };
+    let permitted = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
+    let kept = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
     set_capabilities(None, kept).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
 }
 
@@ -139,10 +139,10 @@ fn become_user(user: &User) -> Result<(), PrivilegeError> {
 
 fn log_privileges() {
     let uid = Uid::effective();
-    let held = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let effective = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     if uid.is_root() {
         tracing::warn!("meshd runs as root, as a lab may; elsewhere give it a user: [process].user in site.toml");
-    } else if held.contains(KEPT) {
+    } else if effective.contains(KEPT) {
         tracing::info!(%uid, "meshd runs without root; it may open low ports and packet sockets, and nothing else");
     } else {
         tracing::warn!(%uid, "meshd has neither CAP_NET_BIND_SERVICE nor CAP_NET_RAW: DHCP and TFTP cannot be opened");

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn edit_is_seen_and_a_look_alone_is_not() {
+    fn fingerprint_changes_only_after_edit() {
         let dir = tempfile::tempdir().unwrap();
         let roots = [dir.path().to_owned()];
         let before = fingerprint(&roots);

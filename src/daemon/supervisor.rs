@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn panic_in_one_task_stops_the_others_and_is_named() {
+    async fn panic_in_task_stops_other_tasks_and_is_reported() {
         let stop = CancellationToken::new();
         let mut tasks = DaemonTasks::default();
         spawn_patient(&mut tasks, &stop);

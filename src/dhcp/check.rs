@@ -25,11 +25,11 @@ use std::{
 pub fn check_invariants(bytes: &[u8]) {
     let mut bench = Bench { engine: engine(), now: 0, holders: BTreeMap::new() };
     let mut rest = bytes;
-    while let [high, low, place, seconds, more @ ..] = rest {
+    while let [high, low, origin_bits, seconds, more @ ..] = rest {
         let length = usize::from(u16::from_be_bytes([*high, *low])).min(more.len());
         let (packet, more) = more.split_at(length);
         bench.now += i64::from(*seconds);
-        bench.packet(packet, *place);
+        bench.packet(packet, *origin_bits);
         rest = more;
     }
     bench.packet(rest, 0);
@@ -68,19 +68,20 @@ struct Bench {
 }
 
 impl Bench {
-    fn packet(&mut self, packet: &[u8], place: u8) {
+    fn packet(&mut self, packet: &[u8], origin_bits: u8) {
         let now = Timestamp::from_millis(self.now * 1000);
         // Senders: unspecified, the address in the packet, a relay.
         let own = packet.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
-        let source = [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)][usize::from(place >> 2) % 3];
+        let source =
+            [Ipv4Addr::UNSPECIFIED, own.into(), Ipv4Addr::new(10, 88, 0, 1)][usize::from(origin_bits >> 2) % 3];
         let origin = Origin {
-            interface_index: usize::from(place & 1),
+            interface_index: usize::from(origin_bits & 1),
             source: SocketAddrV4::new(source, 68),
-            local_port: if place & 2 == 0 { SERVER_PORT } else { PROXY_PORT },
+            local_port: if origin_bits & 2 == 0 { SERVER_PORT } else { PROXY_PORT },
             // Half of the packets are sent by the NIC that they name.
             ethernet_source: packet
                 .get(28..34)
-                .filter(|_| place & 16 == 0)
+                .filter(|_| origin_bits & 16 == 0)
                 .and_then(|mac| mac.try_into().ok())
                 .map(MacAddr),
         };
@@ -89,8 +90,8 @@ impl Bench {
         for effect in &effects {
             match effect {
                 Effect::Reply(reply) => self.reply(reply, packet),
-                Effect::Store(Change::Seen(seen)) => self.seen(seen.lease.as_ref(), now),
-                Effect::Store(Change::LeaseGranted(lease)) => self.seen(Some(lease), now),
+                Effect::Store(Change::Exchange(exchange)) => self.lease(exchange.lease.as_ref(), now),
+                Effect::Store(Change::LeaseGranted(lease)) => self.lease(Some(lease), now),
                 Effect::Store(Change::LeaseChanged(change)) => {
                     if self.holders.get(&change.before.address) == Some(&change.before) {
                         self.holders.remove(&change.before.address);
@@ -107,14 +108,14 @@ impl Bench {
         }
     }
 
-    fn reply(&self, reply: &Reply, question: &[u8]) {
+    fn reply(&self, reply: &Reply, request: &[u8]) {
         let message = Message::decode(&mut Decoder::new(&reply.packet)).expect("our own answers can be read");
-        assert_eq!(reply.packet.get(4..8), question.get(4..8), "the transaction goes back");
+        assert_eq!(reply.packet.get(4..8), request.get(4..8), "the transaction goes back");
         assert!(reply.packet.len() >= 300, "BOOTP's least length");
         assert!(reply.kind != ReplyKind::Nak || message.yiaddr().is_unspecified());
     }
 
-    fn seen(&mut self, lease: Option<&Lease>, now: Timestamp) {
+    fn lease(&mut self, lease: Option<&Lease>, now: Timestamp) {
         let Some(lease) = lease else { return };
         if let Some(other) = self.holders.insert(lease.address, lease.clone()) {
             assert!(other.mac == lease.mac || other.expires_at <= now, "{lease:?} was {other:?}");

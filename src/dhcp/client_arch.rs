@@ -74,9 +74,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_a_row_for_each_value_once_and_names_a_loader_of_the_right_kind() {
-        for (place, row) in ARCHITECTURES.iter().enumerate() {
-            assert!(ARCHITECTURES[..place].iter().all(|other| other.arch < row.arch), "{}", row.name);
+    fn architecture_table_is_sorted_unique_and_loaders_match_firmware() {
+        for (index, row) in ARCHITECTURES.iter().enumerate() {
+            assert!(ARCHITECTURES[..index].iter().all(|other| other.arch < row.arch), "{}", row.name);
             let bios = row.name.starts_with("BIOS");
             assert_eq!(row.transport == LoaderTransport::Http, row.name.contains("HTTP boot"), "{}", row.name);
             assert!(row.loaders.iter().all(|loader| loader.ends_with(".efi") != bios), "{}", row.name);

@@ -34,7 +34,7 @@ pub struct Interface {
 /// An address that is never leased to anyone but its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// Who gets the address.
+    /// The NIC or node that gets the address.
     pub owner: Owner,
     /// An address of a segment's network, inside or outside of its range.
     pub address: Ipv4Addr,
@@ -45,7 +45,7 @@ pub struct Reservation {
 pub struct ReservedNic {
     /// The virtual machine.
     pub vm: SystemUuid,
-    /// Its name, which becomes the host name.
+    /// Name of the virtual machine, and the host name for the client.
     pub name: VmName,
     pub mac: MacAddr,
     pub address: Option<Ipv4Addr>,

@@ -40,8 +40,8 @@ pub enum ReplyKind {
 /// A change to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// An exchange, with its lease.
-    Seen(SeenExchange),
+    /// A DHCP exchange of a client, with its lease.
+    Exchange(ClientExchange),
     /// A lease of a virtual machine's NIC, or of a client behind a router: it is no sign of a boot.
     LeaseGranted(Lease),
     /// A lease that ends or is removed.
@@ -50,7 +50,7 @@ pub enum Change {
 
 /// A DHCP exchange of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenExchange {
+pub struct ClientExchange {
     pub mac: MacAddr,
     /// Firmware, iPXE or operating system.
     pub client: ClientKind,
@@ -104,7 +104,7 @@ pub struct LeaseChange {
 /// The status of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentStatus {
-    /// Its name: the interface, or `relay-<address>`.
+    /// The interface, or `relay-<address>`.
     pub name: String,
     /// The role of this server.
     pub mode: DhcpMode,
@@ -130,7 +130,7 @@ pub struct PoolUse {
 /// A server that does not belong to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherServer {
-    /// Its server identifier (option 54).
+    /// Server identifier (option 54).
     pub address: Ipv4Addr,
     /// True for a proxy that serves PXE clients only.
     pub proxy: bool,

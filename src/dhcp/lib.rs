@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | [`config`] | input: segments, subnets, reservations, NICs of virtual machines |
 //! | [`machines`] | input: what the engine asks about the machine behind a NIC |
-//! | [`effect`] | output: replies, lease changes, seen exchanges, segment status |
+//! | [`effect`] | output: replies, lease changes, client exchanges, segment status |
 //! | [`warning`] | output: what an operator should know |
 //! | [`packet`] | parses requests, builds replies, probes and Ethernet frames |
 //! | [`lease`] | the lease table of a segment: offers, leases, declined and reserved addresses |
@@ -37,7 +37,8 @@ pub use boot_file::{BootFile, BootSources, NoLoader};
 pub use check::check_invariants;
 pub use config::{DhcpMode, Interface, Link, NicChanges, Owner, Reservation, ReservedNic, Segment, Setup, Subnet};
 pub use effect::{
-    Change, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind, SeenExchange, SegmentStatus,
+    Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind,
+    SegmentStatus,
 };
 pub use engine::{Counters, Engine};
 pub use machines::{Attachment, Machines, NoMachines, RelayPort};

@@ -49,7 +49,7 @@ pub fn ensure_images(
         let mut build = Command::new(program);
         build.arg("--site").arg(&site.file).args([kind, "build"]).arg(&name);
         report(&format!("{kind} {name}: building unless up to date"));
-        let shown = command::shown(&build);
+        let shown = command::command_line(&build);
         // The build prints its progress to stderr.
         let ended = build.stdin(Stdio::null()).stdout(Stdio::null()).status();
         let status = ended.map_err(|source| LabError::Spawn { program: shown.clone(), source })?;
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rack_of_one_profile_builds_nothing_that_only_others_need() {
+    fn rack_with_one_profile_builds_only_its_artifacts() {
         let text = include_str!("../../site.toml").to_owned()
             + "[profiles.lone]\nimage = \"other\"\noverlays = [\"base\", \"agent\"]\nbundles = [\"own\"]\n";
         let site = meshd_config::parse(&text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_another_machine_that_identifies_itself() {
+    fn node_positions_have_distinct_valid_identities() {
         let all: std::collections::BTreeSet<_> =
             (1..=MAX_NODES).map(|position| Identity::at(position).node_id()).collect();
         assert_eq!(all.len(), usize::from(MAX_NODES));
@@ -192,25 +192,25 @@ mod tests {
     }
 
     #[test]
-    fn mixed_rack_begins_with_bios() {
+    fn mixed_firmware_alternates_starting_with_bios() {
         let mix: Mix = "mixed".parse().expect("known");
         assert_eq!([1, 2, 3].map(|position| mix.at(position)), [Firmware::Bios, Firmware::Uefi, Firmware::Bios]);
     }
 
     #[test]
-    fn firmware_kinds_alternate_and_round_trip() {
+    fn firmware_mix_round_trips_as_text() {
         for firmware in [Firmware::Bios, Firmware::Uefi, Firmware::UefiHttp] {
             assert_eq!(firmware.to_string().parse(), Ok(Mix::of([firmware])));
             assert_eq!(serde_json::to_value(firmware).expect("a word"), firmware.to_string().as_str());
         }
         assert_eq!("bios, uefi-http".parse(), Ok(Mix::of([Firmware::Bios, Firmware::UefiHttp])));
         for wrong in ["", "bios,", "coreboot"] {
-            assert!(wrong.parse::<Mix>().is_err_and(|told| told.contains("uefi-http")), "{wrong}");
+            assert!(wrong.parse::<Mix>().is_err_and(|error| error.contains("uefi-http")), "{wrong}");
         }
     }
 
     #[test]
-    fn rack_that_cannot_boot_is_refused_with_an_error() {
+    fn rack_with_too_little_memory_or_no_node_is_refused() {
         let small = Shape { memory_mib: 256, ..Shape::default() };
         assert!(small.check(1).is_err_and(|error| error.to_string().contains("768 MiB")));
         assert!(Shape::default().check(0).is_err());

@@ -23,20 +23,20 @@ fn changed(settings: &[(&str, &str)]) -> Result<String, LabError> {
 }
 
 #[test]
-fn changed_key_leaves_comments_and_all_others_as_they_were() {
+fn changed_key_preserves_comments_and_other_keys() {
     let text = changed(&[("net.interface", "br0")]).expect("a key");
     assert_eq!(text, USER.replace("eno1", "br0"));
 }
 
 #[test]
-fn key_in_a_table_that_is_not_there_makes_the_table() {
+fn key_in_missing_table_creates_the_table() {
     let text = changed(&[("boot.kernel_transport", "tftp"), ("agent.heartbeat", "\"5s\"")]).expect("keys");
     assert!(text.contains("[boot]\nkernel_transport = \"tftp\"\n"), "{text}");
     assert!(text.contains("[agent]\nheartbeat = \"5s\"\n"), "{text}");
 }
 
 #[test]
-fn values_may_be_any_toml_and_a_bare_word_is_a_string() {
+fn setting_values_are_toml_and_bare_words_are_strings() {
     let text = changed(&[("http.port", "8088"), ("profiles.discovery.kernel_args", "[\"a\"]")]).expect("keys");
     assert!(text.contains("port = 8088") && text.contains("kernel_args = [\"a\"]"), "{text}");
 }
@@ -48,7 +48,7 @@ fn invalid_key_is_refused() {
 }
 
 #[test]
-fn folder_too_deep_for_sockets_is_refused_with_an_error() {
+fn lab_folder_too_deep_for_sockets_is_refused() {
     let deep = PathBuf::from(format!("/{}", "d".repeat(100)));
     let error = Layout::of(&deep, None).check().expect_err("too long");
     assert!(error.to_string().contains("107 bytes") && error.to_string().contains("--dir"), "{error}");
@@ -56,7 +56,7 @@ fn folder_too_deep_for_sockets_is_refused_with_an_error() {
 }
 
 #[test]
-fn racks_site_names_the_users_folders_from_the_root() {
+fn derived_site_resolves_user_folders_to_absolute_paths() {
     let dir = tempfile::tempdir().expect("a folder");
     let user = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("site.toml");
     let relative = Path::new("../../site.toml");
@@ -68,7 +68,7 @@ fn racks_site_names_the_users_folders_from_the_root() {
 }
 
 #[test]
-fn racks_site_finds_the_secrets_that_the_users_names_beside_it() {
+fn derived_site_resolves_secret_files_of_user_site() {
     let dir = tempfile::tempdir().expect("a folder");
     let sample =
         include_str!("../../site.toml").replace("#[secrets]", "[secrets]\nkey = { file = \"keys/own\" } # ours");
@@ -82,7 +82,7 @@ fn racks_site_finds_the_secrets_that_the_users_names_beside_it() {
 }
 
 #[test]
-fn racks_site_names_its_nodes_unless_the_users_site_does() {
+fn derived_site_names_nodes_unless_user_site_names_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let user = dir.path().join("own.toml");
     let id = |position| Identity::at(position).node_id();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_that_is_missing_is_named_at_once_with_its_package() {
+    fn missing_tools_are_listed_with_their_packages() {
         let needs = [
             (false, "ip".to_owned(), "iproute2"),
             (true, "qemu-system-x86_64".to_owned(), "qemu-system-x86"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found_as_a_shell_finds_them() {
+    fn programs_are_found_in_path() {
         assert!(find("sh").is_some());
         assert_eq!(find("no-such-program-at-all"), None);
     }

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn message_of_the_largest_machine_is_read_and_a_larger_one_refused() {
+    fn message_above_size_limits_is_refused() {
         let device = PciFacts { sriov: Some(SriovFacts { total: 8, enabled: 8 }), ..PciFacts::default() };
         let members = vec![device.clone(); MAX_LIST / MAX_UNITS];
         let facts = Facts {

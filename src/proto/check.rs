@@ -52,8 +52,8 @@ pub struct CheckReport {
     /// As [`super::SystemFacts::kernel_boot_id`].
     pub kernel_boot_id: String,
     /// ID of the request that caused the run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<u64>,
+    #[serde(rename = "asked", skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<u64>,
     /// Resources of the node at that time; absent from an older agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn line_has_its_fields_in_order_and_no_value_holds_white_space() {
+    fn check_line_has_fields_in_order_without_white_space() {
         let line = check(CheckStatus::Fail, false).line();
         assert_eq!(line, r"MESH_CHECK status=FAIL check=kvm detail=a\sb\\c\nd remediation=");
         assert_eq!(line.parse(), Ok(check(CheckStatus::Fail, false)));
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_line_is_refused_and_an_unknown_field_is_accepted() {
+    fn malformed_check_line_is_refused_and_unknown_field_accepted() {
         let read = |line: &str| line.parse::<Check>();
         assert_eq!(read("WARN kvm"), Err(LineError::Other));
         assert_eq!(read("MESH_CHECK status=PASS check=x detail="), Err(LineError::Missing("remediation")));
@@ -302,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_check_comes_back_from_its_line(
+        fn check_round_trips_as_line(
             name in "\\PC{0,20}", detail: String, remediation: String, status in 0..4usize, unproven: bool,
         ) {
             let status = [CheckStatus::Pass, CheckStatus::Warn, CheckStatus::Fail, CheckStatus::Skip][status];

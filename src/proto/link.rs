@@ -91,8 +91,9 @@ pub enum FromCentral {
     Console(ConsoleOrder),
     /// Run the readiness checks now, and report them even if nothing changed.
     Check {
-        /// ID of the request, repeated in [`CheckReport::asked`].
-        asked: u64,
+        /// ID of the request, repeated in [`CheckReport::request_id`].
+        #[serde(rename = "asked")]
+        request_id: u64,
     },
     /// Desired state of a task on this node.
     #[serde(rename = "job")]
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcome_is_waited_for_longer_than_the_action_may_start() {
+    fn action_window_is_longer_than_its_ttl() {
         let action = NodeAction::Reboot;
         assert_eq!((action.ttl(), action.window()), (Duration::from_secs(20), Duration::from_secs(30)));
     }

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn word_of_a_state_is_the_one_of_the_wire() {
+    fn unit_state_text_equals_wire_format() {
         use UnitState::*;
         for state in [Unbound, Ready, InUse, Wedged, Missing, Conflict, SharedWithHost, Busy] {
             assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_are_no_gpu_units_and_only_ready_ones_count_as_ready() {
+    fn ready_count_excludes_switches_and_units_not_ready() {
         let unit = |kind, state| UnitFacts { kind, state, ..UnitFacts::default() };
         let units = [
             unit(UnitKind::Device, UnitState::Ready),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_node_is_every_unit_and_every_switch_or_nothing() {
+    fn whole_node_needs_every_unit_and_switch_ready() {
         let unit = |group, kind, state| UnitFacts { group: Some(group), kind, state, ..UnitFacts::default() };
         let mut units = vec![
             unit(40, UnitKind::Device, UnitState::Ready),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn largest_report_of_units_fits_into_a_message() {
+    fn largest_unit_report_fits_into_a_message() {
         let function = PciFacts {
             address: "0000:00:00.0".into(),
             vendor: "10de".into(),

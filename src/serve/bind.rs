@@ -220,7 +220,7 @@ mod tests {
     const LOOPBACK: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
     #[tokio::test]
-    async fn each_fault_is_one_sentence_that_says_what_to_do() {
+    async fn bind_errors_name_cause_and_remedy() {
         let listener = tcp(Service::Agent, None, LOOPBACK).expect("a free port");
         let taken = SocketAddrV4::new(Ipv4Addr::LOCALHOST, listener.local_addr().expect("bound").port());
         let fault = |interface, at| tcp(Service::Agent, interface, at).expect_err("refused").to_string();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn two_servers_cannot_share_a_udp_port() {
+    fn udp_port_in_use_is_refused() {
         let first = udp(Service::Tftp, Some("lo"), LOOPBACK).expect("a free port");
         let at = first.local_addr().expect("bound").as_socket_ipv4().expect("IPv4");
         let second = udp(Service::Tftp, Some("lo"), at).expect_err("taken").to_string();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_address_of_an_interface_is_found() {
+    fn first_address_of_unknown_interface_is_refused() {
         assert!(matches!(first_address("nosuch0"), Err(BindError::NoSuchInterface { .. })));
     }
 }

@@ -32,7 +32,7 @@ pub const ARRIVING: Duration = Duration::from_millis(500);
 /// For a source above its share, [`ARRIVING`] is divided by this number.
 const HASTE: u32 = 10;
 /// Retry interval while no connection can be evicted.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Activity of one connection. The connection's task writes it; the limiter reads it at the limit.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Meter {
     }
 
     /// Records the arrival of a request.
-    pub fn asked(&self) {
+    pub fn request_started(&self) {
         self.since.store(self.now(), Relaxed);
         self.written.store(0, Relaxed);
         self.busy.store(1, Relaxed);
@@ -82,7 +82,7 @@ impl Meter {
         (self.written.load(Relaxed), Duration::from_millis(took))
     }
 
-    fn standing(&self, source: &Source) -> ConnectionState {
+    fn state(&self, source: &Source) -> ConnectionState {
         let (written, took) = self.response();
         ConnectionState { source: source.clone(), busy: self.busy.load(Relaxed) == 1, took, written }
     }
@@ -131,25 +131,25 @@ impl ConnectionState {
 
 /// Chooses the connection to evict, if any. A new connection may turn out to be idle, so no busy connection is evicted before that is
 /// known.
-fn weakest(standings: &[(u64, ConnectionState)], places: usize) -> Option<u64> {
+fn weakest(states: &[(u64, ConnectionState)], limit: usize) -> Option<u64> {
     let mut of_source: BTreeMap<&Source, usize> = BTreeMap::new();
-    for (_, standing) in standings {
-        *of_source.entry(&standing.source).or_default() += 1;
+    for (_, state) in states {
+        *of_source.entry(&state.source).or_default() += 1;
     }
-    let candidates = standings.iter().filter_map(|(id, standing)| {
-        let trusted = matches!(standing.source, Source::Credential(_));
-        let within_share = of_source.get(&standing.source).is_some_and(|own| *own <= places / SHARE);
-        let young = standing.is_young(within_share);
-        let goes = (!young).then_some(*id);
-        (!young || !standing.busy).then_some(((trusted, standing.busy, within_share, standing.rank()), goes))
+    let candidates = states.iter().filter_map(|(id, state)| {
+        let trusted = matches!(state.source, Source::Credential(_));
+        let within_share = of_source.get(&state.source).is_some_and(|own| *own <= limit / SHARE);
+        let young = state.is_young(within_share);
+        let id = (!young).then_some(*id);
+        (!young || !state.busy).then_some(((trusted, state.busy, within_share, state.rank()), id))
     });
-    candidates.min().and_then(|(_, goes)| goes)
+    candidates.min().and_then(|(_, id)| id)
 }
 
 /// Limits the connections of one API.
 pub struct ConnectionLimiter {
     api: &'static str,
-    places: usize,
+    limit: usize,
     inner: Mutex<LimiterState>,
     freed: Notify,
 }
@@ -163,7 +163,7 @@ struct LimiterState {
 struct Taken {
     source: Source,
     meter: Arc<Meter>,
-    leave: CancellationToken,
+    eviction: CancellationToken,
 }
 
 /// Permit of one connection, until it is dropped.
@@ -173,13 +173,13 @@ pub struct ConnectionPermit {
     /// Receives the activity of the connection.
     pub meter: Arc<Meter>,
     /// Cancelled when the connection must end.
-    pub leave: CancellationToken,
+    pub eviction: CancellationToken,
 }
 
 impl ConnectionLimiter {
     /// Creates a limiter with a maximum of at least one. `api` is its label in the metrics.
-    pub fn new(api: &'static str, places: usize) -> Arc<Self> {
-        Arc::new(ConnectionLimiter { api, places: places.max(1), inner: Mutex::default(), freed: Notify::new() })
+    pub fn new(api: &'static str, limit: usize) -> Arc<Self> {
+        Arc::new(ConnectionLimiter { api, limit: limit.max(1), inner: Mutex::default(), freed: Notify::new() })
     }
 
     /// Returns a permit for a connection. At the limit, evicts another connection.
@@ -195,34 +195,34 @@ impl ConnectionLimiter {
                     metrics::counter!("meshd_http_evicted_total").increment(1);
                 }
             }
-            let _ = tokio::time::timeout(LOOK_AGAIN, freed).await;
+            let _ = tokio::time::timeout(RETRY_INTERVAL, freed).await;
         }
     }
 
     fn try_enter(self: &Arc<Self>, source: &Source) -> Option<ConnectionPermit> {
         let mut inner = self.lock();
-        if inner.taken.len() >= self.places {
+        if inner.taken.len() >= self.limit {
             return None;
         }
         inner.next += 1;
         let id = inner.next;
-        let (meter, leave) = (Arc::new(Meter::new()), CancellationToken::new());
-        inner.taken.insert(id, Taken { source: source.clone(), meter: meter.clone(), leave: leave.clone() });
+        let (meter, eviction) = (Arc::new(Meter::new()), CancellationToken::new());
+        inner.taken.insert(id, Taken { source: source.clone(), meter: meter.clone(), eviction: eviction.clone() });
         self.show(&inner);
-        Some(ConnectionPermit { limiter: self.clone(), id, meter, leave })
+        Some(ConnectionPermit { limiter: self.clone(), id, meter, eviction })
     }
 
     /// Evicts the weakest connection; returns false if none can be evicted.
     fn evict(&self) -> bool {
         let inner = self.lock();
-        let staying = inner.taken.iter().filter(|(_, taken)| !taken.leave.is_cancelled());
-        let standings: Vec<_> = staying.map(|(id, taken)| (*id, taken.meter.standing(&taken.source))).collect();
+        let staying = inner.taken.iter().filter(|(_, taken)| !taken.eviction.is_cancelled());
+        let states: Vec<_> = staying.map(|(id, taken)| (*id, taken.meter.state(&taken.source))).collect();
         // An evicted connection has not ended yet.
-        if standings.len() < inner.taken.len() {
+        if states.len() < inner.taken.len() {
             return false;
         }
-        let weakest = weakest(&standings, self.places).and_then(|id| inner.taken.get(&id));
-        weakest.inspect(|taken| taken.leave.cancel()).is_some()
+        let weakest = weakest(&states, self.limit).and_then(|id| inner.taken.get(&id));
+        weakest.inspect(|taken| taken.eviction.cancel()).is_some()
     }
 
     fn show(&self, inner: &LimiterState) {
@@ -248,10 +248,10 @@ impl ConnectionPermit {
     /// Releases the permit before the connection ends, because another limit counts the connection from now on.
     pub fn settle(&self) {
         let mut inner = self.limiter.lock();
-        let had_place = inner.taken.remove(&self.id).is_some();
+        let had_permit = inner.taken.remove(&self.id).is_some();
         self.limiter.show(&inner);
         drop(inner);
-        if had_place {
+        if had_permit {
             self.limiter.freed.notify_one();
         }
     }
@@ -271,88 +271,88 @@ mod tests {
     const LAB: Source = Source::Address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
     const OTHER: Source = Source::Address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)));
 
-    fn standing(source: Source, busy: bool, seconds: u64, written: u64) -> ConnectionState {
+    fn state(source: Source, busy: bool, seconds: u64, written: u64) -> ConnectionState {
         ConnectionState { source, busy, took: Duration::from_secs(seconds), written }
     }
 
-    fn goes(standings: &[ConnectionState], places: usize) -> Option<u64> {
-        let numbered: Vec<_> = (0..).zip(standings.iter().cloned()).collect();
-        weakest(&numbered, places)
+    fn evicted(states: &[ConnectionState], limit: usize) -> Option<u64> {
+        let numbered: Vec<_> = (0..).zip(states.iter().cloned()).collect();
+        weakest(&numbered, limit)
     }
 
     #[test]
-    fn the_longest_idle_goes_before_any_that_works() {
-        let idle = [standing(LAB, false, 2, 0), standing(LAB, false, 9, 0), standing(LAB, true, 100, 10)];
-        assert_eq!(goes(&idle, 3), Some(1));
+    fn longest_idle_connection_is_evicted_before_busy_ones() {
+        let idle = [state(LAB, false, 2, 0), state(LAB, false, 9, 0), state(LAB, true, 100, 10)];
+        assert_eq!(evicted(&idle, 3), Some(1));
     }
 
     #[test]
-    fn of_those_that_work_the_slowest_goes_and_one_that_has_just_begun_stays() {
-        let busy = [standing(LAB, true, 10, 9000), standing(LAB, true, 10, 5000), standing(LAB, true, 1, 0)];
-        assert_eq!(goes(&busy, 3), Some(1));
-        assert_eq!(goes(&[standing(LAB, true, 1, 0), standing(LAB, false, 0, 0)], 2), None);
+    fn slowest_busy_connection_is_evicted_but_new_one_stays() {
+        let busy = [state(LAB, true, 10, 9000), state(LAB, true, 10, 5000), state(LAB, true, 1, 0)];
+        assert_eq!(evicted(&busy, 3), Some(1));
+        assert_eq!(evicted(&[state(LAB, true, 1, 0), state(LAB, false, 0, 0)], 2), None);
     }
 
     #[test]
-    fn an_address_with_more_than_its_share_gives_first() {
-        let mut all = vec![standing(LAB, true, 10, 1_000_000); 7];
-        all.push(standing(OTHER, true, 10, 1));
-        assert!(goes(&all, 8).is_some_and(|id| id < 7));
+    fn address_above_its_share_is_evicted_first() {
+        let mut all = vec![state(LAB, true, 10, 1_000_000); 7];
+        all.push(state(OTHER, true, 10, 1));
+        assert!(evicted(&all, 8).is_some_and(|id| id < 7));
     }
 
     #[tokio::test]
-    async fn who_comes_when_all_places_are_taken_gets_one_and_who_works_keeps_its_own() {
+    async fn new_connection_at_limit_evicts_idle_and_keeps_busy() {
         let limiter = ConnectionLimiter::new("test", 2);
         let busy = limiter.enter(LAB).await;
-        busy.meter.asked();
+        busy.meter.request_started();
         let idle = limiter.enter(LAB).await;
         let left = tokio::spawn(async move {
-            idle.leave.cancelled().await;
+            idle.eviction.cancelled().await;
             drop(idle);
         });
         let _new = limiter.enter(OTHER).await;
         left.await.expect("no panic");
-        assert!(!busy.leave.is_cancelled());
+        assert!(!busy.eviction.is_cancelled());
     }
 
     #[test]
-    fn a_relay_of_many_machines_that_load_keeps_its_places_from_idle_ones() {
-        let mut all = vec![standing(LAB, true, 10, 1_000_000); 1000];
-        all.push(standing(OTHER, false, 2, 0));
-        assert_eq!(goes(&all, 1001), Some(1000));
+    fn busy_connections_of_one_address_outrank_idle_one() {
+        let mut all = vec![state(LAB, true, 10, 1_000_000); 1000];
+        all.push(state(OTHER, false, 2, 0));
+        assert_eq!(evicted(&all, 1001), Some(1000));
     }
 
     #[tokio::test]
-    async fn a_relay_may_have_every_place_while_nobody_else_wants_one() {
+    async fn address_may_use_all_permits_while_no_other_waits() {
         let limiter = ConnectionLimiter::new("test", 1000);
         let mut all = Vec::new();
         for _ in 0..1000 {
             all.push(limiter.enter(LAB).await);
         }
-        assert!(all.iter().all(|permit| !permit.leave.is_cancelled()));
+        assert!(all.iter().all(|permit| !permit.eviction.is_cancelled()));
     }
 
     #[test]
-    fn a_credential_keeps_its_place_from_those_that_show_none() {
-        let mut all = vec![standing(Source::Credential("node".to_owned()), false, 9, 0)];
-        all.push(standing(LAB, true, 9, 1 << 30));
-        assert_eq!(goes(&all, 64), Some(1));
+    fn credential_outranks_anonymous_connection() {
+        let mut all = vec![state(Source::Credential("node".to_owned()), false, 9, 0)];
+        all.push(state(LAB, true, 9, 1 << 30));
+        assert_eq!(evicted(&all, 64), Some(1));
     }
 
     #[test]
-    fn a_source_above_its_share_is_hurried() {
-        let young = ConnectionState { took: ARRIVING / 2, ..standing(LAB, false, 0, 0) };
-        assert_eq!(goes(&vec![young.clone(); 16], 64), None);
-        assert!(goes(&vec![young; 17], 64).is_some());
+    fn source_above_its_share_loses_arrival_grace() {
+        let young = ConnectionState { took: ARRIVING / 2, ..state(LAB, false, 0, 0) };
+        assert_eq!(evicted(&vec![young.clone(); 16], 64), None);
+        assert!(evicted(&vec![young; 17], 64).is_some());
     }
 
     #[tokio::test]
-    async fn a_settled_connection_has_no_place_any_more() {
+    async fn settled_connection_releases_its_permit_once() {
         let limiter = ConnectionLimiter::new("test", 1);
         let link = limiter.enter(LAB).await;
         link.settle();
         let _other = limiter.enter(OTHER).await;
         drop(link);
-        assert!(limiter.try_enter(&LAB).is_none(), "it does not give the place of another one back");
+        assert!(limiter.try_enter(&LAB).is_none(), "a settled connection does not release the permit of another one");
     }
 }

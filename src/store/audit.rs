@@ -26,7 +26,7 @@ pub struct AuditFilter {
 impl AuditFilter {
     fn matches(&self, audit: &Audit) -> bool {
         self.node.is_none_or(|node| audit.node == Some(node))
-            && self.who.as_ref().is_none_or(|who| audit.by.who == *who)
+            && self.who.as_ref().is_none_or(|who| audit.by.principal == *who)
             && self.correlation.is_none_or(|correlation| audit.by.correlation == correlation)
             && self.has_text(audit)
     }

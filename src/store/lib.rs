@@ -95,7 +95,7 @@ pub const MAX_IDEMPOTENCY_KEYS: usize = 32_768;
 /// Maximum number of them with a stored answer (up to 64 KiB); the oldest answers are removed first.
 pub const MAX_ANSWERS: usize = 512;
 /// Retention of an order with an idempotency key.
-pub const IDEMPOTENCY_KEY_LIFE: Duration = Duration::from_secs(24 * 3600);
+pub const IDEMPOTENCY_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of tasks; the oldest finished ones are removed first.
 pub const MAX_TASKS: usize = 512;
 /// Maximum number of boot sessions of one MAC address.

@@ -302,8 +302,8 @@ impl Model {
             }
         }
         let own = self.sessions_by_mac.entry(session.mac).or_insert_with(|| Vec::with_capacity(1));
-        if let Err(place) = own.binary_search(&age) {
-            own.insert(place, age);
+        if let Err(index) = own.binary_search(&age) {
+            own.insert(index, age);
         }
         self.sessions_by_age.insert(age);
         self.next_session_order = self.next_session_order.max(session.order + 1);

@@ -83,16 +83,16 @@ async fn nic_moves_between_nodes_in_one_change_in_either_order() {
     let owner = |n: u16| store.read(|model| model.node_of_mac(mac(n)).map(|node| node.id));
     for _ in 0..2 {
         // To the other one, and back.
-        let card = *one.fingerprint.macs.iter().next().expect("a card");
-        one.fingerprint.macs.remove(&card);
-        two.fingerprint.macs.insert(card);
+        let nic_mac = *one.fingerprint.macs.iter().next().expect("a NIC");
+        one.fingerprint.macs.remove(&nic_mac);
+        two.fingerprint.macs.insert(nic_mac);
         let moved = store.commit(|tx| {
             tx.put_node(one.clone());
             tx.put_node(two.clone());
             Ok::<_, StoreError>(())
         });
         moved.await.unwrap();
-        assert_eq!(owner(card.0[5].into()), Some(two.id));
+        assert_eq!(owner(nic_mac.0[5].into()), Some(two.id));
         std::mem::swap(&mut one, &mut two);
     }
     two.former = vec![one.id];
@@ -100,12 +100,12 @@ async fn nic_moves_between_nodes_in_one_change_in_either_order() {
     assert_eq!(store.read(|model| model.current_node(one.id).map(|node| node.id)), Some(two.id));
     two.remove(Timestamp::from_millis(3)).unwrap();
     put_node(&store, two.clone()).await;
-    assert!(two.fingerprint.macs.iter().all(|card| owner(card.0[5].into()) != Some(two.id)));
+    assert!(two.fingerprint.macs.iter().all(|nic_mac| owner(nic_mac.0[5].into()) != Some(two.id)));
     assert_eq!(store.read(|model| model.current_node(one.id).map(|node| node.id)), Some(one.id));
 }
 
 #[tokio::test]
-async fn mac_keeps_its_newest_sessions_and_no_more() {
+async fn sessions_of_a_mac_are_bounded_to_the_newest() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     for n in 0..20u8 {
@@ -126,7 +126,7 @@ async fn mac_keeps_its_newest_sessions_and_no_more() {
 }
 
 #[tokio::test]
-async fn newest_session_is_the_last_one_also_after_the_clock_was_set_back() {
+async fn newest_session_is_last_added_despite_clock_set_back() {
     let dir = tempfile::tempdir().unwrap();
     for (n, at) in [(0u8, 9_000_000), (1, 5), (2, 4), (3, 9_000_001), (4, 3)] {
         let store = Store::open(dir.path()).unwrap();
@@ -141,7 +141,7 @@ async fn newest_session_is_the_last_one_also_after_the_clock_was_set_back() {
 }
 
 #[tokio::test]
-async fn flood_of_invented_machines_evicts_no_admitted_node() {
+async fn unknown_machine_flood_evicts_no_admitted_node() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let mut known = node(u16::MAX);
@@ -174,7 +174,7 @@ fn open_session(n: u32, stage: Stage) -> BootSession {
 }
 
 #[test]
-fn many_sessions_in_one_change_keep_to_the_bound_of_all() {
+fn sessions_of_one_change_respect_the_total_bound() {
     let mut model = Model::default();
     let mut known = node(1);
     known.change(PhaseChange::Approve).unwrap();
@@ -192,7 +192,7 @@ fn many_sessions_in_one_change_keep_to_the_bound_of_all() {
 }
 
 #[test]
-fn flood_of_invented_macs_evicts_no_boot_of_others() {
+fn unknown_mac_flood_evicts_no_boot_session_of_others() {
     let mut model = Model::default();
     let mut known = node(1);
     known.change(PhaseChange::Approve).unwrap();
@@ -226,7 +226,7 @@ fn flood_of_invented_macs_evicts_no_boot_of_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_writers_at_once_all_find_their_record_and_are_heard_in_order() {
+async fn concurrent_commits_are_stored_and_published_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let store = std::sync::Arc::new(Store::open(dir.path()).unwrap());
     let mut heard = store.subscribe();
@@ -249,7 +249,7 @@ async fn many_writers_at_once_all_find_their_record_and_are_heard_in_order() {
 }
 
 #[tokio::test]
-async fn record_that_cannot_be_read_or_is_of_no_kind_is_refused_by_its_key() {
+async fn unreadable_or_unknown_record_is_refused_with_its_key() {
     for (key, value) in [("node/00000000", "{"), ("moon/1", "{}")] {
         let dir = tempfile::tempdir().unwrap();
         let (raw, _) = journal::Journal::open(&dir.path().join(FOLDER)).unwrap();
@@ -283,7 +283,7 @@ async fn missing_store_next_to_an_authority_is_refused_until_confirmed() {
 }
 
 #[tokio::test]
-async fn two_daemons_cannot_share_one_store() {
+async fn store_opened_twice_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Store::open(dir.path()).unwrap();
     let second = Store::open(dir.path()).err().expect("refused").to_string();
@@ -330,8 +330,8 @@ async fn order_writes_one_audit_line_in_its_transaction() {
 }
 
 #[test]
-fn orders_with_a_key_are_bounded_by_number_and_by_age() {
-    let now = Timestamp::from_millis(i64::try_from(IDEMPOTENCY_KEY_LIFE.as_millis()).unwrap() * 2);
+fn idempotency_keys_are_bounded_by_number_and_age() {
+    let now = Timestamp::from_millis(i64::try_from(IDEMPOTENCY_KEY_LIFETIME.as_millis()).unwrap() * 2);
     let record = |at| IdempotencyRecord { request: Digest([0; 32]), at, answer: None };
     let key = |n: u16| Digest::of(&n.to_be_bytes());
     let mut model = Model::default();

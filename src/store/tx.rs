@@ -233,7 +233,7 @@ impl<'a> Tx<'a> {
         event.bound_detail();
         let phase = event.node.and_then(|node| self.node(node)).map(|node| node.phase);
         event.is_unknown = phase.is_some_and(|phase| matches!(phase, Phase::Discovered | Phase::Removed));
-        if let Some(audit) = Audit::of(&event) {
+        if let Some(audit) = Audit::from_event(&event) {
             let same = |line: &&mut Audit| line.by == audit.by && line.node == audit.node;
             match self.staged.audit.last_mut().filter(same) {
                 Some(line) => line.add(&event.detail),

@@ -24,19 +24,19 @@ pub fn check_invariants(bytes: &[u8]) {
     let mut engine = Engine::new(LIMITS);
     let mut now = Instant::now();
     let mut rest = bytes;
-    while let [who, what, more @ ..] = rest {
-        let client = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, who % 3), 1000 + u16::from(who / 3 % 3));
-        let length = usize::from(what & 0x3f).min(more.len());
+    while let [sender, control, more @ ..] = rest {
+        let client = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, sender % 3), 1000 + u16::from(sender / 3 % 3));
+        let length = usize::from(control & 0x3f).min(more.len());
         let (packet, after) = more.split_at(length);
         let mut out = Effects::default();
-        match what >> 6 {
-            0 => now += Duration::from_millis(u64::from(what & 0x3f).pow(3)),
+        match control >> 6 {
+            0 => now += Duration::from_millis(u64::from(control & 0x3f).pow(3)),
             1 => engine.request(now, client, packet, &|_| Some((file.clone(), ())), &mut out),
             _ => engine.receive(now, client, packet, &mut out),
         }
         engine.tick(now, &mut out);
         check(&engine, now, &out);
-        rest = if what >> 6 == 0 { more } else { after };
+        rest = if control >> 6 == 0 { more } else { after };
     }
     let mut out = Effects::default();
     engine.close(&mut out);

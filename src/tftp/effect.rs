@@ -11,7 +11,7 @@ pub struct Effects<F> {
     pub sends: Vec<Transmission>,
     /// Files that a client acknowledged completely.
     pub completed: Vec<(Ipv4Addr, F)>,
-    /// What happened, for metrics and log.
+    /// Events for metrics and log.
     pub events: Vec<Event>,
 }
 
@@ -49,7 +49,7 @@ pub enum Payload {
     },
 }
 
-/// What happened to a transfer or request.
+/// An event of a transfer or request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A transfer began.

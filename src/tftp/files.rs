@@ -1,4 +1,4 @@
-//! What the user of the crate provides: a file look-up, and an observer for metrics and log.
+//! Traits that the user of the crate implements: a file look-up, and an observer for metrics and log.
 
 use crate::effect::Event;
 use bytes::Bytes;

@@ -24,7 +24,7 @@ pub(crate) const MAX_OPTION_ACKS: u8 = 2;
 pub(crate) const MAX_RETRANSMITS: u8 = 5;
 /// The longest retransmission timeout, unless the client requested another one.
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
-/// A transfer without progress times out after this time, whatever timeout the client requested.
+/// A transfer without progress times out after this time, regardless of the timeout that the client requested.
 pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// Average rate in bytes per second that a client must reach after [`MAX_SILENCE`]. It bounds the duration of every transfer.
 /// Firmware reads a thousand times as fast.
@@ -65,7 +65,7 @@ pub(crate) enum TransferAction {
     TimeOut,
 }
 
-/// What a second request from the same port means.
+/// The meaning of a second request from the same port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RepeatedRequest {
     /// A duplicate of the current request.

@@ -85,7 +85,7 @@ impl ApiToken {
     }
 
     /// Returns whether the text is this token, in constant time.
-    pub fn is(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &str) -> bool {
         self.hash.0.ct_eq(&Digest::of(text.as_bytes()).0).into()
     }
 
@@ -99,11 +99,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn api_token_is_found_by_its_text_until_expiry_and_only_hashed() {
+    fn api_token_matches_its_text_until_expiry_and_is_stored_hashed() {
         let at = Timestamp::from_millis;
         let name: ApiTokenName = "ci".parse().expect("a name");
         let (text, token) = ApiToken::mint([7; 32], name, Role::Operator, at(1), Some(at(10)));
-        assert!(token.is(text.expose()) && !token.is("") && !token.is(&text.expose()[1..]));
+        assert!(token.matches(text.expose()) && !token.matches("") && !token.matches(&text.expose()[1..]));
         assert!(!token.is_over(at(10)) && token.is_over(at(11)));
         let stored = serde_json::to_string(&token).expect("plain data");
         assert!(!stored.contains(&text.expose()[PREFIX.len()..]), "{stored}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_in_order_and_read_as_they_are_written() {
+    fn roles_are_ordered_and_round_trip_as_text() {
         assert!(Role::Viewer < Role::Operator && Role::Operator < Role::Admin);
         for role in Role::ALL {
             assert_eq!(role.to_string().parse(), Ok(role));

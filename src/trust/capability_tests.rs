@@ -20,7 +20,7 @@ fn granted(book: &mut Book, seconds: i64, random: u8, node: u8) -> String {
 }
 
 #[test]
-fn capability_opens_one_whole_transfer_to_its_address() {
+fn capability_opens_one_complete_transfer_to_its_address() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     assert_eq!(text.len(), TEXT_LEN);
@@ -35,7 +35,7 @@ fn capability_opens_one_whole_transfer_to_its_address() {
 }
 
 #[test]
-fn transfer_that_was_cut_off_may_be_tried_again() {
+fn aborted_transfer_may_be_retried() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     let first = book.open(at(1), &text, HOME).expect("ready");
@@ -47,7 +47,7 @@ fn transfer_that_was_cut_off_may_be_tried_again() {
 }
 
 #[test]
-fn later_capability_of_the_node_voids_the_earlier_and_its_transfer() {
+fn later_capability_of_node_voids_earlier_one_and_its_transfer() {
     let mut book = Book::new();
     let old = granted(&mut book, 0, 1, 1);
     let transfer = book.open(at(1), &old, HOME).expect("ready");
@@ -73,7 +73,7 @@ fn capability_expires_after_ten_minutes_and_is_forgotten_after_an_hour() {
 }
 
 #[test]
-fn transfer_that_began_in_time_may_end_late() {
+fn transfer_begun_before_expiry_may_finish_later() {
     let mut book = Book::new();
     let text = granted(&mut book, 0, 1, 1);
     let transfer = book.open(at(599), &text, HOME).expect("ready");
@@ -117,7 +117,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn at_most_one_transfer_of_a_capability_finishes_in_any_interleaving(steps in prop::collection::vec(step(), 0..80)) {
+    fn capability_finishes_at_most_one_transfer_in_any_interleaving(steps in prop::collection::vec(step(), 0..80)) {
         let (mut book, mut now) = (Book::new(), 0);
         let mut texts: Vec<(String, u8, i64)> = Vec::new();
         let mut transfers: Vec<(TransferId, usize)> = Vec::new();
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn guess_opens_nothing(guess in "\\PC{0,40}|[0-9a-f]{32}") {
+    fn guessed_capability_is_unknown(guess in "\\PC{0,40}|[0-9a-f]{32}") {
         let mut book = Book::new();
         let text = granted(&mut book, 0, 1, 1);
         if guess != text {

@@ -84,7 +84,7 @@ impl TokenRecord {
     }
 
     /// Returns whether the text is this token, in constant time.
-    pub fn is(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &str) -> bool {
         self.hash.0.ct_eq(&hash(text).0).into()
     }
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn token_works_once_and_only_for_its_node_and_session() {
+    fn enrol_token_is_redeemed_once_by_its_node_and_session() {
         let (_, mut record) = record();
         let (ours, session) = (node("00000001"), BootSessionId([1; 12]));
         assert_eq!(record.redeem(node("00000002"), session, KEY, at(1)), Err(TokenRefused::Foreign));
@@ -147,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn token_expires_and_its_text_is_not_stored() {
+    fn enrol_token_expires_and_its_text_is_not_stored() {
         let (text, mut record) = record();
         assert_eq!(record.redeem(node("00000001"), BootSessionId([1; 12]), KEY, at(1001)), Err(TokenRefused::Expired));
         assert_eq!(record.used, None);
-        assert!(record.is(&text));
+        assert!(record.matches(&text));
         let stored = serde_json::to_string(&record).expect("plain");
         assert!(!stored.contains(&text));
         assert_eq!(serde_json::from_str::<TokenRecord>(&stored).ok(), Some(record));
@@ -159,9 +159,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_other_text_is_the_token(text in "\\PC{0,80}|[0-9a-f]{64}") {
+        fn enrol_token_matches_no_other_text(text in "\\PC{0,80}|[0-9a-f]{64}") {
             let (ours, record) = record();
-            prop_assert_eq!(record.is(&text), text == ours);
+            prop_assert_eq!(record.matches(&text), text == ours);
         }
     }
 }

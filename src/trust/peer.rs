@@ -21,7 +21,7 @@ pub struct Peer {
 
 impl Peer {
     /// Parses a certificate whose signature the handshake has verified. Accepts any bytes.
-    pub(super) fn of(der: &[u8], now: Timestamp) -> Result<Self, TrustError> {
+    pub(super) fn from_der(der: &[u8], now: Timestamp) -> Result<Self, TrustError> {
         let refused = TrustError::Certificate;
         let (rest, certificate) =
             X509Certificate::from_der(der).map_err(|_| refused("it is not an X.509 certificate"))?;

@@ -55,13 +55,13 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _};
 
     #[test]
-    fn mark_is_the_hmac_of_rfc_4231() {
+    fn secret_mark_is_hmac_of_rfc_4231() {
         let digest = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(hmac(b"Jefe", b"what do ya want for nothing?").to_string(), digest);
     }
 
     #[test]
-    fn key_is_made_once_and_is_nobody_else_s() {
+    fn mark_key_is_created_once_with_private_mode() {
         let dir = tempfile::tempdir().expect("a folder");
         let state = dir.path().join("state");
         let first = MarkKey::load_or_create(&state, [1; 32]).expect("made");

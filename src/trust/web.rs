@@ -40,7 +40,7 @@ impl WebIdentity {
         };
         let chain = files::read(certificate)?.ok_or_else(|| missing(certificate))?;
         let text = files::read_private(key)?.ok_or_else(|| missing(key))?;
-        Self::of(&chain, &text).map_err(|detail| TrustError::Web { path: certificate.to_owned(), detail })
+        Self::from_pem(&chain, &text).map_err(|detail| TrustError::Web { path: certificate.to_owned(), detail })
     }
 
     /// Reads the certificate of a folder, or creates it for an address of this machine.
@@ -60,7 +60,7 @@ impl WebIdentity {
         Self::read(&certificate, &key)
     }
 
-    fn of(chain: &str, key: &str) -> Result<Self, String> {
+    fn from_pem(chain: &str, key: &str) -> Result<Self, String> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(chain.as_bytes())
             .collect::<Result<_, _>>()
             .map_err(|error| format!("it is no certificate: {error}"))?;

@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moving_a_byte_from_one_field_to_the_next_changes_the_digest() {
+    fn byte_moved_between_fields_changes_the_digest() {
         let left = Digest::of_fields([b"ab".as_slice(), b"c"]);
         let right = Digest::of_fields([b"a".as_slice(), b"bc"]);
         assert_ne!(left, right);
     }
 
     #[test]
-    fn digest_is_the_well_known_one_and_round_trips() {
+    fn digest_of_empty_input_is_sha256_and_round_trips() {
         let digest = Digest::of(b"");
         assert_eq!(digest.to_string(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(digest.to_string().parse(), Ok(digest));

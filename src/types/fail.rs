@@ -1,27 +1,27 @@
-//! Failpoints: debug builds let tests stop the program at a place, or disable a defence.
+//! Failpoints: debug builds let tests stop the program at a failpoint, or disable a defence.
 //!
-//! - `MESHD_FAIL=<place>` ends a debug build by SIGKILL at a place, `MESHD_FAIL=<place>:<n>` when it reaches the place for the n-th time.
+//! - `MESHD_FAIL=<failpoint>` ends a debug build by SIGKILL at a failpoint, `MESHD_FAIL=<failpoint>:<n>` when it reaches it for the n-th time.
 //! - `MESHD_DISABLED_DEFENCES=<name>,<name>` disables defences in a debug build. `make test-attack` uses it to prove that an attack
 //!   test fails without its defence.
 
-/// Ends the program if `MESHD_FAIL` names this place.
+/// Ends the program if `MESHD_FAIL` names this failpoint.
 #[inline]
-pub fn point(place: &str) {
-    if here(place) {
+pub fn point(name: &str) {
+    if is_reached(name) {
         die();
     }
 }
 
-/// Returns true if `MESHD_FAIL` names this place. The caller then leaves an operation incomplete and calls [`die`].
+/// Returns true if `MESHD_FAIL` names this failpoint. The caller then leaves an operation incomplete and calls [`die`].
 #[cfg(debug_assertions)]
-pub fn here(place: &str) -> bool {
-    debug::comes_by(place)
+pub fn is_reached(name: &str) -> bool {
+    debug::is_reached(name)
 }
 
 /// Returns false, because release builds have no failpoints.
 #[cfg(not(debug_assertions))]
 #[inline]
-pub fn here(_place: &str) -> bool {
+pub fn is_reached(_name: &str) -> bool {
     false
 }
 
@@ -61,15 +61,15 @@ mod debug {
     };
 
     struct Armed {
-        place: String,
+        name: String,
         after: AtomicU64,
     }
 
     static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
         let text = std::env::var("MESHD_FAIL").ok()?;
-        let (place, times) = text.split_once(':').unwrap_or((&text, "1"));
+        let (name, times) = text.split_once(':').unwrap_or((&text, "1"));
         let times = times.parse().expect("MESHD_FAIL is <place> or <place>:<number>");
-        Some(Armed { place: place.to_owned(), after: AtomicU64::new(times) })
+        Some(Armed { name: name.to_owned(), after: AtomicU64::new(times) })
     });
 
     static DISABLED: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -81,7 +81,7 @@ mod debug {
         DISABLED.is_empty() || !DISABLED.iter().any(|disabled| disabled == name)
     }
 
-    pub(super) fn comes_by(place: &str) -> bool {
-        ARMED.as_ref().is_some_and(|armed| armed.place == place && armed.after.fetch_sub(1, Ordering::SeqCst) == 1)
+    pub(super) fn is_reached(name: &str) -> bool {
+        ARMED.as_ref().is_some_and(|armed| armed.name == name && armed.after.fetch_sub(1, Ordering::SeqCst) == 1)
     }
 }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secret_is_not_seen_in_either_print() {
+    fn secret_is_redacted_in_display_and_debug() {
         let secret = Secret::new("hunter2");
         assert_eq!(format!("{secret} {secret:?}"), "[secret] [secret]");
     }

@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direction_marks_and_zero_width_characters_mislead_letters_and_spaces_do_not() {
+    fn direction_marks_and_zero_width_characters_are_misleading() {
         for c in "\u{200b}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}\u{feff}\u{61c}\u{e0041}".chars() {
             assert!(is_misleading(c), "{c:?}");
         }

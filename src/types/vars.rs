@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_is_what_a_template_can_write() {
+    fn variable_name_is_a_template_identifier() {
         for text in ["", "A", "a-b", "1a", "_a", "a b", "a.b", &"a".repeat(64)] {
             assert!(text.parse::<VarName>().is_err(), "{text:?}");
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_somebody_types_gets_the_type_that_it_looks_like() {
+    fn typed_variable_value_gets_type_of_its_literal() {
         let list = |texts: &[&str]| VarValue::List(texts.iter().map(|text| (*text).to_owned()).collect());
         for (typed, value) in [
             ("true", VarValue::Bool(true)),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn value_keeps_its_type_when_it_is_stored() {
+    fn variable_value_keeps_its_type_when_stored() {
         let list = VarValue::List(vec!["a".into(), "b".into()]);
         for value in [VarValue::Bool(true), VarValue::Integer(-1), VarValue::Text("1".into()), list] {
             let json = serde_json::to_string(&value).expect("plain data");

@@ -124,7 +124,7 @@ impl ApiClient {
     pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
         let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in");
         if self.is_foreign && fail::defends("ui-console-origin") {
-            let hint = "open it from the page of the virtual machine";
+            let hint = "open it from the page of the VM";
             return Err(ApiError::new(StatusCode::FORBIDDEN, "bad_origin", "another site opens this console", hint));
         }
         let session = self.session.ok_or_else(nobody)?;

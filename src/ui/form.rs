@@ -1,7 +1,10 @@
-//! Fields of a submitted form.
+//! Fields of a submitted form or query.
+
+use serde::Deserialize;
 
 /// Fields in the order in which the browser sent them; a name may occur several times.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
 pub(crate) struct Fields(pub(crate) Vec<(String, String)>);
 
 impl Fields {

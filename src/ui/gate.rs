@@ -208,9 +208,9 @@ impl Gate {
         let SignIn::Link(code) = &self.environment.sign_in else {
             return Err(redirect(&format!("{PREFIX}/sign-in")));
         };
-        let query = Query::<Vec<(String, String)>>::try_from_uri(request.uri());
-        let given = query.map(|Query(pairs)| Fields(pairs)).unwrap_or_default();
-        if !code.redeem(given.text("code")) {
+        let query = Query::<Fields>::try_from_uri(request.uri());
+        let query = query.map(|Query(fields)| fields).unwrap_or_default();
+        if !code.redeem(query.text("code")) {
             let error = ApiError::new(
                 StatusCode::FORBIDDEN,
                 "bad_link",

@@ -46,7 +46,7 @@ pub(crate) struct Page<'c> {
     pub(crate) client: &'c ApiClient,
     pub(crate) title: String,
     /// Path of the navigation entry to highlight.
-    pub(crate) place: &'static str,
+    pub(crate) nav_path: &'static str,
     pub(crate) content: Markup,
 }
 
@@ -54,7 +54,7 @@ impl Page<'_> {
     /// Returns the page, or 304 if the browser's script has it.
     pub(crate) fn answer(self, request: &HeaderMap) -> Response {
         let caller = &self.client.caller;
-        let page = frame(&self.title, Some((caller, self.place)), &self.content);
+        let page = frame(&self.title, Some((caller, self.nav_path)), &self.content);
         let text = page.into_string();
         let tag = format!("\"{}\"", Digest::of(text.as_bytes()));
         let is_known = request.get(IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
@@ -110,14 +110,14 @@ fn frame(title: &str, signed_in: Option<(&CallerView, &str)>, content: &Markup) 
             }
             body {
                 a.skip href="#content" { "Skip to content" }
-                @if let Some((caller, place)) = signed_in { (banner(caller, place)) }
+                @if let Some((caller, nav_path)) = signed_in { (banner(caller, nav_path)) }
                 main id="content" tabindex="-1" { (content) }
             }
         }
     }
 }
 
-fn banner(caller: &CallerView, place: &str) -> Markup {
+fn banner(caller: &CallerView, nav_path: &str) -> Markup {
     html! {
         header {
             a.brand href=(format!("{PREFIX}/")) { "meshd" }
@@ -132,7 +132,7 @@ fn banner(caller: &CallerView, place: &str) -> Markup {
             }
             nav aria-label="Pages" {
                 @for (path, title) in PAGES {
-                    @if path == place {
+                    @if path == nav_path {
                         a href=(format!("{PREFIX}{path}")) aria-current="page" { (title) }
                     } @else {
                         a href=(format!("{PREFIX}{path}")) { (title) }
@@ -233,6 +233,14 @@ pub(crate) fn table(heads: &[&str], rows: &[Vec<Markup>], empty: &str) -> Markup
 pub(crate) fn facts(facts: &[(&str, Markup)]) -> Markup {
     html! {
         dl { @for (name, value) in facts { @if !value.0.is_empty() { dt { (name) } dd { (value) } } } }
+    }
+}
+
+/// Renders the input for the reason of an order.
+pub(crate) fn reason_input(id: &str) -> Markup {
+    html! {
+        label for=(id) { "Reason, for the audit log" }
+        input id=(id) name="reason" maxlength="500";
     }
 }
 

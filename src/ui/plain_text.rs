@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_of_a_guest_is_plain_text() {
+    fn guest_output_is_stripped_of_escape_sequences() {
         let hostile = "a\u{1b}[31mred\u{1b}[0m \u{1b}]0;title\u{7}b\r\n\u{1b}[2J<script>\u{0}c\u{9b}d";
         assert_eq!(visible(hostile), "ared b\n<script>cd");
         assert_eq!(visible("\u{1b}"), "");

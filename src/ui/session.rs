@@ -70,7 +70,7 @@ impl Session {
             || (now.duration_since(self.begun) >= MAX_LIFE && fail::defends("ui-session-life"))
     }
 
-    fn is_of(&self, token: Option<&Secret<String>>) -> bool {
+    fn belongs_to(&self, token: Option<&Secret<String>>) -> bool {
         let digest = |token: &Secret<String>| Digest::of(token.expose().as_bytes());
         self.token.as_ref().map(digest) == token.map(digest)
     }
@@ -108,7 +108,7 @@ impl Sessions {
         let mut all = self.all();
         let mut ended: Vec<Digest> = all.values().filter(|session| session.is_over(now)).map(|it| it.key).collect();
         ended.iter().for_each(|key| drop(all.remove(key)));
-        let own = all.values().filter(|session| session.is_of(token.as_ref()));
+        let own = all.values().filter(|session| session.belongs_to(token.as_ref()));
         let surplus = if own.clone().count() >= MAX_OF_TOKEN && fail::defends("ui-session-share") {
             idlest(own)
         } else if all.len() >= MAX_SESSIONS {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn session_ends_when_it_is_not_used() {
+    fn idle_session_expires() {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let id = sessions.begin([1; 32], None, caller("ada"), start).id;
         let later = start + IDLE_TIME - Duration::from_secs(1);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn session_ends_a_day_after_it_began_though_it_is_used() {
+    fn session_expires_one_day_after_sign_in_despite_use() {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let id = sessions.begin([1; 32], None, caller("ada"), start).id;
         let key = Digest::of(id.expose().as_bytes());
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn table_of_sessions_is_bounded_and_the_idlest_makes_room() {
+    fn session_table_is_bounded_and_evicts_idlest_session() {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let ids: Vec<_> = (0..=MAX_SESSIONS)
             .map(|n| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn token_that_signs_in_again_and_again_ends_its_own_sessions_alone() {
+    fn repeated_sign_in_evicts_only_sessions_of_same_token() {
         let (sessions, start) = (Sessions::default(), Instant::now());
         let begin = |n: usize, token: &str| {
             let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn link_signs_in_once() {
+    fn link_code_is_redeemed_once() {
         let (code, text) = LinkCode::new([7; 32]);
         assert!(!code.redeem("wrong") && !code.redeem(""));
         assert!(code.redeem(text.expose()));

@@ -1,4 +1,4 @@
-//! The pages over an API that answers what a test says: sign-in, origin, escaping, roles.
+//! Tests of the pages with a fake API: sign-in, origin, escaping, roles.
 
 mod console;
 mod orders;
@@ -30,11 +30,11 @@ const HOSTILE: &str = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>
 const LOOPBACK: &str = "127.0.0.1:8765";
 const TOKEN: &str = "meshd_0123";
 
-/// What the API was asked, and whether it still honours the token.
+/// Requests to the API, and whether the token is revoked.
 #[derive(Clone)]
 struct FakeApi {
     role: &'static str,
-    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    requests: Arc<Mutex<Vec<(String, Value)>>>,
     is_revoked: Arc<Mutex<bool>>,
 }
 
@@ -61,7 +61,7 @@ fn detail() -> Value {
 
 impl FakeApi {
     fn new(role: &'static str) -> Self {
-        FakeApi { role, asked: Arc::default(), is_revoked: Arc::default() }
+        FakeApi { role, requests: Arc::default(), is_revoked: Arc::default() }
     }
 
     fn router(&self) -> Router {
@@ -79,7 +79,7 @@ impl FakeApi {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let body = request.into_body().collect().await.expect("a body").to_bytes();
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        self.asked.lock().expect("no panic").push((path.clone(), body));
+        self.requests.lock().expect("no panic").push((path.clone(), body));
         let answer = match path.as_str() {
             "/v1/whoami" => json!({ "name": "token:ada", "role": self.role }),
             "/v1/nodes" => json!([node()]),
@@ -167,7 +167,7 @@ impl Browser {
 }
 
 #[tokio::test]
-async fn page_without_session_leads_to_the_sign_in_page() {
+async fn page_without_session_redirects_to_sign_in() {
     let api = FakeApi::new("viewer");
     let mut browser = Browser::new(&api, SignIn::Token);
     for path in ["/ui", "/ui/", "/ui/nodes", "/ui/nodes/3f9a1c0e", "/ui/nothing", "/ui/audit"] {
@@ -176,14 +176,14 @@ async fn page_without_session_leads_to_the_sign_in_page() {
     }
     browser.cookie = Some(format!("__Host-meshd={}", "0".repeat(64)));
     assert_eq!(browser.get("/ui/").await.location(), "/ui/sign-in", "an invented session");
-    assert!(api.asked.lock().expect("no panic").is_empty());
+    assert!(api.requests.lock().expect("no panic").is_empty());
     let refused = browser.post("/ui/sign-in", "token=meshd_wrong").await;
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED);
     assert!(refused.text.contains("this token is not honoured"));
 }
 
 #[tokio::test]
-async fn cookie_is_for_this_host_by_tls_alone_and_no_script_reads_it() {
+async fn session_cookie_is_host_bound_secure_and_http_only() {
     let api = FakeApi::new("viewer");
     let mut browser = Browser::new(&api, SignIn::Token);
     let answer = browser.post("/ui/sign-in", &format!("token={TOKEN}")).await;
@@ -194,7 +194,7 @@ async fn cookie_is_for_this_host_by_tls_alone_and_no_script_reads_it() {
 }
 
 #[tokio::test]
-async fn every_page_forbids_code_that_is_not_ours_and_escapes_what_nodes_say() {
+async fn pages_have_strict_content_policy_and_escape_node_text() {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;
     for path in [
@@ -222,30 +222,30 @@ async fn every_page_forbids_code_that_is_not_ours_and_escapes_what_nodes_say() {
 }
 
 #[tokio::test]
-async fn form_of_another_site_is_refused() {
+async fn form_with_foreign_origin_is_refused() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
-    let before = api.asked.lock().expect("no panic").len();
+    let before = api.requests.lock().expect("no panic").len();
     let form = "action=reboot&node=3f9a1c0e~r1~n1";
     for origin in [None, Some("null"), Some("https://evil.example"), Some("https://meshd.example"), Some("")] {
         let answer = browser.send(Method::POST, "/ui/actions/run", origin, form).await;
         assert_eq!(answer.status, StatusCode::FORBIDDEN, "{origin:?}");
     }
-    assert_eq!(api.asked.lock().expect("no panic").len(), before, "nothing was ordered");
+    assert_eq!(api.requests.lock().expect("no panic").len(), before, "nothing was ordered");
 }
 
 #[tokio::test]
-async fn action_names_ids_and_revisions_and_its_result_is_shown_for_each_node() {
+async fn bulk_action_sends_ids_and_revisions_and_shows_result_per_node() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let list = browser.get("/ui/nodes").await.text;
     assert!(list.contains("value=\"3f9a1c0e~r1~"));
     let preview = browser.post("/ui/actions/preview", "action=reboot&node=3f9a1c0e~r1~n1").await;
     assert!(preview.status.is_success() && preview.text.contains("Reboot 1 node"), "{}", preview.text);
-    assert!(api.asked.lock().expect("no panic").iter().all(|(path, _)| !path.contains("bulk")), "only a preview");
+    assert!(api.requests.lock().expect("no panic").iter().all(|(path, _)| !path.contains("bulk")), "only a preview");
     let done = browser.post("/ui/actions/run", "action=reboot&node=3f9a1c0e~r1~n1&reason=rack+move").await;
-    let asked = api.asked.lock().expect("no panic").clone();
-    let (_, order) = asked.iter().find(|(path, _)| path == "/v1/bulk/nodes/reboot").expect("an order");
+    let requests = api.requests.lock().expect("no panic").clone();
+    let (_, order) = requests.iter().find(|(path, _)| path == "/v1/bulk/nodes/reboot").expect("an order");
     assert_eq!(order, &json!({ "nodes": [{ "id": "3f9a1c0e", "revision": "r1" }], "order": null }));
     assert!(done.text.contains("Refused for 1 of 1") && done.text.contains("drain it"), "{}", done.text);
     for form in ["action=reboot", "action=reboot&node=x", "action=nothing&node=3f9a1c0e~r1~n1", "%ff=%00"] {
@@ -257,7 +257,7 @@ async fn action_names_ids_and_revisions_and_its_result_is_shown_for_each_node() 
 }
 
 #[tokio::test]
-async fn order_for_one_node_has_the_body_that_the_api_reads() {
+async fn node_form_sends_request_body_of_the_api() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get("/ui/nodes/3f9a1c0e").await.text;
@@ -275,8 +275,8 @@ async fn order_for_one_node_has_the_body_that_the_api_reads() {
         assert!(page.contains(&format!("action=\"/ui/nodes/3f9a1c0e/{verb}\"")), "{verb}");
         let done = browser.post(&format!("/ui/nodes/3f9a1c0e/{verb}"), form).await;
         assert_eq!(done.location(), format!("/ui/nodes/3f9a1c0e?done={verb}"), "{}", done.text);
-        let asked = api.asked.lock().expect("no panic").clone();
-        assert_eq!(asked.last(), Some(&(format!("/v1/nodes/3f9a1c0e/{verb}"), body)));
+        let requests = api.requests.lock().expect("no panic").clone();
+        assert_eq!(requests.last(), Some(&(format!("/v1/nodes/3f9a1c0e/{verb}"), body)));
     }
     for (verb, form) in [("accept-nic", "mac=x"), ("erase", "")] {
         let refused = browser.post(&format!("/ui/nodes/3f9a1c0e/{verb}"), form).await;
@@ -285,7 +285,7 @@ async fn order_for_one_node_has_the_body_that_the_api_reads() {
 }
 
 #[tokio::test]
-async fn faults_of_a_vm_file_are_shown_with_their_lines_above_the_text() {
+async fn vm_file_faults_are_shown_with_line_numbers() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let refused = browser.post("/ui/vms", "key=k&start=1&file=name+%3D+%22one%22%0D%0Avcpu+%3D+1").await;
@@ -295,8 +295,8 @@ async fn faults_of_a_vm_file_are_shown_with_their_lines_above_the_text() {
         "{}",
         refused.text
     );
-    let asked = api.asked.lock().expect("no panic").clone();
-    assert!(asked.iter().all(|(path, _)| path != "/v1/vms"), "nothing was ordered");
+    let requests = api.requests.lock().expect("no panic").clone();
+    assert!(requests.iter().all(|(path, _)| path != "/v1/vms"), "nothing was ordered");
     let mut viewer = Browser::signed_in(&FakeApi::new("viewer")).await;
     for path in ["/ui/vms", "/ui/vms/new"] {
         let page = viewer.get(path).await.text;
@@ -305,7 +305,7 @@ async fn faults_of_a_vm_file_are_shown_with_their_lines_above_the_text() {
 }
 
 #[tokio::test]
-async fn viewer_sees_no_action() {
+async fn viewer_gets_pages_without_actions() {
     let (viewer, operator) = (FakeApi::new("viewer"), FakeApi::new("operator"));
     for (api, sees) in [(viewer, false), (operator, true)] {
         let mut browser = Browser::signed_in(&api).await;
@@ -317,7 +317,7 @@ async fn viewer_sees_no_action() {
 }
 
 #[tokio::test]
-async fn session_ends_when_its_token_is_revoked_and_when_somebody_signs_out() {
+async fn session_ends_on_token_revocation_and_sign_out() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     assert!(browser.get("/ui/").await.status.is_success());
@@ -336,12 +336,12 @@ async fn session_ends_when_its_token_is_revoked_and_when_somebody_signs_out() {
 }
 
 #[tokio::test]
-async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
+async fn sign_in_link_works_once_and_exposes_no_api() {
     let api = FakeApi::new("admin");
     let (code, text) = LinkCode::new([3; 32]);
     let trusting = api.router();
     let with_token = Router::new().fallback(async move |mut request: Request| {
-        // As a client of the socket: whoever asks is an admin.
+        // Each client of the socket is an admin.
         let value = format!("Bearer {TOKEN}").parse().expect("plain");
         request.headers_mut().insert(AUTHORIZATION, value);
         trusting.oneshot(request).await.expect("infallible")
@@ -353,7 +353,7 @@ async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
     }
     assert_eq!(browser.get("/ui/enter?code=wrong").await.status, StatusCode::FORBIDDEN);
     assert_eq!(browser.get("/ui/enter").await.status, StatusCode::FORBIDDEN);
-    assert!(api.asked.lock().expect("no panic").is_empty());
+    assert!(api.requests.lock().expect("no panic").is_empty());
     let link = format!("/ui/enter?code={}", text.expose());
     assert_eq!(browser.get(&link).await.location(), "/ui/");
     assert!(browser.get("/ui/").await.status.is_success());
@@ -364,7 +364,7 @@ async fn link_signs_in_once_and_nobody_gets_to_the_api_beside_it() {
 
 /// DNS rebinding: a name of another site resolves to the loopback address, so that its pages and the UI have the same origin.
 #[tokio::test]
-async fn page_under_the_name_of_another_site_is_refused() {
+async fn request_with_foreign_host_header_is_refused() {
     let api = FakeApi::new("admin");
     let (code, text) = LinkCode::new([3; 32]);
     let mut browser = Browser::new(&api, SignIn::Link(code));

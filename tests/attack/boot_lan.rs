@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::{World, dhcp::As, eventually, node::PxeNode},
 };
-use meshd_central::{DhcpSeen, DhcpStep};
+use meshd_central::{DhcpChange, DhcpObservation};
 use meshd_model::fleet::{DhcpExchange, Fingerprint, Node, Phase, Stage, Verb};
 use meshd_store::{AuditFilter, StoreError};
 use meshd_types::{Basis, MacAddr};
@@ -32,7 +32,7 @@ fn ask_as_stranger(world: &World, machine: &PxeNode<'_>, alarms: usize) {
 }
 
 #[test]
-fn a_stranger_with_the_right_uuid_serial_and_mac_gets_nothing_before_during_and_after_a_boot() {
+fn cloned_identity_gets_no_boot_before_during_and_after_boot() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     ask_as_stranger(&world, &machine, 1);
@@ -50,7 +50,7 @@ fn a_stranger_with_the_right_uuid_serial_and_mac_gets_nothing_before_during_and_
 }
 
 #[test]
-fn another_machine_with_the_uuid_and_serial_of_one_that_is_online_is_a_collision_even_while_meshd_restarts() {
+fn cloned_uuid_of_online_node_is_a_collision_even_after_restart() {
     let mut world = World::new("auto");
     let overlay = PxeNode::new(&world, 1).boot();
     let _agent = PxeNode::new(&world, 1).start_agent(&overlay);
@@ -72,11 +72,11 @@ fn another_machine_with_the_uuid_and_serial_of_one_that_is_online_is_a_collision
 }
 
 #[tokio::test]
-async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_taken_an_address() {
+async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
-    let heard = |address| DhcpSeen {
+    let heard = |address| DhcpObservation {
         mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
         exchange: DhcpExchange::Ipxe,
         uuid: None,
@@ -90,7 +90,7 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.
     for (address, alarms) in [(None, 1), (Some(own), 2)] {
-        rig.central.boot.dhcp_steps(&[DhcpStep::Seen(heard(address))]).await.unwrap();
+        rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(heard(address))]).await.unwrap();
         rig.clock.turn(Duration::from_secs(120));
         machine.ask_script().await;
         assert!(machine.script.contains("# refusal no_session"), "{address:?}: {}", machine.script);
@@ -102,7 +102,7 @@ async fn where_another_server_leases_nobody_gets_a_boot_before_its_machine_has_t
 }
 
 #[tokio::test]
-async fn invented_machines_that_fit_what_the_site_lets_in_fill_neither_store_nor_audit_log() {
+async fn automatic_approval_stops_after_flood_of_invented_machines() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut invented = Machine::new(&rig, 1);
@@ -127,7 +127,7 @@ async fn invented_machines_that_fit_what_the_site_lets_in_fill_neither_store_nor
 }
 
 #[test]
-fn one_boot_session_is_one_node() {
+fn boot_session_refuses_second_node_identity() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     assert!(machine.power_on().unwrap().overlay().is_some());
@@ -138,7 +138,7 @@ fn one_boot_session_is_one_node() {
 }
 
 #[test]
-fn an_overlay_is_given_once_to_its_machine_and_to_nobody_else() {
+fn overlay_capability_serves_its_machine_once_and_no_other_host() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let script = machine.power_on().unwrap();

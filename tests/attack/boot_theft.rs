@@ -12,7 +12,7 @@ use crate::{
         node::{PxeNode, Script},
     },
 };
-use meshd_central::{DhcpSeen, DhcpStep};
+use meshd_central::{DhcpChange, DhcpObservation};
 use meshd_model::fleet::{ConditionKind, DhcpExchange, Phase, Stage};
 use meshd_store::StoreError;
 use meshd_types::{MacAddr, NodeId, SystemUuid};
@@ -196,7 +196,7 @@ fn arp_claim_of_an_address_gets_no_overlay() {
 }
 
 #[test]
-fn token_from_another_machine_is_refused_and_stays_its_owners() {
+fn token_from_another_machine_is_refused_and_stays_valid() {
     let world = World::new("auto");
     let victim = PxeNode::new(&world, 1);
     let overlay = victim.boot();
@@ -215,8 +215,8 @@ fn token_from_another_machine_is_refused_and_stays_its_owners() {
     world.wait_for_phase("online");
 }
 
-fn heard(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpStep {
-    DhcpStep::Seen(DhcpSeen {
+fn heard(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpChange {
+    DhcpChange::Exchange(DhcpObservation {
         mac,
         exchange: DhcpExchange::Ipxe,
         uuid: None,
@@ -236,7 +236,7 @@ async fn address_change_without_a_discover_ends_the_boot_session() {
     let mut victim = Machine::new(&rig, 1);
     victim.boot(Stage::Script).await;
     let capability = victim.capability().to_owned();
-    rig.central.boot.dhcp_steps(&[heard(victim.mac, FREE, false)]).await.unwrap();
+    rig.central.boot.apply_dhcp_changes(&[heard(victim.mac, FREE, false)]).await.unwrap();
     let own = std::mem::replace(&mut victim.address, FREE);
     victim.ask_script().await;
     assert!(victim.script.contains("# refusal no_session"), "{}", victim.script);
@@ -245,7 +245,7 @@ async fn address_change_without_a_discover_ends_the_boot_session() {
     assert!(opened.is_err(), "what was given in the session is void");
     // The machine tries again, as its script says: a new exchange, a new session.
     victim.address = own;
-    rig.central.boot.dhcp_steps(&[heard(victim.mac, own, true)]).await.unwrap();
+    rig.central.boot.apply_dhcp_changes(&[heard(victim.mac, own, true)]).await.unwrap();
     victim.ask_script().await;
     assert!(victim.script.contains("/overlay/"), "{}", victim.script);
 }
@@ -292,7 +292,7 @@ fn impostor<'a>(rig: &'a Rig, victim: &Machine<'_>) -> Machine<'a> {
 }
 
 #[tokio::test]
-async fn card_of_a_node_whose_link_was_lost_a_moment_ago_is_not_taken() {
+async fn nic_of_recently_linked_node_is_not_taken_over() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let victim = unlinked_node(&rig).await;
@@ -300,7 +300,7 @@ async fn card_of_a_node_whose_link_was_lost_a_moment_ago_is_not_taken() {
 }
 
 #[tokio::test]
-async fn card_of_a_node_that_answers_arp_is_not_taken() {
+async fn nic_of_node_that_answers_arp_is_not_taken_over() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let victim = unlinked_node(&rig).await;
@@ -313,7 +313,7 @@ async fn card_of_a_node_that_answers_arp_is_not_taken() {
 }
 
 #[tokio::test]
-async fn certificate_of_a_node_that_was_online_a_moment_ago_raises_an_alarm() {
+async fn certificate_replaced_shortly_after_online_raises_an_alarm() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);

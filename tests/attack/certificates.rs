@@ -10,20 +10,20 @@ use serde_json::json;
 use std::{fs, path::Path};
 
 #[test]
-fn a_nodes_certificate_is_worth_nothing_in_another_nodes_name() {
+fn certificate_of_one_node_is_refused_for_another_node() {
     let world = World::new("approve");
     let (attacker, own, other) = (Attacker::new(&world), ticket(&world, 1), ticket(&world, 2));
-    let (who, victim) = (attacker.enrol(&own), attacker.enrol(&other));
+    let (identity, victim) = (attacker.enrol(&own), attacker.enrol(&other));
     attacker.run(async {
-        let mut link = attacker.hello(&who, other.boot.node, other.boot.session).await;
+        let mut link = attacker.hello(&identity, other.boot.node, other.boot.session).await;
         let said = link.hear().await;
         assert!(matches!(&said, Some(FromCentral::Goodbye { .. })), "{said:?}");
-        let mut link = attacker.hello(&who, own.boot.node, other.boot.session).await;
+        let mut link = attacker.hello(&identity, own.boot.node, other.boot.session).await;
         let said = link.hear().await;
         assert!(matches!(&said, Some(FromCentral::Goodbye { .. })), "another node's boot: {said:?}");
     });
     let renewal = json!({ "version": VERSION, "node": other.boot.node, "csr_pem": victim.csr() });
-    let (status, _) = attacker.run(attacker.post(&who, RENEW_PATH, &renewal)).expect("an answer");
+    let (status, _) = attacker.run(attacker.post(&identity, RENEW_PATH, &renewal)).expect("an answer");
     assert_eq!(status, 200, "it may renew, and is no other node by it");
     attacker.run(async {
         let mut link = attacker.hello(&victim, other.boot.node, other.boot.session).await;
@@ -32,15 +32,15 @@ fn a_nodes_certificate_is_worth_nothing_in_another_nodes_name() {
 }
 
 #[test]
-fn a_revoked_certificate_is_cut_off_at_once_and_refused_after_a_restart_too() {
+fn revoked_certificate_ends_link_and_is_refused_after_restart() {
     let mut world = World::new("approve");
     let own = ticket(&world, 1);
     let node = own.boot.node.to_string();
-    let who = {
+    let identity = {
         let attacker = Attacker::new(&world);
-        let who = attacker.enrol(&own);
+        let identity = attacker.enrol(&own);
         attacker.run(async {
-            let mut link = attacker.hello(&who, own.boot.node, own.boot.session).await;
+            let mut link = attacker.hello(&identity, own.boot.node, own.boot.session).await;
             assert!(matches!(link.hear().await, Some(FromCentral::Welcome(_))));
             let revoked = world.meshd(&["ca", "revoke", &node, "--yes"]);
             assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
@@ -50,24 +50,24 @@ fn a_revoked_certificate_is_cut_off_at_once_and_refused_after_a_restart_too() {
             }
             assert!(matches!(last, Some(FromCentral::Goodbye { .. })), "the link is over: {last:?}");
         });
-        assert_eq!(attacker.is_let_in(&who).0, 401);
-        who
+        assert_eq!(attacker.link_status(&identity).0, 401);
+        identity
     };
     world.kill();
     world.start();
-    assert_eq!(Attacker::new(&world).is_let_in(&who).0, 401, "also after a restart");
+    assert_eq!(Attacker::new(&world).link_status(&identity).0, 401, "also after a restart");
     assert_eq!(world.events("credentials_revoked").len(), 1);
 }
 
 #[test]
-fn a_hello_with_more_in_it_than_any_machine_has_is_not_read() {
+fn hello_with_more_than_max_devices_is_refused() {
     let world = World::new("approve");
     let (attacker, own) = (Attacker::new(&world), ticket(&world, 1));
-    let who = attacker.enrol(&own);
+    let identity = attacker.enrol(&own);
     let facts = |devices: usize| Facts { pci: vec![PciFacts::default(); devices], ..Facts::default() };
     attacker.run(async {
         for (devices, is_heard) in [(MAX_DEVICES + 1, false), (MAX_DEVICES, true)] {
-            let mut link = attacker.hello_of(&who, own.boot.node, own.boot.session, facts(devices)).await;
+            let mut link = attacker.hello_of(&identity, own.boot.node, own.boot.session, facts(devices)).await;
             let said = link.hear().await;
             assert_eq!(matches!(said, Some(FromCentral::Welcome(_))), is_heard, "{devices}: {said:?}");
         }
@@ -104,7 +104,7 @@ fn with_serial(issuer: &Path, id: &str, serial: &str) -> Identity {
 }
 
 #[test]
-fn with_a_stolen_authority_nobody_is_a_node_and_a_rotation_without_grace_ends_the_rest() {
+fn certificate_forged_with_stolen_ca_is_refused_before_and_after_rotation() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let agent = machine.start_agent(&machine.boot());
@@ -118,16 +118,16 @@ fn with_a_stolen_authority_nobody_is_a_node_and_a_rotation_without_grace_ends_th
     let now = Timestamp::from_millis(4_000_000_000_000);
     forged.certificate_pem = Some(stolen.issue_node(&forged.csr(), id.parse().unwrap(), now).unwrap().certificate_pem);
     // It is signed as it should be, and stands in no record.
-    assert_eq!(Attacker::new(&world).is_let_in(&forged).0, 401);
+    assert_eq!(Attacker::new(&world).link_status(&forged).0, 401);
     // The store says which serial numbers do, and whoever signs chooses the serial number.
     let serial = world.json(&["node", "show", id, "-o", "json"])["certificates"][0].as_str().unwrap().to_owned();
     let copied = with_serial(&world.path("state/ca").join(stolen.active()), id, &serial);
-    assert_eq!(Attacker::new(&world).is_let_in(&copied).0, 401, "its key is not the one on record");
+    assert_eq!(Attacker::new(&world).link_status(&copied).0, 401, "its key is not the one on record");
     world.wait_for_phase("online");
 
     let rotated = world.meshd(&["ca", "rotate", "--grace", "0s", "--yes"]);
     assert!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
-    let (status, body) = Attacker::new(&world).is_let_in(&forged);
+    let (status, body) = Attacker::new(&world).link_status(&forged);
     assert!(status == 401 && body.contains("stale_ca"), "{status} {body}");
     assert_eq!(
         world.node()["conditions"].as_array().unwrap().iter().filter(|one| one["kind"] == "stale_ca").count(),

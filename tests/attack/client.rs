@@ -81,16 +81,16 @@ impl<'a> Attacker<'a> {
             .unwrap()
     }
 
-    pub async fn dial(&self, who: &Identity) -> std::io::Result<Tls> {
+    pub async fn dial(&self, identity: &Identity) -> std::io::Result<Tls> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((STRANGER, 0).into())?;
         let central: Ipv4Addr = CENTRAL.parse().unwrap();
         let stream = socket.connect((central, 8443).into()).await?;
         let name = ServerName::try_from(SERVER_NAME).unwrap();
-        TlsConnector::from(Arc::new(self.tls(who))).connect(name, stream).await
+        TlsConnector::from(Arc::new(self.tls(identity))).connect(name, stream).await
     }
 
-    fn tls(&self, who: &Identity) -> ClientConfig {
+    fn tls(&self, identity: &Identity) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         for root in CertificateDer::pem_slice_iter(self.roots_pem.as_bytes()) {
             roots.add(root.unwrap()).unwrap();
@@ -99,19 +99,19 @@ impl<'a> Attacker<'a> {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .unwrap()
             .with_root_certificates(roots);
-        match &who.certificate_pem {
+        match &identity.certificate_pem {
             None => config.with_no_client_auth(),
             Some(pem) => {
                 let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).map(|one| one.unwrap()).collect();
-                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(who.key.serialize_der()));
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key.serialize_der()));
                 config.with_client_auth_cert(chain, key).unwrap()
             }
         }
     }
 
     /// Status and body of a raw request; nothing if the connection was refused before an answer.
-    pub async fn exchange(&self, who: &Identity, request: &str) -> Option<(u16, String)> {
-        Self::ask(self.dial(who).await.ok()?, request).await
+    pub async fn exchange(&self, identity: &Identity, request: &str) -> Option<(u16, String)> {
+        Self::ask(self.dial(identity).await.ok()?, request).await
     }
 
     async fn ask(mut stream: Tls, request: &str) -> Option<(u16, String)> {
@@ -126,12 +126,12 @@ impl<'a> Attacker<'a> {
         Some((status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()))
     }
 
-    pub async fn post(&self, who: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
-        self.exchange(who, &posted(path, body)).await
+    pub async fn post(&self, identity: &Identity, path: &str, body: &Value) -> Option<(u16, String)> {
+        self.exchange(identity, &posted(path, body)).await
     }
 
-    pub async fn get(&self, who: &Identity, path: &str) -> Option<(u16, String)> {
-        self.exchange(who, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await
+    pub async fn get(&self, identity: &Identity, path: &str) -> Option<(u16, String)> {
+        self.exchange(identity, &format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n")).await
     }
 
     /// Enrols with a ticket as its rightful owner would.
@@ -146,28 +146,28 @@ impl<'a> Attacker<'a> {
     }
 
     /// What the link route and renewal answer to an identity, before anything else is said.
-    pub fn is_let_in(&self, who: &Identity) -> (u16, String) {
-        let renewal = json!({ "version": VERSION, "csr_pem": who.csr() });
+    pub fn link_status(&self, identity: &Identity) -> (u16, String) {
+        let renewal = json!({ "version": VERSION, "csr_pem": identity.csr() });
         self.run(async {
             let upgrade = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                            sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-            let link = self.exchange(who, &format!("GET {LINK_PATH} HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n")).await;
+            let link = self.exchange(identity, &format!("GET {LINK_PATH} HTTP/1.1\r\nhost: x\r\n{upgrade}\r\n")).await;
             let (status, body) = link.unwrap_or_default();
             assert_ne!(status, 101, "it may have a link");
-            let renewed = self.post(who, RENEW_PATH, &renewal).await;
+            let renewed = self.post(identity, RENEW_PATH, &renewal).await;
             assert_eq!(renewed.map(|(status, _)| status).unwrap_or_default(), status, "renewal and link agree");
             (status, body)
         })
     }
 
     /// Opens a link and says hello in a node's name.
-    pub async fn hello(&self, who: &Identity, node: NodeId, session: BootSessionId) -> Link {
-        self.hello_of(who, node, session, Facts::default()).await
+    pub async fn hello(&self, identity: &Identity, node: NodeId, session: BootSessionId) -> Link {
+        self.hello_of(identity, node, session, Facts::default()).await
     }
 
     /// The same, telling this of the machine.
-    pub async fn hello_of(&self, who: &Identity, node: NodeId, session: BootSessionId, facts: Facts) -> Link {
-        let stream = self.dial(who).await.unwrap();
+    pub async fn hello_of(&self, identity: &Identity, node: NodeId, session: BootSessionId, facts: Facts) -> Link {
+        let stream = self.dial(identity).await.unwrap();
         let (socket, _) = client_async(format!("wss://{SERVER_NAME}{LINK_PATH}"), stream).await.unwrap();
         let mut link = Link(socket);
         let hello = Hello { version: VERSION, node, session, facts };

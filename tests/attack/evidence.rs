@@ -4,7 +4,7 @@ use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
     world::World,
 };
-use meshd_central::{DhcpSeen, DhcpStep};
+use meshd_central::{DhcpChange, DhcpObservation};
 use meshd_model::fleet::{DhcpExchange, Stage, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::MacAddr;
@@ -16,11 +16,11 @@ const FLOOD: u32 = 12_000;
 const GATHERED: u32 = 100;
 
 /// An exchange of a machine that nobody has ever seen.
-fn forged(number: u32) -> DhcpStep {
+fn forged(number: u32) -> DhcpChange {
     let [a, b, c, d] = number.to_be_bytes();
     let address = Some(Ipv4Addr::new(10, 78, c, d));
     let exchange = DhcpExchange::Firmware;
-    DhcpStep::Seen(DhcpSeen {
+    DhcpChange::Exchange(DhcpObservation {
         mac: MacAddr([2, 9, a, b, c, d]),
         exchange,
         uuid: None,
@@ -72,7 +72,7 @@ async fn forged_dhcp_exchanges_evict_no_alarm_no_order_and_no_node() {
     let (before, store) = (memory(), world.path("state/store"));
     for begin in (0..flood).step_by(GATHERED as usize) {
         let steps: Vec<_> = (begin..begin + GATHERED).map(forged).collect();
-        rig.central.boot.dhcp_steps(&steps).await.unwrap();
+        rig.central.boot.apply_dhcp_changes(&steps).await.unwrap();
     }
     eprintln!("{flood} exchanges: memory {before} to {} MiB, store {} KiB", memory(), size(&store) / 1024);
     assert_eq!(events("boot_impersonated"), alarms);

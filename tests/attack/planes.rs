@@ -51,7 +51,7 @@ fn office() -> Office {
 }
 
 #[test]
-fn planes_do_not_reach_each_other() {
+fn listener_answers_only_routes_of_its_own_api() {
     let office = office();
     let world = &office.world;
     let others = |own: &[&str]| {
@@ -100,7 +100,7 @@ fn planes_do_not_reach_each_other() {
 }
 
 #[test]
-fn no_listener_answers_a_network_that_is_not_its_own() {
+fn listener_is_unreachable_from_foreign_networks() {
     let office = office();
     let (nodes, desk) = (&office.world.nodes, &office.desk);
     assert!(reaches(nodes, &format!("{CENTRAL}:8080")) && reaches(nodes, &format!("{CENTRAL}:8443")));

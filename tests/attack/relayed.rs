@@ -122,7 +122,7 @@ fn forged_dhcp_from_another_relay_port_steals_no_boot() {
 }
 
 #[test]
-fn stranger_who_claims_the_routers_address_gets_no_boot_of_machines_behind_it() {
+fn forged_router_address_gets_no_boot_of_relayed_machines() {
     let (world, _relay) = far_world();
     let victim = PxeNode::new(&world, 1);
     world.host_on(victim.mac, "port0");

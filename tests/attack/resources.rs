@@ -72,7 +72,7 @@ fn idle_connections_to_one_api_take_no_descriptors_from_the_others() {
 }
 
 #[test]
-fn a_node_reaches_the_agent_api_while_one_host_holds_idle_connections() {
+fn agent_api_answers_while_one_host_holds_idle_connections() {
     let world = small_world();
     let attacker = Attacker::new(&world);
     let held = idle(&world, &format!("{CENTRAL}:8443"), FILES);
@@ -84,7 +84,7 @@ fn a_node_reaches_the_agent_api_while_one_host_holds_idle_connections() {
 }
 
 #[test]
-fn a_machine_reads_by_tftp_while_one_host_stalls_4200_transfers() {
+fn tftp_serves_machine_while_one_host_stalls_4200_transfers() {
     let world = small_world();
     world.nodes.ip(&["address", "add", "10.77.0.67/24", "dev", "eth0"]).unwrap();
     // As many for each worker of the server.

@@ -12,7 +12,7 @@ fn sniffed(overlay: &crate::world::node::Overlay) -> Ticket {
 }
 
 #[test]
-fn a_token_that_its_node_has_used_is_refused_and_both_sides_are_shown() {
+fn used_token_is_refused_and_event_names_both_addresses() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -39,7 +39,7 @@ fn a_token_that_its_node_has_used_is_refused_and_both_sides_are_shown() {
 }
 
 #[test]
-fn a_token_in_another_nodes_name_is_refused_shown_and_not_used_up() {
+fn token_presented_for_another_node_is_refused_and_stays_unused() {
     let world = World::new("approve");
     let (attacker, ours, other) = (Attacker::new(&world), ticket(&world, 1), ticket(&world, 2));
     let thief = Identity::new();
@@ -55,7 +55,7 @@ fn a_token_in_another_nodes_name_is_refused_shown_and_not_used_up() {
 }
 
 #[test]
-fn of_64_that_use_one_token_at_once_exactly_one_gets_a_certificate() {
+fn token_used_by_64_clients_at_once_issues_one_certificate() {
     let world = World::new("approve");
     let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
     let identities: Vec<Identity> = (0..64).map(|_| Identity::new()).collect();
@@ -71,11 +71,11 @@ fn of_64_that_use_one_token_at_once_exactly_one_gets_a_certificate() {
 }
 
 #[test]
-fn a_token_opens_nothing_but_enrolment() {
+fn token_grants_only_enrolment_in_its_boot_session() {
     let world = World::new("approve");
     let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
     let nobody = Identity::new();
-    assert_eq!(attacker.is_let_in(&nobody).0, 401);
+    assert_eq!(attacker.link_status(&nobody).0, 401);
     for path in ["/v1/tokens", "/v1/nodes", "/v1/ca", "/boot.ipxe", "/metrics"] {
         let answer = attacker.run(attacker.get(&nobody, path)).expect("an answer");
         assert_eq!(answer.0, 404, "{path} is of another plane: {answer:?}");
@@ -87,7 +87,7 @@ fn a_token_opens_nothing_but_enrolment() {
 }
 
 #[test]
-fn an_operators_token_is_shown_once_kept_as_a_hash_and_worth_nothing_once_taken_back() {
+fn ticket_token_is_stored_as_hash_and_void_after_revocation() {
     let world = World::new("approve");
     let (attacker, ticket) = (Attacker::new(&world), ticket(&world, 1));
     // Exposed to be looked for.
@@ -105,7 +105,7 @@ fn an_operators_token_is_shown_once_kept_as_a_hash_and_worth_nothing_once_taken_
 }
 
 #[test]
-fn an_operators_token_does_not_take_the_place_of_a_node_whose_link_answers() {
+fn ticket_token_does_not_replace_a_linked_node() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let _agent = machine.start_agent(&machine.boot());

@@ -122,7 +122,7 @@ async fn confirm(browser: &WebDriver) {
 /// Creates a virtual machine and types into its console: the guest answers each letter with the next one of the alphabet.
 async fn virtual_machine_is_used(browser: &WebDriver, digest: &str) {
     click(browser, "nav a", "VMs").await;
-    click(browser, "a.button", "Create virtual machine").await;
+    click(browser, "a.button", "Create VM").await;
     let field = browser.find(By::Css("textarea")).await.unwrap();
     field.clear().await.unwrap();
     let file = format!(

@@ -58,7 +58,7 @@ pub fn retry_dead_emulator(test: impl Fn()) {
 }
 
 #[test]
-fn only_a_dead_emulator_is_tried_again_and_only_once() {
+fn dead_emulator_is_retried_once_and_other_failures_never() {
     let runs = |is_dead: bool, failures: u32| {
         let _turn = one_at_a_time();
         let count = std::cell::Cell::new(0);
@@ -186,7 +186,7 @@ pub fn has_secret(line: &str) -> bool {
 }
 
 #[test]
-fn a_capability_on_a_command_line_is_seen_and_a_digest_is_none() {
+fn command_line_capability_is_detected_and_digest_is_not() {
     assert!(!has_secret(&format!("initrd=initramfs modloop=http://10.77.0.1:8080/blob/{}/modloop", "a".repeat(64))));
     assert!(has_secret("apkovl=http://10.77.0.1:8080/overlay/x"));
     assert!(has_secret(&format!("token={}", "0f".repeat(16))));

@@ -125,7 +125,7 @@ impl Wire {
 }
 
 #[test]
-fn header_with_its_checksum_sums_up_to_zero() {
+fn ip_header_with_checksum_sums_to_zero() {
     let packet = Packet {
         kind: DISCOVER,
         chaddr: MacAddr([2; 6]),

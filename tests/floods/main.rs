@@ -8,10 +8,11 @@ mod frames;
 #[path = "../e2e/racks.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
 mod racks;
-#[path = "../e2e/boot/stranger.rs"]
+#[path = "../e2e/boot/attacker.rs"]
 #[allow(dead_code, reason = "shared with the end-to-end tests")]
-mod stranger;
+mod attacker;
 
+use attacker::asks_in_vain;
 use flood::{Attacker, Flood, UNKNOWN, unknown_address};
 use frames::mac_of;
 use meshd_lab::{Firmware, Mix, Neighbour, Power, Rack};
@@ -26,7 +27,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use stranger::asks_in_vain;
 
 const PLACES: [u8; 4] = [1, 2, 3, 4];
 /// All four on two processors that the flood uses too.
@@ -47,7 +47,7 @@ struct Row {
 }
 
 #[test]
-fn four_machines_boot_during_each_flood_and_nothing_is_forgotten() {
+fn machines_boot_during_each_flood_and_evidence_is_kept() {
     let connections = raise_own_limit();
     let mut test = up(|mut options, _| {
         (options.nodes, options.powered) = (4, false);
@@ -55,7 +55,7 @@ fn four_machines_boot_during_each_flood_and_nothing_is_forgotten() {
         options.set("enroll.policy", "approve")
     });
     let rack = &mut test.rack;
-    let host = rack.neighbour("flood", stranger::ADDRESS).or_end();
+    let host = rack.neighbour("flood", attacker::ADDRESS).or_end();
     give_cards(&host, rack);
     let_all_in(rack);
     let mut rows = vec![boot(rack, "none", Duration::ZERO)];

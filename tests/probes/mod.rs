@@ -38,7 +38,7 @@ pub fn script_request(bytes: &[u8]) {
     match ScriptRequest::parse(&query) {
         Ok(request) => {
             assert!(request.serial.len() <= 512 && request.manufacturer.len() <= 512 && request.product.len() <= 512);
-            if let Some(seen) = ObservedMachine::of(&request.hardware(), request.mac, &DenyList::new()) {
+            if let Some(seen) = ObservedMachine::from_hardware(&request.hardware(), request.mac, &DenyList::new()) {
                 assert_eq!(seen.node_id().to_string().len(), 8);
             }
         }

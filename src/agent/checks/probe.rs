@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_that_of_the_nearest_existing_folder() {
+    fn free_space_is_that_of_nearest_existing_folder() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
         let space = SystemProbe(&tree).space(&dir.path().join("not/yet/there"));

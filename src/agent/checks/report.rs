@@ -55,7 +55,7 @@ pub fn report(
         checks,
         session: Some(boot.session),
         kernel_boot_id: system::kernel_boot_id(tree),
-        asked: None,
+        request_id: None,
         resources: Some(resources),
     }
 }
@@ -108,10 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn check_that_hangs_fails_and_the_others_report() {
+    fn hanging_check_fails_and_other_checks_report() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        let (config, boot) = super::super::tests::made_up();
+        let (config, boot) = super::super::tests::config_and_boot();
         let input = || OwnedContext {
             vms: "/nowhere".into(),
             config: config.clone(),

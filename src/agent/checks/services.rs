@@ -71,11 +71,11 @@ fn value<'a>(daemon: &'a str, key: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake::FakeMachine;
 
     #[test]
     fn started_service_whose_daemon_is_dead_has_crashed() {
-        let fake = Fake::new("", &[]);
+        let fake = FakeMachine::new("", &[]);
         let dead = || crashed_daemon(&fake.tree, "sshd");
         assert_eq!(dead(), None, "it has no daemon");
         fake.file("run/openrc/daemons/sshd/001", "exec=/usr/sbin/sshd\nargv_0=/usr/sbin/sshd\npidfile=/run/sshd.pid\n");
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn daemon_without_pidfile_is_found_by_its_program() {
-        let fake = Fake::new("", &[]);
+        let fake = FakeMachine::new("", &[]);
         fake.file("run/openrc/daemons/x/001", "exec=/usr/bin/x\n");
         assert!(crashed_daemon(&fake.tree, "x").is_some());
         fake.file("proc/9/cmdline", "/usr/bin/x\0--flag\0");

@@ -4,7 +4,7 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{fake::Fake, nat::Settings, vm::Space};
+use crate::{fake::FakeMachine, nat::Settings, vm::Space};
 use meshd_proto::StoreKind;
 use meshd_types::BootSessionId;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -32,7 +32,7 @@ fn boot() -> BootPart {
     BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
 }
 
-pub(super) fn made_up() -> (AgentConfig, BootPart) {
+pub(super) fn config_and_boot() -> (AgentConfig, BootPart) {
     (config(&[]), boot())
 }
 
@@ -81,8 +81,8 @@ fn run_check(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckS
 }
 
 #[test]
-fn service_that_is_not_started_fails() {
-    let fake = Fake::new("", &[]);
+fn unstarted_service_fails_the_check() {
+    let fake = FakeMachine::new("", &[]);
     // OpenRC's links point to /etc/init.d, which does not exist below this root: the link alone counts.
     fake.link("run/openrc/started/sshd", "/nowhere/sshd");
     assert_eq!(run_check("services", &fake.tree, &config(&[]), 1).0, CheckStatus::Skip);
@@ -92,8 +92,8 @@ fn service_that_is_not_started_fails() {
 }
 
 #[test]
-fn different_identity_warns_and_early_clock_fails() {
-    let fake = Fake::new("", &[]);
+fn identity_mismatch_warns_and_early_clock_fails() {
+    let fake = FakeMachine::new("", &[]);
     assert_eq!(run_check("identity", &fake.tree, &config(&[]), 1).0, CheckStatus::Warn);
     let uuid = "01020304-0506-0708-090a-0b0c0d0e0f10";
     fake.file("sys/class/dmi/id/product_uuid", uuid);
@@ -109,8 +109,8 @@ fn different_identity_warns_and_early_clock_fails() {
 }
 
 #[test]
-fn little_memory_warns() {
-    let fake = Fake::new("", &[]);
+fn memory_below_threshold_warns() {
+    let fake = FakeMachine::new("", &[]);
     for (available, expected) in [(65_535, CheckStatus::Warn), (65_536, CheckStatus::Pass)] {
         let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n");
         fake.file("proc/meminfo", &text);
@@ -119,8 +119,8 @@ fn little_memory_warns() {
 }
 
 #[test]
-fn checks_have_the_names_that_profiles_use() {
-    let (fake, config) = (Fake::new("", &[]), config(&[]));
+fn check_names_equal_those_of_profiles() {
+    let (fake, config) = (FakeMachine::new("", &[]), config(&[]));
     let names: Vec<String> =
         run(&context(&fake.tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
     assert_eq!(names, meshd_proto::CHECKS);
@@ -128,7 +128,7 @@ fn checks_have_the_names_that_profiles_use() {
 
 #[test]
 fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
-    let fake = Fake::new("", &[]);
+    let fake = FakeMachine::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1048576 kB\n");
     let mut config = config(&["sshd"]);
     for (rule, expected) in
@@ -146,7 +146,7 @@ fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
 
 #[test]
 fn memory_of_workloads_counts_as_available() {
-    let fake = Fake::new("", &[]);
+    let fake = FakeMachine::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
     let (boot, mut config) = (boot(), config(&[]));
     config.checks.thresholds.memory_mib = Some(2048);

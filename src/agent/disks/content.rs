@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_with_data_that_nobody_recognises_is_not_empty() {
+    fn disk_with_unrecognised_data_is_not_empty() {
         for at in [0, MIB - 1, 3 * MIB, 4 * MIB - 1] {
             assert_eq!(disk(|bytes| bytes[at] = 1), Ok(vec![UNRECOGNISED.to_owned()]), "{at}");
         }

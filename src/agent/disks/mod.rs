@@ -31,8 +31,8 @@ pub fn is_unchanged(tree: &Tree, seen: &DiskFacts) -> bool {
     now.names().eq(seen.names()) && now.bytes == seen.bytes
 }
 
-/// Returns the user of a disk or a partition: mount, swap, RAID, process. `None` if idle.
-pub fn user(tree: &Tree, name: &str) -> Option<String> {
+/// Returns the use of a disk or a partition: mount, swap, RAID, process. `None` if idle.
+pub fn current_use(tree: &Tree, name: &str) -> Option<String> {
     let used = in_use(tree).into_iter().find(|(disk, _)| disk == name).map(|(_, user)| user);
     let nodes: BTreeSet<String> = disk_use::nodes(tree, name).collect();
     used.or_else(|| {

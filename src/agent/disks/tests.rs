@@ -1,11 +1,11 @@
 //! Disks of fake machines, and loop devices of the running kernel.
 
 use super::*;
-use crate::fake::{Fake, Loop};
+use crate::fake::{FakeMachine, LoopDevice};
 
 /// A disk behind an NVMe controller on NUMA node 1, with a partition.
-fn machine() -> Fake {
-    let fake = Fake::new("", &[("0000:03:00.0", "144d:a80a", "0108", 1, "nvme", 1)]);
+fn machine() -> FakeMachine {
+    let fake = FakeMachine::new("", &[("0000:03:00.0", "144d:a80a", "0108", 1, "nvme", 1)]);
     fake.disk("nvme0n1", "0000:03:00.0", "259:1");
     let folder = "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1";
     for (name, text) in [("size", "2048"), ("wwid", "eui.0025"), ("device/serial", "  SN-1  "), ("dev", "259:0")] {
@@ -17,11 +17,11 @@ fn machine() -> Fake {
 }
 
 /// A disk or partition on which nothing is written.
-fn blank(fake: &Fake, name: &str) {
+fn blank(fake: &FakeMachine, name: &str) {
     fake.raw(&format!("dev/{name}"), &vec![0; 1 << 21]);
 }
 
-fn blocked(fake: &Fake, data: &[&str]) -> Option<String> {
+fn blocked(fake: &FakeMachine, data: &[&str]) -> Option<String> {
     let data: Vec<String> = data.iter().map(|name| (*name).to_owned()).collect();
     survey(&fake.tree, &data).into_iter().find(|disk| disk.name == "nvme0n1").expect("there").blocked
 }
@@ -91,7 +91,7 @@ fn disk_marked_as_data_or_without_unique_identity_is_blocked() {
 
 #[test]
 fn renamed_disk_keeps_its_identity_and_virtual_devices_are_ignored() {
-    let fake = Fake::new("", &[]);
+    let fake = FakeMachine::new("", &[]);
     for name in ["loop0", "ram0", "zram0", "dm-0", "md0", "sr0", "nvme0c0n1"] {
         fake.file(&format!("sys/block/{name}/size"), "2048");
     }
@@ -100,7 +100,7 @@ fn renamed_disk_keeps_its_identity_and_virtual_devices_are_ignored() {
         fake.file(&format!("sys/block/{name}/device/wwid"), wwid);
         blank(&fake, name);
     }
-    let named = |fake: &Fake, wwid: &str| {
+    let named = |fake: &FakeMachine, wwid: &str| {
         let disks = survey(&fake.tree, &["naa.2".to_owned()]);
         assert_eq!(disks.len(), 2);
         disks.into_iter().find(|disk| disk.identity() == Some(wwid)).expect("there")
@@ -118,7 +118,7 @@ fn renamed_disk_keeps_its_identity_and_virtual_devices_are_ignored() {
 #[test]
 fn loop_device_is_in_use_while_mounted_or_open() {
     let tree = Tree::new(std::path::Path::new("/"));
-    let real = Loop::new(8 << 20);
+    let real = LoopDevice::new(8 << 20);
     real.ext4();
     let used = || in_use(&tree).into_iter().find(|(disk, _)| disk == real.name()).map(|(_, why)| why);
     let nodes = BTreeSet::from([real.device.clone()]);
@@ -128,9 +128,9 @@ fn loop_device_is_in_use_while_mounted_or_open() {
     assert!(holders::find(&tree, &nodes)[&real.device].contains(&std::process::id().to_string()));
     drop(open);
     // A child of another test inherits the descriptor until `exec`.
-    let patience = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while holders::find(&tree, &nodes).contains_key(&real.device) {
-        assert!(std::time::Instant::now() < patience, "still open");
+        assert!(std::time::Instant::now() < deadline, "still open");
         std::thread::yield_now();
     }
     real.mount();
@@ -141,7 +141,7 @@ fn loop_device_is_in_use_while_mounted_or_open() {
 }
 
 #[test]
-fn disk_that_cannot_be_read_is_blocked_and_one_with_unknown_data_holds_something() {
+fn unreadable_disk_is_blocked_and_unknown_data_is_a_signature() {
     let fake = machine();
     std::fs::remove_file(fake.tree.path("/dev/nvme0n1")).expect("removed");
     let why = blocked(&fake, &[]).expect("unreadable");
@@ -155,7 +155,7 @@ fn disk_that_cannot_be_read_is_blocked_and_one_with_unknown_data_holds_something
 
 /// Opening a pipe without a writer hangs.
 #[test]
-fn disk_that_hangs_is_blocked_and_the_others_are_judged() {
+fn hanging_disk_is_blocked_and_other_disks_are_surveyed() {
     let fake = machine();
     fake.file("sys/block/sdb/size", "2048");
     fake.file("sys/block/sdb/wwid", "naa.1");

@@ -79,12 +79,12 @@ fn fabric_candidates(tree: &Tree) -> Vec<Candidate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake::FakeMachine;
     use meshd_proto::PciFacts;
 
     /// Functions by their folder below `/sys/devices`, with their NUMA node.
-    fn machine(functions: &[(&str, i32)]) -> Fake {
-        let fake = Fake::new("", &[]);
+    fn machine(functions: &[(&str, i32)]) -> FakeMachine {
+        let fake = FakeMachine::new("", &[]);
         for (path, numa) in functions {
             let (_, address) = path.rsplit_once('/').expect("a path");
             fake.file(&format!("sys/devices/{path}/numa_node"), &format!("{numa}\n"));

@@ -1,20 +1,20 @@
 //! Facts of fake trees.
 
 use super::*;
-use crate::fake::Fake;
+use crate::fake::FakeMachine;
 use meshd_proto::MAX_DEVICES;
 use proptest::prelude::*;
 use std::{net::IpAddr, path::Path};
 
-fn machine() -> Fake {
-    Fake::new("", &[])
+fn machine() -> FakeMachine {
+    FakeMachine::new("", &[])
 }
 
-fn collected(fake: &Fake) -> Facts {
+fn collected(fake: &FakeMachine) -> Facts {
     collect(&fake.tree, Path::new("/nowhere"), None, None)
 }
 
-fn dmi(fake: &Fake) {
+fn dmi(fake: &FakeMachine) {
     for (name, text) in [
         ("product_uuid", "01020304-0506-0708-090A-0B0C0D0E0F10\n"),
         ("sys_vendor", "ACME\n"),
@@ -69,7 +69,7 @@ fn pci_functions_follow_their_links() {
 }
 
 #[test]
-fn only_whole_disks_are_listed() {
+fn disk_list_has_whole_disks_only() {
     let fake = machine();
     for name in ["loop0", "ram0", "zram0", "dm-0", "md0", "sr0", "nvme0c1n1", "nvme0n1", "sda", "vda", "mmcblk0"] {
         fake.file(&format!("sys/block/{name}/size"), "2048\n");
@@ -84,7 +84,7 @@ fn only_whole_disks_are_listed() {
     assert_eq!((disks[2].bytes, disks[2].rotational, disks[1].rotational), (1_048_576, true, false));
 }
 
-fn nics(fake: &Fake) {
+fn nics(fake: &FakeMachine) {
     for (name, mac) in [("eth0", "52:54:00:00:00:02"), ("eth1", "52:54:00:00:00:01"), ("br0", "52:54:00:00:00:00")] {
         fake.file(&format!("sys/class/net/{name}/address"), mac);
     }

@@ -56,7 +56,7 @@ pub async fn forward<S: Copy + Ord, M>(
     while let Ok(length @ 1..) = from.read(&mut buffer).await {
         let bytes = buffer.get(..length).unwrap_or_default().to_vec();
         let end = offset + bytes.len() as u64;
-        let piece = Piece::of(bytes);
+        let piece = Piece::from_bytes(bytes);
         loop {
             let welcomes = acked.borrow_and_update().welcomes;
             if messages.send(message(offset, piece.clone())).await.is_err() {

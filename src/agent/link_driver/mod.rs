@@ -231,7 +231,7 @@ impl Driver {
             }
             Action::ForgetToken => self.forget_token(),
             Action::StoreCertificate(response) => {
-                let stored = self.keys.store(&response, Validity::of(&response, wall()));
+                let stored = self.keys.store(&response, Validity::from_response(&response, wall()));
                 self.update_endpoint(stored, "cannot store the certificate");
             }
             Action::TrustRoots(roots_pem) => {

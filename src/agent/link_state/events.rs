@@ -28,7 +28,7 @@ pub struct Validity {
 
 impl Validity {
     /// Returns the validity of a certificate that was just received.
-    pub fn of(response: &EnrolResponse, wall: Timestamp) -> Self {
+    pub fn from_response(response: &EnrolResponse, wall: Timestamp) -> Self {
         let span = |seconds| wall.after(Duration::from_secs(seconds));
         Validity { renew_at: span(response.life_s / 2), expires_at: span(response.life_s) }
     }

@@ -225,7 +225,7 @@ impl LinkStateMachine {
 
     fn certified(&mut self, now: Now, random: u32, response: EnrolResponse) -> Vec<Action> {
         let (was_enrolling, needed_renewal) = (matches!(self.state, State::Enrolling), self.needs_renewal);
-        self.certificate = Some(Validity::of(&response, now.wall));
+        self.certificate = Some(Validity::from_response(&response, now.wall));
         let is_expired = response.life_s == 0;
         self.needs_renewal = false;
         let mut actions = vec![Action::StoreCertificate(response)];
@@ -320,8 +320,8 @@ impl LinkStateMachine {
                 actions.push(Action::Send(FromAgent::Renewed));
                 actions
             }
-            (State::Linked(_), FromCentral::Check { asked }) => {
-                self.check_runs.request(Some(asked)).into_iter().collect()
+            (State::Linked(_), FromCentral::Check { request_id }) => {
+                self.check_runs.request(Some(request_id)).into_iter().collect()
             }
             (State::Linked(_), FromCentral::Vm(order)) => vec![Action::Vm(order)],
             (State::Linked(_), FromCentral::Console(order)) => vec![Action::Console(order)],
@@ -377,7 +377,7 @@ impl LinkStateMachine {
         }
         link.reported = Some(Box::new(reported));
         link.repeat_at = now.timer + REPEAT_AFTER;
-        report.asked = request;
+        report.request_id = request;
         actions.push(Action::Send(FromAgent::Checks(Box::new(report))));
         actions
     }

@@ -22,7 +22,7 @@ fn certificate(life_s: u64) -> EnrolResponse {
 }
 
 fn validity(seconds: u64) -> Validity {
-    Validity::of(&certificate(seconds), at(0).wall)
+    Validity::from_response(&certificate(seconds), at(0).wall)
 }
 
 fn welcome() -> Event {
@@ -203,10 +203,10 @@ fn checks_repeat_and_report_only_changed_statuses() {
 #[test]
 fn check_request_is_answered_by_a_run_that_began_later() {
     let mut machine = linked(10_000);
-    let ask = |asked| Event::Message(FromCentral::Check { asked });
+    let ask = |request_id| Event::Message(FromCentral::Check { request_id });
     let answered = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
-            Action::Send(FromAgent::Checks(report)) => Some(report.asked),
+            Action::Send(FromAgent::Checks(report)) => Some(report.request_id),
             _ => None,
         })
     };
@@ -297,7 +297,7 @@ fn action_expires_by_the_clock_of_the_central_node() {
 }
 
 #[test]
-fn outcomes_are_repeated_until_they_are_acknowledged() {
+fn outcomes_are_repeated_until_acknowledged() {
     let mut machine = linked(10_000);
     machine.handle(at(1), 0, Event::UnknownAction(ActionId(1)));
     machine.handle(at(1), 0, Event::UnknownAction(ActionId(2)));
@@ -338,7 +338,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn every_sequence_of_events_keeps_the_invariants(
+    fn event_sequences_keep_the_invariants(
         token: bool, old in prop::option::of(0u64..2000),
         steps in prop::collection::vec((event(), 0u64..40, any::<u32>()), 0..200),
     ) {

@@ -28,7 +28,7 @@ const INFORM: u8 = 8;
 
 /// Configuration and reservations of the server.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct DhcpScope {
     /// Address of the node: router and server.
     pub gateway: Ipv4Addr,
     pub mask: Ipv4Addr,
@@ -56,12 +56,12 @@ struct Request<'a> {
 }
 
 /// Builds the reply to a request; `None` for any other packet.
-pub fn reply(packet: &[u8], pool: &Pool) -> Option<Reply> {
+pub fn reply(packet: &[u8], scope: &DhcpScope) -> Option<Reply> {
     let request = parse(packet)?;
-    let address = *pool.reserved.get(&request.mac)?;
+    let address = *scope.reserved.get(&request.mac)?;
     let kind = match request.kind {
         DISCOVER => OFFER,
-        REQUEST if request.server_id.is_some_and(|server| server != pool.gateway) => return None,
+        REQUEST if request.server_id.is_some_and(|server| server != scope.gateway) => return None,
         REQUEST => {
             let requested = request.requested_address.unwrap_or(request.ciaddr);
             if requested == address { ACK } else { NAK }
@@ -69,7 +69,7 @@ pub fn reply(packet: &[u8], pool: &Pool) -> Option<Reply> {
         INFORM => ACK,
         _ => return None,
     };
-    Some(build_reply(&request, kind, address, pool))
+    Some(build_reply(&request, kind, address, scope))
 }
 
 /// Builds a DHCPDISCOVER.
@@ -119,7 +119,7 @@ fn parse(packet: &[u8]) -> Option<Request<'_>> {
     is_ours.then_some(request)
 }
 
-fn build_reply(request: &Request<'_>, kind: u8, address: Ipv4Addr, pool: &Pool) -> Reply {
+fn build_reply(request: &Request<'_>, kind: u8, address: Ipv4Addr, scope: &DhcpScope) -> Reply {
     let mut bytes = vec![0; OPTIONS];
     bytes[..4].copy_from_slice(&[2, 1, 6, 0]);
     // Transaction ID, flags and client address of the request.
@@ -132,21 +132,21 @@ fn build_reply(request: &Request<'_>, kind: u8, address: Ipv4Addr, pool: &Pool) 
         if request.kind != INFORM {
             bytes[16..20].copy_from_slice(&address.octets());
         }
-        bytes[20..24].copy_from_slice(&pool.gateway.octets());
+        bytes[20..24].copy_from_slice(&scope.gateway.octets());
     }
     let mut option = |code: u8, value: &[u8]| {
         bytes.extend_from_slice(&[code, u8::try_from(value.len()).unwrap_or(0)]);
         bytes.extend_from_slice(value);
     };
     option(53, &[kind]);
-    option(54, &pool.gateway.octets());
+    option(54, &scope.gateway.octets());
     if kind != NAK {
         if request.kind != INFORM {
             option(51, &LEASE_S.to_be_bytes());
         }
-        option(1, &pool.mask.octets());
-        option(3, &pool.gateway.octets());
-        let dns: Vec<u8> = pool.dns.iter().take(4).flat_map(|server| server.octets()).collect();
+        option(1, &scope.mask.octets());
+        option(3, &scope.gateway.octets());
+        let dns: Vec<u8> = scope.dns.iter().take(4).flat_map(|server| server.octets()).collect();
         if !dns.is_empty() {
             option(6, &dns);
         }
@@ -166,9 +166,14 @@ mod tests {
     const OWN: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 7);
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 
-    fn pool() -> Pool {
+    fn scope() -> DhcpScope {
         let dns = vec![Ipv4Addr::new(10, 77, 0, 1)];
-        Pool { gateway: GATEWAY, mask: Ipv4Addr::new(255, 255, 255, 0), dns, reserved: BTreeMap::from([(MAC, OWN)]) }
+        DhcpScope {
+            gateway: GATEWAY,
+            mask: Ipv4Addr::new(255, 255, 255, 0),
+            dns,
+            reserved: BTreeMap::from([(MAC, OWN)]),
+        }
     }
 
     fn packet(mac: MacAddr, kind: u8, ciaddr: Ipv4Addr, options: &[(u8, Ipv4Addr)]) -> Vec<u8> {
@@ -189,7 +194,7 @@ mod tests {
 
     /// Message type, yiaddr and destination.
     fn fields_of(packet: &[u8]) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
-        let Reply { bytes, destination } = reply(packet, &pool())?;
+        let Reply { bytes, destination } = reply(packet, &scope())?;
         assert_eq!((&bytes[..4], &bytes[4..8], destination.port()), (&[2, 1, 6, 0][..], &[1, 2, 3, 4][..], 68));
         assert!(bytes.len() >= MIN_PACKET && bytes[OPTIONS] == 53);
         let address = <[u8; 4]>::try_from(&bytes[16..20]).expect("four bytes");
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn discover_is_answered_by_an_offer() {
-        let offer = reply(&discover(MAC), &pool()).expect("a reply");
+        let offer = reply(&discover(MAC), &scope()).expect("a reply");
         assert!(
             is_offer(&offer.bytes, MAC) && !is_offer(&offer.bytes, MacAddr([0; 6])) && !is_offer(&discover(MAC), MAC)
         );
@@ -220,11 +225,11 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn arbitrary_packet_never_panics(bytes: Vec<u8>, tail: Vec<u8>) {
-            let _ = reply(&bytes, &pool());
-            let _ = reply(&[discover(MAC), tail.clone()].concat(), &pool());
+            let _ = reply(&bytes, &scope());
+            let _ = reply(&[discover(MAC), tail.clone()].concat(), &scope());
             let mut whole = discover(MAC);
             whole.truncate(OPTIONS);
-            let _ = reply(&[whole, tail].concat(), &pool());
+            let _ = reply(&[whole, tail].concat(), &scope());
         }
     }
 
@@ -238,10 +243,10 @@ mod tests {
         }
         let whole = packet(MAC, DISCOVER, none, &[]);
         for length in 0..OPTIONS {
-            assert_eq!(reply(&whole[..length], &pool()), None);
+            assert_eq!(reply(&whole[..length], &scope()), None);
         }
         let mut relayed = whole;
         relayed[24] = 10;
-        assert_eq!(reply(&relayed, &pool()), None);
+        assert_eq!(reply(&relayed, &scope()), None);
     }
 }

@@ -19,7 +19,7 @@ pub struct Settings {
 
 /// A part of the desired state that is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingPart {
     Bridge,
     Address,
     LinkUp,
@@ -37,7 +37,7 @@ pub fn settings(tree: &Tree) -> Option<Settings> {
 pub fn choose_subnet(tree: &Tree, settings: &Settings) -> Option<Subnet> {
     let pool: Subnet = settings.pool.parse().ok()?;
     let others: Vec<Subnet> = other_routes(tree).map(|route| destination(&route)).collect();
-    let current = bridge_address(tree).map(|address| Subnet::of(address, BITS));
+    let current = bridge_address(tree).map(|address| Subnet::containing(address, BITS));
     let current = current.filter(|subnet| pool.overlaps(*subnet));
     current.filter(|subnet| subnet.first_free(BITS, &others).is_some()).or_else(|| pool.first_free(BITS, &others))
 }
@@ -48,7 +48,7 @@ pub fn other_routes(tree: &Tree) -> impl Iterator<Item = Route> {
 }
 
 pub fn destination(route: &Route) -> Subnet {
-    Subnet::of(route.destination, u8::try_from(route.mask.to_bits().count_ones()).unwrap_or(32))
+    Subnet::containing(route.destination, u8::try_from(route.mask.to_bits().count_ones()).unwrap_or(32))
 }
 
 fn bridge_address(tree: &Tree) -> Option<Ipv4Addr> {
@@ -60,33 +60,33 @@ fn bridge_address(tree: &Tree) -> Option<Ipv4Addr> {
 }
 
 /// Returns the missing parts in the order of repair: every other part needs the bridge.
-pub fn missing(tree: &Tree, subnet: Subnet) -> Vec<Missing> {
+pub fn missing(tree: &Tree, subnet: Subnet) -> Vec<MissingPart> {
     let folder = format!("/sys/class/net/{BRIDGE}");
     let flags = tree.text(&format!("{folder}/flags")).unwrap_or_default();
     let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
     let parts = [
-        (Missing::Bridge, tree.has(&format!("{folder}/bridge"))),
-        (Missing::Address, bridge_address(tree) == Some(subnet.gateway())),
-        (Missing::LinkUp, flags & 1 != 0),
-        (Missing::Forwarding, tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8)),
-        (Missing::Masquerade, masquerade::is_current(subnet.network(), subnet.bits(), BRIDGE).unwrap_or(false)),
+        (MissingPart::Bridge, tree.has(&format!("{folder}/bridge"))),
+        (MissingPart::Address, bridge_address(tree) == Some(subnet.gateway())),
+        (MissingPart::LinkUp, flags & 1 != 0),
+        (MissingPart::Forwarding, tree.number("/proc/sys/net/ipv4/ip_forward") == Some(1u8)),
+        (MissingPart::Masquerade, masquerade::is_current(subnet.network(), subnet.bits(), BRIDGE).unwrap_or(false)),
     ];
     parts.into_iter().filter(|(_, is_present)| !is_present).map(|(part, _)| part).collect()
 }
 
 /// Describes missing parts.
-pub fn list(missing: &[Missing]) -> String {
+pub fn list(missing: &[MissingPart]) -> String {
     missing.iter().map(|missing| missing.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-impl Missing {
+impl MissingPart {
     pub fn as_str(self) -> &'static str {
         match self {
-            Missing::Bridge => "the bridge",
-            Missing::Address => "the address of the bridge",
-            Missing::LinkUp => "the bridge in state up",
-            Missing::Forwarding => "forwarding",
-            Missing::Masquerade => "the masquerade rule",
+            MissingPart::Bridge => "the bridge",
+            MissingPart::Address => "the address of the bridge",
+            MissingPart::LinkUp => "the bridge in state up",
+            MissingPart::Forwarding => "forwarding",
+            MissingPart::Masquerade => "the masquerade rule",
         }
     }
 }
@@ -94,10 +94,10 @@ impl Missing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake::Fake;
+    use crate::fake::FakeMachine;
 
-    fn settings_of(enabled: bool) -> Fake {
-        let fake = Fake::new("", &[]);
+    fn settings_of(enabled: bool) -> FakeMachine {
+        let fake = FakeMachine::new("", &[]);
         fake.file("etc/meshd/nat.json", &format!("{{\"enabled\": {enabled}, \"pool\": \"172.30.0.0/16\"}}"));
         fake
     }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn settings_are_absent_unless_the_overlay_enables_the_network() {
-        assert_eq!(settings(&Fake::new("", &[]).tree), None);
+        assert_eq!(settings(&FakeMachine::new("", &[]).tree), None);
         assert_eq!(settings(&settings_of(false).tree), None);
         assert!(settings(&settings_of(true).tree).is_some());
     }
@@ -142,11 +142,17 @@ mod tests {
             ("proc/sys/net/ipv4/ip_forward", "1\n"),
         ];
         fake.file("proc/net/route", &route(BRIDGE, [172, 30, 5, 0]));
-        let all = [Missing::Bridge, Missing::Address, Missing::LinkUp, Missing::Forwarding, Missing::Masquerade];
+        let all = [
+            MissingPart::Bridge,
+            MissingPart::Address,
+            MissingPart::LinkUp,
+            MissingPart::Forwarding,
+            MissingPart::Masquerade,
+        ];
         for (present, (path, text)) in parts.into_iter().enumerate() {
             assert_eq!(missing(), all[present..]);
             fake.file(path, text);
         }
-        assert_eq!(missing(), [Missing::Masquerade]);
+        assert_eq!(missing(), [MissingPart::Masquerade]);
     }
 }

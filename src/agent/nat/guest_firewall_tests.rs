@@ -1,12 +1,12 @@
 //! Guests in network namespaces, their ports on bridges of a node that is one too: what they reach on a real kernel.
 
 use super::*;
-use crate::fake::{Fake, NetworkNamespace, in_namespace, run};
+use crate::fake::{FakeMachine, NetworkNamespace, in_namespace, run};
 use std::process::Command;
 
 #[test]
 fn networks_and_addresses_of_node_and_central_node_are_blocked() {
-    let fake = Fake::new("", &[]);
+    let fake = FakeMachine::new("", &[]);
     let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
     let row = |name: &str, net: [u8; 4], via: [u8; 4], mask: [u8; 4]| {
         format!("{name} {} {} 1 0 0 0 {} 0 0 0\n", le(net), le(via), le(mask))
@@ -38,13 +38,13 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 const NODE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);
 const CENTRAL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// Another machine of the boot LAN.
-const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+const OTHER_MACHINE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 /// A host behind the boot LAN.
 const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const SITE_MAC: MacAddr = MacAddr([0x02, 0, 0, 0, 0, 0x10]);
 const USER: u32 = 0x7140_0005;
 
-fn inside(test: &str) -> bool {
+fn is_in_namespace(test: &str) -> bool {
     in_namespace(&format!("nat::guest_firewall::tests::{test}"))
 }
 
@@ -99,14 +99,14 @@ fn site(last: u8) -> Ipv4Addr {
 }
 
 /// A node with two bridges, the central node, and two guests on each bridge.
-struct Rack {
+struct TestNetwork {
     _central: Host,
     private: [Host; 2],
     site: [Host; 2],
     ports: Vec<GuestPort>,
 }
 
-impl Rack {
+impl TestNetwork {
     fn new() -> Self {
         for (bridge, mac, address) in [(BRIDGE, BRIDGE_MAC, GATEWAY), ("br0", SITE_MAC, NODE)] {
             run("ip", &["link", "add", bridge, "type", "bridge"]);
@@ -114,7 +114,7 @@ impl Rack {
             run("ip", &["addr", "add", &format!("{address}/24"), "dev", bridge]);
         }
         let central = Host::new("lan0", "br0", MacAddr([2, 0, 0, 0, 0, 1]), CENTRAL, NODE);
-        central.0.ip(&["addr", "add", &format!("{STRANGER}/24"), "dev", "eth"]);
+        central.0.ip(&["addr", "add", &format!("{OTHER_MACHINE}/24"), "dev", "eth"]);
         central.0.ip(&["addr", "add", &format!("{INTERNET}/32"), "dev", "lo"]);
         run("ip", &["route", "add", "default", "via", &CENTRAL.to_string()]);
         std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("written");
@@ -128,7 +128,7 @@ impl Rack {
             bridge: bridge.to_owned(),
             peers: false,
         };
-        Rack {
+        TestNetwork {
             _central: central,
             private: [9, 10].map(|last| guest(BRIDGE, last, private(last), GATEWAY)),
             site: [51, 52].map(|last| guest("br0", last, site(last), CENTRAL)),
@@ -157,73 +157,73 @@ impl Rack {
 
 #[test]
 fn guests_reach_no_service_of_their_node() {
-    if !inside("guests_reach_no_service_of_their_node") {
+    if !is_in_namespace("guests_reach_no_service_of_their_node") {
         return;
     }
-    let rack = Rack::new();
-    let guest = &rack.private[0];
+    let network = TestNetwork::new();
+    let guest = &network.private[0];
     assert!(guest.reaches(GATEWAY) && guest.reaches(NODE) && guest.reaches(INTERNET), "nothing is filtered yet");
-    rack.isolate();
+    network.isolate();
     assert!(!guest.reaches(GATEWAY) && !guest.reaches(NODE));
     assert!(guest.reaches(INTERNET), "beyond the networks of the node");
 }
 
 #[test]
 fn guests_of_the_private_network_reach_neither_boot_lan_nor_central_node() {
-    if !inside("guests_of_the_private_network_reach_neither_boot_lan_nor_central_node") {
+    if !is_in_namespace("guests_of_the_private_network_reach_neither_boot_lan_nor_central_node") {
         return;
     }
-    let rack = Rack::new();
-    let guest = &rack.private[0];
-    assert!(guest.reaches(CENTRAL) && guest.reaches(STRANGER), "nothing is filtered yet");
-    rack.isolate();
-    assert!(!guest.reaches(CENTRAL) && !guest.reaches(STRANGER) && !guest.reaches(site(51)));
+    let network = TestNetwork::new();
+    let guest = &network.private[0];
+    assert!(guest.reaches(CENTRAL) && guest.reaches(OTHER_MACHINE), "nothing is filtered yet");
+    network.isolate();
+    assert!(!guest.reaches(CENTRAL) && !guest.reaches(OTHER_MACHINE) && !guest.reaches(site(51)));
     assert!(guest.reaches(INTERNET));
 }
 
 #[test]
-fn guests_show_their_own_addresses_only_and_reach_peers_only() {
-    if !inside("guests_show_their_own_addresses_only_and_reach_peers_only") {
+fn guest_uses_only_its_addresses_and_reaches_only_allowed_peers() {
+    if !is_in_namespace("guest_uses_only_its_addresses_and_reaches_only_allowed_peers") {
         return;
     }
-    let mut rack = Rack::new();
-    assert!(rack.private[0].reaches(private(10)) && rack.site[0].reaches(site(52)), "nothing is filtered yet");
-    assert!(rack.site[0].reaches(CENTRAL) && rack.site[0].reaches(NODE));
-    rack.isolate();
-    assert!(rack.site[0].reaches(STRANGER), "it is on the site's network");
-    assert!(!rack.site[0].reaches(CENTRAL) && !rack.site[0].reaches(NODE));
-    assert!(!rack.private[0].reaches(private(10)) && !rack.site[0].reaches(site(52)));
+    let mut network = TestNetwork::new();
+    assert!(network.private[0].reaches(private(10)) && network.site[0].reaches(site(52)), "nothing is filtered yet");
+    assert!(network.site[0].reaches(CENTRAL) && network.site[0].reaches(NODE));
+    network.isolate();
+    assert!(network.site[0].reaches(OTHER_MACHINE), "it is on the site's network");
+    assert!(!network.site[0].reaches(CENTRAL) && !network.site[0].reaches(NODE));
+    assert!(!network.private[0].reaches(private(10)) && !network.site[0].reaches(site(52)));
     // Both guests must allow peers.
-    rack.ports[0].peers = true;
-    rack.isolate();
-    assert!(!rack.private[0].reaches(private(10)));
-    rack.ports.iter_mut().for_each(|port| port.peers = true);
-    rack.isolate();
-    assert!(rack.private[0].reaches(private(10)) && rack.site[0].reaches(site(52)));
+    network.ports[0].peers = true;
+    network.isolate();
+    assert!(!network.private[0].reaches(private(10)));
+    network.ports.iter_mut().for_each(|port| port.peers = true);
+    network.isolate();
+    assert!(network.private[0].reaches(private(10)) && network.site[0].reaches(site(52)));
     // Another address, another MAC address, both of another guest.
     for (mac, address) in [(mac(9), private(77)), (mac(77), private(9)), (mac(10), private(10))] {
-        rack.private[0].set_addresses(mac, address, GATEWAY);
-        assert!(!rack.private[0].reaches(INTERNET), "{mac} {address}");
+        network.private[0].set_addresses(mac, address, GATEWAY);
+        assert!(!network.private[0].reaches(INTERNET), "{mac} {address}");
     }
     for (mac, address) in [(mac(51), site(77)), (mac(77), site(51)), (mac(51), CENTRAL)] {
-        rack.site[0].set_addresses(mac, address, CENTRAL);
-        assert!(!rack.site[0].reaches(STRANGER), "{mac} {address}");
+        network.site[0].set_addresses(mac, address, CENTRAL);
+        assert!(!network.site[0].reaches(OTHER_MACHINE), "{mac} {address}");
     }
-    rack.private[0].set_addresses(mac(9), private(9), GATEWAY);
-    assert!(rack.private[0].reaches(INTERNET));
+    network.private[0].set_addresses(mac(9), private(9), GATEWAY);
+    assert!(network.private[0].reaches(INTERNET));
 }
 
 #[test]
-fn programs_of_machines_have_no_network() {
-    if !inside("programs_of_machines_have_no_network") {
+fn programs_of_vm_users_have_no_network() {
+    if !is_in_namespace("programs_of_vm_users_have_no_network") {
         return;
     }
-    let rack = Rack::new();
+    let network = TestNetwork::new();
     let user = USER.to_string();
     let as_vm_user = ["setpriv", "--reuid", &user, "--clear-groups"];
     let all = [Ipv4Addr::LOCALHOST, CENTRAL, NODE];
     assert!(all.iter().all(|address| answers(&as_vm_user, *address)), "nothing is filtered yet");
-    rack.isolate();
+    network.isolate();
     assert!(!all.iter().any(|address| answers(&as_vm_user, *address)));
     assert!(all.iter().all(|address| answers(&["env"], *address)), "the node itself has");
 }

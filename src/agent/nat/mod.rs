@@ -21,7 +21,7 @@ mod netlink;
 mod probe;
 mod subnet;
 
-pub use drift::{Missing, Settings, choose_subnet, settings};
+pub use drift::{MissingPart, Settings, choose_subnet, settings};
 pub use subnet::Subnet;
 pub use supervisor::start;
 

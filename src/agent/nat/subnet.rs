@@ -12,7 +12,7 @@ pub struct Subnet {
 
 impl Subnet {
     /// Returns the subnet that contains an address.
-    pub fn of(address: Ipv4Addr, bits: u8) -> Self {
+    pub fn containing(address: Ipv4Addr, bits: u8) -> Self {
         let bits = bits.min(32);
         Subnet { network: address.to_bits() & mask(bits), bits }
     }
@@ -91,7 +91,7 @@ impl FromStr for Subnet {
     fn from_str(text: &str) -> Result<Self, ()> {
         let (address, bits) = text.split_once('/').ok_or(())?;
         let (address, bits) = (address.parse().map_err(|_| ())?, bits.parse().map_err(|_| ())?);
-        let subnet = Subnet::of(address, bits);
+        let subnet = Subnet::containing(address, bits);
         // An address with host bits is invalid.
         (bits <= 32 && subnet.network() == address).then_some(subnet).ok_or(())
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn first_free_returns_the_first_subnet_without_overlapping_route() {
+    fn first_free_subnet_overlaps_no_route() {
         let pool = net("172.30.0.0/16");
         assert_eq!(pool.first_free(24, &[net("0.0.0.0/0")]), Some(net("172.30.0.0/24")));
         assert_eq!(pool.first_free(24, &[net("172.30.0.128/25"), net("172.30.1.7/32")]), Some(net("172.30.2.0/24")));

@@ -1,8 +1,8 @@
 //! Supervises the private network: repairs what is missing, and serves DHCP to the NICs of the current VMs.
 
 use super::{
-    BRIDGE, BRIDGE_MAC, Missing, PROBE_MAC, Settings, Subnet, choose_subnet,
-    dhcp::{self, Pool},
+    BRIDGE, BRIDGE_MAC, MissingPart, PROBE_MAC, Settings, Subnet, choose_subnet,
+    dhcp::{self, DhcpScope},
     drift, masquerade, settings,
 };
 use crate::system::Tree;
@@ -58,7 +58,7 @@ struct NatSupervisor {
     subnet: Option<Subnet>,
     socket: Option<UdpSocket>,
     /// Missing parts of the last inspection: only changes are logged.
-    logged: Vec<Missing>,
+    logged: Vec<MissingPart>,
 }
 
 impl NatSupervisor {
@@ -93,7 +93,7 @@ impl NatSupervisor {
                 break;
             }
         }
-        if missing.contains(&Missing::Bridge) {
+        if missing.contains(&MissingPart::Bridge) {
             // The socket was bound to the former bridge.
             self.socket = None;
         }
@@ -106,21 +106,21 @@ impl NatSupervisor {
         }
     }
 
-    async fn repair(&self, missing: Missing, subnet: Subnet) -> io::Result<()> {
+    async fn repair(&self, missing: MissingPart, subnet: Subnet) -> io::Result<()> {
         match missing {
-            Missing::Bridge => {
+            MissingPart::Bridge => {
                 self.ip(&["link", "add", BRIDGE, "type", "bridge"]).await?;
                 self.ip(&["link", "set", "dev", BRIDGE, "address", &BRIDGE_MAC.to_string()]).await
             }
-            Missing::Address => {
+            MissingPart::Address => {
                 // An existing address belongs to a former subnet.
                 self.ip(&["addr", "flush", "dev", BRIDGE]).await?;
                 let address = format!("{}/{}", subnet.gateway(), subnet.bits());
                 self.ip(&["addr", "add", &address, "dev", BRIDGE]).await
             }
-            Missing::LinkUp => self.ip(&["link", "set", BRIDGE, "up"]).await,
-            Missing::Forwarding => std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n"),
-            Missing::Masquerade => masquerade::install(subnet.network(), subnet.bits(), BRIDGE),
+            MissingPart::LinkUp => self.ip(&["link", "set", BRIDGE, "up"]).await,
+            MissingPart::Forwarding => std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n"),
+            MissingPart::Masquerade => masquerade::install(subnet.network(), subnet.bits(), BRIDGE),
         }
     }
 
@@ -151,8 +151,8 @@ impl NatSupervisor {
         let mut reserved = self.assigned.borrow().clone();
         reserved.insert(PROBE_MAC, subnet.gateway());
         let dns = name_servers(&self.tree.read("/etc/resolv.conf").unwrap_or_default());
-        let pool = Pool { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
-        let Some(reply) = dhcp::reply(packet, &pool) else { return };
+        let scope = DhcpScope { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
+        let Some(reply) = dhcp::reply(packet, &scope) else { return };
         if let Err(error) = socket.send_to(&reply.bytes, reply.destination).await {
             tracing::warn!(%error, destination = %reply.destination, "cannot send a DHCP reply");
         }

@@ -21,25 +21,29 @@ fn nic(last: u8, address: Option<&str>, bridge: Option<&str>) -> Nic {
 #[test]
 fn nic_keeps_its_address_until_its_vm_is_released() {
     let subnet: Subnet = "172.30.0.0/24".parse().expect("a subnet");
-    let own = |assigned: &BTreeMap<MacAddr, Ipv4Addr>, nic: &Nic| assigned.get(&nic.mac).copied();
-    let named = nic(1, Some("172.30.0.9"), Some(BRIDGE));
-    let (any, other) = (nic(2, None, Some(BRIDGE)), nic(3, None, Some(BRIDGE)));
-    let elsewhere = [nic(4, None, Some("br0")), nic(5, None, None), nic(6, Some("10.0.0.1"), Some(BRIDGE))];
-    let all: Vec<Nic> = [named.clone(), any.clone()].into_iter().chain(elsewhere).collect();
+    let address_of = |assigned: &BTreeMap<MacAddr, Ipv4Addr>, nic: &Nic| assigned.get(&nic.mac).copied();
+    let fixed = nic(1, Some("172.30.0.9"), Some(BRIDGE));
+    let (dynamic, other) = (nic(2, None, Some(BRIDGE)), nic(3, None, Some(BRIDGE)));
+    let unassignable = [nic(4, None, Some("br0")), nic(5, None, None), nic(6, Some("10.0.0.1"), Some(BRIDGE))];
+    let all: Vec<Nic> = [fixed.clone(), dynamic.clone()].into_iter().chain(unassignable).collect();
     let assigned = assign_addresses(subnet, &all, &BTreeMap::new());
-    assert_eq!((assigned.len(), own(&assigned, &named)), (2, named.address));
-    let first = own(&assigned, &any).expect("an address");
-    assert!(subnet.is_assignable(first) && Some(first) != named.address);
+    assert_eq!((assigned.len(), address_of(&assigned, &fixed)), (2, fixed.address));
+    let first = address_of(&assigned, &dynamic).expect("an address");
+    assert!(subnet.is_assignable(first) && Some(first) != fixed.address);
     assert_eq!(assign_addresses(subnet, &all, &BTreeMap::new()), assigned, "the same after a restart of the agent");
-    let more = assign_addresses(subnet, &[other.clone(), any.clone()], &assigned);
-    assert_eq!((own(&more, &any), own(&more, &named)), (Some(first), None));
-    let wants = nic(7, Some(&first.to_string()), Some(BRIDGE));
-    let stays = assign_addresses(subnet, &[wants.clone(), any.clone()], &more);
-    assert_eq!((own(&stays, &wants), own(&stays, &any)), (None, Some(first)), "the guest of the other NIC uses it");
-    let anew = assign_addresses(subnet, &[wants.clone(), any.clone()], &BTreeMap::new());
-    assert_eq!(own(&anew, &wants), Some(first), "the address of a specification takes precedence");
-    assert!(own(&anew, &any).is_some_and(|address| address != first));
-    assert!(assign_addresses(subnet, &[], &stays).is_empty());
+    let extended = assign_addresses(subnet, &[other.clone(), dynamic.clone()], &assigned);
+    assert_eq!((address_of(&extended, &dynamic), address_of(&extended, &fixed)), (Some(first), None));
+    let conflicting = nic(7, Some(&first.to_string()), Some(BRIDGE));
+    let updated = assign_addresses(subnet, &[conflicting.clone(), dynamic.clone()], &extended);
+    assert_eq!(
+        (address_of(&updated, &conflicting), address_of(&updated, &dynamic)),
+        (None, Some(first)),
+        "the guest of the other NIC uses it"
+    );
+    let restarted = assign_addresses(subnet, &[conflicting.clone(), dynamic.clone()], &BTreeMap::new());
+    assert_eq!(address_of(&restarted, &conflicting), Some(first), "the address of a specification takes precedence");
+    assert!(address_of(&restarted, &dynamic).is_some_and(|address| address != first));
+    assert!(assign_addresses(subnet, &[], &updated).is_empty());
 }
 
 #[test]

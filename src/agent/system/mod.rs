@@ -5,9 +5,11 @@
 //! | [`tree`] | a file system below a root: total, with limits |
 //! | [`source`] | reads with a deadline, one thread each |
 //! | [`machine`], [`devices`], [`addresses`], [`routes`] | processors, memory, PCI functions, NICs, addresses, routes |
+//! | [`cgroup2`] | the hierarchy of control groups |
 //! | [`pci`], [`holders`], [`disk_use`] | the PCI function of a device; processes that have it open; users of a disk |
 
 pub mod addresses;
+pub mod cgroup2;
 pub mod devices;
 pub mod disk_use;
 pub mod holders;

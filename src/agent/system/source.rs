@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_that_hangs_is_refused_until_a_read_returns() {
+    fn hanging_source_is_refused_until_a_read_returns() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
         let (release, hold) = mpsc::channel::<()>();

@@ -3,7 +3,7 @@
 //! Any process can leave its process group, session and parent, but only root can leave a control group. Without control groups the agent
 //! cannot guarantee the end of a task, so it refuses tasks.
 
-use crate::system::{self, Tree};
+use crate::system::{self, Tree, cgroup2};
 use meshd_types::{NodeId, TaskId, fail};
 use std::{
     fs::{self, OpenOptions},
@@ -33,16 +33,14 @@ pub struct Cgroups {
 impl Cgroups {
     /// Finds the hierarchy, or mounts it at `mount_point`. Each node has its own parent group.
     pub fn open(node: NodeId, mount_point: &Path) -> Result<Self, String> {
-        let root = match find_hierarchy() {
-            Some(root) => root,
-            None => mount(mount_point).map_err(|error| format!("cannot mount the control groups: {error}"))?,
-        };
+        let root = cgroup2::open_hierarchy(mount_point)
+            .map_err(|error| format!("cannot mount the control groups: {error}"))?;
         Ok(Cgroups { base: root.join(format!("meshd-{node}")) })
     }
 
     /// Creates the group of a task with its limits.
     pub fn create(&self, task: TaskId) -> Result<Cgroup, String> {
-        let group = self.of(task);
+        let group = self.group(task);
         fs::create_dir_all(&group.path).map_err(|error| format!("cannot create {}: {error}", group.path.display()))?;
         if !group.path.join("cgroup.kill").exists() {
             remove(&group.path);
@@ -83,7 +81,7 @@ impl Cgroups {
     }
 
     /// Returns the group of a task, which need not exist.
-    pub fn of(&self, task: TaskId) -> Cgroup {
+    pub fn group(&self, task: TaskId) -> Cgroup {
         Cgroup { path: self.base.join(task.to_string()) }
     }
 
@@ -112,7 +110,7 @@ impl Cgroup {
 
     /// Kills all processes of the group and its children, waits until the group is empty, and removes it. Kills again at each check, because
     /// processes may enter the group between the kill and the removal.
-    pub async fn end(&self) {
+    pub async fn kill_and_remove(&self) {
         let mut waited = Duration::ZERO;
         loop {
             self.kill(waited.is_zero());
@@ -160,22 +158,6 @@ fn remove(path: &Path) -> bool {
         }
         _ => true,
     }
-}
-
-fn find_hierarchy() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/mounts").ok()?;
-    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let found =
-        fields.find(|fields| matches!(fields.as_slice(), [_, _, "cgroup2", options, ..] if options.starts_with("rw")));
-    found.and_then(|fields| fields.get(1).map(PathBuf::from))
-}
-
-fn mount(mount_point: &Path) -> io::Result<PathBuf> {
-    fs::create_dir_all(mount_point)?;
-    let flags =
-        rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV | rustix::mount::MountFlags::NOEXEC;
-    rustix::mount::mount("cgroup2", mount_point, "cgroup2", flags, None::<&std::ffi::CStr>)?;
-    Ok(mount_point.to_owned())
 }
 
 #[cfg(test)]

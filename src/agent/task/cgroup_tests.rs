@@ -28,7 +28,7 @@ async fn process_that_enters_a_killed_group_is_killed() {
     fs::write(&kill, "").expect("written");
     fs::write(&events, "populated 1\nfrozen 0\n").expect("written");
     let killed = || fs::read_to_string(&kill).is_ok_and(|text| text == "1");
-    let mut end = Box::pin(group.end());
+    let mut end = Box::pin(group.kill_and_remove());
     until(&mut end, killed).await;
     // A process enters before the killed ones have ended.
     fs::write(&kill, "").expect("written");
@@ -52,13 +52,13 @@ fn hierarchy(controllers: &str) -> (tempfile::TempDir, Cgroups, Cgroup) {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join("cgroup.controllers"), controllers).expect("written");
     let groups = Cgroups { base: dir.path().join("meshd-1") };
-    let group = groups.of("0000000a".parse().expect("a task ID"));
+    let group = groups.group("0000000a".parse().expect("a task ID"));
     fs::create_dir_all(&group.path).expect("a folder");
     (dir, groups, group)
 }
 
 #[test]
-fn task_gets_no_more_memory_and_processes_than_leave_room_for_the_agent() {
+fn task_limits_leave_memory_and_processes_for_the_agent() {
     let (dir, groups, group) = hierarchy("cpuset cpu memory pids\n");
     groups.limit(&group, 64 << 30).expect("offered");
     let read = |file: &str| fs::read_to_string(group.path.join(file)).unwrap_or_default();

@@ -220,8 +220,8 @@ impl Tasks {
         if let Ok(cgroups) = &cgroups {
             let all = async {
                 for task in tasks.keys() {
-                    cgroups.of(*task).end().await;
-                    mounts::end(&storage(&folder, *task).shm()).await;
+                    cgroups.group(*task).kill_and_remove().await;
+                    mounts::kill_processes(&storage(&folder, *task).shm()).await;
                 }
             };
             // After a timeout the next agent ends the rest.
@@ -243,9 +243,9 @@ async fn end_orphan(
     events: mpsc::Sender<TaskEvent>,
 ) {
     if let Some(groups) = groups {
-        groups.of(task).end().await;
+        groups.group(task).kill_and_remove().await;
     }
-    mounts::end(&storage.shm()).await;
+    mounts::kill_processes(&storage.shm()).await;
     task_runner::remove_storage(storage).await;
     if release.wait_for(|release| *release).await.is_ok() {
         let _ = events.send(TaskEvent::Released(task)).await;

@@ -53,7 +53,7 @@ pub fn enter(shm: &Path) -> Result<(), String> {
 }
 
 /// Kills every process with the mounts of a task. `shm` is the folder of the task.
-pub async fn end(shm: &Path) {
+pub async fn kill_processes(shm: &Path) {
     let mut polls = 0;
     // The device distinguishes agents that run the same task on one machine, as tests do.
     let device = fs::metadata(shm).ok().map(|folder| format!("{}:{}", major(folder.dev()), minor(folder.dev())));

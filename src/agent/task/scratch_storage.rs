@@ -109,7 +109,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
-    fn task_writes_to_a_bounded_file_system_of_its_own_that_goes_with_it() {
+    fn task_scratch_storage_is_bounded_and_removed_with_the_task() {
         let dir = tempfile::tempdir().expect("a folder");
         let storage = Storage::new(dir.path().join("0a"));
         storage.create(65_534).expect("made");

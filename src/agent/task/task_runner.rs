@@ -69,8 +69,8 @@ impl TaskRunner {
             _ = wait_for_release(&mut release) => None,
         };
         // Background processes of the program end with the task.
-        self.cgroup.end().await;
-        mounts::end(&self.storage.shm()).await;
+        self.cgroup.kill_and_remove().await;
+        mounts::kill_processes(&self.storage.shm()).await;
         if let Some(result) = result {
             let state = match result {
                 Ok(code) => TaskNodeState::Exited { code },
@@ -196,7 +196,7 @@ impl TaskRunner {
         self.report_state(TaskNodeState::Running { launch: Some(launch) }).await;
         let status = child.wait().await?;
         // The proxy ends with mpiexec. Wait for the proxy, so that no zombie remains.
-        self.cgroup.end().await;
+        self.cgroup.kill_and_remove().await;
         proxy.wait().await?;
         Ok(code(status))
     }

@@ -126,9 +126,9 @@ pub struct NodeDetail {
     #[schema(value_type = Vec<String>)]
     pub former: Vec<NodeId>,
     /// Other machines that claimed the identity of this node and were refused.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "rivals", default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Object>)]
-    pub rivals: Vec<ConflictingMachine>,
+    pub conflicting_machines: Vec<ConflictingMachine>,
     /// Groups of the node, in the order in which meshd applies them.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
@@ -186,9 +186,9 @@ impl NodeView {
         NodeView { work, ..self }
     }
 
-    /// Adds the generation to which the profile is rolled back. `held` returns that generation for a profile.
-    pub fn rolled_back(self, held: impl FnOnce(&ProfileName) -> Option<Generation>) -> Self {
-        NodeView { rolled_back: held(&self.profile), ..self }
+    /// Adds the generation to which the profile is rolled back. `rollback_of` returns that generation for a profile.
+    pub fn rolled_back(self, rollback_of: impl FnOnce(&ProfileName) -> Option<Generation>) -> Self {
+        NodeView { rolled_back: rollback_of(&self.profile), ..self }
     }
 }
 
@@ -223,9 +223,9 @@ impl NodeDetail {
             link_since: link.since,
             heartbeat: link.heartbeat.clone(),
             released_at: node.released_at,
-            held_because: node.held_because.clone(),
+            held_because: node.quarantine_reason.clone(),
             former: node.former.clone(),
-            rivals: node.rivals.clone(),
+            conflicting_machines: node.conflicting_machines.clone(),
             groups: site
                 .groups
                 .iter()

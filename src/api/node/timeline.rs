@@ -103,8 +103,8 @@ impl TimelineView {
     /// Returns the timeline of a boot session. `boots` contains all sessions of the node, newest first. Returns `None`
     /// if `session` is not in `boots`.
     pub fn new(node: &Node, session: BootSessionId, boots: &[&BootSession]) -> Option<Self> {
-        let place = boots.iter().position(|boot| boot.id == session)?;
-        let boot = boots.get(place)?;
+        let index = boots.iter().position(|boot| boot.id == session)?;
+        let boot = boots.get(index)?;
         let stages = stages(boot);
         Some(TimelineView {
             node: node.id,
@@ -113,13 +113,13 @@ impl TimelineView {
             mac: boot.mac,
             address: boot.address,
             opened_at: boot.opened_at,
-            result: boot.standing(place > 0),
+            result: boot.standing(index > 0),
             total_ms: total(&stages),
             stages,
             waits: boot.waits.clone(),
             stalls: boot.stalls.clone(),
             failure: boot.failure.clone(),
-            boots: boots.iter().enumerate().map(|(place, boot)| BootSummary::new(boot, place > 0)).collect(),
+            boots: boots.iter().enumerate().map(|(index, boot)| BootSummary::new(boot, index > 0)).collect(),
         })
     }
 }
@@ -127,8 +127,8 @@ impl TimelineView {
 impl TimelineView {
     /// Returns the failure reason of this boot, or that of the previous boot while this boot is not online.
     pub fn last_failure(&self) -> Option<(&BootSummary, &str)> {
-        let place = self.boots.iter().position(|boot| boot.session == self.session)?;
-        let mut recent = self.boots.iter().skip(place).take(2).take_while(|boot| boot.result != BootStatus::Online);
+        let index = self.boots.iter().position(|boot| boot.session == self.session)?;
+        let mut recent = self.boots.iter().skip(index).take(2).take_while(|boot| boot.result != BootStatus::Online);
         recent.find_map(|boot| Some((boot, boot.failure.as_deref()?)))
     }
 }
@@ -153,7 +153,7 @@ mod tests {
     use meshd_types::Basis;
 
     #[test]
-    fn timeline_adds_up_and_survives_a_clock_that_went_back() {
+    fn timeline_durations_sum_to_total_despite_backward_clock() {
         let at = Timestamp::from_millis;
         let mac = MacAddr([2, 0, 0, 0, 0, 1]);
         let mut session = BootSession::open(BootSessionId([1; 12]), mac, Stage::Dhcp, at(1_000));

@@ -102,7 +102,7 @@ fn parameters(spec: &RouteSpec) -> Vec<Value> {
     if spec.verb.is_some() {
         let reason = format!("why, for the audit log: one line of at most {MAX_REASON} characters");
         let key = "a random text; the same order with the same key is followed once within a day".to_owned();
-        let force = "true: also where virtual machines are lost by it".to_owned();
+        let force = "true: also where VMs are lost by it".to_owned();
         let headers = [(REASON_HEADER, reason), (KEY_HEADER, key), (FORCE_HEADER, force)];
         parameters.extend(headers.map(|(name, description)| parameter("header", name, description)));
     }

@@ -37,12 +37,12 @@ fn path_parameters_and_query_values_are_percent_encoded() {
 
 #[test]
 #[should_panic(expected = "has no parameter `profiles`")]
-fn query_parameter_that_the_route_lacks_panics() {
+fn unknown_query_parameter_of_route_panics() {
     let _ = LIST_NODES.path([]).with("profiles", "gpu");
 }
 
 #[test]
-fn changes_of_access_require_the_admin_role() {
+fn access_changes_require_admin_role() {
     let admin: BTreeSet<_> =
         specs().filter(|spec| spec.role == meshd_trust::Role::Admin).map(|spec| spec.name).collect();
     let expected = [

@@ -39,7 +39,7 @@ impl Admin {
     pub fn api_token(&self, text: &str) -> Option<ApiToken> {
         let (hash, now) = (Digest::of(text.as_bytes()), self.env.now());
         let found = self.env.store.read(|model| model.api_token(&hash).cloned());
-        found.filter(|token| token.is(text) && !token.is_over(now))
+        found.filter(|token| token.matches(text) && !token.is_over(now))
     }
 
     /// True while the token with this hash is valid.

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_sends_its_log_no_faster_than_the_limit() {
+    fn log_of_node_is_limited_to_burst_and_rate() {
         let (start, piece) = (Duration::from_secs(100), 8 << 10);
         let mut budget = LogBudget::new(start);
         let mut stored = |now: Duration| (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece;

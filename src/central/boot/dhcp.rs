@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// A DHCP exchange that the engine parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DhcpSeen {
+pub struct DhcpObservation {
     pub mac: MacAddr,
     pub exchange: DhcpExchange,
     /// Option 97, if valid.
@@ -39,17 +39,17 @@ pub struct LeaseChange {
 
 /// A change that the DHCP engine wants to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DhcpStep {
-    Seen(DhcpSeen),
+pub enum DhcpChange {
+    Exchange(DhcpObservation),
     /// A lease of a VM's NIC; it opens no boot session.
-    Leased(Lease),
-    Lease(LeaseChange),
+    LeaseGranted(Lease),
+    LeaseChanged(LeaseChange),
 }
 
 impl BootService {
     /// Stores leases and opens or refreshes boot sessions, in order and in one flush. Replies that depend on them may be sent
     /// after this returns.
-    pub async fn dhcp_steps(&self, steps: &[DhcpStep]) -> Result<(), StoreError> {
+    pub async fn apply_dhcp_changes(&self, changes: &[DhcpChange]) -> Result<(), StoreError> {
         let now = self.env.now();
         let mut ended = Vec::new();
         let stored = self
@@ -58,13 +58,13 @@ impl BootService {
             .commit(|tx| {
                 // Sessions that this transaction opens are not visible in the store yet.
                 let mut opened = BTreeMap::new();
-                for step in steps {
-                    match step {
-                        DhcpStep::Seen(seen) => ended.extend(self.seen(tx, seen, &mut opened, now)),
+                for change in changes {
+                    match change {
+                        DhcpChange::Exchange(seen) => ended.extend(self.record_exchange(tx, seen, &mut opened, now)),
                         // The VM may have been deleted since its request.
-                        DhcpStep::Leased(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
-                        DhcpStep::Leased(lease) => tx.put_lease(lease.clone()),
-                        DhcpStep::Lease(change) => change_lease(tx, change),
+                        DhcpChange::LeaseGranted(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
+                        DhcpChange::LeaseGranted(lease) => tx.put_lease(lease.clone()),
+                        DhcpChange::LeaseChanged(lease) => change_lease(tx, lease),
                     }
                 }
                 Ok(())
@@ -78,10 +78,10 @@ impl BootService {
     }
 
     /// Records an exchange. Returns the node whose boot it ended.
-    fn seen(
+    fn record_exchange(
         &self,
         tx: &mut Tx<'_>,
-        seen: &DhcpSeen,
+        seen: &DhcpObservation,
         opened: &mut BTreeMap<MacAddr, BootSessionId>,
         now: Timestamp,
     ) -> Option<NodeId> {
@@ -133,7 +133,7 @@ fn change_lease(tx: &mut Tx<'_>, change: &LeaseChange) {
 /// Returns the session after this exchange; `None` for an operating system that meshd did not boot.
 fn current_session(
     tx: &mut Tx<'_>,
-    seen: &DhcpSeen,
+    seen: &DhcpObservation,
     newest: Option<BootSessionId>,
     now: Timestamp,
     new_id: impl FnOnce() -> BootSessionId,

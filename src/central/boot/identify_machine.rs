@@ -163,7 +163,7 @@ impl BootService {
     ) {
         let (now, mac) = (self.env.now(), machine.mac);
         let is_news =
-            self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_rival_update_due(mac, now)));
+            self.env.store.read(|model| model.node(id).is_some_and(|node| node.is_conflict_update_due(mac, now)));
         if !is_news || !self.env.allows(&format!("collision of {mac}")) {
             return;
         }
@@ -186,7 +186,7 @@ impl BootService {
                     .filter(|weak_identity| node.raise(ConditionKind::WeakIdentity, *weak_identity, now))
                     .cloned();
                 // `|` evaluates both: the event is recorded if either is new.
-                let is_new = node.raise(ConditionKind::IdCollision, detail, now) | node.record_rival(conflicting);
+                let is_new = node.raise(ConditionKind::IdCollision, detail, now) | node.record_conflict(conflicting);
                 (is_new, weak_identity)
             });
             let event = |kind, detail: String| {
@@ -329,7 +329,7 @@ impl Identification<'_> {
         name_by_site(tx, &mut node, self.snapshot, now);
         approve_automatically(tx, &mut node, self.snapshot, self.audit_for, now);
         // The machine was recorded as conflicting until the old NIC was certainly gone.
-        let resolved = node.remove_rival(mac) && node.rivals.is_empty();
+        let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();
         tx.put_node(node.clone());
         if let Some(owner) = owner {
             record_moved_nic(tx, owner, id, mac, now);
@@ -355,10 +355,12 @@ impl Identification<'_> {
         }
         // With its own ID, the machine no longer conflicts with the node that has the same UUID.
         for other in machine.other_bases.iter().map(Basis::node_id) {
-            let was_conflicting =
-                tx.node(other).is_some_and(|node| node.rivals.iter().any(|conflicting| conflicting.mac == mac));
+            let was_conflicting = tx
+                .node(other)
+                .is_some_and(|node| node.conflicting_machines.iter().any(|conflicting| conflicting.mac == mac));
             if was_conflicting
-                && tx.edit_node(other, |node| node.remove_rival(mac) && node.rivals.is_empty()) == Some(true)
+                && tx.edit_node(other, |node| node.remove_conflict(mac) && node.conflicting_machines.is_empty())
+                    == Some(true)
             {
                 clear_condition(tx, other, ConditionKind::IdCollision, Actor::Node, now);
             }

@@ -28,7 +28,7 @@ mod segments;
 mod session_guard;
 mod stalls;
 
-pub use dhcp::{DhcpSeen, DhcpStep, LeaseChange};
+pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
 pub use fetch::Fetched;
 pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};

@@ -270,7 +270,16 @@ fn delivered(pending: &Rendered, now: Timestamp) -> DeliveredGeneration {
     let (profile, image) = (profile.clone(), image.clone());
     let (generation, version) = (pending.generation, pending.version);
     let layers = pending.layers.clone();
-    DeliveredGeneration { generation, profile, image, version, layers, given_at: now, booted_at: None, last_at: now }
+    DeliveredGeneration {
+        generation,
+        profile,
+        image,
+        version,
+        layers,
+        delivered_at: now,
+        booted_at: None,
+        last_at: now,
+    }
 }
 
 impl OverlayTransfer {

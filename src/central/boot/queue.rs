@@ -11,12 +11,12 @@ use meshd_types::{BootSessionId, MacAddr, Timestamp};
 use std::collections::BTreeMap;
 
 impl BootService {
-    /// Admits a machine, or refuses it with its place in the queue.
+    /// Admits a machine, or refuses it with its position in the queue.
     pub(crate) fn enter_queue(&self, mac: MacAddr, node: &Node) -> Result<(), Refusal> {
         let state = if node.phase.is_admitted() { MachineState::Approved } else { MachineState::Unknown };
         let mut queue = self.queue.lock();
         let before = queue.waiting();
-        let answer = queue.ask(self.env.monotonic(), mac, state);
+        let answer = queue.request(self.env.monotonic(), mac, state);
         let waiting = queue.waiting();
         metrics::gauge!("meshd_boot_loading").set(queue.loading() as f64);
         metrics::gauge!("meshd_boot_waiting").set(waiting as f64);
@@ -28,13 +28,13 @@ impl BootService {
         }
         match answer {
             QueueAnswer::Admitted => Ok(()),
-            QueueAnswer::Wait { seconds, place } => Err(Refusal::Busy { seconds, place }),
+            QueueAnswer::Wait { seconds, position } => Err(Refusal::Busy { seconds, position }),
         }
     }
 
-    /// Frees the place of a machine in the queue.
+    /// Removes a machine from the queue.
     pub(crate) fn leave_queue(&self, mac: MacAddr) {
-        self.queue.lock().leave(mac);
+        self.queue.lock().remove(mac);
     }
 
     /// Processes a completed fetch. The overlay is loaded last; with `delivery = "url"`, the packages are.

@@ -33,7 +33,8 @@ impl BootService {
             }
         };
         let snapshot = self.env.snapshot();
-        let Some(mut machine) = ObservedMachine::of(&request.hardware(), request.mac, &snapshot.site.identity.deny)
+        let Some(mut machine) =
+            ObservedMachine::from_hardware(&request.hardware(), request.mac, &snapshot.site.identity.deny)
         else {
             let requester = Requester { mac: Some(request.mac), node: None, from, endpoint };
             return self.refuse(Refusal::Unidentified, requester).await;
@@ -97,7 +98,7 @@ impl BootService {
         let once = node.once.as_ref().filter(|once| once.is_for(Some(session.id))).map(|once| once.set_at);
         let record = BootRecord { session: session.id, from, central_address: endpoint.address, once };
         self.record_boot(id, record).await.map_err(|error| store_refusal(&error))?;
-        let cached = CachedScript::of(&script, &capability, request, endpoint, &snapshot, &node);
+        let cached = CachedScript::split(&script, &capability, request, endpoint, &snapshot, &node);
         self.add_pending_overlay(session.id, rendered, cached);
         Ok(script)
     }
@@ -123,7 +124,7 @@ impl BootService {
                     let same_boot = node.boot == Some(session);
                     node.boot = Some(session);
                     node.address = Some(from.into());
-                    node.told = Some(central_address);
+                    node.central_address = Some(central_address);
                     node.last_seen = now;
                     // The condition of the former boot stays until the node enrols.
                     for condition in
@@ -242,7 +243,7 @@ pub(crate) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, fro
     });
     known
         && model.node(id).is_some_and(|node| {
-            let settled = matches!(node.phase.on(PhaseChange::Boot), Ok(Transition::Stay));
+            let settled = matches!(node.phase.apply(PhaseChange::Boot), Ok(Transition::Stay));
             let is_past = |kind| kind != OVERLAY_MISSING && PER_BOOT_CONDITIONS.contains(&kind);
             let has_old_condition = node.conditions.iter().any(|condition| is_past(condition.kind));
             let once = node.once.as_ref().is_none_or(|once| once.used_by == Some(session));

@@ -35,7 +35,7 @@ pub(crate) struct CachedScript {
 impl CachedScript {
     /// Splits the script of a node at its capability; `node` is the record before the boot. `None` if it holds no capability, or more
     /// than one.
-    pub(crate) fn of(
+    pub(crate) fn split(
         script: &str,
         capability: &Secret<String>,
         request: &ScriptRequest,
@@ -52,11 +52,11 @@ impl CachedScript {
                 endpoint,
                 snapshot: Arc::downgrade(snapshot),
                 // The phase at the next request, unless the node changes.
-                phase: match node.phase.on(PhaseChange::Boot) {
+                phase: match node.phase.apply(PhaseChange::Boot) {
                     Ok(Transition::To(phase)) => phase,
                     Ok(Transition::Stay) | Err(_) => node.phase,
                 },
-                settings: BootSettings::of(node),
+                settings: BootSettings::from_node(node),
                 text,
             })
         })
@@ -68,7 +68,7 @@ impl CachedScript {
     }
 
     fn matches_node(&self, node: &Node) -> bool {
-        self.phase == node.phase && self.settings == BootSettings::of(node)
+        self.phase == node.phase && self.settings == BootSettings::from_node(node)
     }
 }
 
@@ -84,7 +84,7 @@ struct BootSettings {
 }
 
 impl BootSettings {
-    fn of(node: &Node) -> Self {
+    fn from_node(node: &Node) -> Self {
         BootSettings {
             name: node.name.clone(),
             profile: node.profile.clone(),

@@ -2,7 +2,7 @@
 //! ends the boot.
 
 use crate::{
-    boot::{BootService, DhcpSeen},
+    boot::{BootService, DhcpObservation},
     environment::{
         alarms::{Alarm, raise_condition},
         records::raised,
@@ -65,14 +65,19 @@ impl BootService {
 
 /// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
 /// address or sends a DISCOVER; anything else is a forgery.
-pub(super) fn has_changed_address(session: &BootSession, seen: &DhcpSeen, now: Timestamp) -> bool {
+pub(super) fn has_changed_address(session: &BootSession, seen: &DhcpObservation, now: Timestamp) -> bool {
     let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
     let is_open = session.is_fresh(now) || session.holds_address(now);
     other && is_open && !seen.discovered && fail::defends("session-address-change")
 }
 
 /// Ends a boot session: it receives no further capability, and its tokens become void.
-pub(super) fn end_session(tx: &mut Tx<'_>, session: BootSession, seen: &DhcpSeen, now: Timestamp) -> Option<NodeId> {
+pub(super) fn end_session(
+    tx: &mut Tx<'_>,
+    session: BootSession,
+    seen: &DhcpObservation,
+    now: Timestamp,
+) -> Option<NodeId> {
     let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
     let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
     let detail = format!(

@@ -92,7 +92,7 @@ impl Enrolment {
         let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
         let redeemed = self.env.store.commit(|tx| {
             // Found by its hash, then compared in constant time.
-            let found = tx.token(&hash).filter(|token| token.is(request.token.expose())).cloned();
+            let found = tx.token(&hash).filter(|token| token.matches(request.token.expose())).cloned();
             let mut token = found.ok_or(TokenRejection::NoToken)?;
             let earlier = token.used;
             let redeemed = token.redeem(request.node, request.session, issued.key, now);
@@ -263,7 +263,7 @@ fn describe_replay(
 
 /// True if the node is approved and its record lists this certificate.
 pub(crate) fn is_accepted(node: &Node, peer_certificate: &Certificate) -> bool {
-    node.phase.is_admitted() && node.certificates.iter().any(|known| known.is(peer_certificate))
+    node.phase.is_admitted() && node.certificates.iter().any(|known| known.matches(peer_certificate))
 }
 
 pub(crate) fn peer_certificate(peer: &Peer) -> Certificate {

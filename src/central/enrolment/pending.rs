@@ -239,7 +239,7 @@ mod tests {
     use meshd_proto::PciFacts;
 
     #[test]
-    fn of_a_machine_that_tells_too_much_its_devices_are_not_kept_and_at_last_nothing() {
+    fn oversized_facts_are_stored_without_devices_or_not_at_all() {
         let mut facts = Facts::default();
         facts.system.serial = "SN-1".to_owned();
         facts.pci = vec![PciFacts::default(); 300];

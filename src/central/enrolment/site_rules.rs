@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reserved_name_is_given_unless_it_is_taken_or_the_node_was_renamed() {
+    async fn reserved_name_is_assigned_unless_taken_or_node_was_renamed() {
         let (by_id, by_nic, replaced, renamed, late) = (node(1), node(2), node(3), node(4), node(5));
         let reservations = [
             format!("node = \"{}\"\nname = \"one\"", by_id.id),

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alarms_that_were_not_recorded_are_counted_with_the_next_one() {
+    fn suppressed_alarms_are_counted_with_next_recorded_one() {
         let (limiter, second) = (Limiter::default(), Duration::from_secs(1));
         let counts: Vec<_> = (0..50).filter_map(|_| limiter.count(second, "10.0.0.9")).collect();
         assert_eq!(counts, [1; 20]);

@@ -104,7 +104,7 @@ impl SiteSnapshot {
 
     /// Adds further versions of images and layers of bundles. The current versions stay current.
     pub(crate) fn with_archived_contents(&self, images: Vec<Image>, layers: BTreeMap<Digest, Bytes>) -> Self {
-        SiteSnapshot { catalog: Arc::new(Catalog::clone(&self.catalog).with_kept(images, layers)), ..self.clone() }
+        SiteSnapshot { catalog: Arc::new(Catalog::clone(&self.catalog).with_pinned(images, layers)), ..self.clone() }
     }
 
     /// Replaces the set of rolled back profiles.

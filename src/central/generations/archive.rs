@@ -153,7 +153,7 @@ impl Generations {
         let content = |digest: &Digest| self.archive.content(generation, digest);
         let overlay =
             PublicOverlay::restore(&archived.files, &snapshot.agent, now.as_deref(), content).map_err(refused)?;
-        let facts = ImageFacts { name: archived.image.clone(), ..ImageFacts::of(&image.manifest) };
+        let facts = ImageFacts { name: archived.image.clone(), ..ImageFacts::from_manifest(&image.manifest) };
         if overlay::generation(&facts, overlay.digest, &archived.profile, &archived.args) != generation {
             let what = "it does not have the digest that it is named by".to_owned();
             return Err(refused(ArchiveError::Damaged { generation: generation.0.short(), what }));
@@ -183,7 +183,7 @@ impl Generations {
         snapshot: &Arc<SiteSnapshot>,
         node: &Node,
     ) -> Result<Arc<PublicOverlay>, RenderError> {
-        let endpoint = self.env.endpoint(node.told.unwrap_or(Ipv4Addr::UNSPECIFIED));
+        let endpoint = self.env.endpoint(node.central_address.unwrap_or(Ipv4Addr::UNSPECIFIED));
         let prepared = self
             .env
             .store
@@ -216,7 +216,7 @@ impl Generations {
         let refused = |source| RenderError::NotArchived { node: node.id, source };
         let archived = self.archive.get(generation).map_err(refused)?;
         let snapshot = self.env.snapshot();
-        let mut served = snapshot.catalog.kept().to_vec();
+        let mut served = snapshot.catalog.pinned().to_vec();
         if snapshot.catalog.version(&archived.version).is_none() {
             served.push(
                 load_archived_image(&snapshot, &archived)

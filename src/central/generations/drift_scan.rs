@@ -139,7 +139,7 @@ impl Generations {
         model: &Model,
         node: &Node,
     ) -> Option<NextBootSource> {
-        let endpoint = self.env.endpoint(node.told?);
+        let endpoint = self.env.endpoint(node.central_address?);
         if let Some(pinned) = node.pinned {
             let given = model.history(node.id).and_then(|history| history.get(pinned));
             let profile = given.map(|given| given.profile.clone()).or_else(|| node.profile.clone());

@@ -162,10 +162,10 @@ impl Generations {
         let mut faults: Vec<Fault> = unknown_overlays(snapshot);
         for ((name, _), node) in each {
             let Some(profile) = site.profiles.get(name) else { continue };
-            let context = contexts.of(model, node, profile);
+            let context = contexts.context(model, node, profile);
             let zero = Digest([0; 32]);
             let built = snapshot.image_of(profile).map(|image| &image.manifest);
-            let image = built.map(ImageFacts::of).unwrap_or(ImageFacts {
+            let image = built.map(ImageFacts::from_manifest).unwrap_or(ImageFacts {
                 name: profile.image.clone(),
                 manifest: zero,
                 modloop: zero,
@@ -296,7 +296,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn what_cannot_change_stays_and_is_named_and_all_else_is_new() {
+    fn fixed_settings_are_restored_and_listed_on_reload() {
         let read =
             |text: &str| meshd_config::parse(text, Path::new("site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
         let sample = include_str!("../../../site.toml");

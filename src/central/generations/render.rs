@@ -139,10 +139,10 @@ impl Generations {
         };
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
         let bundles = bundles(&snapshot.catalog, &profile, held.as_deref())?;
-        let facts = ImageFacts { bundles, ..ImageFacts::of(&image.manifest) };
+        let facts = ImageFacts { bundles, ..ImageFacts::from_manifest(&image.manifest) };
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
-        let RenderContext { node, digest } = contexts.of(model, node, &profile);
+        let RenderContext { node, digest } = contexts.context(model, node, &profile);
         let overlays = held.as_ref().and_then(|held| snapshot.overlays_for(&held.profile.name).cloned());
         let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(snapshot.catalog.overlays()));
         let key = Digest::of_fields([

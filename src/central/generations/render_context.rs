@@ -31,7 +31,7 @@ impl<'a> Contexts<'a> {
     }
 
     /// Builds the context of a node with this profile. Later values of a variable override earlier ones: profile, groups in their order, node.
-    pub(crate) fn of(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
+    pub(crate) fn context(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();
         let mut digests = Vec::new();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_knows_its_members_and_of_a_variable_the_last_one_counts() {
+    async fn group_context_lists_members_and_last_variable_wins() {
         let dir = tempfile::tempdir().expect("a folder");
         let store = Store::open(dir.path()).expect("a store");
         let (mut one, two, three) = (machine(1), machine(2), machine(3));
@@ -139,7 +139,7 @@ mod tests {
         let agent = std::sync::Arc::new(meshd_image::overlay::AgentBinary::new(b""));
         let snapshot =
             SiteSnapshot::new(site.clone(), Catalog::new(Vec::new(), Overlays::default()), agent, BTreeMap::new());
-        let of = |node: &Node| store.read(|model| Contexts::new(&snapshot).of(model, node, profile));
+        let of = |node: &Node| store.read(|model| Contexts::new(&snapshot).context(model, node, profile));
         let context = of(&one);
         let vars: Vec<String> = context.node.vars.iter().map(|(name, value)| format!("{name}{value}")).collect();
         assert_eq!(vars, ["a1", "b2", "c3", "d4"]);

@@ -20,7 +20,7 @@ fn machine(number: u16) -> Node {
     let [high, low] = number.to_be_bytes();
     let mac = MacAddr([2, 0, 0, 0, high, low]);
     let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
-    Node { phase: Phase::Approved, told: Some([10, 77, 0, 1].into()), ..node }
+    Node { phase: Phase::Approved, central_address: Some([10, 77, 0, 1].into()), ..node }
 }
 
 fn image() -> Image {
@@ -75,7 +75,7 @@ async fn looked_at<T>(work: impl Future<Output = T>) -> usize {
 }
 
 #[tokio::test]
-async fn rendering_one_node_looks_at_its_group_and_never_walks_the_others() {
+async fn rendering_a_node_reads_only_nodes_of_its_groups() {
     let folder = tempfile::tempdir().expect("a folder");
     let central = rack(folder.path()).await;
     let endpoint = central.env.endpoint([10, 77, 0, 1].into());

@@ -210,7 +210,7 @@ impl Generations {
     /// Reads the revisions of all rolled back profiles. Blocks.
     pub(crate) fn rolled_back_profiles(&self) -> RolledBackProfiles {
         let held: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
-            model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.held?))).collect()
+            model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.pinned?))).collect()
         });
         held.into_iter().map(|(name, generation)| (name, self.held(generation).map(Arc::new))).collect()
     }
@@ -330,7 +330,7 @@ impl Generations {
         audit: &AuditContext,
     ) -> Result<(), RollbackError> {
         let _one = self.reloading.lock().await;
-        if self.revisions(&profile).held.is_none() {
+        if self.revisions(&profile).pinned.is_none() {
             return Err(RollbackError::NotHeld(profile));
         }
         let snapshot = self.env.snapshot();
@@ -356,7 +356,7 @@ impl Generations {
             .commit(|tx| {
                 check_no_affected_work(tx.before(), &site, next, audit)?;
                 let mut revisions = tx.revisions(&profile);
-                revisions.held = held;
+                revisions.pinned = held;
                 tx.put_revisions(profile, revisions);
                 tx.event(Event::new(now, audit, EventKind::ProfileRolledBack, detail));
                 Ok::<_, RollbackError>(())

@@ -19,7 +19,7 @@ const DOCTOR_TIMEOUT: Duration = Duration::from_secs(25);
 /// An unanswered request for the checks of a node.
 pub(crate) struct PendingCheck {
     node: NodeId,
-    asked: u64,
+    request_id: u64,
     done: oneshot::Sender<()>,
 }
 
@@ -27,15 +27,15 @@ impl Links {
     /// Requests the checks of a node over its link, and waits for their results.
     pub async fn node_doctor(&self, id: NodeId, audit: &AuditContext) -> Result<DoctorReport, LinkError> {
         let (done, completed) = oneshot::channel();
-        let (commands, asked) = {
+        let (commands, request_id) = {
             let mut links = self.inner.lock();
             let commands = links.entries.get(&id).map(|entry| entry.commands.clone());
             let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
-            links.asked += 1;
-            let asked = links.asked;
+            links.last_check_request += 1;
+            let request_id = links.last_check_request;
             links.pending_checks.retain(|pending| !pending.done.is_closed());
-            links.pending_checks.push(PendingCheck { node: id, asked, done });
-            (commands, asked)
+            links.pending_checks.push(PendingCheck { node: id, request_id, done });
+            (commands, request_id)
         };
         self.env
             .record(
@@ -43,8 +43,8 @@ impl Links {
                     .of_node(id),
             )
             .await;
-        let asked = commands.send(LinkCommand::Send(FromCentral::Check { asked })).await;
-        let answered = asked.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
+        let sent = commands.send(LinkCommand::Send(FromCentral::Check { request_id })).await;
+        let answered = sent.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
         let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
         let late = LinkError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
         report.filter(|_| answered).ok_or(late)
@@ -53,10 +53,10 @@ impl Links {
     /// Requests a report of resources without waiting for it. A node without link reports at its next connection.
     pub(crate) fn request_checks(&self, node: NodeId) {
         let mut links = self.inner.lock();
-        links.asked += 1;
-        let asked = links.asked;
+        links.last_check_request += 1;
+        let request_id = links.last_check_request;
         if let Some(entry) = links.entries.get(&node) {
-            let _ = entry.commands.try_send(LinkCommand::Send(FromCentral::Check { asked }));
+            let _ = entry.commands.try_send(LinkCommand::Send(FromCentral::Check { request_id }));
         }
     }
 
@@ -69,7 +69,7 @@ impl Links {
     ) -> Result<(), StoreError> {
         let id = link.node();
         report.checks.truncate(MAX_CHECKS);
-        let (now, asked) = (self.env.now(), report.asked);
+        let (now, request_id) = (self.env.now(), report.request_id);
         let failures: Vec<String> = report
             .checks
             .iter()
@@ -118,9 +118,9 @@ impl Links {
             // Orders to run VMs waited for these checks.
             self.notify_node(id, None);
         }
-        if let Some(asked) = asked {
+        if let Some(request_id) = request_id {
             let mut links = self.inner.lock();
-            for pending in links.pending_checks.extract_if(.., |it| it.node == id && it.asked <= asked) {
+            for pending in links.pending_checks.extract_if(.., |it| it.node == id && it.request_id <= request_id) {
                 // The requester may have stopped waiting.
                 let _ = pending.done.send(());
             }

@@ -87,7 +87,7 @@ struct LinksInner {
     next: u64,
     pending_checks: Vec<PendingCheck>,
     /// Number of the last request for checks.
-    asked: u64,
+    last_check_request: u64,
 }
 
 struct LinkEntry {

@@ -226,7 +226,7 @@ impl NodeOps {
     ) -> Result<(Generation, Generation, GenerationDiff), OperateError> {
         let (node, _) = self.node_with_history(id)?;
         let runs = node.booted.ok_or(OrderError::RunsNothing { node: id })?;
-        let endpoint = node.told.map_or(endpoint, |told| self.env.endpoint(told));
+        let endpoint = node.central_address.map_or(endpoint, |address| self.env.endpoint(address));
         let next = self.generations.render(&node, endpoint).await?;
         let this = self.clone();
         let before = tokio::task::spawn_blocking(move || this.generations.archived_generation(runs)).await;

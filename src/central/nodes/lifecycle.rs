@@ -78,7 +78,7 @@ impl NodeOps {
     ) -> Result<(Node, Vec<Lease>), OperateError> {
         let node = existing_node(tx, id)?;
         check_no_work(tx.before(), id, audit)?;
-        node.phase.on(PhaseChange::Remove)?;
+        node.phase.apply(PhaseChange::Remove)?;
         revoke_credentials(tx, id, &self.links.link_state(id), audit, REMOVED, now);
         let leases = leases_of(tx, &node);
         leases.iter().for_each(|lease| tx.remove_lease(lease.address));
@@ -240,7 +240,7 @@ impl NodeOps {
                     return Err(OperateError::NicTaken { node: id, mac, holder });
                 }
                 let added = node.fingerprint.macs.insert(mac);
-                let resolved = node.remove_rival(mac) && node.rivals.is_empty();
+                let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();
                 tx.put_node(node.clone());
                 if resolved {
                     clear_condition(tx, id, ConditionKind::IdCollision, audit, now);

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_that_grant_root_are_the_admins_alone() {
+    fn kernel_argument_that_grants_root_needs_admin_role() {
         let list = |args: &[&str]| args.iter().map(|arg| (*arg).to_owned()).collect::<Vec<_>>();
         for arg in [
             "ssh_key=http://evil/key",
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_sorted_and_without_doubles() {
+    fn operator_argument_list_is_sorted_and_unique() {
         assert!(OPERATOR_ARGS.is_sorted_by(|a, b| a < b));
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn profile_assigned(
     use Phase::{Degraded, Draining, Enrolling, Maintenance, Online};
     let running = matches!(node.phase, Enrolling | Degraded | Online | Draining | Maintenance);
     // Else it is found out from what the node runs and would boot.
-    if running && (node.told.is_none() || node.booted.is_none()) && before != *profile {
+    if running && (node.central_address.is_none() || node.booted.is_none()) && before != *profile {
         node.raise(ConditionKind::RebootRequired, format!("profile {detail}"), now);
     }
     record_event(tx, &node, EventKind::ProfileAssigned, detail, audit, now);

@@ -76,7 +76,7 @@ impl Tasks {
             return Err(TaskError::RootForbidden);
         }
         let nodes = request.nodes.unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
-        let launcher = request.launcher.unwrap_or_else(|| Launcher::of(nodes, ranks_per_node));
+        let launcher = request.launcher.unwrap_or_else(|| Launcher::default_for(nodes, ranks_per_node));
         let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
         spec.check().map_err(TaskError::Spec)?;
         let (id, now) = (TaskId(self.env.random()), self.env.now());
@@ -88,7 +88,7 @@ impl Tasks {
                     return Err(TaskError::Spec("the new task's ID exists already; retry".to_owned()));
                 }
                 let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
-                let task = Task::claim(id, spec, audit.who.to_string(), members, now);
+                let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
                 tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
                 tx.put_task(task.clone());
                 Ok::<_, TaskError>(task)
@@ -103,7 +103,7 @@ impl Tasks {
     pub async fn cancel_task(&self, id: TaskId, audit: &AuditContext) -> Result<Option<Task>, TaskError> {
         let now = self.env.now();
         let not_found = || TaskError::None { id: id.to_string() };
-        let detail = audit.reason.clone().unwrap_or_else(|| format!("by {}", audit.who));
+        let detail = audit.reason.clone().unwrap_or_else(|| format!("by {}", audit.principal));
         let cancelled = self.env.store.commit(|tx| {
             let Some(mut task) = tx.task(id).cloned() else { return Err(not_found()) };
             if task.cancel(detail, now) {
@@ -225,7 +225,7 @@ impl Tasks {
             let ids = [id];
             let edited = self.edit_tasks(&ids, |task| {
                 for (node, observation) in &nodes {
-                    task.seen(*node, observation.clone(), now);
+                    task.observe(*node, observation.clone(), now);
                 }
                 task.timer(now);
             });
@@ -283,7 +283,7 @@ fn observation(phase: Option<Phase>) -> NodeObservation {
 /// at the latest.
 pub(crate) fn mark_node_lost(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
     let task = tx.task_on(node).map(|task| task.id);
-    edit_task(tx, task, now, |task| task.seen(node, NodeObservation::Gone(why.to_owned()), now));
+    edit_task(tx, task, now, |task| task.observe(node, NodeObservation::Gone(why.to_owned()), now));
 }
 
 /// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced hardware.

@@ -67,7 +67,7 @@ impl Tasks {
         let now = self.env.now();
         let Some(task) = self.env.store.read(|model| model.task_on(node).map(|task| task.id)) else { return };
         let ids = [task];
-        let edited = self.edit_tasks(&ids, |task| task.seen(node, NodeObservation::Linked(session), now));
+        let edited = self.edit_tasks(&ids, |task| task.observe(node, NodeObservation::Linked(session), now));
         log_failure(edited.await, "cannot record the state of a task");
         self.send_order(node);
     }

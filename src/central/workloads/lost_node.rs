@@ -43,7 +43,7 @@ impl Workloads {
                 }
                 Err(error) if !before.may_move() => {
                     vm = before;
-                    vm.no_node(&error.to_string());
+                    vm.stop_without_node(&error.to_string());
                     let detail = format!("it has no node: {error}");
                     tx.event(vm_event(&vm, None, EventKind::VmFailed, Actor::Central, detail, now));
                     tx.put_vm(vm);
@@ -62,7 +62,7 @@ impl Workloads {
 
 /// Stores a VM, or removes the record of a deleted VM that no node has any more.
 pub(super) fn put_or_remove(tx: &mut Tx<'_>, vm: Vm) {
-    if vm.desired_state == VmDesiredState::Release && vm.place.is_none() && vm.stray_nodes.is_empty() {
+    if vm.desired_state == VmDesiredState::Release && vm.placement.is_none() && vm.stray_nodes.is_empty() {
         tx.remove_vm(vm.uuid());
     } else {
         tx.put_vm(vm);
@@ -74,7 +74,7 @@ pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> +
     let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     let stray_nodes: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
     for mut vm in vms {
-        vm.left(id);
+        vm.confirm_release(id);
         vm.record_pending_wipes();
         if vm.desired_state == VmDesiredState::Release && vm.stray_nodes.is_empty() {
             tx.event(vm_event(&vm, id, EventKind::VmReleased, cause.clone(), why, now));
@@ -92,7 +92,7 @@ pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> +
     }
     for vm in stray_nodes.into_iter().filter(|vm| !vm.pending_wipes.contains_key(&id)) {
         let Some(mut vm) = tx.vm(vm.uuid()).cloned() else { continue };
-        vm.left(id);
+        vm.confirm_release(id);
         put_or_remove(tx, vm);
     }
 }
@@ -113,7 +113,7 @@ pub(crate) fn remove_node_work(tx: &mut Tx<'_>, id: NodeId, audit: &AuditContext
     }
     // The removed node can no longer wipe disks.
     for mut vm in tx.all_vms().filter(|vm| vm.pending_wipes.contains_key(&id)).cloned().collect::<Vec<_>>() {
-        vm.left(id);
+        vm.confirm_release(id);
         put_or_remove(tx, vm);
     }
 }

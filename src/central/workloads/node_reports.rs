@@ -156,7 +156,7 @@ impl Workloads {
             .commit(|tx| {
                 let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
                 let before = vm.clone();
-                let was_stray = vm.left(node);
+                let was_stray = vm.confirm_release(node);
                 let is_own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
                 if !was_stray && !is_own {
                     return Ok(());
@@ -235,7 +235,7 @@ pub(crate) fn rebooted(tx: &mut Tx<'_>, node: NodeId, session: BootSessionId, no
     let serves = tx.node(node).is_some_and(Node::serves);
     for mut vm in is_own {
         let before = vm.clone();
-        let is_another = vm.place.as_ref().is_some_and(|place| place.session != Some(session));
+        let is_another = vm.placement.as_ref().is_some_and(|placement| placement.session != Some(session));
         if was_lost && is_another && vm.may_move() {
             // The credentials of the former boot are revoked before the VM starts elsewhere.
             tx.edit_node(node, Node::revoke);

@@ -5,7 +5,7 @@ use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,
     fleet::Node,
-    work::{Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, of_node, unassignable_units, unit_of},
+    work::{Allocations, ApprovedSlot, CandidateNode, SlotId, VmSupport, slots_of_node, unassignable_units, unit_of},
 };
 use meshd_proto::{CheckStatus, Facts, HugepageFacts, StoreKind, vm::SlotDisk};
 use meshd_store::Model;
@@ -64,7 +64,7 @@ fn slots_of(model: &Model, node: NodeId) -> Vec<&ApprovedSlot> {
     if model.slots().is_empty() {
         return Vec::new();
     }
-    let approved = of_node(model.slots(), node).map(|(_, slot)| slot);
+    let approved = slots_of_node(model.slots(), node).map(|(_, slot)| slot);
     approved.filter(|slot| slot.disk.is_some() || slot.fabric.is_some() || slot.nic.is_some()).collect()
 }
 

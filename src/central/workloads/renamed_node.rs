@@ -3,7 +3,7 @@
 use crate::{tasks::mark_node_lost, workloads::vms::vm_event};
 use meshd_model::{
     fleet::{Actor, EventKind},
-    work::{ApprovedSlot, SlotId, Vm, of_node},
+    work::{ApprovedSlot, SlotId, Vm, slots_of_node},
 };
 use meshd_store::Tx;
 use meshd_types::{NodeId, Timestamp};
@@ -14,7 +14,7 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
     for vm in move_vms(tx, old, new) {
         tx.event(vm_event(&vm, new, EventKind::VmMoved, Actor::Central, format!("its node {old} is {new} now"), now));
     }
-    let slots: Vec<ApprovedSlot> = of_node(tx.before().slots(), old).map(|(_, slot)| slot.clone()).collect();
+    let slots: Vec<ApprovedSlot> = slots_of_node(tx.before().slots(), old).map(|(_, slot)| slot.clone()).collect();
     for slot in slots {
         let id = SlotId { node: new, unit: slot.id.unit.clone() };
         tx.remove_slot(slot.id.clone());
@@ -37,7 +37,7 @@ pub(crate) fn move_vms(tx: &mut Tx<'_>, old: NodeId, new: NodeId) -> Vec<Vm> {
         if let Some(disks) = vm.pending_wipes.remove(&old) {
             vm.pending_wipes.insert(new, disks);
         }
-        if let Some(place) = vm.place.as_mut().filter(|place| place.node == old) {
+        if let Some(place) = vm.placement.as_mut().filter(|placement| placement.node == old) {
             place.node = new;
             placed.push(vm.clone());
         }

@@ -8,7 +8,7 @@ use meshd_model::{
     operations::{self, Operation},
     work::{
         ApprovedSlot, DeviceChoice, MAX_FABRIC, Slot, SlotId, SlotNic, SlotState, Vm, VmDesiredState, candidates,
-        derive_slot, functions, of_node, unit_of,
+        derive_slot, functions, slots_of_node, unit_of,
     },
 };
 use meshd_proto::{DiskFacts, vm::DiskIdentity};
@@ -87,7 +87,7 @@ impl Workloads {
         let slots = self.slots();
         self.env.store.read(|model| {
             let of = |slot: &Slot| {
-                let since = holder(model, &slot.id).and_then(|vm| vm.seen.as_ref()).map(|seen| seen.since);
+                let since = holder(model, &slot.id).and_then(|vm| vm.last_report.as_ref()).map(|seen| seen.since);
                 operations::slot(slot, since)
             };
             slots.iter().filter_map(of).collect()
@@ -202,7 +202,7 @@ impl Workloads {
 }
 
 pub(crate) fn remove_slots(tx: &mut Tx<'_>, node: NodeId) {
-    let own: Vec<SlotId> = of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
+    let own: Vec<SlotId> = slots_of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
     own.into_iter().for_each(|id| tx.remove_slot(id));
 }
 
@@ -253,7 +253,7 @@ fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), Slo
     };
     // Another slot may have the same disk under another name.
     let is_same_disk = |other: &DiskIdentity| disk_facts.names().any(|name| name == other.as_str());
-    let mut others = of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
+    let mut others = slots_of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
     if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_same_disk)) {
         return Err(SlotError::Disk(disk.clone()));
     }

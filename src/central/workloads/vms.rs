@@ -14,7 +14,7 @@ use meshd_model::{
     fleet::{AuditContext, Cause, Event, EventKind, Phase},
     work::{NoPlacement, Placement, SlotId, SlotState, Vm, VmDesiredState, fill_slot_nics, place_by},
 };
-use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmWant, VolumeName};
+use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmTargetState, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 
@@ -128,8 +128,10 @@ impl Workloads {
                 if vm.desired_state == VmDesiredState::Release {
                     return Err(VmError::Releasing(vm.name().clone()));
                 }
-                let is_running =
-                    vm.desired_state == VmDesiredState::Run && vm.place.is_some() && vm.may_work() && !vm.is_paused();
+                let is_running = vm.desired_state == VmDesiredState::Run
+                    && vm.placement.is_some()
+                    && vm.may_work()
+                    && !vm.is_paused();
                 let operation = match verb {
                     VmVerb::Start if is_running => return Ok(vm),
                     VmVerb::Start => "start ordered",
@@ -142,8 +144,8 @@ impl Workloads {
                 } else {
                     self.check_not_elsewhere(uuid)?;
                     check_startable(tx.before(), &site, &vm)?;
-                    vm.ordered();
-                    if vm.place.is_none() {
+                    vm.start_by_operator();
+                    if vm.placement.is_none() {
                         self.check_files(&vm.request.spec)?;
                         self.assign(tx, &mut vm, &site, now)?;
                         detail = format!("{operation}, {}", describe_placement(&vm));
@@ -186,7 +188,7 @@ impl Workloads {
                     vm.cancel_wipes();
                 }
                 let of = node.or(vm.node());
-                if vm.place.is_none() && vm.stray_nodes.is_empty() {
+                if vm.placement.is_none() && vm.stray_nodes.is_empty() {
                     tx.event(vm_event(&vm, of, EventKind::VmReleased, audit, "no node had resources of it", now));
                     tx.remove_vm(uuid);
                 } else {
@@ -216,9 +218,9 @@ impl Workloads {
     pub fn vm_orders(&self, node: NodeId, vm: Option<SystemUuid>) -> Vec<VmOrder> {
         self.env.store.read(|model| {
             let may_run = may_run(model, node);
-            let is_due = |order: &VmOrder| may_run || !matches!(order.want, VmWant::Run { .. });
+            let is_due = |order: &VmOrder| may_run || !matches!(order.want, VmTargetState::Run { .. });
             let add_slot_disks = |mut order: VmOrder| {
-                if let VmWant::Run { slots, .. } = &mut order.want {
+                if let VmTargetState::Run { slots, .. } = &mut order.want {
                     *slots = slot_disks(model, node);
                 }
                 order

@@ -52,7 +52,7 @@ impl Ca {
         match self {
             Ca::Show { output } => {
                 let roots = wait(client.get(api::LIST_ROOTS.path([])))?;
-                output.print(&roots, |roots| shown(roots))
+                output.print(&roots, |roots| render(roots))
             }
             Ca::Rotate { grace, enrol_again, yes, output } => {
                 let none = grace.is_some_and(|grace| grace.is_zero());
@@ -67,7 +67,7 @@ impl Ca {
                 if !none || enrol_again {
                     eprintln!("linked nodes follow without a boot: `meshd ca show` counts them");
                 }
-                output.print(&roots, |roots| shown(roots))
+                output.print(&roots, |roots| render(roots))
             }
             Ca::Revoke { node, yes } => {
                 if !yes {
@@ -81,7 +81,7 @@ impl Ca {
     }
 }
 
-fn shown(roots: &[RootView]) -> String {
+fn render(roots: &[RootView]) -> String {
     let rows = roots.iter().map(|view| {
         let until = view.until.map_or_else(|| "replaced".to_owned(), |until| until.to_string());
         let is = if view.active { "active" } else { "trusted still" };

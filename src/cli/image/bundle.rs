@@ -1,6 +1,6 @@
 //! `meshd bundle`: builds and lists bundles. All commands work on files and need no running meshd.
 
-use super::versions::Prune;
+use super::{unreadable, versions::Prune};
 use crate::cli::{
     Context, Failure,
     output::{
@@ -59,10 +59,7 @@ struct BundleView {
 }
 
 fn views(site: &Site) -> Result<Vec<BundleView>, Failure> {
-    let read = list_bundles(&site.blobs_dir, &site.images_dir).map_err(|error| {
-        let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
-        Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
-    })?;
+    let read = list_bundles(&site.blobs_dir, &site.images_dir).map_err(|error| unreadable(site, &error))?;
     let view = |bundle: ListedBundle| {
         let uses = site.profiles.values().filter(|profile| profile.bundles.contains(&bundle.name));
         BundleView { profiles: uses.map(|profile| profile.name.clone()).collect(), bundle }

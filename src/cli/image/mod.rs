@@ -99,7 +99,7 @@ impl Image {
         }
         let site = context.site()?;
         match self {
-            Image::List { output } => output.print(&known(&site)?, |all| list(all)),
+            Image::List { output } => output.print(&local_images(&site)?, |all| list(all)),
             Image::Build { name, no_promote } => build(&site, &name, !no_promote),
             Image::Import { name, from, mirror, no_promote } => import(&site, &name, from, mirror, !no_promote),
             Image::Promote { name, version } => versions::promote(&site, &find(&site, &name)?, &version),
@@ -111,11 +111,13 @@ impl Image {
 }
 
 /// Returns all images of the site on this machine.
-fn known(site: &Site) -> Result<Vec<ImageView>, Failure> {
-    ImageView::all(site).map_err(|error| {
-        let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
-        Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
-    })
+fn local_images(site: &Site) -> Result<Vec<ImageView>, Failure> {
+    ImageView::all(site).map_err(|error| unreadable(site, &error))
+}
+
+fn unreadable(site: &Site, error: &dyn std::fmt::Display) -> Failure {
+    let folders = format!("{} or {}", site.images_dir.display(), site.blobs_dir.display());
+    Failure::new(format!("cannot read {folders}: {error}"), "check [site].images_dir and [site].blobs_dir")
 }
 
 fn list(views: &[ImageView]) -> String {
@@ -152,7 +154,7 @@ fn row(name: &ImageName, state: String, manifest: Option<&ImageManifest>, profil
 
 /// Finds an image by name.
 pub(super) fn find(site: &Site, name: &str) -> Result<ImageName, Failure> {
-    let known = known(site)?;
+    let known = local_images(site)?;
     let found = known.iter().map(|view| &view.image.name).find(|known| known.as_str() == name).cloned();
     found.ok_or_else(|| {
         let hint = suggest(name, known.iter().map(|view| view.image.name.as_str()));
@@ -218,7 +220,7 @@ fn import(
 
 fn verify(site: &Site, name: &str) -> Result<(), Failure> {
     let names = match name {
-        "all" => known(site)?.into_iter().map(|view| view.image.name).collect(),
+        "all" => local_images(site)?.into_iter().map(|view| view.image.name).collect(),
         name => vec![find(site, name)?],
     };
     let (mut sound, mut bad) = (0, Vec::new());

@@ -73,16 +73,16 @@ impl Prune {
         let mut pruned = go(true)?;
         if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {
             if !self.yes {
-                eprint!("{}", shown(&pruned));
+                eprint!("{}", render(&pruned));
                 confirm("Throw this away?")?;
             }
             pruned = go(false)?;
         }
-        self.output.print(&pruned, shown)
+        self.output.print(&pruned, render)
     }
 }
 
-fn shown(pruned: &Pruned) -> String {
+fn render(pruned: &Pruned) -> String {
     let rows = pruned.versions.iter().map(|gone| [gone.name.clone(), gone.version.short()]);
     let versions = if pruned.versions.is_empty() { String::new() } else { table(["name", "version"], rows) };
     let count = pruned.versions.len();

@@ -175,7 +175,7 @@ impl LabArgs {
             LabVerb::Image { rack } => {
                 Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| eprintln!("{message}"))?)
             }
-            LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), shown),
+            LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), render),
             LabVerb::Reload { at } => {
                 print!("{}", Rack::attach(&at.dir)?.reload(&mut |message| eprintln!("{message}"))?);
                 Ok(())
@@ -247,7 +247,7 @@ fn down(dir: &Path) -> Result<(), Failure> {
     }
 }
 
-fn shown(status: &Status) -> String {
+fn render(status: &Status) -> String {
     let meshd = status.meshd.map_or("does not run".to_owned(), |pid| format!("runs as process {pid}"));
     let rack = fields([
         ("meshd", meshd),

@@ -73,7 +73,7 @@ pub(crate) struct BootOnceArgs {
     /// Reboot the node now
     #[arg(long, conflicts_with = "clear")]
     reboot: bool,
-    /// Proceed even if virtual machines are lost
+    /// Proceed even if VMs are lost
     #[arg(long, conflicts_with = "clear")]
     force: bool,
     /// Cancel the change

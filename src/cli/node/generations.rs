@@ -55,16 +55,16 @@ pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) ->
 fn generations(all: &[GenerationView], now: Timestamp) -> String {
     let head = ["generation", "profile", "image", "version", "given", "first booted", "is", "kept"];
     let rows = all.iter().map(|view| {
-        let given = &view.given;
+        let delivered = &view.delivered;
         let marks = [(view.runs, "running"), (view.next, "next"), (view.pinned, "pinned")];
         let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
         [
-            given.generation.0.short(),
-            given.profile.to_string(),
-            given.image.to_string(),
-            given.version.short(),
-            ago(given.given_at, now),
-            given.booted_at.map(|at| ago(at, now)).unwrap_or_default(),
+            delivered.generation.0.short(),
+            delivered.profile.to_string(),
+            delivered.image.to_string(),
+            delivered.version.short(),
+            ago(delivered.delivered_at, now),
+            delivered.booted_at.map(|at| ago(at, now)).unwrap_or_default(),
             marks.join(" "),
             if view.kept { "yes".into() } else { "no".into() },
         ]
@@ -75,14 +75,15 @@ fn generations(all: &[GenerationView], now: Timestamp) -> String {
 pub(crate) async fn diff(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
     let view = client.get(api::COMPARE_NODE_GENERATIONS.path([&node])).await?;
     output.print(&view, |view| {
-        let held = held(view.pinned, view.rolled_back).unwrap_or_default();
-        let head = fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", held)]);
+        let override_reason = override_reason(view.pinned, view.rolled_back).unwrap_or_default();
+        let head =
+            fields([("runs", view.runs.to_string()), ("would boot", view.next.to_string()), ("held", override_reason)]);
         format!("{head}{}", difference(&view.diff))
     })
 }
 
 /// Returns the reason for which a node boots another generation than that of its profile.
-pub(crate) fn held(pinned: Option<Generation>, rolled_back: Option<Generation>) -> Option<String> {
+pub(crate) fn override_reason(pinned: Option<Generation>, rolled_back: Option<Generation>) -> Option<String> {
     let pinned = pinned.map(|generation| format!("pinned to {}", generation.0.short()));
     pinned.or_else(|| rolled_back.map(|generation| format!("profile rolled back to {}", generation.0.short())))
 }
@@ -122,7 +123,7 @@ pub(crate) struct RollbackArgs {
     /// End the rollback
     #[arg(long)]
     off: bool,
-    /// Proceed even if virtual machines are lost
+    /// Proceed even if VMs are lost
     #[arg(long)]
     force: bool,
 }

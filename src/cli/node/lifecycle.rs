@@ -28,7 +28,7 @@ pub(crate) struct ConfirmedOrder {
     /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Proceed even if virtual machines or a task are lost
+    /// Proceed even if VMs or a task are lost
     #[arg(long)]
     force: bool,
 }
@@ -48,7 +48,7 @@ impl FenceArgs {
             Some(name) => name,
             None => {
                 let node = get_node(client, &self.node).await?;
-                eprintln!("{} must be off, or its virtual machines may run twice.", node_text(&node));
+                eprintln!("{} must be off, or its VMs may run twice.", node_text(&node));
                 typed("Type its name to fence it:")?
             }
         };
@@ -62,7 +62,7 @@ impl FenceArgs {
 pub(crate) struct DrainNode {
     #[command(flatten)]
     targets: Targets,
-    /// Policy for virtual machines: wait or stop
+    /// Policy for VMs: wait or stop
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
     /// Shutdown time for guests, such as 90s or 5m
@@ -95,7 +95,7 @@ pub(crate) struct ReplaceNode {
     /// Skip the confirmation
     #[arg(long, short)]
     yes: bool,
-    /// Proceed even if virtual machines or a task are lost
+    /// Proceed even if VMs or a task are lost
     #[arg(long)]
     force: bool,
 }

@@ -111,7 +111,7 @@ pub(crate) fn list(nodes: &[NodeView], now: Timestamp, with_labels: bool) -> Str
             text(node.address),
             node.mac.to_string(),
             text(node.generation.map(|generation| generation.0.short())),
-            generations::held(node.pinned, node.rolled_back).unwrap_or_default(),
+            generations::override_reason(node.pinned, node.rolled_back).unwrap_or_default(),
             stage(node),
             ago(node.last_seen, now),
         ]

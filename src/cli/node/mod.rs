@@ -94,7 +94,7 @@ pub(super) enum Node {
         /// Reboot the node now
         #[arg(long)]
         reboot: bool,
-        /// Proceed even if virtual machines or a task are lost
+        /// Proceed even if VMs or a task are lost
         #[arg(long)]
         force: bool,
     },
@@ -130,7 +130,7 @@ pub(super) enum Node {
     Reboot {
         #[command(flatten)]
         targets: Targets,
-        /// Proceed even if virtual machines or a task are lost
+        /// Proceed even if VMs or a task are lost
         #[arg(long)]
         force: bool,
     },
@@ -231,8 +231,8 @@ fn assigned(node: &NodeView) -> String {
                 "{id} ({name}) has profile {profile}, and boots generation {generation} as long as it is pinned\n{hint}"
             )
         }
-        (None, Some(held)) => {
-            let generation = held.0.short();
+        (None, Some(rolled_back)) => {
+            let generation = rolled_back.0.short();
             format!(
                 "{id} ({name}) boots {profile} from its next boot on, as generation {generation} that it is rolled back to"
             )
@@ -302,10 +302,13 @@ pub(super) fn show(detail: &NodeDetail, now: Timestamp) -> String {
             out += &wrapped(&condition.detail, 2);
         }
     }
-    if !detail.rivals.is_empty() {
+    if !detail.conflicting_machines.is_empty() {
         out += "\nother machines that asked to be this node, and were refused\n";
-        let rivals = detail.rivals.iter().map(|rival| [rival.words(), seen(rival.since), seen(rival.last)]);
-        out += &table(["machine", "first", "last"], rivals);
+        let machines = detail
+            .conflicting_machines
+            .iter()
+            .map(|machine| [machine.words(), seen(machine.since), seen(machine.last)]);
+        out += &table(["machine", "first", "last"], machines);
     }
     if !detail.checks.is_empty() {
         out += if detail.checks_count { "\n" } else { "\nchecks of an earlier boot, which prove nothing now\n" };

@@ -18,12 +18,12 @@ impl std::str::FromStr for LabelWord {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let told = |error: meshd_model::fleet::LabelError| error.to_string();
+        let message = |error: meshd_model::fleet::LabelError| error.to_string();
         if let Some((key, value)) = text.split_once('=') {
-            return Ok(LabelWord::Set(key.parse().map_err(told)?, value.parse().map_err(told)?));
+            return Ok(LabelWord::Set(key.parse().map_err(message)?, value.parse().map_err(message)?));
         }
         match text.strip_suffix('-') {
-            Some(key) => Ok(LabelWord::Unset(key.parse().map_err(told)?)),
+            Some(key) => Ok(LabelWord::Unset(key.parse().map_err(message)?)),
             None => Ok(LabelWord::Node(text.to_owned())),
         }
     }

@@ -8,10 +8,10 @@ use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
 pub(crate) fn show(detail: &NodeDetail) -> String {
     let wanted = detail.checks.iter().any(|check| check.name == "units" && check.status != CheckStatus::Skip);
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
-    if wanted || !units.is_empty() { shown(units) } else { String::new() }
+    if wanted || !units.is_empty() { render(units) } else { String::new() }
 }
 
-fn shown(units: &[UnitFacts]) -> String {
+fn render(units: &[UnitFacts]) -> String {
     let whole = match (units, whole_node(units)) {
         ([] | [_], _) => String::new(),
         (_, Ok(_)) => "the whole node can be given\n".to_owned(),
@@ -38,7 +38,7 @@ mod tests {
     use meshd_proto::{PciFacts, UnitState};
 
     #[test]
-    fn units_are_listed_with_their_reason_and_counted_last() {
+    fn units_table_has_reasons_and_ready_count() {
         let function = |address: &str| PciFacts {
             address: address.into(),
             vendor: "10de".into(),
@@ -63,8 +63,8 @@ mod tests {
             "the whole node cannot be given: unit 41 (0000:43:00.0) is wedged",
             "1/2 GPU unit(s) ready",
         ];
-        assert_eq!(shown(&[good.clone(), bad]).lines().map(str::trim_end).collect::<Vec<_>>(), lines);
-        assert!(shown(&[good]).ends_with("\n\n1/1 GPU unit(s) ready\n"));
-        assert_eq!(shown(&[]), "\n0/0 GPU unit(s) ready\n");
+        assert_eq!(render(&[good.clone(), bad]).lines().map(str::trim_end).collect::<Vec<_>>(), lines);
+        assert!(render(&[good]).ends_with("\n\n1/1 GPU unit(s) ready\n"));
+        assert_eq!(render(&[]), "\n0/0 GPU unit(s) ready\n");
     }
 }

@@ -140,13 +140,13 @@ mod tests {
     struct Outer(#[source] io::Error);
 
     #[test]
-    fn failure_says_what_why_and_what_to_do() {
+    fn failure_has_message_cause_and_hint() {
         let failure = Failure::of(&Outer(io::Error::other("disk on fire")));
         assert_eq!(failure.to_string(), "error: cannot open x: disk on fire\n  hint: look at its mode");
     }
 
     #[test]
-    fn fault_of_a_file_shows_its_line_but_no_data_for_cloud_init() {
+    fn file_fault_shows_its_line_but_no_cloud_init_data() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("vm.toml");
         fs::write(&file, "name = \"a\"\nvcpu = 2\n[cloud_init]\nuser_dat = \"password\"\n").unwrap();

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_text_has_no_control_characters_and_no_direction_marks() {
+    fn remote_text_is_stripped_of_control_and_direction_characters() {
         assert_eq!(clean("a\u{1b}[2J \u{202e}321\u{2069}é"), "a\u{fffd}[2J \u{fffd}321\u{fffd}é");
     }
 }

@@ -132,7 +132,7 @@ impl<'s> Renderer<'s> {
 
     fn image(&mut self, profile: &Profile) -> ImageFacts {
         let facts = match image::load_manifest(&self.site.blobs_dir, &profile.image) {
-            Ok(manifest) => ImageFacts::of(&manifest),
+            Ok(manifest) => ImageFacts::from_manifest(&manifest),
             Err(_) => {
                 self.notes.push(format!("image {} is not built: zeros stand for its digests", profile.image));
                 let (name, nothing) = (profile.image.clone(), Digest([0; 32]));

@@ -39,7 +39,7 @@ fn rows(lines: &[AuditView]) -> String {
     let rows = lines.iter().map(|AuditView { audit, .. }| {
         [
             audit.at.to_string(),
-            audit.by.who.to_string(),
+            audit.by.principal.to_string(),
             audit.by.verb.to_string(),
             audit.target.clone().unwrap_or_default(),
             audit.outcome.code().to_owned(),

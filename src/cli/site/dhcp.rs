@@ -34,7 +34,7 @@ impl Dhcp {
         match self {
             Dhcp::Show { output } => {
                 let segments = wait(client.get(api::LIST_SEGMENTS.path([])))?;
-                output.print(&segments, |segments| shown(segments))
+                output.print(&segments, |segments| render(segments))
             }
             Dhcp::Leases { text, all, output } => {
                 let state = if all { "active,expired" } else { "active" };
@@ -46,7 +46,7 @@ impl Dhcp {
     }
 }
 
-fn shown(segments: &[SegmentView]) -> String {
+fn render(segments: &[SegmentView]) -> String {
     let other = |other: &OtherServerView| {
         let kind = if other.proxy { "PXE" } else { "DHCP" };
         format!("{} ({kind}, {})", other.address, ago(other.last, now()))

@@ -59,8 +59,8 @@ fn line(event: &EventView) -> String {
     };
     let detail = clean(&event.detail);
     let by = event.by.as_ref().map(|by| match &by.reason {
-        Some(reason) => format!("({}: {})", by.who, clean(reason)),
-        None => format!("({})", by.who),
+        Some(reason) => format!("({}: {})", by.principal, clean(reason)),
+        None => format!("({})", by.principal),
     });
     let times = event.count.map(|count| times(count, event.first_at));
     let more = [more, detail, by.unwrap_or_default(), times.unwrap_or_default()]

@@ -8,7 +8,7 @@ use crate::cli::{
 use clap::Args;
 use meshd_api::{OperationsView, routes as api};
 
-/// Boots, reboots, drains, virtual machines, volumes, slots and tasks; failed ones first.
+/// Boots, reboots, drains, VMs, volumes, slots and tasks; failed ones first.
 #[derive(Debug, Args)]
 pub(crate) struct Operations {
     #[command(flatten)]

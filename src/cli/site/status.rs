@@ -20,7 +20,7 @@ impl StatusCommand {
     pub(crate) fn run(self, context: &Context) -> Result<(), Failure> {
         let mut status = wait(context.client()?.get(api::GET_STATUS.path([])))?;
         status.warnings.extend(context.next_reload());
-        self.output.print(&status, shown)?;
+        self.output.print(&status, render)?;
         if status.ready {
             return Ok(());
         }
@@ -28,7 +28,7 @@ impl StatusCommand {
     }
 }
 
-pub(crate) fn shown(status: &StatusView) -> String {
+pub(crate) fn render(status: &StatusView) -> String {
     let counts = |of: &BTreeMap<String, usize>| {
         of.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
     };
@@ -47,13 +47,13 @@ pub(crate) fn shown(status: &StatusView) -> String {
         ("conditions", counts(&status.conditions)),
         ("units", units),
     ]);
-    let told = |word, of: &[Finding]| -> String {
+    let list = |word, findings: &[Finding]| -> String {
         let line = |finding: &Finding| {
             let next =
                 if finding.next.is_empty() { String::new() } else { wrapped(&format!("-> {}", finding.next), 4) };
             format!("{word}  {}: {}\n{next}", finding.check, clean(&finding.found))
         };
-        of.iter().map(line).collect()
+        findings.iter().map(line).collect()
     };
-    format!("{head}{}{}", told("warning", &status.warnings), told("error", &status.errors))
+    format!("{head}{}{}", list("warning", &status.warnings), list("error", &status.errors))
 }

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_users_may_fill_with_secrets_are_removed_at_every_depth() {
+    fn possible_secrets_are_redacted_at_every_depth() {
         let line = r#"{"id":"a","argv":["/bin/x","--password=p1"],"spec":{"env":{"A":"p2"},"list":[{"token":"p3","n":1}]},
             "key":"p4","count":3,"pem":"-----BEGIN PRIVATE KEY-----p5","token":null}"#;
         let text = String::from_utf8(redacted(line.as_bytes())).expect("text");

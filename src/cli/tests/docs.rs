@@ -34,7 +34,7 @@ fn commands(page: &str) -> Vec<String> {
     found.into_iter().map(words_only).collect()
 }
 
-/// What may stand before a command: nothing, `sudo`, variables.
+/// Prefixes of a command: nothing, `sudo`, variables.
 fn is_prefix(text: &str) -> bool {
     text.split_whitespace().all(|word| word == "sudo" || word.contains('='))
 }
@@ -45,7 +45,7 @@ fn words_only(command: &str) -> String {
     command[..end.unwrap_or(command.len())].trim().to_owned()
 }
 
-/// Words as the shell splits them. Of alternatives the first is taken, and everything optional is given.
+/// Splits words like the shell. Takes the first alternative and includes optional words.
 fn split(command: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for letter in command.chars() {
@@ -72,7 +72,7 @@ fn is_placeholder(error: &clap::Error) -> bool {
 }
 
 #[test]
-fn every_command_of_the_documentation_is_understood() {
+fn documented_commands_are_parsed() {
     let (mut faults, mut count) = (Vec::new(), 0);
     for page in pages() {
         let text = fs::read_to_string(&page).expect("a page");

@@ -40,12 +40,12 @@ fn machine() -> (Node, BootSession) {
 }
 
 #[test]
-fn grammar_is_sound() {
+fn command_definition_is_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn every_verb_of_the_contract_is_understood() {
+fn documented_verbs_are_parsed() {
     for line in [
         "meshd serve",
         "meshd check -o json",
@@ -106,7 +106,7 @@ fn every_verb_of_the_contract_is_understood() {
 }
 
 #[test]
-fn verb_for_several_nodes_takes_names_or_a_selector() {
+fn multi_node_verbs_accept_names_or_selector() {
     for line in [
         "meshd node label n1 rack=a feed-",
         "meshd node rename n1 web-1",
@@ -133,7 +133,7 @@ fn verb_for_several_nodes_takes_names_or_a_selector() {
 }
 
 #[test]
-fn site_is_named_before_or_after_the_verb() {
+fn site_option_is_accepted_at_any_position() {
     for line in ["meshd --site a.toml node list", "meshd node --site a.toml list", "meshd node list --site a.toml"] {
         let cli = parse(line).unwrap_or_else(|kind| panic!("{line}: {kind}"));
         assert_eq!(cli.global.site.as_deref(), Some(Path::new("a.toml")), "{line}");
@@ -141,7 +141,7 @@ fn site_is_named_before_or_after_the_verb() {
 }
 
 #[test]
-fn wrong_usage_is_told_apart_from_failure() {
+fn invalid_usage_is_refused() {
     for line in [
         "meshd",
         "meshd nodes",
@@ -164,7 +164,7 @@ fn wrong_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn table_shows_nodes_and_obeys_no_control_character() {
+fn node_tables_contain_no_control_characters() {
     let (node, boot) = machine();
     let site = sample();
     let now = Timestamp::from_millis(95_000);
@@ -196,7 +196,7 @@ fn table_shows_nodes_and_obeys_no_control_character() {
 }
 
 #[test]
-fn timeline_shows_what_each_stage_took_and_what_held_it_up() {
+fn timeline_shows_stage_durations_and_stalls() {
     let (node, mut boot) = machine();
     let at = Timestamp::from_millis;
     boot.record_wait("image_missing", at(2_000));
@@ -245,7 +245,7 @@ fn long_text_is_wrapped_and_indented() {
 }
 
 #[test]
-fn json_of_a_node_has_the_words_of_the_contract() {
+fn node_json_has_documented_keys() {
     let (node, boot) = machine();
     let view =
         serde_json::to_value(NodeView::new(&node, Some(&boot), &sample(), &LinkState::default())).expect("plain data");
@@ -258,7 +258,7 @@ fn json_of_a_node_has_the_words_of_the_contract() {
 }
 
 #[test]
-fn spans_and_sizes_are_as_exact_as_a_person_wants_them() {
+fn durations_and_sizes_are_formatted_with_units() {
     let spans =
         [0, 940, 59_999, 60_000, 5_405_000, 90_000_000].map(|ms| print::span(std::time::Duration::from_millis(ms)));
     assert_eq!(spans, ["0.0s", "0.9s", "59.9s", "1m 00s", "1h 30m", "1d 1h"]);
@@ -266,7 +266,7 @@ fn spans_and_sizes_are_as_exact_as_a_person_wants_them() {
 }
 
 #[test]
-fn name_cannot_leave_its_place_in_a_path() {
+fn path_segments_are_percent_encoded() {
     for (name, carried) in
         [("n1", "n1"), ("a/../b", "a%2F..%2Fb"), ("..", "%2E%2E"), ("a b?", "a%20b%3F"), ("ü", "%C3%BC")]
     {

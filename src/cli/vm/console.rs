@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_the_guests_but_one() {
+    fn console_input_stops_at_escape_key() {
         assert_eq!(split(b"ls\x03\r"), (b"ls\x03\r".as_slice(), false));
         assert_eq!(split(b"ls\r\x1dnot this"), (b"ls\r".as_slice(), true));
     }

@@ -27,10 +27,10 @@ use meshd_types::SystemUuid;
 use std::path::{Path, PathBuf};
 use wait::{Until, Wait};
 
-/// A virtual machine is named by its name or its UUID.
+/// A VM is named by its name or its UUID.
 #[derive(Debug, Subcommand)]
 pub(super) enum Vm {
-    /// Create and place a virtual machine
+    /// Create and place a VM
     Create {
         /// VM file (vm.toml)
         #[arg(short, long, value_name = "FILE")]
@@ -38,7 +38,7 @@ pub(super) enum Vm {
         /// Place on this node only
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
-        /// Start the virtual machine now
+        /// Start the VM now
         #[arg(long)]
         start: bool,
         #[command(flatten)]
@@ -46,42 +46,42 @@ pub(super) enum Vm {
         #[command(flatten)]
         output: Output,
     },
-    /// Start a virtual machine
+    /// Start a VM
     Start {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Shut a virtual machine down
+    /// Shut a VM down
     Stop {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// Restart a virtual machine
+    /// Restart a VM
     Restart {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
         #[command(flatten)]
         wait: Wait,
     },
-    /// List virtual machines
+    /// List VMs
     List {
         #[command(flatten)]
         output: Output,
     },
-    /// Show a virtual machine
+    /// Show a VM
     Show {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
         #[command(flatten)]
         output: Output,
     },
     /// Open the serial console; Ctrl-] leaves
     Console {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
         /// Show output only
         #[arg(long)]
@@ -89,17 +89,17 @@ pub(super) enum Vm {
     },
     /// Show the log of the serial console
     Logs {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
         /// Follow the output
         #[arg(long, short)]
         follow: bool,
     },
-    /// Delete a virtual machine and release its resources
+    /// Delete a VM and release its resources
     Delete {
-        /// Name or UUID of a virtual machine
+        /// Name or UUID of a VM
         vm: String,
-        /// Delete an unrecorded virtual machine of this node
+        /// Delete an unrecorded VM of this node
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
         /// Skip the confirmation

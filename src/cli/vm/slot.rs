@@ -45,7 +45,7 @@ pub(crate) enum SlotCommand {
         #[arg(long, value_name = "IPV4", requires = "mac")]
         address: Option<Ipv4Addr>,
     },
-    /// Disable a slot for new virtual machines
+    /// Disable a slot for new VMs
     Disable {
         /// Slot: NODE/UNIT
         slot: String,

@@ -30,7 +30,7 @@ pub(crate) enum Volume {
         #[command(flatten)]
         output: Output,
     },
-    /// List volumes with their virtual machines
+    /// List volumes with their VMs
     List {
         #[command(flatten)]
         output: Output,
@@ -74,15 +74,15 @@ fn add(context: &Context, file: &std::path::Path, name: Option<VolumeFileName>, 
         Some(name) => name,
         None => stem.parse().map_err(|error| Failure::new(format!("{error}"), "give it a name with --name"))?,
     };
-    let (shows, mut told) = (std::io::stderr().is_terminal(), 0);
+    let (shows, mut reported) = (std::io::stderr().is_terminal(), 0);
     let added = Volumes::new(&site.blobs_dir).add(file, name, now(), |copied| {
-        if shows && copied >= told + STEP {
-            told = copied;
+        if shows && copied >= reported + STEP {
+            reported = copied;
             eprint!("\r{} copied", bytes(copied));
             let _ = std::io::stderr().flush();
         }
     });
-    if told > 0 {
+    if reported > 0 {
         eprintln!();
     }
     let view = VolumeView::new(added.map_err(|error| Failure::of(&error))?, Vec::new());

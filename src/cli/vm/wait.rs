@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_report_on_the_newest_order_ends_the_wait() {
+    fn wait_ends_only_for_settled_or_unplaceable_vm() {
         assert_eq!(at("running", true, Until::Running), Progress::Done);
         assert_eq!(at("running", false, Until::Running), Progress::Pending("running".to_owned()));
         assert_eq!(at("failed", false, Until::Running), Progress::Pending("failed".to_owned()));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_ends_for_a_stopped_and_for_a_deleted_vm() {
+    fn wait_ends_for_stopped_and_deleted_vm() {
         assert_eq!(at("failed", true, Until::Off), Progress::Done);
         assert_eq!(at("stopping", false, Until::Off), Progress::Pending("stopping".to_owned()));
         let gone = vm("releasing", false);

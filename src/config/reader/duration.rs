@@ -29,7 +29,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn number_without_unit_or_with_another_one_is_no_duration() {
+    fn duration_without_known_unit_is_refused() {
         for text in ["", "30", "s", "1w", "-1s", "1.5h", "1 h", "99999999999d", "1ü"] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
@@ -39,7 +39,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whole_seconds_round_trip_and_junk_never_panics(seconds in 0u64..999_999_999, junk in "\\PC{0,12}") {
+        fn duration_round_trips_and_junk_never_panics(seconds in 0u64..999_999_999, junk in "\\PC{0,12}") {
             let span = Duration::from_secs(seconds);
             prop_assert_eq!(parse_duration(&write_duration(span)), Some(span));
             let _ = parse_duration(&junk);

@@ -37,7 +37,7 @@ pub const MAX_FILE: u64 = 4 * 1024 * 1024;
 
 /// A value with its position.
 #[derive(Clone, PartialEq, Eq)]
-pub struct At<T> {
+pub struct Located<T> {
     pub value: T,
     /// Line from 1.
     pub line: usize,
@@ -45,26 +45,26 @@ pub struct At<T> {
     pub key: String,
 }
 
-impl<T> At<T> {
+impl<T> Located<T> {
     /// Converts the value and keeps the position.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
-        At { value: change(self.value), line: self.line, key: self.key }
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Located<U> {
+        Located { value: change(self.value), line: self.line, key: self.key }
     }
 
     /// Returns another value with this position.
-    pub fn with<U>(&self, value: U) -> At<U> {
-        At { value, line: self.line, key: self.key.clone() }
+    pub fn with<U>(&self, value: U) -> Located<U> {
+        Located { value, line: self.line, key: self.key.clone() }
     }
 }
 
-impl<T> Deref for At<T> {
+impl<T> Deref for Located<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.value
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for At<T> {
+impl<T: fmt::Debug> fmt::Debug for Located<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} at {}:{}", self.value, self.key, self.line)
     }
@@ -120,8 +120,8 @@ impl Document {
     }
 
     /// Records a fault at the position of a value.
-    pub fn fault<T>(&self, place: &At<T>, message: impl Into<String>, hint: impl Into<String>) {
-        self.fault_at(place.line, place.key.clone(), message, hint);
+    pub fn fault<T>(&self, position: &Located<T>, message: impl Into<String>, hint: impl Into<String>) {
+        self.fault_at(position.line, position.key.clone(), message, hint);
     }
 
     /// Records a fault at a line and key.

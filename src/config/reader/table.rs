@@ -1,6 +1,6 @@
 //! One TOML table: typed getters that record faults, and detection of unknown keys.
 
-use super::{At, Document, parse_duration, write_duration};
+use super::{Document, Located, parse_duration, write_duration};
 use crate::fault::suggest;
 use meshd_types::{MAX_VAR_LIST, MAX_VAR_TEXT, VarValue};
 use std::{
@@ -23,7 +23,7 @@ pub struct Table<'d> {
 
 /// A named table inside a table, such as one profile of `[profiles]`.
 pub struct NamedTable<'d> {
-    pub name: At<String>,
+    pub name: Located<String>,
     pub table: Table<'d>,
 }
 
@@ -32,7 +32,7 @@ impl Drop for Table<'_> {
         let read_keys = self.read_keys.borrow();
         for (key, item) in self.toml.iter().filter(|(key, item)| !read_keys.contains(*key) && !item.is_none()) {
             let what = if item.is_table() || item.is_array_of_tables() { "section" } else { "key" };
-            let at = self.place(key);
+            let at = self.position(key);
             self.document.fault(&at, format!("unknown {what}"), suggest(key, read_keys.iter().map(String::as_str)));
         }
     }
@@ -44,25 +44,25 @@ impl<'d> Table<'d> {
     }
 
     /// Returns the position of a key; of the table if the key is absent.
-    pub fn place(&self, key: &str) -> At<()> {
+    pub fn position(&self, key: &str) -> Located<()> {
         let written = self.toml.get_key_value(key).map(|(key, _)| self.document.line(key.span()));
         let key = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
-        At { value: (), line: written.filter(|line| *line > 0).unwrap_or(self.line), key }
+        Located { value: (), line: written.filter(|line| *line > 0).unwrap_or(self.line), key }
     }
 
     /// Returns the position of this table.
-    pub fn here(&self) -> At<()> {
-        At { value: (), line: self.line, key: self.path.clone() }
+    pub fn own_position(&self) -> Located<()> {
+        Located { value: (), line: self.line, key: self.path.clone() }
     }
 
     /// Records a fault of a key of this table.
     pub fn fault(&self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        self.document.fault(&self.place(key), message, hint);
+        self.document.fault(&self.position(key), message, hint);
     }
 
     /// Records a fault at the position of a value.
-    pub fn fault_at<T>(&self, place: &At<T>, message: impl Into<String>, hint: impl Into<String>) {
-        self.document.fault(place, message, hint);
+    pub fn fault_at<T>(&self, position: &Located<T>, message: impl Into<String>, hint: impl Into<String>) {
+        self.document.fault(position, message, hint);
     }
 
     /// Returns true if the key is present.
@@ -90,12 +90,12 @@ impl<'d> Table<'d> {
         }
     }
 
-    pub fn string(&self, key: &str) -> Option<At<String>> {
+    pub fn string(&self, key: &str) -> Option<Located<String>> {
         self.typed(key, "a text in quotes", |item| item.as_str().map(str::to_owned))
     }
 
     /// Returns a text that is not empty.
-    pub fn word(&self, key: &str) -> Option<At<String>> {
+    pub fn word(&self, key: &str) -> Option<Located<String>> {
         self.string(key).filter(|text| {
             if text.trim().is_empty() {
                 self.document.fault(text, "is empty", "write a value, or remove the key");
@@ -104,12 +104,12 @@ impl<'d> Table<'d> {
         })
     }
 
-    pub fn bool(&self, key: &str) -> Option<At<bool>> {
+    pub fn bool(&self, key: &str) -> Option<Located<bool>> {
         self.typed(key, "true or false", Item::as_bool)
     }
 
     /// Returns a whole number within bounds.
-    pub fn integer(&self, key: &str, bounds: RangeInclusive<i64>) -> Option<At<i64>> {
+    pub fn integer(&self, key: &str, bounds: RangeInclusive<i64>) -> Option<Located<i64>> {
         let number = self.typed(key, "a whole number", Item::as_integer)?;
         if bounds.contains(&number.value) {
             return Some(number);
@@ -120,13 +120,13 @@ impl<'d> Table<'d> {
     }
 
     /// Returns a TCP or UDP port.
-    pub fn port(&self, key: &str) -> Option<At<u16>> {
+    pub fn port(&self, key: &str) -> Option<Located<u16>> {
         let number = self.integer(key, 1..=65_535)?;
         u16::try_from(number.value).ok().map(|port| number.with(port))
     }
 
     /// Returns a duration within bounds, such as `"30s"`.
-    pub fn duration(&self, key: &str, bounds: RangeInclusive<Duration>) -> Option<At<Duration>> {
+    pub fn duration(&self, key: &str, bounds: RangeInclusive<Duration>) -> Option<Located<Duration>> {
         let text = self.string(key)?;
         let hint = "write a whole number and a unit: \"30s\", \"15m\", \"1h\", \"7d\"";
         let Some(span) = parse_duration(&text) else {
@@ -142,16 +142,16 @@ impl<'d> Table<'d> {
     }
 
     /// Parses a text. Errors of the form `message; hint` are split.
-    pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Option<At<T>> {
+    pub fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Option<Located<T>> {
         self.convert(self.string(key)?)
     }
 
-    pub fn ipv4(&self, key: &str) -> Option<At<Ipv4Addr>> {
+    pub fn ipv4(&self, key: &str) -> Option<Located<Ipv4Addr>> {
         self.address(self.string(key)?)
     }
 
     /// Returns the value of one of several keywords.
-    pub fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<At<T>> {
+    pub fn choice<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<Located<T>> {
         let text = self.string(key)?;
         let known = words.iter().find(|(word, _)| *word == text.value);
         if known.is_none() {
@@ -162,7 +162,7 @@ impl<'d> Table<'d> {
     }
 
     /// Returns a path, resolved relative to the folder of the file.
-    pub fn path(&self, key: &str) -> Option<At<PathBuf>> {
+    pub fn path(&self, key: &str) -> Option<Located<PathBuf>> {
         let text = self.word(key)?;
         if text.contains('\0') {
             self.document.fault(&text, "a path has no NUL character", "write a plain path");
@@ -173,8 +173,8 @@ impl<'d> Table<'d> {
     }
 
     /// Returns a list of texts; empty if absent. Elements of another type are faults.
-    pub fn strings(&self, key: &str) -> Vec<At<String>> {
-        let place = self.place(key);
+    pub fn strings(&self, key: &str) -> Vec<Located<String>> {
+        let position = self.position(key);
         let Some(array) = self.item(key).and_then(|item| {
             let array = item.as_array();
             if array.is_none() {
@@ -185,12 +185,12 @@ impl<'d> Table<'d> {
             return Vec::new();
         };
         if array.len() > MAX_LIST {
-            self.document.fault(&place, format!("has more than {MAX_LIST} elements"), "shorten it");
+            self.document.fault(&position, format!("has more than {MAX_LIST} elements"), "shorten it");
         }
         let mut out = Vec::new();
         for (index, value) in array.iter().enumerate().take(MAX_LIST) {
-            let line = Some(self.document.line(value.span())).filter(|line| *line > 0).unwrap_or(place.line);
-            let at = At { value: (), line, key: format!("{}[{index}]", place.key) };
+            let line = Some(self.document.line(value.span())).filter(|line| *line > 0).unwrap_or(position.line);
+            let at = Located { value: (), line, key: format!("{}[{index}]", position.key) };
             match value {
                 Value::String(text) => out.push(at.with(text.value().clone())),
                 other => self.wrong_at(&at, other.type_name(), "a text in quotes"),
@@ -200,11 +200,11 @@ impl<'d> Table<'d> {
     }
 
     /// Parses a list of texts.
-    pub fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Vec<At<T>> {
+    pub fn list<T: FromStr<Err: Display>>(&self, key: &str) -> Vec<Located<T>> {
         self.strings(key).into_iter().filter_map(|text| self.convert(text)).collect()
     }
 
-    pub fn ipv4s(&self, key: &str) -> Vec<At<Ipv4Addr>> {
+    pub fn ipv4s(&self, key: &str) -> Vec<Located<Ipv4Addr>> {
         self.strings(key).into_iter().filter_map(|text| self.address(text)).collect()
     }
 
@@ -213,7 +213,7 @@ impl<'d> Table<'d> {
         let item = self.item(key)?;
         let table = item.as_table_like();
         if table.is_none() {
-            let path = self.place(key).key;
+            let path = self.position(key).key;
             self.wrong(key, item.type_name(), &format!("a section: [{path}]"));
         }
         table.map(|table| self.inner(key, table))
@@ -222,23 +222,22 @@ impl<'d> Table<'d> {
     /// Returns each `[[key]]`.
     pub fn tables(&self, key: &str) -> Vec<Table<'d>> {
         let Some(item) = self.item(key) else { return Vec::new() };
-        let place = self.place(key);
+        let position = self.position(key);
         if let Some(array) = item.as_array_of_tables() {
             let tables = array.iter().enumerate().map(|(index, table)| {
-                let path = format!("{}[{index}]", place.key);
+                let path = format!("{}[{index}]", position.key);
                 Table::new(self.document, table, path, self.document.line(table.span()).max(1))
             });
             return tables.collect();
         }
         let elements = item.as_array().map(|array| array.iter().map(Value::as_inline_table).collect());
         let Some(Some(tables)) = elements.map(|tables: Option<Vec<_>>| tables) else {
-            self.wrong(key, item.type_name(), &format!("sections: [[{}]]", place.key));
+            self.wrong(key, item.type_name(), &format!("sections: [[{}]]", position.key));
             return Vec::new();
         };
-        let tables = tables
-            .into_iter()
-            .enumerate()
-            .map(|(index, table)| Table::new(self.document, table, format!("{}[{index}]", place.key), place.line));
+        let tables = tables.into_iter().enumerate().map(|(index, table)| {
+            Table::new(self.document, table, format!("{}[{index}]", position.key), position.line)
+        });
         tables.collect()
     }
 
@@ -246,24 +245,24 @@ impl<'d> Table<'d> {
     pub fn entries(&self) -> Vec<NamedTable<'d>> {
         let keys: Vec<String> = self.toml.iter().map(|(key, _)| key.to_owned()).collect();
         let entry = |key: String| {
-            let name = At { value: key.clone(), ..self.place(&key).with(String::new()) };
+            let name = Located { value: key.clone(), ..self.position(&key).with(String::new()) };
             self.table(&key).map(|table| NamedTable { name, table })
         };
         keys.into_iter().filter_map(entry).collect()
     }
 
     /// Returns all keys of a table whose keys are names or paths and whose values are not tables.
-    pub fn keys(&self) -> Vec<At<String>> {
-        self.toml.iter().map(|(key, _)| self.place(key).with(key.to_owned())).collect()
+    pub fn keys(&self) -> Vec<Located<String>> {
+        self.toml.iter().map(|(key, _)| self.position(key).with(key.to_owned())).collect()
     }
 
     /// Returns the value of a variable: true or false, a whole number, a text, or a list of texts.
-    pub fn variable(&self, key: &str) -> Option<At<VarValue>> {
+    pub fn variable(&self, key: &str) -> Option<Located<VarValue>> {
         if self.item(key).is_some_and(Item::is_array) {
-            let (place, texts) = (self.place(key), self.strings(key));
+            let (position, texts) = (self.position(key), self.strings(key));
             let long = texts.len() > MAX_VAR_LIST || texts.iter().any(|text| text.len() > MAX_VAR_TEXT);
             let list = VarValue::List(texts.into_iter().map(|text| text.value).collect());
-            return self.bounded(place.with(list), long);
+            return self.bounded(position.with(list), long);
         }
         let value = self.typed(key, "true, false, a whole number, a text or a list of texts", |item| {
             let text = || item.as_str().map(|text| VarValue::Text(text.to_owned()));
@@ -273,7 +272,7 @@ impl<'d> Table<'d> {
         self.bounded(value, long)
     }
 
-    fn bounded(&self, value: At<VarValue>, too_long: bool) -> Option<At<VarValue>> {
+    fn bounded(&self, value: Located<VarValue>, too_long: bool) -> Option<Located<VarValue>> {
         if too_long {
             let hint = format!("a text has up to {MAX_VAR_TEXT} bytes, a list up to {MAX_VAR_LIST} texts");
             self.document.fault(&value, "is too long", hint);
@@ -282,8 +281,8 @@ impl<'d> Table<'d> {
     }
 
     fn inner(&self, key: &str, toml: &'d dyn TableLike) -> Table<'d> {
-        let place = self.place(key);
-        Table::new(self.document, toml, place.key, place.line)
+        let position = self.position(key);
+        Table::new(self.document, toml, position.key, position.line)
     }
 
     fn item(&self, key: &str) -> Option<&'d Item> {
@@ -291,16 +290,16 @@ impl<'d> Table<'d> {
         self.toml.get(key).filter(|item| !item.is_none())
     }
 
-    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&Item) -> Option<T>) -> Option<At<T>> {
+    fn typed<T>(&self, key: &str, expected: &str, get: impl Fn(&Item) -> Option<T>) -> Option<Located<T>> {
         let item = self.item(key)?;
         let value = get(item);
         if value.is_none() {
             self.wrong(key, item.type_name(), expected);
         }
-        value.map(|value| self.place(key).with(value))
+        value.map(|value| self.position(key).with(value))
     }
 
-    fn convert<T: FromStr<Err: Display>>(&self, text: At<String>) -> Option<At<T>> {
+    fn convert<T: FromStr<Err: Display>>(&self, text: Located<String>) -> Option<Located<T>> {
         match text.parse::<T>() {
             Ok(value) => Some(text.with(value)),
             Err(error) => {
@@ -312,7 +311,7 @@ impl<'d> Table<'d> {
         }
     }
 
-    fn address(&self, text: At<String>) -> Option<At<Ipv4Addr>> {
+    fn address(&self, text: Located<String>) -> Option<Located<Ipv4Addr>> {
         let address = text.parse().ok();
         if address.is_none() {
             let message = format!("`{}` is not an IPv4 address", brief(&text));
@@ -322,10 +321,10 @@ impl<'d> Table<'d> {
     }
 
     fn wrong(&self, key: &str, found: &str, expected: &str) {
-        self.wrong_at(&self.place(key), found, expected);
+        self.wrong_at(&self.position(key), found, expected);
     }
 
-    fn wrong_at(&self, at: &At<()>, found: &str, expected: &str) {
+    fn wrong_at(&self, at: &Located<()>, found: &str, expected: &str) {
         let article = if found.starts_with(['a', 'i']) { "an" } else { "a" };
         self.document.fault(at, format!("is {article} {found}"), format!("write {expected}"));
     }

@@ -40,7 +40,7 @@ fn walk(root: &Table<'_>) -> Option<String> {
 }
 
 #[test]
-fn every_fault_comes_at_once_with_its_line_key_and_hint() {
+fn reader_reports_all_faults_with_line_key_and_hint() {
     let document = parse(TEXT, Path::new("x.toml")).expect("TOML");
     let value = walk(&document.root());
     let faults = document.finish(value).expect_err("it has faults");
@@ -83,14 +83,14 @@ fn paths_are_relative_to_the_folder_of_the_file() {
 }
 
 #[test]
-fn missing_file_says_what_to_do() {
+fn missing_file_is_refused_with_hint() {
     let faults = read_text(Path::new("/nonexistent/site.toml"), "name it with --site FILE").expect_err("not there");
     assert_eq!(faults.to_string(), "/nonexistent/site.toml: there is no such file\n  hint: name it with --site FILE");
 }
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused_and_never_panics(text in "(\\[{1,2}(net|who|part)(\\.a)?\\]{1,2}\n|(name|mac|list|y) ?= ?(1|\"x\"|\\[1\\]|\\{y=1\\}|true)\n|\\PC{0,8}\n){0,8}") {
+    fn any_text_is_read_or_refused_without_panic(text in "(\\[{1,2}(net|who|part)(\\.a)?\\]{1,2}\n|(name|mac|list|y) ?= ?(1|\"x\"|\\[1\\]|\\{y=1\\}|true)\n|\\PC{0,8}\n){0,8}") {
         if let Ok(document) = parse(&text, Path::new("x.toml")) {
             let value = {
                 let root = document.root();

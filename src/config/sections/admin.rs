@@ -61,7 +61,7 @@ fn https(document: &Document, https: &Table<'_>, taken: &[(&str, u16)]) -> Optio
     let port = or(https, "port", https.port("port"), DEFAULT_PORT);
     if let Some((section, port)) = taken.iter().find(|(_, taken)| port == Some(*taken)) {
         let message = format!("[admin.https] and {section} both have port {port}");
-        document.fault(&https.place("port"), message, "give them different ports");
+        document.fault(&https.position("port"), message, "give them different ports");
     }
     let boot_network = or(https, "boot_network", https.bool("boot_network"), false);
     if let (Some(address), Some(false)) = (&address, boot_network)

@@ -3,7 +3,7 @@
 use crate::{
     DhcpMode, InterfaceNetwork, Subnet, check, interfaces,
     parse::or,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
 };
 use std::{net::Ipv4Addr, ops::RangeInclusive, time::Duration};
 
@@ -25,8 +25,8 @@ type Range = (Ipv4Addr, Ipv4Addr);
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Neighbours<'a> {
     /// Address of meshd; behind a relay it may be outside the subnet.
-    pub(crate) server: Option<&'a At<Ipv4Addr>>,
-    pub(crate) relay: Option<&'a At<Ipv4Addr>>,
+    pub(crate) server: Option<&'a Located<Ipv4Addr>>,
+    pub(crate) relay: Option<&'a Located<Ipv4Addr>>,
     pub(crate) interface: Option<&'a str>,
     /// Networks of all interfaces.
     pub(crate) networks: &'a [InterfaceNetwork],
@@ -45,7 +45,7 @@ pub(crate) fn read(
     document: &Document,
     dhcp: &Table<'_>,
     neighbours: Neighbours<'_>,
-) -> (Option<DhcpMode>, Option<At<Subnet>>) {
+) -> (Option<DhcpMode>, Option<Located<Subnet>>) {
     let words = [("authoritative", DhcpMode::Authoritative), ("proxy", DhcpMode::Proxy), ("off", DhcpMode::Off)];
     let mode = or(dhcp, "mode", dhcp.choice("mode", &words), DhcpMode::Authoritative);
     let range = dhcp.string("range").and_then(|text| range(document, text));
@@ -91,7 +91,7 @@ fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
 }
 
 /// Parses a range of addresses: `10.77.0.100-10.77.0.200`.
-pub(crate) fn range(document: &Document, text: At<String>) -> Option<At<Range>> {
+pub(crate) fn range(document: &Document, text: Located<String>) -> Option<Located<Range>> {
     let parts = text.split_once('-').map(|(first, last)| (first.trim().parse(), last.trim().parse()));
     let Some((Ok(first), Ok(last))) = parts else {
         let message = format!("`{}` is not a range of addresses", crate::reader::brief(&text));
@@ -125,10 +125,10 @@ fn prefix(document: &Document, dhcp: &Table<'_>, default: u8) -> Option<u8> {
 /// Checks that range, server, relay and router fit into one subnet.
 fn subnet(
     document: &Document,
-    range: &At<Range>,
+    range: &Located<Range>,
     prefix: u8,
     neighbours: Neighbours<'_>,
-    router: Option<&At<Ipv4Addr>>,
+    router: Option<&Located<Ipv4Addr>>,
 ) {
     let (first, last) = range.value;
     let mask = u32::MAX << (32 - u32::from(prefix));

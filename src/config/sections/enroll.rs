@@ -5,7 +5,7 @@ use crate::{
     Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix,
     fault::suggest,
     parse::or,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
 };
 use meshd_types::{DenyList, NodeId, ProfileName, RuleName, SystemUuid, is_filler};
 use std::{
@@ -101,7 +101,7 @@ fn rule(
     if KEYS.iter().all(|fact| !table.has(fact)) {
         let hint =
             format!("write at least one of {}; to approve every machine, write policy = \"auto\"", KEYS.join(", "));
-        document.fault(&table.here(), "would approve every machine", hint);
+        document.fault(&table.own_position(), "would approve every machine", hint);
     }
     Some(EnrollRule { name: name?.value, criteria, profile })
 }
@@ -139,7 +139,7 @@ fn tidy(text: &str) -> String {
 
 /// Reads segment names as in logs and metrics. meshd determines the segment of a machine from its address.
 fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> BTreeSet<String> {
-    let listed: Vec<At<String>> = table.strings("segments");
+    let listed: Vec<Located<String>> = table.strings("segments");
     let Some(known) = segments.names() else { return BTreeSet::new() };
     for segment in &listed {
         match known.iter().find(|(name, _)| *name == segment.value) {

@@ -4,7 +4,7 @@ use super::vars;
 use crate::{
     Group, check,
     edit::Edit,
-    reader::{At, Document, NamedTable, Table},
+    reader::{Document, Located, NamedTable, Table},
 };
 use meshd_types::{GroupName, NodeId, OverlayName};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> 
     let Some(table) = root.table("groups") else { return (!root.has("groups")).then(Vec::new) };
     let entries = table.entries();
     if entries.len() > MAX_GROUPS {
-        document.fault(&table.here(), format!("{} groups", entries.len()), format!("at most {MAX_GROUPS}"));
+        document.fault(&table.own_position(), format!("{} groups", entries.len()), format!("at most {MAX_GROUPS}"));
     }
     entries.into_iter().map(|entry| group(document, entry)).collect::<Vec<_>>().into_iter().collect()
 }
@@ -36,7 +36,7 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
         table.fault("kernel_args", "a group has no kernel arguments", "write them into a profile of its nodes");
     }
     let hint = "write nodes = [\"0123abcd\"], the IDs that `meshd node list` shows";
-    let listed: Vec<At<NodeId>> = table.list("nodes");
+    let listed: Vec<Located<NodeId>> = table.list("nodes");
     table.required("nodes", table.has("nodes").then_some(()), hint);
     if listed.len() > MAX_MEMBERS {
         table.fault("nodes", format!("{} nodes", listed.len()), format!("at most {MAX_MEMBERS}"));

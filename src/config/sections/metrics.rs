@@ -26,7 +26,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, taken: &[(&str, u16)])
     let port = or(&metrics, "port", metrics.port("port"), DEFAULT_PORT);
     if let Some((section, port)) = taken.iter().find(|(_, taken)| port == Some(*taken)) {
         let message = format!("[metrics] and {section} both have port {port}");
-        document.fault(&metrics.place("port"), message, "give them different ports");
+        document.fault(&metrics.position("port"), message, "give them different ports");
     }
     Some(Some(MetricsListener { address: address?, port: port? }))
 }

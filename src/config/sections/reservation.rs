@@ -3,7 +3,7 @@
 use super::segment::Segments;
 use crate::{
     Owner, Reservation, Subnet, check,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
 };
 use meshd_types::{MacAddr, NodeId, is_host_name};
 use std::{collections::BTreeMap, net::Ipv4Addr};
@@ -53,20 +53,20 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
 /// Names of nodes that are already reserved.
 #[derive(Default)]
 struct Names {
-    of_owner: BTreeMap<Owner, At<String>>,
+    of_owner: BTreeMap<Owner, Located<String>>,
     owners: BTreeMap<String, Owner>,
 }
 
 impl Names {
     /// Adds a name. A machine with several addresses may have its name in each reservation.
-    fn insert(&mut self, document: &Document, owner: &At<Owner>, name: At<String>) {
+    fn insert(&mut self, document: &Document, owner: &Located<Owner>, name: Located<String>) {
         let other = self.owners.get(&name.value).filter(|other| **other != owner.value);
         if let Some(line) = other.and_then(|other| Some(self.of_owner.get(other)?.line)) {
             let message = format!("`{}` is the name of another machine, line {line}", name.value);
             return document.fault(&name, message, "use another name");
         }
         match self.of_owner.get(&owner.value).filter(|first| first.value != name.value) {
-            Some(At { value, line, .. }) => {
+            Some(Located { value, line, .. }) => {
                 document.fault(&name, format!("line {line} names this machine `{value}`"), "remove one of the names");
             }
             None => {
@@ -78,7 +78,7 @@ impl Names {
 }
 
 /// Parses the name. Earlier versions also accepted names that no node can have; those remain valid and have no effect.
-fn name(document: &Document, table: &Table<'_>) -> Option<At<String>> {
+fn name(document: &Document, table: &Table<'_>) -> Option<Located<String>> {
     let name = table.string("name")?;
     if let Err(error) = check::name(&name) {
         check::fault(document, &name, &error);
@@ -86,16 +86,16 @@ fn name(document: &Document, table: &Table<'_>) -> Option<At<String>> {
     is_host_name(&name).then_some(name)
 }
 
-fn owner(document: &Document, table: &Table<'_>) -> Option<At<Owner>> {
+fn owner(document: &Document, table: &Table<'_>) -> Option<Located<Owner>> {
     let mac = table.parsed::<MacAddr>("mac").map(|mac| mac.map(Owner::Mac));
     let node = table.parsed::<NodeId>("node").map(|node| node.map(Owner::Node));
     let hint = "write mac = \"52:54:00:00:00:01\", or node = the node ID that `meshd node list` shows";
     match (table.has("mac"), table.has("node")) {
         (true, true) => table.fault("node", "conflicts with a MAC address", "keep one of the two"),
-        (false, false) => document.fault(&table.here(), "has no owner", hint),
+        (false, false) => document.fault(&table.own_position(), "has no owner", hint),
         _ => {}
     }
-    if let Some(At { value: Owner::Mac(address), .. }) = &mac
+    if let Some(Located { value: Owner::Mac(address), .. }) = &mac
         && address.is_multicast()
     {
         table.fault("mac", format!("`{address}` is a multicast address"), hint);
@@ -108,10 +108,14 @@ fn address(
     table: &Table<'_>,
     segments: &Segments,
     subnets: Option<&[&Subnet]>,
-) -> Option<At<Ipv4Addr>> {
+) -> Option<Located<Ipv4Addr>> {
     let address = table.ipv4("address");
     if address.is_none() && !table.has("address") && !table.has("name") {
-        document.fault(&table.here(), "reserves neither an address nor a name", "write address = \"10.77.0.20\"");
+        document.fault(
+            &table.own_position(),
+            "reserves neither an address nor a name",
+            "write address = \"10.77.0.20\"",
+        );
     }
     let address = address?;
     if let Some(owner) = segments.owner_of(address.value) {

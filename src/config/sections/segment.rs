@@ -4,7 +4,7 @@ use super::dhcp::{self, Neighbours};
 use crate::{
     DhcpMode, InterfaceNetwork, Link, Segment, Subnet, check,
     parse::checked,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
 };
 use meshd_types::MacAddr;
 use std::net::Ipv4Addr;
@@ -18,10 +18,10 @@ const MAX_RELAY_MACS: usize = 16;
 pub(crate) struct Segments(Vec<WrittenSegment>);
 
 struct WrittenSegment {
-    link: Option<At<Link>>,
+    link: Option<Located<Link>>,
     mode: Option<DhcpMode>,
     /// Present even if the mode does not use it.
-    subnet: Option<At<Subnet>>,
+    subnet: Option<Located<Subnet>>,
     segment: Option<Segment>,
 }
 
@@ -74,7 +74,7 @@ fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]
         }
         (false, false) => {
             let hint = "write interface = \"eth1\", or relay = \"10.88.0.1\" (the relay's address on that network)";
-            document.fault(&table.here(), "has neither an interface nor a relay", hint);
+            document.fault(&table.own_position(), "has neither an interface nor a relay", hint);
         }
         _ => {}
     }
@@ -107,7 +107,7 @@ fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
         let message = format!("{} addresses", written.len());
         table.fault("relay_mac", message, format!("write at most {MAX_RELAY_MACS}"));
     }
-    let read = |text: At<String>| {
+    let read = |text: Located<String>| {
         let mac = text.value.parse();
         if mac.is_err() {
             let hint = "write the relay's address as `ip neigh` shows it: relay_mac = [\"52:54:00:12:34:56\"]";
@@ -118,13 +118,13 @@ fn relay_macs(document: &Document, table: &Table<'_>) -> Vec<MacAddr> {
     written.into_iter().filter_map(read).collect()
 }
 
-fn interface(document: &Document, name: At<String>) -> Option<At<Link>> {
-    let place = name.with(());
-    checked(document, name, check::interface).map(|name| place.with(Link::Interface(name)))
+fn interface(document: &Document, name: Located<String>) -> Option<Located<Link>> {
+    let position = name.with(());
+    checked(document, name, check::interface).map(|name| position.with(Link::Interface(name)))
 }
 
 /// Reads a host address.
-fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<At<Ipv4Addr>> {
+fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<Located<Ipv4Addr>> {
     let address = table.ipv4(key)?;
     if address.is_unspecified() || address.is_multicast() || address.is_broadcast() {
         let hint = match key {
@@ -139,10 +139,10 @@ fn machine_address(document: &Document, table: &Table<'_>, key: &str) -> Option<
 
 impl WrittenSegment {
     fn new(
-        link: Option<At<Link>>,
-        address: Option<At<Ipv4Addr>>,
+        link: Option<Located<Link>>,
+        address: Option<Located<Ipv4Addr>>,
         mode: Option<DhcpMode>,
-        subnet: Option<At<Subnet>>,
+        subnet: Option<Located<Subnet>>,
     ) -> Self {
         let leased =
             subnet.as_ref().map(|subnet| subnet.value.clone()).filter(|_| mode == Some(DhcpMode::Authoritative));

@@ -2,7 +2,7 @@
 
 use crate::{
     check,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
 };
 use meshd_types::{VarName, VarValue};
 
@@ -10,11 +10,11 @@ use meshd_types::{VarName, VarValue};
 pub const MAX_VARS: usize = 256;
 
 /// Reads variables in the order of the file.
-pub(crate) fn read(document: &Document, table: &Table<'_>) -> Vec<(VarName, At<VarValue>)> {
+pub(crate) fn read(document: &Document, table: &Table<'_>) -> Vec<(VarName, Located<VarValue>)> {
     let Some(vars) = table.table("vars") else { return Vec::new() };
     let keys = vars.keys();
     if keys.len() > MAX_VARS {
-        document.fault(&vars.here(), format!("{} variables", keys.len()), format!("at most {MAX_VARS}"));
+        document.fault(&vars.own_position(), format!("{} variables", keys.len()), format!("at most {MAX_VARS}"));
     }
     let mut read = Vec::new();
     for key in keys.into_iter().take(MAX_VARS) {

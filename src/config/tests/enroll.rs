@@ -22,7 +22,7 @@ profile = "d"
 "#;
 
 #[test]
-fn all_faults_of_rules_come_at_once_each_with_its_line() {
+fn enrolment_rule_faults_are_all_reported_with_lines() {
     let faults = read(&format!("{LEAST}{RULES}")).expect_err("full of faults");
     insta::assert_snapshot!(faults.to_string(), @r#"
     site.toml:14: identity.deny_uuids[1]: `03000200-0400-0500-0006-00070008000a` is listed on line 14 already
@@ -55,7 +55,7 @@ fn all_faults_of_rules_come_at_once_each_with_its_line() {
 }
 
 #[test]
-fn rule_holds_what_it_asks_for_as_it_is_compared() {
+fn enrolment_rule_criteria_are_normalized() {
     let rule = "[[enroll.rule]]\nname = \"rack-a\"\nserials = [\" SN-1 \"]\nmanufacturer = \"ACME\"\nsegments = [\"br0\"]\nprofile = \"d\"\n";
     let deny = "[identity]\ndeny_uuids = [\"03000200-0400-0500-0006-00070008000a\"]";
     let site = read(&format!("{LEAST}{rule}{deny}")).unwrap_or_else(|faults| panic!("{faults}"));
@@ -67,7 +67,7 @@ fn rule_holds_what_it_asks_for_as_it_is_compared() {
 }
 
 #[test]
-fn rule_names_only_a_segment_on_which_meshd_knows_who_is_there() {
+fn enrolment_rule_on_unidentifiable_segment_is_refused() {
     let proxy = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let rule = "[[enroll.rule]]\nname = \"r\"\nsegments = [\"br0\"]\n";
     assert!(read(&format!("{proxy}{rule}")).is_ok(), "every machine of the site is there");

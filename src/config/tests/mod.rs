@@ -82,7 +82,7 @@ fn faults(change: &str, with: &str) -> Vec<String> {
 }
 
 #[test]
-fn sample_is_valid_as_it_stands() {
+fn sample_site_file_is_valid() {
     let site = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
     let compute = &site.profiles[&"compute".parse().expect("a name")];
     let overlays: Vec<&str> = compute.overlays.iter().map(|overlay| overlay.as_str()).collect();
@@ -93,7 +93,7 @@ fn sample_is_valid_as_it_stands() {
 }
 
 #[test]
-fn sample_with_every_optional_key_is_valid_and_shows_the_defaults() {
+fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
     let uncomment = |line: &str| match line.strip_prefix('#') {
         Some(key) if !key.is_empty() && !key.starts_with(' ') => key.to_owned(),
         _ => line.to_owned(),
@@ -107,7 +107,7 @@ fn sample_with_every_optional_key_is_valid_and_shows_the_defaults() {
 }
 
 #[test]
-fn shortest_site_is_valid_and_relative_to_its_file() {
+fn minimal_site_file_is_valid_with_paths_relative_to_it() {
     let site = parse(LEAST, Path::new("/etc/meshd/site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(site.overlays_dir, Path::new("/etc/meshd/overlays"));
     assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
@@ -116,7 +116,7 @@ fn shortest_site_is_valid_and_relative_to_its_file() {
 }
 
 #[test]
-fn all_faults_of_a_file_come_at_once_each_with_its_line() {
+fn site_file_faults_are_all_reported_with_lines() {
     let faults = read(FAULTY).expect_err("full of faults");
     insta::assert_snapshot!(faults.to_string(), @r#"
     site.toml:2: site.name: `rack a` is not a valid name
@@ -165,7 +165,7 @@ fn all_faults_of_a_file_come_at_once_each_with_its_line() {
 }
 
 #[test]
-fn rules_between_keys_are_checked() {
+fn site_keys_that_contradict_each_other_are_refused() {
     let range = "\"10.0.0.100-10.0.0.200\"";
     for (change, with, fault) in [
         (range, "\"10.0.0.100-10.0.1.20\"", "7 dhcp.range: 10.0.1.20 is not in 10.0.0.0/24, where 10.0.0.100 is"),
@@ -196,7 +196,7 @@ fn rules_between_keys_are_checked() {
 }
 
 #[test]
-fn cycle_of_profiles_is_reported_for_each_member_only() {
+fn profile_cycle_is_reported_for_its_members_only() {
     let circle = "extends = \"a\"\n[profiles.a]\nextends = \"b\"\n[profiles.b]\nextends = \"a\"";
     let found = faults("image = \"i\"", circle);
     assert_eq!(found.len(), 2, "{found:#?}");
@@ -204,14 +204,14 @@ fn cycle_of_profiles_is_reported_for_each_member_only() {
 }
 
 #[test]
-fn proxy_needs_no_range_and_leases_nothing() {
+fn proxy_segment_needs_no_range_and_has_no_subnet() {
     let text = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
     let site = read(&text).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((site.segments[0].mode, &site.segments[0].subnet), (DhcpMode::Proxy, &None));
 }
 
 #[test]
-fn overlay_that_is_named_again_moves_to_its_later_place() {
+fn repeated_overlay_moves_to_its_later_position() {
     let text = "image = \"i\"\noverlays = [\"a\", \"b\"]\n[profiles.e]\nextends = \"d\"\noverlays = [\"a\"]";
     let site = read(&LEAST.replace("image = \"i\"", text)).unwrap_or_else(|faults| panic!("{faults}"));
     let overlays: Vec<&str> =
@@ -220,7 +220,7 @@ fn overlay_that_is_named_again_moves_to_its_later_place() {
 }
 
 #[test]
-fn later_release_s_section_is_refused_and_says_so() {
+fn section_reserved_for_later_release_is_refused() {
     let found = faults("[defaults]", "[store]\n[defaults]");
     assert_eq!(found.len(), 1, "{found:#?}");
     assert!(found[0].starts_with("8 ") && found[0].ends_with("reserved for a later release"), "{found:?}");
@@ -272,7 +272,7 @@ fn prometheus_listener_exists_only_if_configured() {
 }
 
 #[test]
-fn secret_is_known_by_name_and_file_and_never_written_in_the_site() {
+fn secret_is_read_by_name_and_file_and_refused_inline() {
     let site = |section: &str| {
         parse(
             &SAMPLE.replacen("[defaults]", &format!("[secrets]\n{section}\n[defaults]"), 1),
@@ -297,7 +297,7 @@ fn missing_site_file_names_the_option() {
 
 proptest! {
     #[test]
-    fn any_text_gives_a_site_or_faults_and_never_panics(
+    fn any_text_yields_a_site_or_faults_without_panic(
         line in 0usize..90, junk in "\\PC{0,30}|[a-z_]{1,9} = (\"\\PC{0,20}\"|[0-9-]{1,20}|\\[\\]|\\{\\})|\\[{1,2}[a-z.]{1,12}\\]{1,2}",
     ) {
         let mut lines: Vec<&str> = SAMPLE.lines().collect();

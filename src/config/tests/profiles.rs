@@ -54,7 +54,7 @@ fn refused(change: &str, with: &str) -> Vec<String> {
 }
 
 #[test]
-fn lists_are_appended_to_what_is_inherited_and_can_take_of_it_away() {
+fn profile_lists_append_to_and_remove_from_inherited_lists() {
     let site = family();
     let child = profile(&site, "child");
     assert_eq!(texts(&child.overlays), ["agent", "vfio", "base"], "named again it moves to its later place");
@@ -70,7 +70,7 @@ fn lists_are_appended_to_what_is_inherited_and_can_take_of_it_away() {
 }
 
 #[test]
-fn of_variables_checks_and_thresholds_the_nearest_counts() {
+fn nearest_profile_wins_for_variables_checks_and_thresholds() {
     let child = profile(&family(), "child");
     let vars: Vec<String> = child.vars.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(vars, ["fabric=ib0", "hosts=a,b", "slots=8", "tuned=false"]);
@@ -80,7 +80,7 @@ fn of_variables_checks_and_thresholds_the_nearest_counts() {
 }
 
 #[test]
-fn every_value_remembers_who_set_it_and_who_took_it_away() {
+fn profile_setting_records_origin_and_removal() {
     let child = profile(&family(), "child");
     let line = |setting: &Setting| {
         let removed = setting.removed_by.as_ref().map(|by| format!(" -{by}")).unwrap_or_default();
@@ -110,7 +110,7 @@ fn every_value_remembers_who_set_it_and_who_took_it_away() {
 }
 
 #[test]
-fn groups_keep_file_order_and_their_nodes_id_order() {
+fn groups_keep_file_order_and_their_nodes_are_sorted() {
     let groups = family().groups;
     let names: Vec<&str> = groups.iter().map(|group| group.name.as_str()).collect();
     assert_eq!(names, ["zeta", "alpha"]);
@@ -119,7 +119,7 @@ fn groups_keep_file_order_and_their_nodes_id_order() {
 }
 
 #[test]
-fn each_mistake_is_reported_with_position_and_hint() {
+fn profile_mistake_is_reported_with_position_and_hint() {
     for (change, with, fault) in [
         (
             "\"-quiet\"",

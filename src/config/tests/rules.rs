@@ -29,7 +29,7 @@ fn slot_policy_defaults_to_the_enrolment_policy() {
 }
 
 #[test]
-fn section_with_faults_names_each() {
+fn vms_section_reports_each_fault() {
     assert_eq!(
         faults("[vms]\nslots = \"some\"\ncpu_overcommit = 0\nslot = 1"),
         ["vms.slots", "vms.cpu_overcommit", "vms.slot"]
@@ -47,7 +47,7 @@ fn section_with_faults_names_each() {
 }
 
 #[test]
-fn template_fills_missing_keys_of_a_vm_file() {
+fn vm_template_fills_missing_keys_of_vm_file() {
     let text = "[vms.templates.default]\nvcpus = 24\nmemory = \"64G\"\n\
                 [vms.templates.uefi]\nvcpus = 2\nfirmware = \"uefi\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n\
                 [vms.templates.uefi.restart]\nwhen = \"always\"";
@@ -73,7 +73,7 @@ fn template_fills_missing_keys_of_a_vm_file() {
 }
 
 #[test]
-fn without_templates_only_unfixable_faults_are_reported() {
+fn vm_file_without_templates_reports_only_unfixable_faults() {
     let read = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, None);
     assert!(read("name = \"a\"\ntemplate = \"any\"").is_ok());
     assert!(read("template = \"any\"").is_err_and(|faults| faults.to_string().contains("name: is required")));

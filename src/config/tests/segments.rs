@@ -37,7 +37,7 @@ fn with_more(change: &str, with: &str) -> Result<Site, Faults> {
 }
 
 #[test]
-fn segments_stand_beside_the_simple_one_in_the_order_of_the_file() {
+fn segments_follow_the_simple_segment_in_file_order() {
     let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
     let names: Vec<String> = site.segments.iter().map(Segment::name).collect();
     assert_eq!(names, ["br0", "eth1", "relay-10.88.0.1", "relay-10.99.0.1"]);
@@ -135,13 +135,13 @@ fn reservation_of_a_name_needs_no_address_and_may_repeat_with_one() {
 }
 
 #[test]
-fn reservation_is_not_blamed_for_a_segment_that_cannot_be_read() {
+fn invalid_segment_causes_no_fault_in_reservations() {
     let faults = with_more("10.88.0.100-10.88.3.200", "10.88.0.100").expect_err("no range").0;
     assert_eq!(faults.len(), 1, "{faults:#?}");
 }
 
 #[test]
-fn netmask_that_is_not_written_is_that_of_the_interface_network() {
+fn omitted_netmask_is_taken_from_interface_network() {
     let network = |interface: &str, address: [u8; 4], prefix_len| InterfaceNetwork {
         interface: interface.to_owned(),
         address: address.into(),

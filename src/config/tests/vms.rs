@@ -29,7 +29,7 @@ fn with_more(change: &str, with: &str) -> Result<Site, Faults> {
 }
 
 #[test]
-fn pools_are_those_of_their_bridge_in_the_order_of_the_file() {
+fn vm_pools_are_grouped_by_bridge_in_file_order() {
     let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
     let firsts = |bridge: &str| -> Vec<Ipv4Addr> {
         site.vms.pools_of(&bridge.parse().expect("a name")).map(|pool| pool.first).collect()
@@ -42,7 +42,7 @@ fn pools_are_those_of_their_bridge_in_the_order_of_the_file() {
 }
 
 #[test]
-fn pool_that_overlaps_or_lies_outside_a_segment_is_refused_with_position() {
+fn vm_pool_overlapping_or_outside_segment_is_refused_with_position() {
     for (change, with, fault) in [
         (
             "10.0.0.210-10.0.0.250",
@@ -99,7 +99,7 @@ fn pool_that_overlaps_or_lies_outside_a_segment_is_refused_with_position() {
 }
 
 #[test]
-fn all_faults_of_pools_are_reported_and_an_invalid_segment_blames_none() {
+fn vm_pool_faults_are_all_reported_and_invalid_segment_adds_none() {
     let all = MORE
         .replace("02:4d:45", "x")
         .replace("10.0.0.210", "10.0.0.150")
@@ -113,7 +113,7 @@ fn all_faults_of_pools_are_reported_and_an_invalid_segment_blames_none() {
 }
 
 #[test]
-fn derived_addresses_stay_what_they_are() {
+fn derived_mac_is_stable_across_releases() {
     let uuid: SystemUuid = "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID");
     let prefix = MacPrefix::default();
     let of = |index, attempt| derived_mac(&prefix, uuid, index, attempt);

@@ -18,14 +18,14 @@ fn read(text: &str) -> Result<VmSpec, Faults> {
     ask(text).map(|ask| ask.spec)
 }
 
-fn places(text: &str) -> Vec<(usize, String)> {
+fn fault_positions(text: &str) -> Vec<(usize, String)> {
     let Faults(faults) = ask(text).expect_err("it has faults");
     assert!(faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()), "{faults:?}");
     faults.into_iter().map(|fault| (fault.line, fault.key)).collect()
 }
 
 #[test]
-fn five_faults_are_five_with_line_key_and_hint() {
+fn vm_file_reports_every_fault_with_line_key_and_hint() {
     let text = r#"name = "train 7"
 vcpus = 0
 memory = "64GB"
@@ -35,11 +35,11 @@ name = "root"
 format = "qcow"
 "#;
     let expected = [(1, "name"), (2, "vcpus"), (3, "memory"), (4, "secure_boot"), (7, "volume[0].format")];
-    assert_eq!(places(text), expected.map(|(line, key)| (line, key.to_owned())));
+    assert_eq!(fault_positions(text), expected.map(|(line, key)| (line, key.to_owned())));
 }
 
 #[test]
-fn annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
+fn sample_vm_file_is_valid_with_and_without_optional_keys() {
     let sample = include_str!("../../../docs/vm.toml");
     let spec = read(sample).unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!((spec.volumes.len(), spec.nics.len()), (1, 1));
@@ -56,7 +56,7 @@ fn annotated_sample_is_valid_as_it_stands_and_with_every_optional_key() {
 }
 
 #[test]
-fn fault_found_by_the_specification_has_its_line() {
+fn fault_of_vm_spec_has_line_of_its_key() {
     let text = format!(
         r#"name = "a"
 vcpus = 2
@@ -88,11 +88,11 @@ max_delay = "5s"
         (15, "nic[0].address"),
         (19, "restart.max_delay"),
     ];
-    assert_eq!(places(&text), expected.map(|(line, key)| (line, key.to_owned())));
+    assert_eq!(fault_positions(&text), expected.map(|(line, key)| (line, key.to_owned())));
 }
 
 #[test]
-fn unknown_missing_and_misplaced_keys_are_faults() {
+fn unknown_missing_or_misplaced_vm_key_is_a_fault() {
     let text = format!(
         r#"nmae = "a"
 vcpus = 2
@@ -105,12 +105,12 @@ disk = "eui.1"
 [cloud_init]
 "#
     );
-    let keys: Vec<String> = places(&text).into_iter().map(|(_, key)| key).collect();
+    let keys: Vec<String> = fault_positions(&text).into_iter().map(|(_, key)| key).collect();
     assert_eq!(keys, ["memory", "name", "nmae", "volume[0].size", "volume[0].disk", "cloud_init.user_data"]);
 }
 
 #[test]
-fn complete_file_is_read_unchanged() {
+fn complete_vm_file_is_read_unchanged() {
     let text = format!(
         r##"name = "train-7"
 uuid = "01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -168,7 +168,7 @@ network_config = "version: 2\n"
 }
 
 #[test]
-fn minimal_file_gets_a_new_uuid_and_stable_macs() {
+fn minimal_vm_file_gets_new_uuid_and_stable_macs() {
     let text = "name = \"a\"\nvcpus = 1\nmemory = \"512M\"\n[[nic]]\nbridge = \"br0\"\n[[nic]]\nbridge = \"br0\"\n";
     let (one, two) = (read(text).expect("sound"), read(text).expect("sound"));
     assert_eq!(one, two);
@@ -178,7 +178,7 @@ fn minimal_file_gets_a_new_uuid_and_stable_macs() {
 }
 
 #[test]
-fn units_are_a_number_a_list_of_wishes_or_the_whole_node() {
+fn units_are_a_number_a_selector_list_or_the_whole_node() {
     let least = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\n";
     let units = |line: &str| ask(&format!("{least}{line}\n")).expect("sound").units;
     assert_eq!(units("units = 2").each, [UnitSelector::Any, UnitSelector::Any]);
@@ -189,7 +189,7 @@ fn units_are_a_number_a_list_of_wishes_or_the_whole_node() {
     for line in ["units = -1", "units = 33", "units = \"every\"", "units = true", "units = [\"gpu\"]", "units = [1]"] {
         assert!(ask(&format!("{least}{line}\n")).is_err(), "{line}");
     }
-    assert_eq!(places(&format!("{least}machine = \"pc\"\nunits = 1\n")), [(4, "machine".to_owned())]);
+    assert_eq!(fault_positions(&format!("{least}machine = \"pc\"\nunits = 1\n")), [(4, "machine".to_owned())]);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn policy_for_a_lost_node_is_read_from_the_file() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused_and_what_is_read_is_sound(
+    fn vm_file_with_junk_is_refused_or_yields_a_valid_spec(
         lines in proptest::collection::vec(prop_oneof![
             "(name|vcpus|memory|units|cpu|uuid|machine) = (\"[a-z0-9:.G-]{0,40}\"|[0-9]{1,12}|\\[\\]|true)",
             Just("[[volume]]".to_owned()), Just("[[nic]]".to_owned()), Just("[restart]".to_owned()),

@@ -4,7 +4,7 @@ use super::segment_state::{Authority, SegmentState};
 use crate::{
     boot_file::BootFile,
     config::{DhcpMode, ReservedNic, Subnet},
-    effect::{Change, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind, SeenExchange},
+    effect::{Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, Reply, ReplyKind},
     lease::{Client, LeaseRequest},
     machines::Machines,
     packet::{ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT},
@@ -18,7 +18,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) now: Timestamp,
     pub(crate) request: &'a ClientMessage,
     pub(crate) origin: Origin,
-    /// It came by unicast through a router.
+    /// The request arrived by unicast through a router.
     pub(crate) routed: bool,
     /// The address of the boot services.
     pub(crate) address: Ipv4Addr,
@@ -94,7 +94,7 @@ impl Exchange<'_> {
         effects.extend(reclaimed.map(store));
         effects.extend(self.no_loader());
         if self.request.client != ClientKind::Other && self.vm_nic.is_none() {
-            effects.push(self.seen(Some(address), None, true));
+            effects.push(self.exchange(Some(address), None, true));
         }
         effects.extend(segment.update_level(self.now, false).map(Effect::Warn));
         effects
@@ -124,7 +124,7 @@ impl Exchange<'_> {
                     Some(_) => Effect::Store(Change::LeaseGranted(lease)),
                     // The sender is not proven, so the lease is no sign of a boot.
                     None if self.routed => Effect::Store(Change::LeaseGranted(lease)),
-                    None => self.seen(Some(wanted), Some(lease), discovered),
+                    None => self.exchange(Some(wanted), Some(lease), discovered),
                 });
                 effects.push(self.reply(Some(subnet), ReplyContent::Ack(wanted)));
                 effects.extend(self.no_loader());
@@ -196,12 +196,12 @@ impl Exchange<'_> {
     }
 
     /// Returns the exchange to store. `discovered`: it began with a DISCOVER.
-    pub(super) fn seen(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
+    pub(super) fn exchange(&self, address: Option<Ipv4Addr>, lease: Option<Lease>, discovered: bool) -> Effect {
         let ClientMessage { mac, client, uuid, arch, .. } = *self.request;
         let (relay_port, is_relayed) = (self.request.relay.port.clone(), self.request.is_relayed());
         // Only firmware has a default architecture.
         let arch = if client == ClientKind::Firmware { Some(self.request.boot_arch()) } else { arch };
-        Effect::Store(Change::Seen(SeenExchange {
+        Effect::Store(Change::Exchange(ClientExchange {
             mac,
             client,
             uuid,

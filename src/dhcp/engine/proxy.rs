@@ -23,14 +23,14 @@ impl Exchange<'_> {
                 self.no_loader().into_iter().collect()
             }
             (ClientMessageType::Discover, SERVER_PORT) if boots => {
-                vec![self.reply(None, ReplyContent::ProxyOffer), self.seen(None, None, true)]
+                vec![self.reply(None, ReplyContent::ProxyOffer), self.exchange(None, None, true)]
             }
             // Behind a relay it comes by unicast, past the relay: the sender is not proven.
             (ClientMessageType::Request, PROXY_PORT) if boots && self.is_unproven() => {
                 vec![self.reply(None, ReplyContent::ProxyAck)]
             }
             (ClientMessageType::Request, PROXY_PORT) if boots => {
-                vec![self.seen(None, None, true), self.reply(None, ReplyContent::ProxyAck)]
+                vec![self.exchange(None, None, true), self.reply(None, ReplyContent::ProxyAck)]
             }
             _ => Vec::new(),
         }
@@ -45,8 +45,8 @@ impl Exchange<'_> {
         let warning = other.and_then(|server| segment.record_other_server(self.now, server, false));
         let discovered = segment.started_exchanges.contains(self.now, request.mac, request.xid);
         let address = request.requested.or(in_use).filter(|_| !self.routed);
-        let seen = address.map(|address| self.seen(Some(address), None, discovered));
-        warning.map(Effect::Warn).into_iter().chain(seen).collect()
+        let exchange = address.map(|address| self.exchange(Some(address), None, discovered));
+        warning.map(Effect::Warn).into_iter().chain(exchange).collect()
     }
 
     /// Returns true if the Ethernet sender is not the client.

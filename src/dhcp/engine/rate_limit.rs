@@ -36,7 +36,7 @@ impl Sender {
         }
     }
 
-    fn place(self) -> usize {
+    fn slot(self) -> usize {
         let mut key = [0; 14];
         key[..6].copy_from_slice(&self.mac);
         key[6..10].copy_from_slice(&self.relay);
@@ -66,7 +66,7 @@ impl RateLimiter {
     /// Counts a packet. Returns true if it is within the rate.
     pub(crate) fn allow(&mut self, now: Timestamp, sender: Sender) -> bool {
         let second = now.seconds();
-        let Some(slot) = self.0.get_mut(sender.place()) else { return true };
+        let Some(slot) = self.0.get_mut(sender.slot()) else { return true };
         if slot.sender != sender || slot.second != second {
             *slot = Slot { sender, count: 0, second };
         }
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_has_a_rate_of_its_own() {
+    fn rate_limit_is_per_sender() {
         let mut flood = RateLimiter::default();
         let at = |millis| Timestamp::from_millis(millis);
         let (loud, quiet) = (sender(1, 1, 0), sender(2, 2, 0));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn junk_in_the_name_of_a_machine_does_not_use_up_its_rate() {
+    fn rate_limit_of_mac_is_not_spent_by_forged_sender() {
         let mut flood = RateLimiter::default();
         let now = Timestamp::from_millis(5_000);
         let junk = (0..1000).filter(|_| flood.allow(now, sender(66, 1, 0))).count();

@@ -87,8 +87,8 @@ impl SegmentState {
     /// Records another server. Returns a warning if it is new and conflicts with the mode.
     pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
         let known = self.others.iter().position(|other| other.address == address);
-        if let Some(place) = known {
-            self.others.remove(place);
+        if let Some(index) = known {
+            self.others.remove(index);
         } else if self.others.len() >= MAX_OTHERS {
             self.others.remove(0);
         }

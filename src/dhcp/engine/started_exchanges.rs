@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_belongs_to_the_last_discover_of_its_client() {
+    fn request_matches_only_last_discover_of_its_client() {
         let (now, mac) = (Timestamp::from_millis(0), MacAddr([2, 0, 0, 0, 0, 1]));
         let mut started_exchanges = StartedExchanges::default();
         assert!(!started_exchanges.contains(now, mac, 1));
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_clients_is_bounded() {
+    fn exchange_table_is_bounded_under_flood() {
         let mut started_exchanges = StartedExchanges::default();
         for n in 0..40_000u32 {
             let [_, a, b, c] = n.to_be_bytes();

@@ -19,13 +19,13 @@ impl AddressBitmap {
         self.size
     }
 
-    fn place(number: u32) -> (usize, u64) {
+    fn position(number: u32) -> (usize, u64) {
         (usize::try_from(number / 64).unwrap_or(usize::MAX), 1 << (number % 64))
     }
 
     /// Adds or removes a number. A number beyond the bound is ignored.
     pub(crate) fn set(&mut self, number: u32, present: bool) {
-        let (word, bit) = Self::place(number);
+        let (word, bit) = Self::position(number);
         let Some(word) = self.words.get_mut(word).filter(|_| number < self.size) else { return };
         match (*word & bit != 0, present) {
             (false, true) => self.count += 1,
@@ -46,7 +46,7 @@ impl AddressBitmap {
     fn missing_in(&self, from: u32, to: u32) -> Option<u32> {
         let mut number = from;
         while number < to {
-            let (word, _) = Self::place(number);
+            let (word, _) = Self::position(number);
             let free = !self.words.get(word)? >> (number % 64);
             if free == 0 {
                 number = (number / 64 + 1) * 64;
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_a_plain_search_finds(
+        fn bitmap_search_equals_linear_search(
             size in 1u32..200, start in 0u32..200, present in proptest::collection::btree_set(0u32..200, 0..200),
             gone in proptest::collection::btree_set(0u32..200, 0..20),
         ) {

@@ -66,15 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_the_range_and_beside_it_are_kept_apart_up_to_the_last_one() {
-        let place = |last| Ipv4Addr::new(255, 255, 255, last);
-        let mut slots = AddressMap::new(place(250), place(255));
+    fn address_map_separates_range_from_other_addresses() {
+        let address = |last| Ipv4Addr::new(255, 255, 255, last);
+        let mut slots = AddressMap::new(address(250), address(255));
         for (last, value) in [(255, 1), (250, 2), (9, 3)] {
-            assert_eq!(slots.replace(place(last), Some(value)), None);
-            assert_eq!(slots.get(place(last)), Some(value));
+            assert_eq!(slots.replace(address(last), Some(value)), None);
+            assert_eq!(slots.get(address(last)), Some(value));
         }
-        assert_eq!(slots.of_range().collect::<Vec<_>>(), [(place(250), 2), (place(255), 1)]);
-        assert_eq!((slots.offset(place(251)), slots.offset(place(9)), slots.address(1)), (Some(1), None, place(251)));
-        assert_eq!((slots.replace(place(9), None), slots.get(place(9))), (Some(3), None));
+        assert_eq!(slots.of_range().collect::<Vec<_>>(), [(address(250), 2), (address(255), 1)]);
+        assert_eq!(
+            (slots.offset(address(251)), slots.offset(address(9)), slots.address(1)),
+            (Some(1), None, address(251))
+        );
+        assert_eq!((slots.replace(address(9), None), slots.get(address(9))), (Some(3), None));
     }
 }

@@ -27,8 +27,8 @@ pub use table::{DECLINE_WINDOW, DECLINED_HOLD};
 /// The client state of a DHCPREQUEST (RFC 2131, 4.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseRequest {
-    /// It accepts an offer, or restarts with an address that it remembers.
+    /// The client accepts an offer, or restarts with its previous address.
     SelectingOrInitReboot,
-    /// It uses the address.
+    /// The client uses the address.
     RenewingOrRebinding,
 }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_that_wavers_around_a_level_says_it_once() {
+    fn pool_level_has_hysteresis() {
         let usage = |leased| PoolUse { size: 100, leased, ..PoolUse::default() };
         let mut level = PoolLevel::Room;
         let mut reached = Vec::new();

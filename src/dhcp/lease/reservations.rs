@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 /// A client that asks for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its NIC; leases are by MAC address.
+    /// The NIC. Leases belong to a MAC address.
     pub mac: MacAddr,
-    /// Its machine, if it is known and reservations need it.
+    /// The node, if it is known and reservations need it.
     pub node: Option<NodeId>,
     /// The virtual machine of the NIC.
     pub vm: Option<SystemUuid>,

@@ -59,7 +59,7 @@ pub struct LeaseTable {
     by_mac: BTreeMap<MacAddr, ByState<Option<Ipv4Addr>>>,
     declined: DeclinedAddresses,
     /// Offers and leases of the range that were not expired at `counted`.
-    live: ByState<u32>,
+    active: ByState<u32>,
     counted: Timestamp,
     /// The counted addresses changed since then.
     recount: bool,
@@ -85,7 +85,7 @@ impl LeaseTable {
             entries: AddressMap::new(subnet.first, subnet.last),
             by_mac: BTreeMap::new(),
             declined: DeclinedAddresses::new(usize::try_from(size / DECLINED_FRACTION).unwrap_or(usize::MAX).max(1)),
-            live: ByState::default(),
+            active: ByState::default(),
             counted: Timestamp::from_millis(0),
             recount: false,
             none_before: Timestamp::from_millis(0),
@@ -158,8 +158,8 @@ impl LeaseTable {
     pub fn offer(&mut self, now: Timestamp, client: Client) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
         self.advance(now);
         let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
-        let held = self.addresses_of(client.mac);
-        let (leased, offered) = (held.leased.filter(permitted), held.offered.filter(permitted));
+        let own = self.addresses_of(client.mac);
+        let (leased, offered) = (own.leased.filter(permitted), own.offered.filter(permitted));
         let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
         let wanted = reserved.or(leased).or(offered);
         if let Some(own) = leased.filter(|own| wanted == Some(*own)) {
@@ -230,7 +230,7 @@ impl LeaseTable {
         self.addresses_of(mac).offered == Some(address)
     }
 
-    /// Sets the NICs of approved nodes, whose addresses are never given to others.
+    /// Sets the NICs of approved nodes, whose addresses are never leased to others.
     pub fn keep_addresses(&mut self, nics: &BTreeSet<MacAddr>) {
         self.entries
             .change_all(|entry| entry.pinned = entry.state == BindingState::Leased && nics.contains(&entry.mac));
@@ -264,8 +264,8 @@ impl LeaseTable {
         let excluded = u32::try_from(self.excluded.len()).unwrap_or(u32::MAX);
         PoolUse {
             size: self.busy.size().saturating_sub(excluded),
-            leased: self.live.leased,
-            offered: self.live.offered,
+            leased: self.active.leased,
+            offered: self.active.offered,
             declined: u32::try_from(self.declined.len()).unwrap_or(u32::MAX),
         }
     }
@@ -289,8 +289,9 @@ impl LeaseTable {
 
     /// Returns true if a reserved address can be leased to its owner now: no other client holds it.
     fn is_open(&self, now: Timestamp, address: Ipv4Addr, client: Client) -> bool {
-        let held = self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
-        !held && !self.declined.contains(address)
+        let is_held_by_other =
+            self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
+        !is_held_by_other && !self.declined.contains(address)
     }
 
     /// Returns the first free address from the hash of the MAC address on.
@@ -306,23 +307,24 @@ impl LeaseTable {
         if now < self.none_before {
             return Err(Refused::Exhausted);
         }
-        let keeps = fail::defends("dhcp-node-address");
-        let given = || {
+        let keeps_node_addresses = fail::defends("dhcp-node-address");
+        let candidates = || {
             let entries = self.entries.of_range().filter(|(address, _)| self.serves(*address));
             entries.filter_map(|(address, entry)| {
-                let reusable = if keeps { entry.reusable_at() } else { Some(entry.until) };
+                let reusable = if keeps_node_addresses { entry.reusable_at() } else { Some(entry.until) };
                 Some((address, entry, reusable?))
             })
         };
-        let first = given().map(|(.., reusable)| reusable).min().unwrap_or(Timestamp::from_millis(i64::MAX));
+        let first = candidates().map(|(.., reusable)| reusable).min().unwrap_or(Timestamp::from_millis(i64::MAX));
         if first > now {
             // Changes since then lower it: `hold` and `keep_addresses`.
             self.none_before = first;
             return Err(Refused::Exhausted);
         }
-        let over = given().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
+        let expired =
+            candidates().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
         // Expired addresses first.
-        let oldest = over.min_by_key(|(address, entry)| (entry.until > now, entry.state, entry.until, *address));
+        let oldest = expired.min_by_key(|(address, entry)| (entry.until > now, entry.state, entry.until, *address));
         let (address, _) = oldest.ok_or(Refused::Exhausted)?;
         let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
         Ok((address, (entry.state == BindingState::Leased).then(|| entry.gone(address))))
@@ -345,9 +347,9 @@ impl LeaseTable {
 
     fn recount(&mut self, now: Timestamp) {
         (self.counted, self.recount) = (self.counted.max(now), false);
-        self.live = ByState::default();
+        self.active = ByState::default();
         for (address, entry) in self.entries.of_range() {
-            *self.live.of(entry.state) += u32::from(entry.counts(self.counted) && self.serves(address));
+            *self.active.of(entry.state) += u32::from(entry.counts(self.counted) && self.serves(address));
         }
     }
 
@@ -357,7 +359,7 @@ impl LeaseTable {
         *self.by_mac.entry(entry.mac).or_default().of(entry.state) = Some(address);
         self.none_before = self.none_before.min(entry.reusable_at().unwrap_or(entry.until));
         if self.serves(address) {
-            *self.live.of(entry.state) += u32::from(entry.counts(self.counted));
+            *self.active.of(entry.state) += u32::from(entry.counts(self.counted));
         }
         self.mark(address);
     }
@@ -370,15 +372,15 @@ impl LeaseTable {
 
     fn drop_entry(&mut self, address: Ipv4Addr) -> Option<Binding> {
         let entry = self.entries.replace(address, None)?;
-        if let Some(held) = self.by_mac.get_mut(&entry.mac) {
-            *held.of(entry.state) = None;
-            if held.leased.is_none() && held.offered.is_none() {
+        if let Some(addresses) = self.by_mac.get_mut(&entry.mac) {
+            *addresses.of(entry.state) = None;
+            if addresses.leased.is_none() && addresses.offered.is_none() {
                 self.by_mac.remove(&entry.mac);
             }
         }
         if self.serves(address) && entry.counts(self.counted) {
-            let live = self.live.of(entry.state);
-            *live = live.saturating_sub(1);
+            let active = self.active.of(entry.state);
+            *active = active.saturating_sub(1);
         }
         self.mark(address);
         Some(entry)

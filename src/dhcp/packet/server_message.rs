@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 pub struct ServerMessage {
     /// Transaction ID.
     pub xid: u32,
-    /// Its server identifier (option 54), or else siaddr.
+    /// Server identifier (option 54), or else siaddr.
     pub server: Ipv4Addr,
     /// True for a proxy, which assigns no address.
     pub proxy: bool,

@@ -74,7 +74,7 @@ mod tests {
         (MacAddr([2, 0, 0, 0, 0, 2]), SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 100), 68));
 
     #[test]
-    fn it_is_what_a_kernel_sends() {
+    fn udp_frame_matches_rfc_791_and_768() {
         // 10.77.0.1:67 > 10.77.0.100:68 "hi!", computed by hand from RFC 791 and RFC 768.
         let frame = udp_frame(SERVER, CLIENT, b"hi!").expect("it fits");
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -86,9 +86,9 @@ mod tests {
     }
 
     proptest! {
-        /// A receiver adds everything up, checksums and all, and gets ones only (RFC 1071).
+        /// The sum of all words including the checksum is all ones (RFC 1071).
         #[test]
-        fn a_receiver_finds_both_checksums_right(payload in proptest::collection::vec(any::<u8>(), 0..700)) {
+        fn udp_frame_checksums_verify(payload in proptest::collection::vec(any::<u8>(), 0..700)) {
             let frame = udp_frame(SERVER, CLIENT, &payload).expect("it fits");
             let ip = &frame[14..34];
             prop_assert_eq!(checksum(sum(ip)), 0);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_sent() {
+    fn oversized_payload_gets_no_frame() {
         assert!(udp_frame(SERVER, CLIENT, &vec![0; MAX_PAYLOAD]).is_some());
         assert!(udp_frame(SERVER, CLIENT, &vec![0; MAX_PAYLOAD + 1]).is_none());
     }

@@ -59,7 +59,7 @@ pub fn at(seconds: i64) -> Timestamp {
 
 /// The program that sends a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Program {
     /// `PXEClient` with this option 93.
     Pxe(u16),
     /// `PXEClient` without option 93.
@@ -75,22 +75,22 @@ pub enum Who {
     Os,
 }
 
-/// A client's packet in the making.
+/// A client packet under construction.
 #[derive(Clone)]
 pub struct Packet(pub Message);
 
 impl Packet {
-    pub fn new(kind: MessageType, mac: MacAddr, who: Who) -> Self {
+    pub fn new(kind: MessageType, mac: MacAddr, program: Program) -> Self {
         let none = Ipv4Addr::UNSPECIFIED;
         let mut packet = Packet(Message::new_with_id(0x0102_0304, none, none, none, none, &mac.0));
         packet.0.opts_mut().insert(DhcpOption::MessageType(kind));
-        let (class, arch) = match who {
-            Who::Pxe(arch) => ("PXEClient:Arch:00000:UNDI:003001", Some(arch)),
-            Who::OldPxe => ("PXEClient", None),
-            Who::Http(arch) => ("HTTPClient:Arch:00016:UNDI:003001", Some(arch)),
-            Who::Ipxe | Who::IpxeInList => ("PXEClient:Arch:00000:UNDI:002001", Some(0)),
-            Who::UBoot(arch) => ("U-Boot.armv8", Some(arch)),
-            Who::Os => ("udhcp 1.37.0", None),
+        let (class, arch) = match program {
+            Program::Pxe(arch) => ("PXEClient:Arch:00000:UNDI:003001", Some(arch)),
+            Program::OldPxe => ("PXEClient", None),
+            Program::Http(arch) => ("HTTPClient:Arch:00016:UNDI:003001", Some(arch)),
+            Program::Ipxe | Program::IpxeInList => ("PXEClient:Arch:00000:UNDI:002001", Some(0)),
+            Program::UBoot(arch) => ("U-Boot.armv8", Some(arch)),
+            Program::Os => ("udhcp 1.37.0", None),
         };
         packet = packet.raw(OptionCode::ClassIdentifier, class.as_bytes());
         if let Some(arch) = arch {
@@ -98,26 +98,26 @@ impl Packet {
             let uuid: SystemUuid = UUID.parse().expect("a UUID");
             packet = packet.raw(OptionCode::ClientMachineIdentifier, &uuid.to_option97());
         }
-        match who {
-            Who::Ipxe => packet.raw(OptionCode::UserClass, b"iPXE"),
-            Who::IpxeInList => packet.raw(OptionCode::UserClass, b"\x03foo\x04iPXE"),
+        match program {
+            Program::Ipxe => packet.raw(OptionCode::UserClass, b"iPXE"),
+            Program::IpxeInList => packet.raw(OptionCode::UserClass, b"\x03foo\x04iPXE"),
             _ => packet,
         }
     }
 
-    pub fn discover(mac: MacAddr, who: Who) -> Self {
-        Packet::new(MessageType::Discover, mac, who)
+    pub fn discover(mac: MacAddr, program: Program) -> Self {
+        Packet::new(MessageType::Discover, mac, program)
     }
 
     /// Takes an offer of `server`.
-    pub fn select(mac: MacAddr, who: Who, address: Ipv4Addr, server: Ipv4Addr) -> Self {
-        let packet = Packet::reboot(mac, who, address);
+    pub fn select(mac: MacAddr, program: Program, address: Ipv4Addr, server: Ipv4Addr) -> Self {
+        let packet = Packet::reboot(mac, program, address);
         packet.raw(OptionCode::ServerIdentifier, &server.octets())
     }
 
     /// Asks for the address that it had (init-reboot).
-    pub fn reboot(mac: MacAddr, who: Who, address: Ipv4Addr) -> Self {
-        Packet::new(MessageType::Request, mac, who).raw(OptionCode::RequestedIpAddress, &address.octets())
+    pub fn reboot(mac: MacAddr, program: Program, address: Ipv4Addr) -> Self {
+        Packet::new(MessageType::Request, mac, program).raw(OptionCode::RequestedIpAddress, &address.octets())
     }
 
     /// Uses `address` already.
@@ -132,7 +132,7 @@ impl Packet {
     }
 
     /// Takes only broadcasts.
-    pub fn deaf(mut self) -> Self {
+    pub fn broadcast_only(mut self) -> Self {
         self.0.set_flags(Flags::default().set_broadcast());
         self
     }
@@ -158,14 +158,14 @@ impl Packet {
         send(engine, now, &self.bytes(), 67)
     }
 
-    /// Comes in on the interface with this place, from this sender.
-    pub fn from(&self, engine: &mut Engine, now: Timestamp, via: usize, source: Ipv4Addr) -> Outcome {
+    /// Sends the packet from this address to the interface with this index.
+    pub fn from(&self, engine: &mut Engine, now: Timestamp, interface_index: usize, source: Ipv4Addr) -> Outcome {
         let bytes = self.bytes();
         let origin = Origin {
-            interface_index: via,
+            interface_index,
             source: SocketAddrV4::new(source, 67),
             local_port: 67,
-            ethernet_source: card_of(&bytes),
+            ethernet_source: chaddr_of(&bytes),
         };
         Outcome(engine.handle(now, &bytes, origin, &NoMachines))
     }
@@ -175,62 +175,62 @@ impl Packet {
 pub fn send(engine: &mut Engine, now: Timestamp, bytes: &[u8], local_port: u16) -> Outcome {
     let address = bytes.get(12..16).and_then(|octets| octets.first_chunk::<4>()).copied().unwrap_or_default();
     let source = SocketAddrV4::new(Ipv4Addr::from(address), 68);
-    let origin = Origin { interface_index: 0, source, local_port, ethernet_source: card_of(bytes) };
+    let origin = Origin { interface_index: 0, source, local_port, ethernet_source: chaddr_of(bytes) };
     Outcome(engine.handle(now, bytes, origin, &NoMachines))
 }
 
-/// The card that a packet names: an honest client sends from it.
-pub fn card_of(bytes: &[u8]) -> Option<MacAddr> {
+/// Returns chaddr, which is also the Ethernet source of an honest client.
+pub fn chaddr_of(bytes: &[u8]) -> Option<MacAddr> {
     bytes.get(28..34).and_then(|octets| octets.try_into().ok()).map(MacAddr)
 }
 
-/// What came of a packet.
+/// The effects of a packet.
 #[derive(Debug)]
 pub struct Outcome(pub Vec<Effect>);
 
 impl Outcome {
-    pub fn reply(&self) -> Option<Answered> {
+    pub fn reply(&self) -> Option<DecodedReply> {
         self.0.iter().find_map(|effect| match effect {
             Effect::Reply(Reply { packet, to, .. }) => {
                 assert!(packet.len() >= 300, "BOOTP's least length");
                 let message = Message::decode(&mut Decoder::new(packet)).expect("our own answers can be read");
-                Some(Answered { message, to: *to })
+                Some(DecodedReply { message, to: *to })
             }
             _ => None,
         })
     }
 
-    pub fn expect(&self, kind: MessageType) -> Answered {
+    pub fn expect(&self, kind: MessageType) -> DecodedReply {
         let reply = self.reply().unwrap_or_else(|| panic!("no {kind:?} but {:?}", self.0));
         assert_eq!(reply.message.opts().msg_type(), Some(kind));
         reply
     }
 
-    pub fn seen(&self) -> Option<&SeenExchange> {
+    pub fn exchange(&self) -> Option<&ClientExchange> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Store(Change::Seen(seen)) => Some(seen),
+            Effect::Store(Change::Exchange(exchange)) => Some(exchange),
             _ => None,
         })
     }
 
-    pub fn notes(&self) -> Vec<&Warning> {
-        let mut notes = Vec::new();
+    pub fn warnings(&self) -> Vec<&Warning> {
+        let mut warnings = Vec::new();
         for effect in &self.0 {
-            if let Effect::Warn(note) = effect {
-                notes.push(note);
+            if let Effect::Warn(warning) = effect {
+                warnings.push(warning);
             }
         }
-        notes
+        warnings
     }
 }
 
 /// An answer as a client reads it.
-pub struct Answered {
+pub struct DecodedReply {
     pub message: Message,
     pub to: Destination,
 }
 
-impl Answered {
+impl DecodedReply {
     pub fn address(&self) -> Ipv4Addr {
         self.message.yiaddr()
     }
@@ -270,17 +270,17 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(field).trim_end_matches('\0').to_owned()
 }
 
-/// Discovers and requests; the leased address.
-pub fn boot(engine: &mut Engine, now: Timestamp, mac: MacAddr, who: Who) -> Ipv4Addr {
-    let offered = Packet::discover(mac, who).to(engine, now).expect(MessageType::Offer).address();
-    let acked = Packet::select(mac, who, offered, SERVER).to(engine, now).expect(MessageType::Ack).address();
+/// Sends DISCOVER and REQUEST. Returns the leased address.
+pub fn boot(engine: &mut Engine, now: Timestamp, mac: MacAddr, program: Program) -> Ipv4Addr {
+    let offered = Packet::discover(mac, program).to(engine, now).expect(MessageType::Offer).address();
+    let acked = Packet::select(mac, program, offered, SERVER).to(engine, now).expect(MessageType::Ack).address();
     assert_eq!(acked, offered);
     acked
 }
 
 #[derive(Default)]
 pub struct OneNode {
-    /// Its NICs and its ID.
+    /// NICs and ID of the node.
     pub known: Option<(Vec<MacAddr>, NodeId)>,
     /// The NIC that keeps its address.
     pub mac: Option<MacAddr>,

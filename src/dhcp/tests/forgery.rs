@@ -9,7 +9,7 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
 };
 
-const THIEF: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0x66]);
+const ATTACKER: MacAddr = MacAddr([0x52, 0x54, 0, 0, 0, 0x66]);
 const RELAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 
 /// Sends a packet from an Ethernet address.
@@ -19,48 +19,48 @@ fn send_from(engine: &mut Engine, now: Timestamp, packet: &Packet, sender: MacAd
     Outcome(engine.handle(now, &packet.bytes(), origin, machines))
 }
 
-fn decline(who: MacAddr, address: Ipv4Addr) -> Packet {
-    Packet::new(MessageType::Decline, who, Who::Os).raw(OptionCode::RequestedIpAddress, &address.octets())
+fn decline(mac: MacAddr, address: Ipv4Addr) -> Packet {
+    Packet::new(MessageType::Decline, mac, Program::Os).raw(OptionCode::RequestedIpAddress, &address.octets())
 }
 
 #[test]
-fn packet_from_another_card_than_it_names_changes_nothing() {
+fn packet_with_other_ethernet_source_is_dropped_with_warning() {
     let mut engine = engine(pool(100, 110), Vec::new());
-    let address = boot(&mut engine, at(0), mac(1), Who::Ipxe);
+    let address = boot(&mut engine, at(0), mac(1), Program::Ipxe);
     let free = Ipv4Addr::new(10, 77, 0, if address.octets()[3] == 109 { 108 } else { 109 });
     let forged = [
-        (Packet::discover(mac(1), Who::Ipxe), ClientMessageType::Discover),
-        (Packet::reboot(mac(1), Who::Ipxe, free), ClientMessageType::Request),
+        (Packet::discover(mac(1), Program::Ipxe), ClientMessageType::Discover),
+        (Packet::reboot(mac(1), Program::Ipxe, free), ClientMessageType::Request),
         (decline(mac(1), address), ClientMessageType::Decline),
-        (Packet::new(MessageType::Release, mac(1), Who::Os).using(address), ClientMessageType::Release),
+        (Packet::new(MessageType::Release, mac(1), Program::Os).using(address), ClientMessageType::Release),
     ];
     for (packet, kind) in forged {
-        let outcome = send_from(&mut engine, at(1), &packet, THIEF, &OneNode::default());
-        assert_eq!(outcome.0, [Effect::Warn(Warning::Forged { mac: mac(1), sender: THIEF, kind })]);
+        let outcome = send_from(&mut engine, at(1), &packet, ATTACKER, &OneNode::default());
+        assert_eq!(outcome.0, [Effect::Warn(Warning::Forged { mac: mac(1), sender: ATTACKER, kind })]);
     }
     assert_eq!(engine.counters().forged, 4);
-    assert_eq!(boot(&mut engine, at(2), mac(1), Who::Ipxe), address, "the machine keeps its address");
+    assert_eq!(boot(&mut engine, at(2), mac(1), Program::Ipxe), address, "the machine keeps its address");
 }
 
 #[test]
-fn decline_counts_only_from_the_client_that_was_just_acknowledged() {
+fn decline_counts_only_shortly_after_ack_of_its_client() {
     let mut engine = engine(pool(100, 110), Vec::new());
-    let nobody = OneNode::default();
-    let offered = Packet::discover(mac(1), Who::Os).to(&mut engine, at(0)).expect(MessageType::Offer).address();
-    assert!(send_from(&mut engine, at(0), &decline(mac(1), offered), mac(1), &nobody).0.is_empty(), "only offered");
-    let leased = boot(&mut engine, at(0), mac(2), Who::Os);
+    let no_machine = OneNode::default();
+    let offered = Packet::discover(mac(1), Program::Os).to(&mut engine, at(0)).expect(MessageType::Offer).address();
+    assert!(send_from(&mut engine, at(0), &decline(mac(1), offered), mac(1), &no_machine).0.is_empty(), "only offered");
+    let leased = boot(&mut engine, at(0), mac(2), Program::Os);
     let late = at(0).after(DECLINE_WINDOW * 2);
-    assert!(send_from(&mut engine, late, &decline(mac(2), leased), mac(2), &nobody).0.is_empty(), "long ago");
+    assert!(send_from(&mut engine, late, &decline(mac(2), leased), mac(2), &no_machine).0.is_empty(), "long ago");
     let used = OneNode { mac: Some(mac(2)), uses_address: true, ..OneNode::default() };
     assert!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &used).0.is_empty(), "it boots from there");
-    assert_eq!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &nobody).0.len(), 2);
+    assert_eq!(send_from(&mut engine, at(1), &decline(mac(2), leased), mac(2), &no_machine).0.len(), 2);
 }
 
 #[test]
-fn release_of_an_address_that_its_machine_uses_is_ignored() {
+fn release_of_address_in_use_is_ignored() {
     let mut engine = engine(pool(100, 110), Vec::new());
-    let address = boot(&mut engine, at(0), mac(1), Who::Os);
-    let release = Packet::new(MessageType::Release, mac(1), Who::Os).using(address);
+    let address = boot(&mut engine, at(0), mac(1), Program::Os);
+    let release = Packet::new(MessageType::Release, mac(1), Program::Os).using(address);
     let used = OneNode { mac: Some(mac(1)), uses_address: true, ..OneNode::default() };
     assert!(send_from(&mut engine, at(1), &release, mac(1), &used).0.is_empty());
     let unused = OneNode { uses_address: false, ..used };
@@ -71,46 +71,46 @@ fn release_of_an_address_that_its_machine_uses_is_ignored() {
 }
 
 #[test]
-fn address_of_an_approved_node_is_never_given_to_another_machine() {
+fn address_of_approved_node_is_never_reassigned() {
     let mut engine = engine(pool(100, 103), Vec::new());
     let node = OneNode { mac: Some(mac(1)), ..OneNode::default() };
-    let own = boot(&mut engine, at(0), mac(1), Who::Os);
+    let own = boot(&mut engine, at(0), mac(1), Program::Os);
     engine.keep_addresses(&BTreeSet::from([mac(1)]));
     let mut now = at(100_000);
-    let mut given = BTreeSet::new();
+    let mut leased = BTreeSet::new();
     for number in 0..60u8 {
-        let who = MacAddr([2, 0, 0, 0, 0, number]);
-        let offer = send_from(&mut engine, now, &Packet::discover(who, Who::Os), who, &node).reply();
+        let client = MacAddr([2, 0, 0, 0, 0, number]);
+        let offer = send_from(&mut engine, now, &Packet::discover(client, Program::Os), client, &node).reply();
         if let Some(address) = offer.map(|offer| offer.address()) {
-            given.insert(address);
-            let select = Packet::select(who, Who::Os, address, SERVER);
-            send_from(&mut engine, now, &select, who, &node);
+            leased.insert(address);
+            let select = Packet::select(client, Program::Os, address, SERVER);
+            send_from(&mut engine, now, &select, client, &node);
         }
         now = now.after(std::time::Duration::from_secs(10));
     }
-    assert!(!given.contains(&own) && given.len() == 3, "{own} among {given:?}");
-    let offer = send_from(&mut engine, now, &Packet::discover(mac(1), Who::Os), mac(1), &node);
+    assert!(!leased.contains(&own) && leased.len() == 3, "{own} among {leased:?}");
+    let offer = send_from(&mut engine, now, &Packet::discover(mac(1), Program::Os), mac(1), &node);
     assert_eq!(offer.expect(MessageType::Offer).address(), own);
 }
 
 #[test]
-fn flood_of_discovers_leaves_an_address_for_a_machine_that_comes_later() {
+fn discover_flood_leaves_address_for_later_client() {
     let mut engine = engine(pool(100, 110), Vec::new());
     for number in 0..40u8 {
-        let who = MacAddr([2, 0, 0, 0, 1, number]);
-        send_from(&mut engine, at(0), &Packet::discover(who, Who::Os), who, &OneNode::default());
+        let client = MacAddr([2, 0, 0, 0, 1, number]);
+        send_from(&mut engine, at(0), &Packet::discover(client, Program::Os), client, &OneNode::default());
     }
-    let offer = Packet::discover(mac(1), Who::Os).to(&mut engine, at(6));
+    let offer = Packet::discover(mac(1), Program::Os).to(&mut engine, at(6));
     offer.expect(MessageType::Offer);
 }
 
 #[test]
-fn declined_addresses_are_never_more_than_a_part_of_the_pool() {
+fn declined_addresses_are_bounded_part_of_pool() {
     let mut engine = engine(pool(100, 115), Vec::new());
     for number in 0..64u8 {
-        let who = MacAddr([2, 0, 0, 0, 2, number]);
-        let address = boot(&mut engine, at(i64::from(number)), who, Who::Os);
-        send_from(&mut engine, at(i64::from(number)), &decline(who, address), who, &OneNode::default());
+        let client = MacAddr([2, 0, 0, 0, 2, number]);
+        let address = boot(&mut engine, at(i64::from(number)), client, Program::Os);
+        send_from(&mut engine, at(i64::from(number)), &decline(client, address), client, &OneNode::default());
     }
     let health = engine.status(at(64));
     assert!(health[0].pool.declined <= 2, "{:?}", health[0].pool);
@@ -126,20 +126,20 @@ fn two_segments(relay_macs: Vec<MacAddr>) -> Engine {
 }
 
 #[test]
-fn relayed_packet_from_another_card_than_the_relays_is_refused_with_an_alarm() {
+fn relayed_packet_from_unlisted_relay_mac_is_refused() {
     let relay = MacAddr([2, 0, 0, 0, 3, 1]);
     let mut engine = two_segments(vec![relay]);
-    let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY);
-    let outcome = send_from(&mut engine, at(0), &relayed, THIEF, &OneNode::default());
-    let expected = Warning::Forged { mac: mac(1), sender: THIEF, kind: ClientMessageType::Discover };
+    let relayed = Packet::discover(mac(1), Program::Ipxe).via(RELAY);
+    let outcome = send_from(&mut engine, at(0), &relayed, ATTACKER, &OneNode::default());
+    let expected = Warning::Forged { mac: mac(1), sender: ATTACKER, kind: ClientMessageType::Discover };
     assert_eq!(outcome.0, [Effect::Warn(expected)]);
     send_from(&mut engine, at(0), &relayed, relay, &OneNode::default()).expect(MessageType::Offer);
-    // A site that names no card takes every relay's word.
-    send_from(&mut two_segments(Vec::new()), at(0), &relayed, THIEF, &OneNode::default()).expect(MessageType::Offer);
+    // A site that lists no relay MAC accepts every relay.
+    send_from(&mut two_segments(Vec::new()), at(0), &relayed, ATTACKER, &OneNode::default()).expect(MessageType::Offer);
 }
 
 #[test]
-fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
+fn node_at_other_relay_port_is_refused_with_warning() {
     let mut engine = two_segments(Vec::new());
     let known = RelayPort { circuit_id: Some("01".to_owned()), remote_id: None };
     let node = OneNode {
@@ -148,13 +148,13 @@ fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
         ..OneNode::default()
     };
     let at_port = |port: &[u8]| {
-        let packet = Packet::discover(mac(1), Who::Ipxe).via(RELAY);
+        let packet = Packet::discover(mac(1), Program::Ipxe).via(RELAY);
         if port.is_empty() { packet } else { packet.raw(OptionCode::RelayAgentInformation, port) }
     };
-    send_from(&mut engine, at(0), &at_port(&[1, 1, 1]), THIEF, &node).expect(MessageType::Offer);
+    send_from(&mut engine, at(0), &at_port(&[1, 1, 1]), ATTACKER, &node).expect(MessageType::Offer);
     let other = RelayPort { circuit_id: Some("02".to_owned()), remote_id: None };
     for (port, seen) in [(&[1, 1, 2][..], Some(other)), (&[][..], None)] {
-        let outcome = send_from(&mut engine, at(1), &at_port(port), THIEF, &node);
+        let outcome = send_from(&mut engine, at(1), &at_port(port), ATTACKER, &node);
         let expected = Warning::RelayPortMismatch { mac: mac(1), known: known.clone(), seen };
 
         assert_eq!(outcome.0, [Effect::Warn(expected)]);
@@ -162,44 +162,44 @@ fn node_that_asks_from_another_relay_port_is_refused_with_an_alarm() {
 }
 
 #[test]
-fn relayed_packet_in_the_name_of_a_local_node_is_refused_with_an_alarm() {
+fn relayed_packet_with_mac_of_local_node_is_refused_with_warning() {
     let mut engine = two_segments(Vec::new());
     let attachment = Some(Attachment { is_local: true, relay_port: None });
     let node = OneNode { mac: Some(mac(1)), attachment, ..OneNode::default() };
-    let relayed = Packet::discover(mac(1), Who::Ipxe).via(RELAY).raw(OptionCode::RelayAgentInformation, &[1, 1, 7]);
-    let outcome = send_from(&mut engine, at(0), &relayed, THIEF, &node);
+    let relayed = Packet::discover(mac(1), Program::Ipxe).via(RELAY).raw(OptionCode::RelayAgentInformation, &[1, 1, 7]);
+    let outcome = send_from(&mut engine, at(0), &relayed, ATTACKER, &node);
     assert!(matches!(&outcome.0[..], [Effect::Warn(Warning::RelayPortMismatch { .. })]), "{outcome:?}");
-    send_from(&mut engine, at(0), &Packet::discover(mac(1), Who::Ipxe), mac(1), &node).expect(MessageType::Offer);
+    send_from(&mut engine, at(0), &Packet::discover(mac(1), Program::Ipxe), mac(1), &node).expect(MessageType::Offer);
 }
 
 #[test]
-fn renewal_past_a_relay_opens_no_boot_session() {
+fn routed_renewal_opens_no_boot_session() {
     let mut engine = two_segments(Vec::new());
-    let discover = Packet::discover(mac(1), Who::Os).via(RELAY);
+    let discover = Packet::discover(mac(1), Program::Os).via(RELAY);
     let address = discover.from(&mut engine, at(0), 0, RELAY).expect(MessageType::Offer).address();
-    let select = Packet::select(mac(1), Who::Os, address, SERVER).via(RELAY);
+    let select = Packet::select(mac(1), Program::Os, address, SERVER).via(RELAY);
     select.from(&mut engine, at(0), 0, RELAY).expect(MessageType::Ack);
-    for who in [Who::Os, Who::Ipxe, Who::Pxe(7)] {
-        let renewal = Packet::new(MessageType::Request, mac(1), who).using(address);
+    for program in [Program::Os, Program::Ipxe, Program::Pxe(7)] {
+        let renewal = Packet::new(MessageType::Request, mac(1), program).using(address);
         let source = SocketAddrV4::new(address, 68);
-        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(THIEF) };
+        let origin = Origin { interface_index: 0, source, local_port: 67, ethernet_source: Some(ATTACKER) };
         let outcome = Outcome(engine.handle(at(9), &renewal.bytes(), origin, &NoMachines));
-        assert!(outcome.seen().is_none(), "{who:?}: {outcome:?}");
-        assert_eq!(outcome.reply().is_some(), who == Who::Os, "only a system renews: {who:?}");
+        assert!(outcome.exchange().is_none(), "{program:?}: {outcome:?}");
+        assert_eq!(outcome.reply().is_some(), program == Program::Os, "only a system renews: {program:?}");
     }
 }
 
 #[test]
-fn claimed_uuid_gets_no_reserved_address_of_an_approved_node() {
+fn claimed_uuid_gets_no_reserved_address_of_approved_node() {
     let node = meshd_types::Basis::Uuid(UUID.parse().expect("a UUID")).node_id();
     let reserved = Ipv4Addr::new(10, 77, 0, 105);
     let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 110)));
     setup.reservations.push(Reservation { owner: Owner::Node(node), address: reserved });
     let mut engine = Engine::new(setup, Vec::new());
-    let claims = Packet::discover(THIEF, Who::Pxe(7));
+    let claim = Packet::discover(ATTACKER, Program::Pxe(7));
     let approved = OneNode { approved: Some(node), ..OneNode::default() };
-    let offer = send_from(&mut engine, at(0), &claims, THIEF, &approved).expect(MessageType::Offer);
+    let offer = send_from(&mut engine, at(0), &claim, ATTACKER, &approved).expect(MessageType::Offer);
     assert_ne!(offer.address(), reserved);
-    let offer = send_from(&mut engine, at(100), &claims, THIEF, &OneNode::default()).expect(MessageType::Offer);
+    let offer = send_from(&mut engine, at(100), &claim, ATTACKER, &OneNode::default()).expect(MessageType::Offer);
     assert_eq!(offer.address(), reserved, "before the node is approved its UUID is all that is known");
 }

@@ -1,4 +1,4 @@
-//! The engine as clients see it: packets in, packets out.
+//! Tests of the engine through packets.
 
 mod clients;
 mod conversation;

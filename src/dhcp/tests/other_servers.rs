@@ -1,4 +1,4 @@
-//! Other DHCP and PXE servers: how they are asked for, and how they are noticed.
+//! Other DHCP and PXE servers: probes and detection.
 
 use super::clients::*;
 use crate::{packet::probe_packets, *};
@@ -15,7 +15,7 @@ fn proxy() -> Engine {
     Engine::new(setup(DhcpMode::Proxy, None), Vec::new())
 }
 
-/// What another meshd, with another address, answers to a probe from here.
+/// Replies of another meshd, with another address, to probes from `to`.
 fn answers(mode: DhcpMode, to: Ipv4Addr) -> Vec<Vec<u8>> {
     let mut other = setup(mode, (mode == DhcpMode::Authoritative).then(|| pool(100, 200)));
     other.interfaces[0].address = OTHER;
@@ -30,7 +30,7 @@ fn answers(mode: DhcpMode, to: Ipv4Addr) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_probe_is_answered_by_both_kinds_of_server_and_ignored_by_ourselves() {
+fn probe_is_answered_by_other_servers_and_ignored_by_sender() {
     assert_eq!(answers(DhcpMode::Authoritative, SERVER).len(), 2, "an offer, and an acknowledgement at once");
     assert_eq!(answers(DhcpMode::Proxy, SERVER).len(), 1);
     let mut own = authoritative();
@@ -41,44 +41,44 @@ fn a_probe_is_answered_by_both_kinds_of_server_and_ignored_by_ourselves() {
 }
 
 #[test]
-fn another_dhcp_server_is_reported_once_and_remembered_while_it_is_heard() {
+fn other_dhcp_server_is_reported_once_until_it_expires() {
     let mut own = authoritative();
     let [offer, ack] = &answers(DhcpMode::Authoritative, SERVER)[..] else { panic!("two answers") };
-    let note = Warning::OtherServer { segment: "eth0".into(), server: OTHER, proxy: false };
-    assert_eq!(own.handle_server_packet(at(0), ack, 0), Some(Effect::Warn(note)));
+    let warning = Warning::OtherServer { segment: "eth0".into(), server: OTHER, proxy: false };
+    assert_eq!(own.handle_server_packet(at(0), ack, 0), Some(Effect::Warn(warning)));
     assert_eq!(own.handle_server_packet(at(0), offer, 0), None);
-    let heard = |own: &mut Engine, seconds| {
+    let known_servers = |own: &mut Engine, seconds| {
         let others = own.status(at(seconds)).remove(0).other_servers;
         others.iter().map(|other| (other.address, other.proxy, other.last)).collect::<Vec<_>>()
     };
-    assert_eq!(heard(&mut own, 100), [(OTHER, false, at(0))]);
-    let select = Packet::select(mac(1), Who::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER).to(&mut own, at(600));
-    assert!(select.notes().is_empty(), "it is known");
-    assert_eq!(heard(&mut own, 1400), [(OTHER, false, at(600))]);
-    assert_eq!(heard(&mut own, 1500), []);
-    let select = Packet::select(mac(1), Who::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER).to(&mut own, at(1501));
-    assert_eq!(select.notes().len(), 1, "it is back");
+    assert_eq!(known_servers(&mut own, 100), [(OTHER, false, at(0))]);
+    let select = Packet::select(mac(1), Program::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER).to(&mut own, at(600));
+    assert!(select.warnings().is_empty(), "it is known");
+    assert_eq!(known_servers(&mut own, 1400), [(OTHER, false, at(600))]);
+    assert_eq!(known_servers(&mut own, 1500), []);
+    let select = Packet::select(mac(1), Program::Os, Ipv4Addr::new(10, 77, 0, 180), OTHER).to(&mut own, at(1501));
+    assert_eq!(select.warnings().len(), 1, "it is back");
 }
 
 #[test]
-fn a_proxy_expects_a_dhcp_server_but_no_other_proxy() {
+fn proxy_mode_warns_of_other_proxy_but_not_of_dhcp_server() {
     let mut own = proxy();
     let [offer, _] = &answers(DhcpMode::Authoritative, SERVER)[..] else { panic!("two answers") };
     assert_eq!(own.handle_server_packet(at(0), offer, 0), None);
     assert_eq!(own.status(at(0))[0].other_servers.len(), 1, "it is shown all the same");
     let [offer] = &answers(DhcpMode::Proxy, SERVER)[..] else { panic!("one answer") };
     let mut own = proxy();
-    let note = Warning::OtherServer { segment: "eth0".into(), server: OTHER, proxy: true };
-    assert_eq!(own.handle_server_packet(at(0), offer, 0), Some(Effect::Warn(note)));
+    let warning = Warning::OtherServer { segment: "eth0".into(), server: OTHER, proxy: true };
+    assert_eq!(own.handle_server_packet(at(0), offer, 0), Some(Effect::Warn(warning)));
 }
 
 #[test]
-fn what_is_no_answer_of_another_server_is_nobody() {
+fn own_reply_and_client_packet_are_no_other_server() {
     let mut own = authoritative();
-    let offer = Packet::discover(mac(1), Who::Os).to(&mut own, at(0));
+    let offer = Packet::discover(mac(1), Program::Os).to(&mut own, at(0));
     let Some(Effect::Reply(reply)) = offer.0.first() else { panic!("{offer:?}") };
     assert_eq!(own.handle_server_packet(at(0), &reply.packet, 0), None, "our own");
-    assert_eq!(own.handle_server_packet(at(0), &Packet::discover(mac(1), Who::Os).bytes(), 0), None);
+    assert_eq!(own.handle_server_packet(at(0), &Packet::discover(mac(1), Program::Os).bytes(), 0), None);
     assert_eq!(
         own.handle_server_packet(at(0), &answers(DhcpMode::Proxy, SERVER)[0], 9),
         None,
@@ -87,22 +87,22 @@ fn what_is_no_answer_of_another_server_is_nobody() {
 }
 
 #[test]
-fn a_segment_remembers_few_of_many_servers() {
+fn other_servers_of_segment_are_bounded_to_latest() {
     let mut own = authoritative();
     for last in 2..=90 {
         let other = Ipv4Addr::new(10, 77, 0, last);
-        Packet::select(mac(1), Who::Os, other, other).to(&mut own, at(i64::from(last)));
+        Packet::select(mac(1), Program::Os, other, other).to(&mut own, at(i64::from(last)));
     }
     let others = own.status(at(91)).remove(0).other_servers;
     assert_eq!((others.len(), others.last().map(|other| other.address)), (16, Some(Ipv4Addr::new(10, 77, 0, 90))));
 }
 
 #[test]
-fn what_a_client_says_to_another_server_changes_nothing_here() {
+fn release_and_decline_to_other_server_are_ignored() {
     let mut own = authoritative();
-    let address = boot(&mut own, at(0), mac(1), Who::Os);
+    let address = boot(&mut own, at(0), mac(1), Program::Os);
     for kind in [MessageType::Release, MessageType::Decline] {
-        let packet = Packet::new(kind, mac(1), Who::Os).using(address);
+        let packet = Packet::new(kind, mac(1), Program::Os).using(address);
         let packet = packet.raw(OptionCode::RequestedIpAddress, &address.octets());
         let packet = packet.raw(OptionCode::ServerIdentifier, &OTHER.octets());
         assert!(packet.to(&mut own, at(1)).0.is_empty(), "{kind:?}");

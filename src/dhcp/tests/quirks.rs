@@ -13,15 +13,15 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 const SCRIPT: &str = "http://10.77.0.1:8080/boot.ipxe";
 const TAKE_THE_FILE: [u8; 4] = [6, 1, 8, 255];
 
-/// Every loader is there.
-fn full(mode: DhcpMode) -> Engine {
+/// An engine with all loaders.
+fn engine_with_all_loaders(mode: DhcpMode) -> Engine {
     let mut setup = setup(mode, (mode == DhcpMode::Authoritative).then(|| pool(100, 200)));
     setup.sources.loaders = loader_names().map(str::to_owned).collect();
     Engine::new(setup, Vec::new())
 }
 
-fn offered(mode: DhcpMode, packet: &Packet) -> Answered {
-    packet.to(&mut full(mode), at(0)).expect(MessageType::Offer)
+fn offered(mode: DhcpMode, packet: &Packet) -> DecodedReply {
+    packet.to(&mut engine_with_all_loaders(mode), at(0)).expect(MessageType::Offer)
 }
 
 fn file(packet: &Packet) -> Option<String> {
@@ -29,43 +29,44 @@ fn file(packet: &Packet) -> Option<String> {
 }
 
 #[test]
-fn each_firmware_gets_its_loader_or_else_the_next_one() {
+fn firmware_gets_first_available_loader_of_its_architecture() {
     for row in &ARCHITECTURES {
-        let who = match row.name {
-            name if name.starts_with("U-Boot") => Who::UBoot(row.arch),
-            _ if row.transport == LoaderTransport::Http => Who::Http(row.arch),
-            _ => Who::Pxe(row.arch),
+        let program = match row.name {
+            name if name.starts_with("U-Boot") => Program::UBoot(row.arch),
+            _ if row.transport == LoaderTransport::Http => Program::Http(row.arch),
+            _ => Program::Pxe(row.arch),
         };
         for present in 0..=row.loaders.len() {
             let mut setup = setup(DhcpMode::Authoritative, Some(pool(100, 200)));
             setup.sources.loaders = row.loaders[present..].iter().map(|loader| (*loader).to_owned()).collect();
-            let outcome = Packet::discover(mac(1), who).to(&mut Engine::new(setup, Vec::new()), at(0));
+            let outcome = Packet::discover(mac(1), program).to(&mut Engine::new(setup, Vec::new()), at(0));
             let offer = outcome.expect(MessageType::Offer);
             let expected = row.loaders.get(present).map(|loader| match row.transport {
                 LoaderTransport::Tftp => (*loader).to_owned(),
                 LoaderTransport::Http => format!("http://10.77.0.1:8080/loader/{loader}"),
             });
             assert_eq!(offer.boot_file(), expected, "{}", row.name);
-            let noted = outcome.notes().iter().any(|note| matches!(note, Warning::NoLoader(NoLoader::Absent { .. })));
-            assert_eq!(noted, expected.is_none(), "{}", row.name);
+            let has_warning =
+                outcome.warnings().iter().any(|warning| matches!(warning, Warning::NoLoader(NoLoader::Absent { .. })));
+            assert_eq!(has_warning, expected.is_none(), "{}", row.name);
         }
     }
 }
 
 #[test]
-fn each_quirk_is_in_the_table_once_and_honoured() {
-    for (place, (quirk, firmware, answer)) in QUIRKS.iter().enumerate() {
-        assert!(QUIRKS[..place].iter().all(|(other, ..)| other < quirk), "{quirk:?}");
+fn quirk_table_is_sorted_and_each_quirk_is_handled() {
+    for (index, (quirk, firmware, answer)) in QUIRKS.iter().enumerate() {
+        assert!(QUIRKS[..index].iter().all(|(other, ..)| other < quirk), "{quirk:?}");
         assert!(!firmware.is_empty() && !answer.is_empty());
-        honour(*quirk);
+        check_quirk(*quirk);
     }
 }
 
 fn x64() -> Packet {
-    Packet::discover(mac(1), Who::Pxe(7))
+    Packet::discover(mac(1), Program::Pxe(7))
 }
 
-fn honour(quirk: Quirk) {
+fn check_quirk(quirk: Quirk) {
     match quirk {
         Quirk::BareUserClass => bare_user_class(),
         Quirk::ListedUserClass => listed_user_class(),
@@ -79,7 +80,7 @@ fn honour(quirk: Quirk) {
         Quirk::UrlNeedsClass => url_needs_class(),
         Quirk::ProxyNeedsClass => proxy_needs_class(),
         Quirk::LooksForBootServers => looks_for_boot_servers(),
-        Quirk::Option43OpensMenu => stumbles_over_menu(),
+        Quirk::Option43OpensMenu => option_43_opens_menu(),
         Quirk::HeaderOnly => header_only(),
         Quirk::NoShortReply => no_short_reply(),
         Quirk::WaitsForProxy => waits_for_proxy(),
@@ -88,18 +89,18 @@ fn honour(quirk: Quirk) {
 }
 
 fn bare_user_class() {
-    assert_eq!(file(&Packet::discover(mac(1), Who::Ipxe)).as_deref(), Some(SCRIPT));
+    assert_eq!(file(&Packet::discover(mac(1), Program::Ipxe)).as_deref(), Some(SCRIPT));
 }
 
 fn listed_user_class() {
-    assert_eq!(file(&Packet::discover(mac(1), Who::IpxeInList)).as_deref(), Some(SCRIPT));
+    assert_eq!(file(&Packet::discover(mac(1), Program::IpxeInList)).as_deref(), Some(SCRIPT));
     let other = x64().raw(OptionCode::UserClass, b"\x05iPXEx\x09iPXE");
     assert_eq!(file(&other).as_deref(), Some("snponly.efi"), "a name that only begins so, and a broken list");
 }
 
 fn loops_into_itself() {
     for row in &ARCHITECTURES {
-        let packet = Packet::discover(mac(1), Who::Ipxe);
+        let packet = Packet::discover(mac(1), Program::Ipxe);
         let packet = packet.raw(OptionCode::ClientSystemArchitecture, &row.arch.to_be_bytes());
         assert_eq!(file(&packet).as_deref(), Some(SCRIPT), "{}", row.name);
     }
@@ -116,12 +117,12 @@ fn odd_uuid() {
 }
 
 fn arch_in_class() {
-    let packet = Packet::discover(mac(1), Who::Http(16)).without(OptionCode::ClientSystemArchitecture);
+    let packet = Packet::discover(mac(1), Program::Http(16)).without(OptionCode::ClientSystemArchitecture);
     assert_eq!(file(&packet).as_deref(), Some("http://10.77.0.1:8080/loader/snponly.efi"));
 }
 
 fn no_arch() {
-    assert_eq!(file(&Packet::discover(mac(1), Who::OldPxe)).as_deref(), Some("undionly.kpxe"));
+    assert_eq!(file(&Packet::discover(mac(1), Program::OldPxe)).as_deref(), Some("undionly.kpxe"));
 }
 
 fn several_archs() {
@@ -130,80 +131,87 @@ fn several_archs() {
 }
 
 fn http_by_class_only() {
-    let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), Who::Http(7)));
+    let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), Program::Http(7)));
     assert_eq!(offer.boot_file().as_deref(), Some("http://10.77.0.1:8080/loader/snponly.efi"));
     assert_eq!(offer.class(), Some(b"HTTPClient".as_slice()));
 }
 
 fn url_needs_class() {
     for mode in [DhcpMode::Authoritative, DhcpMode::Proxy] {
-        let offer = offered(mode, &Packet::discover(mac(1), Who::Http(16)));
+        let offer = offered(mode, &Packet::discover(mac(1), Program::Http(16)));
         assert_eq!(offer.class(), Some(b"HTTPClient".as_slice()), "{mode:?}");
     }
 }
 
 fn proxy_needs_class() {
-    for who in [Who::Pxe(7), Who::Pxe(0), Who::Ipxe] {
-        let offer = offered(DhcpMode::Proxy, &Packet::discover(mac(1), who));
-        assert_eq!(offer.class(), Some(b"PXEClient".as_slice()), "{who:?}");
+    for program in [Program::Pxe(7), Program::Pxe(0), Program::Ipxe] {
+        let offer = offered(DhcpMode::Proxy, &Packet::discover(mac(1), program));
+        assert_eq!(offer.class(), Some(b"PXEClient".as_slice()), "{program:?}");
     }
 }
 
 fn looks_for_boot_servers() {
-    for who in [Who::Pxe(0), Who::OldPxe] {
-        let packet = Packet::discover(mac(1), who);
-        assert_eq!(offered(DhcpMode::Proxy, &packet).option(43), Some(TAKE_THE_FILE.to_vec()), "{who:?}");
-        assert_eq!(offered(DhcpMode::Authoritative, &packet).option(43), None, "{who:?}");
+    for program in [Program::Pxe(0), Program::OldPxe] {
+        let packet = Packet::discover(mac(1), program);
+        assert_eq!(offered(DhcpMode::Proxy, &packet).option(43), Some(TAKE_THE_FILE.to_vec()), "{program:?}");
+        assert_eq!(offered(DhcpMode::Authoritative, &packet).option(43), None, "{program:?}");
     }
 }
 
-fn stumbles_over_menu() {
-    for who in [Who::Pxe(7), Who::Pxe(11), Who::Http(16), Who::Ipxe] {
-        assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), who)).option(43), None, "{who:?}");
+fn option_43_opens_menu() {
+    for program in [Program::Pxe(7), Program::Pxe(11), Program::Http(16), Program::Ipxe] {
+        assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), program)).option(43), None, "{program:?}");
     }
 }
 
 fn header_only() {
-    let packet = Packet::discover(mac(1), Who::UBoot(22));
-    let outcome = packet.to(&mut full(DhcpMode::Authoritative), at(0));
+    let packet = Packet::discover(mac(1), Program::UBoot(22));
+    let outcome = packet.to(&mut engine_with_all_loaders(DhcpMode::Authoritative), at(0));
     let offer = outcome.expect(MessageType::Offer);
     let header = offer.message.fname().map(|name| String::from_utf8_lossy(name).trim_end_matches('\0').to_owned());
     assert_eq!(header.as_deref(), Some("snponly-arm64.efi"));
     assert_eq!(offer.message.siaddr(), SERVER);
-    assert_eq!(outcome.seen().map(|seen| seen.client), Some(ClientKind::Firmware), "it opens a boot session");
-    assert!(packet.to(&mut full(DhcpMode::Proxy), at(0)).0.is_empty(), "it knows no proxies");
+    assert_eq!(
+        outcome.exchange().map(|exchange| exchange.client),
+        Some(ClientKind::Firmware),
+        "it opens a boot session"
+    );
+    assert!(packet.to(&mut engine_with_all_loaders(DhcpMode::Proxy), at(0)).0.is_empty(), "it knows no proxies");
 }
 
 fn no_short_reply() {
-    let outcome = Packet::discover(mac(1), Who::Os).to(&mut full(DhcpMode::Authoritative), at(0));
+    let outcome =
+        Packet::discover(mac(1), Program::Os).to(&mut engine_with_all_loaders(DhcpMode::Authoritative), at(0));
     let Some(Effect::Reply(reply)) = outcome.0.first() else { panic!("{outcome:?}") };
     assert!(reply.packet.len() >= 300);
 }
 
 fn waits_for_proxy() {
-    for (who, told) in [(Who::Ipxe, true), (Who::Pxe(7), false), (Who::Http(16), false), (Who::Os, false)] {
-        let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), who));
-        assert_eq!(offer.option(175), told.then(|| vec![176, 1, 1]), "{who:?}");
+    for (program, has_option) in
+        [(Program::Ipxe, true), (Program::Pxe(7), false), (Program::Http(16), false), (Program::Os, false)]
+    {
+        let offer = offered(DhcpMode::Authoritative, &Packet::discover(mac(1), program));
+        assert_eq!(offer.option(175), has_option.then(|| vec![176, 1, 1]), "{program:?}");
     }
-    assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), Who::Ipxe)).option(175), None);
+    assert_eq!(offered(DhcpMode::Proxy, &Packet::discover(mac(1), Program::Ipxe)).option(175), None);
 }
 
 fn asks_proxy_from_any_port() {
     let own = Ipv4Addr::new(10, 77, 0, 120);
     for port in [68, 4011, 40_000] {
         let source = SocketAddrV4::new(own, port);
-        let request = Packet::new(MessageType::Request, mac(1), Who::Pxe(7)).using(own).bytes();
+        let request = Packet::new(MessageType::Request, mac(1), Program::Pxe(7)).using(own).bytes();
         let origin = Origin { interface_index: 0, source, local_port: PROXY_PORT, ethernet_source: Some(mac(1)) };
-        let outcome = Outcome(full(DhcpMode::Proxy).handle(at(0), &request, origin, &NoMachines));
+        let outcome = Outcome(engine_with_all_loaders(DhcpMode::Proxy).handle(at(0), &request, origin, &NoMachines));
         assert_eq!(outcome.expect(MessageType::Ack).to, Destination::Ip(source));
     }
 }
 
 /// The machine boots, has no UUID for us, and gets option 97 back as it came.
 fn uuid(packet: &Packet, back: Option<&[u8]>) {
-    let outcome = packet.to(&mut full(DhcpMode::Authoritative), at(0));
+    let outcome = packet.to(&mut engine_with_all_loaders(DhcpMode::Authoritative), at(0));
     let offer = outcome.expect(MessageType::Offer);
     assert_eq!(offer.boot_file().as_deref(), Some("snponly.efi"));
-    assert_eq!(outcome.seen().map(|seen| seen.uuid), Some(None));
+    assert_eq!(outcome.exchange().map(|exchange| exchange.uuid), Some(None));
     assert_eq!(offer.option(97).as_deref(), back);
 }

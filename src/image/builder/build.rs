@@ -6,7 +6,7 @@ use super::parts::recipe::Recipe;
 use super::parts::repo::Repo;
 use super::parts::{contents, fetch, fetch::DebianPackage, installed, kernel, plan, recipe};
 use super::{
-    command::{self, Run},
+    command::{self, ToolCommand},
     import::{ImportRequest, import, recipe::is_import},
     keys,
     progress::{BuildStep, Progress},
@@ -121,7 +121,7 @@ fn check_tools() -> Result<(), BuildError> {
     if !missing.is_empty() {
         return Err(BuildError::Tools(missing));
     }
-    Run::as_root("true").done().map_err(BuildError::Namespaces)
+    ToolCommand::as_root("true").run().map_err(BuildError::Namespaces)
 }
 
 struct Build<'a> {
@@ -169,12 +169,12 @@ impl Build<'_> {
         let read = |path: PathBuf| fs::read_to_string(&path).map_err(io_error("read", path));
         let installed = installed::parse(&read(database.join("installed"))?)?;
         let scripts = self.work.folder("scripts")?;
-        Run::new("tar")
+        ToolCommand::new("tar")
             .args(["--no-same-owner", "-xzf"])
             .arg(database.join("scripts.tar.gz"))
             .arg("-C")
             .arg(&scripts)
-            .done()
+            .run()
             .map_err(failed("unpack the packages' scripts"))?;
         let names = fs::read_dir(&scripts).map_err(io_error("read", &scripts))?.filter_map(Result::ok);
         let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -252,11 +252,11 @@ impl Build<'_> {
         let modules = Path::new("lib/modules").join(&sources.kernel.release);
         let target = sources.tree.join(&modules);
         // `cp -al`: the tree and the modloop share the files.
-        Run::new("cp")
+        ToolCommand::new("cp")
             .arg("-al")
             .arg(sources.kernel.modloop.join("modules").join(&sources.kernel.release))
             .arg(&target)
-            .done()
+            .run()
             .map_err(failed("put the modules into the tree"))?;
         let key = sources.tree.join("etc/apk/keys").join(keys::PUBLIC_NAME);
         fs::copy(trusted.join(keys::PUBLIC_NAME), &key).map_err(io_error("write", &key))?;

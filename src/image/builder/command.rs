@@ -84,31 +84,31 @@ fn search_path() -> OsString {
 }
 
 /// A command to run.
-pub struct Run {
+pub struct ToolCommand {
     command: Command,
 }
 
-impl Run {
+impl ToolCommand {
     /// Creates a command with empty input and English messages.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).env("PATH", search_path()).env("LC_ALL", "C");
-        Run { command }
+        ToolCommand { command }
     }
 
     /// Creates a command that sees root's files as root's: as root, or as root of a user namespace.
     pub fn as_root(program: impl AsRef<OsStr>) -> Self {
         if rustix::process::geteuid().is_root() {
-            return Run::new(program);
+            return ToolCommand::new(program);
         }
-        Run::new("unshare").arg("--user").arg("--map-root-user").arg("--").arg(program)
+        ToolCommand::new("unshare").arg("--user").arg("--map-root-user").arg("--").arg(program)
     }
 
     /// Creates a command inside a tree.
     pub fn inside(tree: &Path, program: &str) -> Self {
-        let mut run = Run::as_root("chroot").arg(tree).arg(program);
-        run.command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env_remove("TMPDIR");
-        run
+        let mut command = ToolCommand::as_root("chroot").arg(tree).arg(program);
+        command.command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env_remove("TMPDIR");
+        command
     }
 
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
@@ -121,7 +121,7 @@ impl Run {
         self
     }
 
-    pub fn at(mut self, folder: &Path) -> Self {
+    pub fn current_dir(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
     }
@@ -137,14 +137,14 @@ impl Run {
     }
 
     /// Runs the command and discards its output.
-    pub fn done(self) -> Result<(), CommandError> {
+    pub fn run(self) -> Result<(), CommandError> {
         self.output().map(|_| ())
     }
 
     /// Runs the command and writes its output to a file.
     pub fn into_file(mut self, file: File) -> Result<(), CommandError> {
         self.command.stdout(file);
-        self.done()
+        self.run()
     }
 
     /// Runs the command and returns its output.

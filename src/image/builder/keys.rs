@@ -1,7 +1,7 @@
 //! The site's signing key for package repositories.
 
 use super::{
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed, io_error},
     store::write_whole,
 };
@@ -31,7 +31,7 @@ pub(super) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, Build
         .create(keys_dir)
         .map_err(io_error("make the folder", keys_dir))?;
     if !key.private.exists() {
-        let made = Run::new("openssl")
+        let made = ToolCommand::new("openssl")
             .args(["genpkey", "-quiet", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:3072"])
             .output();
         let pem = made.map_err(failed("make the repository key"))?;
@@ -40,12 +40,12 @@ pub(super) fn repo_key(keys_dir: &Path, scratch: &Path) -> Result<RepoKey, Build
     // Restore the mode, because copied or restored files may have lost it.
     fs::set_permissions(&key.private, fs::Permissions::from_mode(0o600)).map_err(io_error("protect", &key.private))?;
     let public = scratch.join(PUBLIC_NAME);
-    Run::new("openssl")
+    ToolCommand::new("openssl")
         .args(["pkey", "-pubout", "-in"])
         .arg(&key.private)
         .arg("-out")
         .arg(&public)
-        .done()
+        .run()
         .map_err(failed("read the repository key"))?;
     let pem = fs::read(&public).map_err(io_error("read", &public))?;
     write_whole(&key.public, &pem, 0o644).map_err(io_error("write", &key.public))?;

@@ -40,7 +40,7 @@ pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     Ok(file)
 }
 
-/// Writes the manifest of a version whose blobs are stored. Nodes receive the version only after [`point`].
+/// Writes the manifest of a version whose blobs are stored. Nodes receive the version only after [`set_current`].
 pub(super) fn put_version<M: Serialize>(
     version_folder: &VersionFolder,
     version: &Digest,
@@ -56,7 +56,7 @@ pub(super) fn put_version<M: Serialize>(
 const MAX_MOVES: u64 = 16;
 
 /// Makes a version current, under the [`lock`]. A crash leaves the old version or the new one current.
-pub(super) fn point(version_folder: &VersionFolder, version: &Digest) -> Result<(), BuildError> {
+pub(super) fn set_current(version_folder: &VersionFolder, version: &Digest) -> Result<(), BuildError> {
     let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     if pointer.current == Some(*version) {
         return Ok(());
@@ -89,10 +89,10 @@ pub(super) fn point(version_folder: &VersionFolder, version: &Digest) -> Result<
 /// as read back from disk.
 pub(super) fn finish(blobs_dir: &Path, manifest: &ImageManifest, promote: bool) -> Result<ImageManifest, BuildError> {
     let (version_folder, version) = (VersionFolder::image(blobs_dir, &manifest.name), manifest.version());
-    adopt(blobs_dir, &manifest.name)?;
+    adopt_plain_manifest(blobs_dir, &manifest.name)?;
     put_version(&version_folder, &version, manifest)?;
     if promote || load_manifest(blobs_dir, &manifest.name).is_err() {
-        point(&version_folder, &version)?;
+        set_current(&version_folder, &version)?;
     }
     Ok(Image::load(blobs_dir, load_version(blobs_dir, &manifest.name, &version)?)?.manifest)
 }
@@ -102,14 +102,14 @@ fn sync_folder(folder: &Path) -> Result<(), BuildError> {
 }
 
 /// Converts a plain manifest of an earlier release into a version with a pointer, under the [`lock`].
-pub(super) fn adopt(blobs_dir: &Path, name: &ImageName) -> Result<(), BuildError> {
+pub(super) fn adopt_plain_manifest(blobs_dir: &Path, name: &ImageName) -> Result<(), BuildError> {
     let version_folder = VersionFolder::image(blobs_dir, name);
     let plain = fs::symlink_metadata(version_folder.current_path()).is_ok_and(|meta| meta.is_file());
     // An unreadable manifest is ignored; the next version replaces it.
     let Some(manifest) = plain.then(|| load_manifest(blobs_dir, name).ok()).flatten() else { return Ok(()) };
     let version = manifest.version();
     put_version(&version_folder, &version, &manifest)?;
-    point(&version_folder, &version)
+    set_current(&version_folder, &version)
 }
 
 /// Writes a file atomically: after a crash it has the old or the new content.
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blob_is_padded_named_by_its_bytes_and_alone_in_its_folder() {
+    fn blob_is_padded_and_stored_under_its_digest() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("in");
         fs::write(&file, b"seven b").unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn write_that_fails_leaves_the_old_content_and_nothing_else() {
+    fn failed_write_keeps_old_content_and_no_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("held");
         fs::create_dir(&path).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn private_file_is_private_from_the_beginning() {
+    fn private_file_is_written_with_mode_0600() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write_whole(&path, b"secret", 0o600).unwrap();

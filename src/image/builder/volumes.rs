@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn added_volume_is_whole_and_a_refused_one_leaves_nothing() {
+    fn volume_is_added_whole_and_refused_file_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
         let volumes = Volumes::new(&dir.path().join("blobs"));
         assert_eq!(volumes.list().expect("none yet"), []);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_build_of_an_image_at_a_time_and_nothing_stays_behind() {
+    fn build_folder_is_exclusive_per_image_and_removed_at_the_end() {
         let dir = tempfile::tempdir().unwrap();
         let work = BuildFolder::begin(dir.path(), "lab").unwrap();
         assert!(matches!(BuildFolder::begin(dir.path(), "lab"), Err(BuildError::Busy(_))));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn build_that_ended_holds_nothing_though_a_forked_child_has_its_lock_file_open() {
+    fn build_lock_is_free_after_end_despite_inherited_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let work = BuildFolder::begin(dir.path(), "lab").unwrap();
         let _copy = work.lock.try_clone().unwrap();

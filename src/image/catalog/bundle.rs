@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn intact_bundle_is_served_by_its_digest_and_the_others_are_told_apart() {
+    fn bundle_layer_is_served_by_digest_and_unbuilt_bundle_reported() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write(dir.path(), "mpi");
         let names: BTreeSet<BundleName> = ["mpi", "qemu"].map(|name| name.parse().unwrap()).into();
@@ -155,9 +155,9 @@ mod tests {
         let digest = Digest::of(older);
         assert!(catalog.layer(&digest).is_none() && load_layer(dir.path(), &digest).is_err());
         fs::write(blob_path(dir.path(), &digest), older).unwrap();
-        let kept = catalog.with_kept(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
-        assert_eq!(kept.blob(&digest).unwrap(), &older[..]);
-        let error = &kept.unusable_bundles()[&"qemu".parse().unwrap()];
+        let catalog = catalog.with_pinned(Vec::new(), [(digest, load_layer(dir.path(), &digest).unwrap())]);
+        assert_eq!(catalog.blob(&digest).unwrap(), &older[..]);
+        let error = &catalog.unusable_bundles()[&"qemu".parse().unwrap()];
         assert!(error.contains("meshd bundle build qemu"), "{error}");
     }
 

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn intact_image_is_read_whole() {
+    fn intact_image_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let image = load_image(dir.path(), &manifest.name).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flipped_bit_in_any_part_is_found_and_the_blob_named() {
+    fn flipped_bit_in_any_part_is_reported_with_part_and_blob() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         for (part, blob) in manifest.parts.each() {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn blob_that_is_gone_or_cut_short_is_an_error() {
+    fn missing_or_truncated_blob_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let path = blob_path(dir.path(), &manifest.parts.modloop.digest);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_that_is_missing_foreign_or_junk_says_how_to_go_on() {
+    fn missing_foreign_or_invalid_manifest_is_an_error_with_hint() {
         let dir = tempfile::tempdir().unwrap();
         let manifest = write_image(dir.path());
         let other: ImageName = "other".parse().unwrap();

@@ -136,7 +136,7 @@ pub struct OverlayEntry {
     pub append: bool,
     /// Intentionally replaces a file of another mode, owner or kind.
     pub replace: bool,
-    pub place: SourceLocation,
+    pub location: SourceLocation,
 }
 
 /// Source of an entry.
@@ -243,7 +243,10 @@ fn secret_files(folder: &Path, entries: &Entries, variables: &BTreeMap<VarName, 
             let what = format!("{path} uses the secret `{secret}` and is not 0600 and root's");
             let hint =
                 format!("write [files.\"{path}\"] mode = \"0600\"; a service that needs it as another user copies it");
-            faults.push(Fault { line: entry.place.line, ..Fault::of_file(folder.join(&entry.place.file), what, hint) });
+            faults.push(Fault {
+                line: entry.location.line,
+                ..Fault::of_file(folder.join(&entry.location.file), what, hint)
+            });
         }
     }
 }

@@ -61,7 +61,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn secret_is_its_file_s_text_and_a_file_that_others_may_read_is_refused() {
+    fn secret_is_read_from_its_file_and_unsafe_file_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let write = |name: &str, content: &[u8], mode: u32| {
             let path = dir.path().join(name);

@@ -22,7 +22,7 @@ pub struct Catalog {
     images: BTreeMap<ImageName, Image>,
     previous: BTreeMap<ImageName, Image>,
     /// Additional versions, for pinned nodes.
-    kept: Vec<Image>,
+    pinned: Vec<Image>,
     /// Additional bundle layers, for pinned nodes and for boots in progress.
     layers: BTreeMap<Digest, Bytes>,
     unusable: BTreeMap<ImageName, String>,
@@ -41,7 +41,7 @@ impl Catalog {
         Catalog {
             images,
             previous: BTreeMap::new(),
-            kept: Vec::new(),
+            pinned: Vec::new(),
             layers: BTreeMap::new(),
             unusable: BTreeMap::new(),
             bundles: BTreeMap::new(),
@@ -136,9 +136,9 @@ impl Catalog {
     }
 
     /// Returns the snapshot with further versions of images and layers of bundles, for pinned nodes.
-    pub fn with_kept(mut self, kept: Vec<Image>, layers: impl IntoIterator<Item = (Digest, Bytes)>) -> Self {
+    pub fn with_pinned(mut self, pinned: Vec<Image>, layers: impl IntoIterator<Item = (Digest, Bytes)>) -> Self {
         self.layers.extend(layers);
-        Catalog { kept, ..self }
+        Catalog { pinned, ..self }
     }
 
     /// Returns a current or additional layer of a bundle.
@@ -148,13 +148,13 @@ impl Catalog {
     }
 
     /// Returns the additional versions, without current and previous versions.
-    pub fn kept(&self) -> &[Image] {
-        &self.kept
+    pub fn pinned(&self) -> &[Image] {
+        &self.pinned
     }
 
     /// Returns all versions of images whose parts can be fetched.
     pub fn served(&self) -> impl Iterator<Item = &Image> {
-        self.images.values().chain(self.previous.values()).chain(&self.kept)
+        self.images.values().chain(self.previous.values()).chain(&self.pinned)
     }
 
     /// Returns a version of an image whose parts can be fetched.

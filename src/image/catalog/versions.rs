@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn list_is_digests_and_remarks_and_any_other_line_is_named() {
+    fn in_use_list_accepts_digests_and_comments_and_names_other_lines() {
         let dir = tempfile::tempdir().unwrap();
         let list = dir.path().join(IN_USE).join("rack-a");
         fs::create_dir(list.parent().unwrap()).unwrap();

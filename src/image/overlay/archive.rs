@@ -59,19 +59,19 @@ pub struct Member {
 
 impl Member {
     /// Wraps packed bytes.
-    pub fn of(bytes: Bytes) -> Self {
-        Member { stored: Arc::new(Stored::of(&bytes, false)), bytes }
+    pub fn new(bytes: Bytes) -> Self {
+        Member { stored: Arc::new(Stored::new(&bytes, false)), bytes }
     }
 }
 
 /// Packs tar entries in the given order as a gzip member without end of archive, for content that many nodes share.
 pub fn member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
-    Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
+    Member::new(in_memory(|| gzip(&tar_entries(entries)?, Compression::default())))
 }
 
 /// As [`member`], with fast compression for content of one node: the saved CPU time outweighs some hundred additional bytes.
 pub fn quick_member<'a>(entries: impl IntoIterator<Item = ArchiveEntry<'a>>) -> Member {
-    Member::of(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
+    Member::new(in_memory(|| gzip(&tar_entries(entries)?, Compression::fast())))
 }
 
 /// As [`member`], with the end of the archive.
@@ -94,7 +94,7 @@ pub fn initrd(members: &[Member], last: &Bytes) -> Vec<Bytes> {
     let mut tail = last.to_vec();
     tail.resize(tail.len() + size.next_multiple_of(CPIO_ALIGN) - size, 0);
     cpio_head(&mut tail, 0, "TRAILER!!!", 0);
-    let (head, tail) = (Stored::of(&head, false), Stored::of(&tail, true));
+    let (head, tail) = (Stored::new(&head, false), Stored::new(&tail, true));
 
     let mut crc = Crc::new();
     crc.combine(&head.crc);
@@ -121,7 +121,7 @@ struct Stored {
 
 impl Stored {
     /// Encodes bytes; `last` ends the stream.
-    fn of(bytes: &[u8], last: bool) -> Self {
+    fn new(bytes: &[u8], last: bool) -> Self {
         const MOST: usize = u16::MAX as usize;
         let mut crc = Crc::new();
         crc.update(bytes);

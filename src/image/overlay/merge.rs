@@ -38,7 +38,7 @@ pub(super) struct Piece<'a> {
 /// A service to start, with the layers that enable it.
 pub(super) struct Enabled {
     pub(super) level: Runlevel,
-    pub(super) by: Vec<usize>,
+    pub(super) layers: Vec<usize>,
 }
 
 /// Merges all layers of a node.
@@ -82,8 +82,8 @@ pub fn missing_packages(input: &RenderInput<'_>, image: &ImageManifest) -> Vec<F
     let absent = merged.packages.iter().filter(|package| !image.packages.contains_key(**package));
     let hint = format!("add it to images/{}/image.toml and build the image, or use another image", image.name);
     let fault = |package: &&str| {
-        let by = merged.layers.iter().find(|overlay| overlay.packages.contains(*package));
-        let file = by.map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
+        let owner = merged.layers.iter().find(|overlay| overlay.packages.contains(*package));
+        let file = owner.map_or_else(|| input.site.file.clone(), |overlay| overlay.folder.join("overlay.toml"));
         let what = format!("profile {}: image {} has no package {package}", input.profile.name, image.name);
         Fault::of_file(file, what, &hint)
     };
@@ -111,9 +111,9 @@ fn named<'a>(profile: &'a Profile, node: &'a NodeContext) -> Vec<(&'a OverlayNam
     let of_profile = profile.overlays.iter().map(|name| (name, NamedBy::Profile(profile)));
     let of_groups =
         node.groups.iter().flat_map(|group| group.overlays.iter().map(move |name| (name, NamedBy::Group(group))));
-    for (name, who) in of_profile.chain(of_groups) {
+    for (name, named_by) in of_profile.chain(of_groups) {
         names.retain(|(earlier, _)| *earlier != name);
-        names.push((name, who));
+        names.push((name, named_by));
     }
     names
 }
@@ -140,12 +140,16 @@ pub fn used_digest(profile: &Profile, node: &NodeContext, overlays: &Overlays) -
 
 fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overlay> {
     let mut layers = Vec::new();
-    for (name, who) in named(input.profile, input.node) {
+    for (name, named_by) in named(input.profile, input.node) {
         match input.overlays.named.get(name) {
             Some(overlay) => layers.push(overlay),
             None => {
                 let hint = suggest(name.as_str(), input.overlays.named.keys().map(OverlayName::as_str));
-                faults.push(Fault::of_file(&input.site.file, format!("{who}: there is no overlay `{name}`"), hint));
+                faults.push(Fault::of_file(
+                    &input.site.file,
+                    format!("{named_by}: there is no overlay `{name}`"),
+                    hint,
+                ));
             }
         }
     }
@@ -154,8 +158,8 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
 }
 
 /// Creates a fault of one overlay.
-pub(super) fn fault(overlay: &Overlay, place: &SourceLocation, what: String, hint: impl Into<String>) -> Fault {
-    Fault { line: place.line, ..Fault::of_file(overlay.folder.join(&place.file), what, hint) }
+pub(super) fn fault(overlay: &Overlay, location: &SourceLocation, what: String, hint: impl Into<String>) -> Fault {
+    Fault { line: location.line, ..Fault::of_file(overlay.folder.join(&location.file), what, hint) }
 }
 
 fn in_manifest(overlay: &Overlay, line: usize, what: String, hint: impl Into<String>) -> Fault {
@@ -204,12 +208,12 @@ impl<'a> Merged<'a> {
             let Some(earlier) = earlier else {
                 let what = format!("appends to {path}, which no overlay before {} writes", overlay.name);
                 let hint = "name the overlay that brings it before this one, or bring the whole file";
-                return faults.push(fault(overlay, &entry.place, what, hint));
+                return faults.push(fault(overlay, &entry.location, what, hint));
             };
             if !matches!(earlier.entry.source, Source::File(_) | Source::Template { .. }) {
                 let (kind, other) = (described(earlier.entry), self.name(earlier.layer));
                 let what = format!("appends to {path}, which is {kind} in overlay {other}");
-                return faults.push(fault(overlay, &entry.place, what, "only a file can be appended to"));
+                return faults.push(fault(overlay, &entry.location, what, "only a file can be appended to"));
             }
             self.paths.entry(path).or_default().push(piece);
             return;
@@ -218,7 +222,7 @@ impl<'a> Merged<'a> {
             let (now, before, other) = (described(entry), described(earlier.entry), self.name(earlier.layer));
             let what = format!("{path} is {now} in overlay {}, and {before} in overlay {other}", overlay.name);
             let hint = "give both the same mode and owner, or write replace = true where the later one means it";
-            faults.push(fault(overlay, &entry.place, what, hint));
+            faults.push(fault(overlay, &entry.location, what, hint));
         }
         self.paths.insert(path, vec![piece]);
     }
@@ -227,15 +231,15 @@ impl<'a> Merged<'a> {
         let overlay = self.layers[number];
         for (service, (level, line)) in &overlay.services.enabled {
             let level = *level;
-            let enabled = self.services.entry(service.as_str()).or_insert(Enabled { level, by: Vec::new() });
+            let enabled = self.services.entry(service.as_str()).or_insert(Enabled { level, layers: Vec::new() });
             if enabled.level != level {
-                let (other, by) = (enabled.level, enabled.by.first().map(|by| &self.layers[*by].name));
-                let by = by.map(ToString::to_string).unwrap_or_default();
-                let what = format!("enables `{service}` in runlevel {level}; overlay {by} enables it in {other}");
+                let (other, owner) = (enabled.level, enabled.layers.first().map(|owner| &self.layers[*owner].name));
+                let owner = owner.map(ToString::to_string).unwrap_or_default();
+                let what = format!("enables `{service}` in runlevel {level}; overlay {owner} enables it in {other}");
                 let hint = "a service starts once: take one of the two out, or write remove = [..] under [services]";
                 faults.push(in_manifest(overlay, *line, what.replace("; ", ", but "), hint));
             }
-            enabled.by.push(number);
+            enabled.layers.push(number);
         }
     }
 
@@ -243,8 +247,8 @@ impl<'a> Merged<'a> {
         for overlay in &self.layers {
             for (service, line) in &overlay.services.conflicts {
                 let Some(enabled) = self.services.get(service.as_str()) else { continue };
-                let by = enabled.by.first().map(|by| self.name(*by).to_string()).unwrap_or_default();
-                let what = format!("overlay {} cannot run beside service `{service}` of overlay {by}", overlay.name);
+                let owner = enabled.layers.first().map(|owner| self.name(*owner).to_string()).unwrap_or_default();
+                let what = format!("overlay {} cannot run beside service `{service}` of overlay {owner}", overlay.name);
                 let hint = "use one of the two overlays, or remove the service: [services] remove = [..]";
                 faults.push(in_manifest(overlay, *line, what, hint));
             }
@@ -258,10 +262,10 @@ impl<'a> Merged<'a> {
             let Some(piece) = pieces.first().copied() else { continue };
             if let Some((other, earlier)) = seen.insert(path.relative().to_lowercase(), (path, piece)) {
                 let overlay = self.layers[piece.layer];
-                let by = self.name(earlier.layer);
+                let owner = self.name(earlier.layer);
                 let what =
-                    format!("{path} of overlay {} and {other} of overlay {by} differ only by case", overlay.name);
-                faults.push(fault(overlay, &piece.entry.place, what, "rename one of the two"));
+                    format!("{path} of overlay {} and {other} of overlay {owner} differ only by case", overlay.name);
+                faults.push(fault(overlay, &piece.entry.location, what, "rename one of the two"));
             }
         }
     }

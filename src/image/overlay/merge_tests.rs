@@ -21,7 +21,7 @@ fn origin(public: &PublicOverlay, path: &str) -> String {
 }
 
 #[test]
-fn last_layer_wins_and_every_file_remembers_where_it_came_from() {
+fn last_layer_wins_and_each_file_records_its_origins() {
     let root = folder(&[
         ("one/overlay.toml", "description = \"x\"\npackages = [\"b\", \"a\"]\nservices.default = [\"s\"]\n"),
         ("one/rootfs/etc/motd", "one\n"),
@@ -66,7 +66,7 @@ fn last_layer_wins_and_every_file_remembers_where_it_came_from() {
 }
 
 #[test]
-fn overlay_that_is_named_again_is_applied_where_it_is_named_last() {
+fn overlay_named_twice_is_applied_at_its_last_position() {
     let root = folder(&[ONE, TWO, ("one/rootfs/etc/x", "one"), ("two/rootfs/etc/x", "two")]);
     let mut sample = from(root.path(), &["one", "two"]);
     assert_eq!(text(&sample.render().expect("renders"), "/etc/x"), "two");
@@ -172,7 +172,7 @@ required = false
 "#;
 
 #[test]
-fn variable_has_the_type_that_was_declared_and_a_fault_has_its_line() {
+fn variable_is_checked_against_its_declaration_with_line() {
     let template = "{{ vars.slots + 1 }} {{ vars.role }} {{ vars.names | length }}\n";
     let root = folder(&[("one/overlay.toml", VARIABLES), ("one/rootfs/etc/x.j2", template)]);
     let rendered = |vars: &[(&str, VarValue)]| {
@@ -200,7 +200,7 @@ fn variable_has_the_type_that_was_declared_and_a_fault_has_its_line() {
 }
 
 #[test]
-fn template_knows_the_members_of_the_node_s_groups() {
+fn template_lists_members_of_the_groups_of_its_node() {
     let template = "{% for member in groups.pair.members -%}\n{{ member.address }} {{ member.hostname }} {{ member.id }}\n{% endfor -%}\n";
     let root =
         folder(&[ONE, ("one/rootfs/etc/hosts.j2", template), TWO, ("two/rootfs/x.j2", "{{ groups.other.members }}")]);
@@ -212,7 +212,7 @@ fn template_knows_the_members_of_the_node_s_groups() {
 }
 
 #[test]
-fn digest_of_what_a_node_uses_changes_with_that_and_with_nothing_else() {
+fn used_digest_changes_only_with_overlays_and_secrets_of_the_node() {
     let secret = "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n";
     let files = [ONE, TWO, ("other/overlay.toml", secret), ("nodes/0123abcd/overlay.toml", "description = \"x\"\n")];
     let root = folder(&files);

@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | `archive` | writes the archive of an overlay: tar members, gzip and cpio |
 //! | `context` | the inputs of a rendering: node, variables and groups |
-//! | `kept` | a stored rendering that can be compared and rebuilt |
 //! | `merge` | merges overlay layers in order |
 //! | `plan` | the plan of a node's files, with the origin of each |
 //! | `rendered` | the result of a rendering: files, links and folders with their origin |
 //! | `sample` | a sample site and node for golden files |
 //! | `secret` | files that contain secrets: a storable description, and the real content for one boot |
+//! | `stored` | a stored rendering that can be compared and rebuilt |
 //! | `values` | names and types of the values that templates can use |
 //!
 //! [`render_public`] returns the public part of a node's overlay, which may be cached, compared and shown. It consists of the
@@ -19,12 +19,12 @@
 
 mod archive;
 mod context;
-mod kept;
 mod merge;
 mod plan;
 mod rendered;
 pub mod sample;
 mod secret;
+mod stored;
 mod values;
 
 pub use archive::{APKOVL_PATH, Packer, Unpacked, read as read_targz, unpack};
@@ -77,7 +77,7 @@ pub struct ImageFacts {
 
 impl ImageFacts {
     /// Returns the facts of a built image. Build time and recipe do not count.
-    pub fn of(manifest: &ImageManifest) -> Self {
+    pub fn from_manifest(manifest: &ImageManifest) -> Self {
         let (name, modloop) = (manifest.name.clone(), manifest.parts.modloop.digest);
         ImageFacts { name, manifest: manifest.version(), modloop, bundles: Vec::new() }
     }
@@ -146,15 +146,15 @@ impl PublicOverlay {
 /// # Errors
 /// All faults: templates and variables with file and line, unknown overlays, conflicting paths and services.
 pub fn render_public(input: &RenderInput<'_>) -> Result<PublicOverlay, RenderFaults> {
-    let plan::Planned { files, secrets, whole } = plan::plan(input)?;
-    let members = pack(&files, input.agent, &whole);
+    let plan::Planned { files, secrets, shared } = plan::plan(input)?;
+    let members = pack(&files, input.agent, &shared);
     Ok(PublicOverlay { members, digest: digest(&files), files, secrets })
 }
 
 /// Packs files into members: the agent's first, then those of unchanged overlays.
-fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<Member> {
+fn pack(files: &[RenderedFile], agent: &AgentBinary, shared: &[&Overlay]) -> Vec<Member> {
     let with_agent = files.iter().any(|file| file.kind == Kind::Agent);
-    let is_plain = |path| whole.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain));
+    let is_plain = |path| shared.iter().any(|overlay| overlay.entries.get(path).is_some_and(OverlayEntry::is_plain));
     let entries = files.iter().filter(|file| !is_plain(&file.path)).filter_map(|file| {
         let content = match &file.kind {
             Kind::File(bytes) => archive::Content::File(bytes),
@@ -164,9 +164,9 @@ fn pack(files: &[RenderedFile], agent: &AgentBinary, whole: &[&Overlay]) -> Vec<
         };
         Some(archive::ArchiveEntry { path: &file.path, mode: file.mode, owner: file.owner, content })
     });
-    let own = archive::quick_member(entries);
+    let node_member = archive::quick_member(entries);
     let agent = with_agent.then(|| agent.member.clone()).into_iter();
-    agent.chain(whole.iter().map(|overlay| plain_files(overlay))).chain([own]).collect()
+    agent.chain(shared.iter().map(|overlay| plain_files(overlay))).chain([node_member]).collect()
 }
 
 /// Returns [`PublicOverlay::digest`] of the rendering without packing it.
@@ -188,7 +188,7 @@ fn plain_files(overlay: &Overlay) -> Member {
         });
         archive::member(entries).bytes
     });
-    Member::of(packed.clone())
+    Member::new(packed.clone())
 }
 
 fn digest(files: &[RenderedFile]) -> Digest {
@@ -254,8 +254,8 @@ pub fn generation(image: &ImageFacts, overlay: Digest, profile: &ProfileName, ke
 }
 
 /// Returns the generation of a node that received its overlay without secrets, because it was not approved.
-pub fn without_secrets(whole: Generation) -> Generation {
-    Generation(Digest::of_fields([b"without secrets".as_slice(), &whole.0.0]))
+pub fn without_secrets(generation: Generation) -> Generation {
+    Generation(Digest::of_fields([b"without secrets".as_slice(), &generation.0.0]))
 }
 
 #[cfg(test)]

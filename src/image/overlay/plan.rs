@@ -41,7 +41,7 @@ pub(super) struct Planned<'a> {
     /// Files to create at delivery.
     pub(super) secrets: Vec<SecretFile>,
     /// Overlays whose plain files no other overlay changes, so that they are packed once for all nodes.
-    pub(super) whole: Vec<&'a Overlay>,
+    pub(super) shared: Vec<&'a Overlay>,
 }
 
 /// Plans all files; the error contains all faults.
@@ -63,13 +63,13 @@ pub(super) fn plan<'a>(input: &RenderInput<'a>) -> Result<Planned<'a>, Faults> {
         return Err(Faults(faults));
     }
     let manifest =
-        rendered(input, made(MANIFEST_FILE), Kind::File(manifest(&files)), OWN_FILE, vec![Origin::Generated]);
+        rendered(input, valid_path(MANIFEST_FILE), Kind::File(manifest(&files)), OWN_FILE, vec![Origin::Generated]);
     let at = files.partition_point(|file| file.path < manifest.path);
     files.insert(at, manifest);
-    Ok(Planned { files, secrets, whole: whole(&merged) })
+    Ok(Planned { files, secrets, shared: shared_overlays(&merged) })
 }
 
-fn whole<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
+fn shared_overlays<'a>(merged: &Merged<'a>) -> Vec<&'a Overlay> {
     let mut left = vec![0; merged.layers.len()];
     for pieces in merged.paths.values() {
         if let [piece] = pieces.as_slice()
@@ -132,9 +132,10 @@ impl Plan<'_> {
             let Some(name) = piece.entry.source.secret(&overlay.variables) else { continue };
             secret = true;
             if (first.entry.mode, first.entry.owner) != (0o600, (0, 0)) {
-                let by = &self.layer(first).name;
-                let what = format!("adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {by}");
-                return Err(vec![fault(overlay, &piece.entry.place, what, "write it to a separate file")]);
+                let owner = &self.layer(first).name;
+                let what =
+                    format!("adds the secret `{name}` to {path}, which is not 0600 and root's in overlay {owner}");
+                return Err(vec![fault(overlay, &piece.entry.location, what, "write it to a separate file")]);
             }
         }
         Ok(secret)
@@ -175,35 +176,35 @@ impl Plan<'_> {
     fn generated(&mut self) {
         let merged = self.merged;
         let packages = || lines(merged.packages.iter().copied());
-        self.own("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
-        self.own("/etc/meshd/packages", packages(), |overlay| !overlay.packages.is_empty());
+        self.generate_file("/etc/apk/world", packages(), |overlay| !overlay.packages.is_empty());
+        self.generate_file("/etc/meshd/packages", packages(), |overlay| !overlay.packages.is_empty());
         let modules = lines(merged.modules.iter().copied());
-        self.own("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
+        self.generate_file("/etc/modules", modules, |overlay| !overlay.modules.is_empty());
         if !merged.sysctl.is_empty() {
             let text = merged.sysctl.iter().map(|(name, value)| format!("{name} = {value}\n")).collect::<String>();
-            self.own(SYSCTL_FILE, Kind::File(text.into()), |overlay| !overlay.sysctl.is_empty());
+            self.generate_file(SYSCTL_FILE, Kind::File(text.into()), |overlay| !overlay.sysctl.is_empty());
         }
         let bundles = &self.input.image.bundles;
         if !bundles.is_empty() {
             let text: String = bundles.iter().map(|(name, layer)| format!("{name} {layer}\n")).collect();
-            self.own(BUNDLES_FILE, Kind::File(text.into()), |_| false);
+            self.generate_file(BUNDLES_FILE, Kind::File(text.into()), |_| false);
         }
         for (service, enabled) in &merged.services {
-            let path = made(&format!("/etc/runlevels/{}/{service}", enabled.level));
-            let origins = [Origin::Generated].into_iter().chain(self.origins(enabled.by.iter().copied())).collect();
+            let path = valid_path(&format!("/etc/runlevels/{}/{service}", enabled.level));
+            let origins = [Origin::Generated].into_iter().chain(self.origins(enabled.layers.iter().copied())).collect();
             let link = Kind::Link(format!("/etc/init.d/{service}"));
             self.files.push(rendered(self.input, path, link, (0o777, (0, 0)), origins));
         }
     }
 
-    fn own(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {
-        let by = (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
-        let origins = [Origin::Generated].into_iter().chain(self.origins(by)).collect();
-        self.files.push(rendered(self.input, made(path), kind, OWN_FILE, origins));
+    fn generate_file(&mut self, path: &str, kind: Kind, declares: impl Fn(&Overlay) -> bool) {
+        let layers = (0..self.merged.layers.len()).filter(|number| declares(self.merged.layers[*number]));
+        let origins = [Origin::Generated].into_iter().chain(self.origins(layers)).collect();
+        self.files.push(rendered(self.input, valid_path(path), kind, OWN_FILE, origins));
     }
 }
 
-fn made(path: &str) -> SafePath {
+fn valid_path(path: &str) -> SafePath {
     SafePath::new(path).expect("made of constants and plain names")
 }
 

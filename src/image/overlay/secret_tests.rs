@@ -32,7 +32,7 @@ fn secrets() -> Secrets {
 }
 
 #[test]
-fn secret_is_only_in_what_is_delivered_to_an_admitted_node() {
+fn secret_is_delivered_only_to_an_admitted_node() {
     let root = overlays();
     let public = from(root.path(), &["one", "two"]).render().unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(text(&public, "/etc/key"), "# seen by 0123abcd\nkey=[secret key]\nmore\n", "what may be shown");
@@ -51,7 +51,7 @@ fn secret_is_only_in_what_is_delivered_to_an_admitted_node() {
 }
 
 #[test]
-fn secret_that_was_changed_makes_another_generation() {
+fn changed_secret_makes_another_generation() {
     let root = overlays();
     let mut sample = from(root.path(), &["one"]);
     let before = sample.render().expect("renders");
@@ -66,7 +66,7 @@ fn secret_that_was_changed_makes_another_generation() {
 }
 
 #[test]
-fn secret_that_is_missing_shown_or_readable_by_others_is_a_fault() {
+fn missing_public_or_readable_secret_is_a_fault() {
     let root = overlays();
     let mut sample = from(root.path(), &["one"]);
     sample.overlays.secret_marks.clear();
@@ -121,7 +121,7 @@ fn template_error_caused_by_a_secret_does_not_reveal_it() {
             "one/overlay.toml",
             "description = \"x\"\n[variables.key]\ntype = \"text\"\nsecret = true\n[files.\"/etc/key\"]\nmode = \"0600\"\n",
         ),
-        // It takes what stands for the secret, and fails at the secret itself.
+        // The template renders with the placeholder and fails with the secret.
         ("one/rootfs/etc/key.j2", "\n{% if vars.key[0] != '[' %}{{ {}[vars.key].gone }}{% endif %}\n"),
     ]);
     let public = from(root.path(), &["one"]).render().unwrap_or_else(|faults| panic!("{faults}"));

@@ -76,7 +76,7 @@ pub(super) fn gunzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn same_input_gives_the_same_bytes() {
+fn rendering_of_same_input_is_byte_identical() {
     let (one, other) = (shipped(&["base", "agent", "motd"]), shipped(&["base", "agent", "motd"]));
     let (one, other) = (one.render().expect("renders"), other.render().expect("renders"));
     assert_eq!(one.to_targz(), other.to_targz());
@@ -90,7 +90,7 @@ fn same_input_gives_the_same_bytes() {
 }
 
 #[test]
-fn real_tar_reads_all_members_of_a_delivered_overlay() {
+fn delivered_overlay_is_read_whole_by_tar() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
     let listing = run(Command::new("tar").args(["-tzvf", "-"]), &deliver_targz(&public, &boot_part(), &[]).concat());
     let line = |path: &str| {
@@ -108,7 +108,7 @@ fn real_tar_reads_all_members_of_a_delivered_overlay() {
 }
 
 #[test]
-fn initrd_holds_the_overlay_whole_and_is_padded() {
+fn initrd_contains_the_whole_overlay_and_is_padded() {
     let public = shipped(&["base", "agent"]).render().expect("renders");
     let initrd = deliver(&public, &boot_part(), &[]).concat();
     assert_eq!(initrd.len() % 4, 0);
@@ -133,7 +133,7 @@ fn token_is_only_in_the_boot_file_of_the_last_member() {
 }
 
 #[test]
-fn shell_reads_the_boot_part_without_doing_what_it_says() {
+fn boot_env_with_shell_syntax_is_sourced_without_execution() {
     let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
     let env = boot_env(&hostile);
     assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
@@ -143,7 +143,7 @@ fn shell_reads_the_boot_part_without_doing_what_it_says() {
 }
 
 #[test]
-fn mesh_init_finds_every_public_file_in_its_manifest() {
+fn manifest_of_files_has_valid_digests_and_omits_edited_files() {
     let public = shipped(&["base", "agent", "motd"]).render().expect("renders");
     let root = tempfile::tempdir().expect("a temporary folder");
     run(Command::new("tar").args(["-xzf", "-", "-C"]).arg(root.path()), &public.to_targz());
@@ -161,10 +161,10 @@ fn mesh_init_finds_every_public_file_in_its_manifest() {
 }
 
 #[test]
-fn agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
-    let mut given = shipped(&["base", "agent"]);
-    given.site.ssh_keys = vec!["ssh-ed25519 AAAA admin".into(), "ssh-ed25519 BBBB other".into()];
-    let public = given.render().expect("renders");
+fn rendered_agent_config_and_ssh_keys_are_those_of_the_site() {
+    let mut sample = shipped(&["base", "agent"]);
+    sample.site.ssh_keys = vec!["ssh-ed25519 AAAA admin".into(), "ssh-ed25519 BBBB other".into()];
+    let public = sample.render().expect("renders");
     let Kind::File(config) = &file(&public, meshd_proto::AGENT_CONFIG_FILE).kind else { panic!("a file") };
     let config: meshd_proto::AgentConfig = serde_json::from_slice(config).expect("the wire's own type");
     assert_eq!((config.heartbeat_s, config.port), (30, 8443));
@@ -175,18 +175,18 @@ fn agent_reads_its_configuration_and_no_one_gets_in_without_a_key() {
 }
 
 #[test]
-fn generation_changes_with_anything_public_and_with_nothing_else() {
-    let given = shipped(&["base", "agent"]);
-    let overlay = given.render().expect("renders").digest;
-    let of = |given: &Sample, overlay, args: &[&str]| {
+fn generation_changes_with_kernel_arguments_and_overlay() {
+    let sample = shipped(&["base", "agent"]);
+    let overlay = sample.render().expect("renders").digest;
+    let generation_of = |sample: &Sample, overlay, args: &[&str]| {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        generation(&given.image, overlay, &given.profile.name, &args)
+        generation(&sample.image, overlay, &sample.profile.name, &args)
     };
-    let first = of(&given, overlay, &["quiet"]);
-    assert_eq!(first, of(&given, overlay, &["quiet"]));
-    assert_ne!(first, of(&given, overlay, &[]));
-    let renamed = Sample { node: NodeContext { name: Some("gpu-1".into()), ..given.node.clone() }, ..given };
-    assert_ne!(first, of(&renamed, renamed.render().expect("renders").digest, &["quiet"]));
+    let first = generation_of(&sample, overlay, &["quiet"]);
+    assert_eq!(first, generation_of(&sample, overlay, &["quiet"]));
+    assert_ne!(first, generation_of(&sample, overlay, &[]));
+    let renamed = Sample { node: NodeContext { name: Some("gpu-1".into()), ..sample.node.clone() }, ..sample };
+    assert_ne!(first, generation_of(&renamed, renamed.render().expect("renders").digest, &["quiet"]));
 }
 
 #[test]
@@ -198,12 +198,12 @@ fn archive_read_back_equals_the_rendering() {
 }
 
 #[test]
-fn bundles_layer_is_in_the_overlay_and_in_the_generation() {
+fn bundle_layer_digest_is_listed_in_overlay_and_changes_its_digest() {
     let layer = |content: &[u8]| vec![("mpi".parse().expect("plain"), Digest::of(content))];
     let with = |bundles| {
-        let mut given = shipped(&["base", "agent"]);
-        given.image.bundles = bundles;
-        given.render().expect("renders")
+        let mut sample = shipped(&["base", "agent"]);
+        sample.image.bundles = bundles;
+        sample.render().expect("renders")
     };
     let list = |public: &PublicOverlay| {
         let file = public.files.iter().find(|file| file.path.to_string() == "/etc/meshd/bundles")?;

@@ -86,8 +86,8 @@ fn variables(input: &RenderInput<'_>, overlay: &Overlay, faults: &mut Vec<Fault>
     let mut values = BTreeMap::new();
     for (name, variable) in &overlay.variables {
         let value = value(input, name, variable).unwrap_or_else(|(what, hint)| {
-            let place = SourceLocation { file: "overlay.toml".into(), line: variable.line };
-            faults.push(fault(overlay, &place, format!("variable `{name}` {what}"), hint));
+            let location = SourceLocation { file: "overlay.toml".into(), line: variable.line };
+            faults.push(fault(overlay, &location, format!("variable `{name}` {what}"), hint));
             // An empty value of the right type replaces an invalid value, so that one cause gives one fault.
             plain(&variable.kind.empty())
         });

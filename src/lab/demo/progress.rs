@@ -40,13 +40,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn node_that_never_booted_has_no_stages() {
+    fn node_without_boot_has_no_stages() {
         let progress = Progress::read(&json!({ "phase": "approved", "boot": null }));
         assert_eq!((progress.phase.as_str(), progress.stages.len()), ("approved", 0));
     }
 
     #[test]
-    fn stages_are_read_in_order_with_their_times() {
+    fn stages_are_parsed_in_order_with_times() {
         let marks = json!([{ "stage": "dhcp", "at": "2026-01-31T12:00:00.000Z" }, { "stage": "script", "at": 3 }]);
         let progress = Progress::read(&json!({ "boot": { "session": "s1", "stages": marks } }));
         assert_eq!(progress.session, "s1");

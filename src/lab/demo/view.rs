@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stage_has_one_line_where_there_is_no_terminal() {
+    fn output_without_terminal_has_one_line_per_stage() {
         let mut view = View::new(false);
         let first = shown(&mut view, &[("dhcp", 0)]);
         assert_eq!(first, "    7 s  node1 (bios) reached dhcp\n    7 s  node1 (bios) is booting\n");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn terminal_is_drawn_again_in_place_with_the_time_of_each_stage() {
+    fn terminal_is_redrawn_in_place_with_stage_times() {
         let mut view = View::new(true);
         assert!(!shown(&mut view, &[("dhcp", 0)]).contains("\x1b[2A"));
         let again = shown(&mut view, &[("dhcp", 0), ("script", 2_100)]);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn line_fits_into_80_columns_and_ends_with_the_newest_stage() {
+    fn node_line_fits_80_columns_and_ends_with_latest_stage() {
         let chain = ["dhcp", "loader", "ipxe_dhcp", "script", "kernel", "initramfs", "packages", "overlay", "os_dhcp"];
         let at = |count: usize| {
             let stages: Vec<_> = chain[..count].iter().map(|stage| (*stage, 10_000 * count as i64)).collect();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn node_that_is_not_known_yet_says_so() {
+    fn unknown_node_shows_power_on() {
         let mut out = Vec::new();
         View::new(true).show(&mut out, Duration::ZERO, &[node()], &[None]).expect("a vector takes all");
         assert!(String::from_utf8_lossy(&out).contains("power on"));

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 const DETAIL_LIMIT: usize = 600;
 
 /// Returns the program with its arguments, for messages.
-pub fn shown(command: &Command) -> String {
+pub fn command_line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy().into_owned();
     command.get_args().fold(program, |line, arg| line + " " + &arg.to_string_lossy())
 }
@@ -15,11 +15,11 @@ pub fn shown(command: &Command) -> String {
 /// Runs a program and returns its output; the error of a failure contains its last output.
 pub fn run(command: &mut Command) -> Result<Output, LabError> {
     let spawned = command.stdin(Stdio::null()).output();
-    let output = spawned.map_err(|source| LabError::Spawn { program: shown(command), source })?;
+    let output = spawned.map_err(|source| LabError::Spawn { program: command_line(command), source })?;
     if output.status.success() {
         return Ok(output);
     }
-    Err(LabError::Failed { program: shown(command), detail: detail(&output) })
+    Err(LabError::Failed { program: command_line(command), detail: detail(&output) })
 }
 
 fn detail(output: &Output) -> String {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failure_names_the_program_and_the_end_of_its_output() {
+    fn command_failure_names_program_and_output() {
         let error = run(Command::new("ls").arg("/does/not/exist")).expect_err("no such folder");
         let text = error.to_string();
         assert!(text.starts_with("`ls /does/not/exist` failed: "), "{text}");

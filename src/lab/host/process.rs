@@ -83,14 +83,14 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn command_name_with_brackets_does_not_shift_the_fields() {
+    fn process_stat_is_parsed_after_name_with_brackets() {
         let line = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20";
         assert_eq!(parse_stat(line), Some(('S', 777)));
         assert_eq!(parse_stat("42 (x"), None);
     }
 
     #[test]
-    fn process_is_ended_and_another_with_its_id_is_not() {
+    fn process_is_ended_but_not_another_with_reused_pid() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep exists");
         let id = ProcessId::of(child.id()).expect("it runs");
         let impostor = ProcessId { started: id.started + 1, ..id };

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_that_comes_ends_the_wait() {
+    fn wait_ends_when_state_is_reached() {
         let mut checks = 0;
         let result = until_soon(&Interrupt::default(), Duration::from_secs(5), "three", || {
             checks += 1;
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn missed_deadline_reports_the_last_state() {
+    fn wait_timeout_reports_last_state() {
         let result = until_soon(&Interrupt::default(), Duration::ZERO, "rain", || Ok(Wait::on(false, "sun")));
         let text = result.expect_err("it never comes").to_string();
         assert_eq!(text, "waited 0 s for rain; last seen: sun");
     }
 
     #[test]
-    fn interrupt_ends_the_wait() {
+    fn wait_ends_on_interrupt() {
         let interrupt = Interrupt::default();
         interrupt.raise();
         let result = until(&interrupt, Duration::from_secs(60), "rain", || Ok(Wait::on(false, "sun")));

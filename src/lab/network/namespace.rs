@@ -93,7 +93,7 @@ impl Namespace {
 
     /// Starts a program inside the namespace.
     pub fn spawn(&self, command: &mut Command) -> Result<Child, LabError> {
-        let program = command::shown(command);
+        let program = command::command_line(command);
         self.inside(|| command.spawn())?.map_err(|source| LabError::Spawn { program, source })
     }
 
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_folder_has_its_own_namespace_and_always_the_same() {
+    fn namespace_name_is_stable_and_unique_per_folder() {
         let name = |dir: &str| Namespace::of(Path::new("ip"), Path::new(dir)).name().to_owned();
         assert_eq!(name("/a/.lab"), name("/a/.lab"));
         assert_ne!(name("/a/.lab"), name("/b/.lab"));

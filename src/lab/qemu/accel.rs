@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn kvm_is_used_only_where_it_boots_about_as_fast_as_emulation() {
+    fn kvm_slower_than_emulation_is_not_used() {
         assert_eq!(verdict(Some(90)), Accel::Kvm);
         assert_eq!(verdict(Some(3_600)), Accel::Tcg, "seen on a nested host: it works, thirty times slower");
         assert_eq!(verdict(None), Accel::Tcg, "it hung or aborted");

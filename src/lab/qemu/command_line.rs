@@ -149,20 +149,20 @@ mod tests {
     }
 
     #[test]
-    fn bios_node_boots_by_the_rom_of_its_card() {
+    fn bios_node_boots_from_nic_rom() {
         let line = line(Firmware::Bios, "/lab");
         assert!(line.contains("virtio-net-pci,netdev=net0,mac=52:54:00:6d:68:03,bootindex=1"), "{line}");
         assert!(!line.contains("romfile") && !line.contains("pflash"), "{line}");
     }
 
     #[test]
-    fn uefi_node_boots_by_its_firmwares_own_client() {
+    fn uefi_node_boots_with_firmware_client_without_rom() {
         let line = line(Firmware::Uefi, "/lab");
         assert!(line.contains("bootindex=1,romfile= ") && line.contains("unit=1,file=/lab/node3.vars.fd"), "{line}");
     }
 
     #[test]
-    fn uefi_node_boots_by_http_where_pxe_is_switched_off() {
+    fn uefi_http_node_disables_pxe() {
         let line = line(Firmware::UefiHttp, "/lab");
         assert!(line.contains("romfile= ") && line.contains("pflash") && line.contains("virtio-rng-pci"), "{line}");
         assert!(line.contains("IPv4PXESupport,string=no") && line.contains("IPv6PXESupport,string=no"), "{line}");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn serial_port_is_a_file_or_a_console_that_is_kept_in_that_file_too() {
+    fn serial_port_is_logged_to_file_with_and_without_console() {
         let alone = line(Firmware::Bios, "/lab");
         assert!(alone.contains("-chardev file,id=serial,append=on,path=/lab/node3.serial.log "), "{alone}");
         let attended = line(Firmware::UefiHttp, "/lab");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn no_node_ends_at_a_reboot_and_commas_in_paths_do_not_split_options() {
+    fn command_line_keeps_node_across_reboot_and_escapes_commas() {
         let line = line(Firmware::Uefi, "/a,b");
         assert!(!line.contains("-no-reboot"));
         assert!(line.contains("path=/a,,b/node3.serial.log"), "{line}");

@@ -171,20 +171,20 @@ mod tests {
     }
 
     #[test]
-    fn console_input_reaches_the_node_until_the_user_leaves() {
+    fn console_input_reaches_node_until_escape_key() {
         let (end, _, received) = relay_console(b"login: ", Some(b"root\x03\r\x1dnot this"), || Ok(false));
         assert_eq!((end, received.as_slice()), (ConsoleEnd::ByUser, b"root\x03\r".as_slice()));
     }
 
     #[test]
-    fn everything_that_a_machine_wrote_is_shown_before_its_end() {
+    fn console_shows_all_output_before_it_ends() {
         let long = [vec![b'x'; 10_000], b"off\n".to_vec()].concat();
         let (end, shown, _) = relay_console(&long, None, || Ok(false));
         assert!(end == ConsoleEnd::Ended && shown == long, "{end:?}, {} bytes", shown.len());
     }
 
     #[test]
-    fn wait_ends_with_the_state_or_an_interrupt() {
+    fn console_wait_ends_with_state_or_interrupt() {
         let (end, shown, _) = relay_console(b"boots", None, || Ok(true));
         assert_eq!((end, shown.as_slice()), (ConsoleEnd::Reached, b"boots".as_slice()));
         let (port, _node) = UnixStream::pair().unwrap();

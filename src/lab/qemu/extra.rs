@@ -119,16 +119,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selector_round_trips_and_other_text_is_refused() {
+    fn extra_device_name_round_trips_and_unknown_name_is_refused() {
         for extra in Extra::ALL {
             assert_eq!(extra.as_str().parse(), Ok(extra));
             assert_eq!(serde_json::to_value(extra).expect("a word"), extra.as_str());
         }
-        assert!("gpus".parse::<Extra>().is_err_and(|told| told.contains("shared-nic")));
+        assert!("gpus".parse::<Extra>().is_err_and(|error| error.contains("shared-nic")));
     }
 
     #[test]
-    fn iommu_is_plugged_in_before_everything_that_it_is_for() {
+    fn iommu_precedes_other_devices_on_command_line() {
         let devices = devices(&[Extra::Gpu, Extra::Iommu, Extra::Gpu]);
         assert_eq!(devices, ["intel-iommu,intremap=on", "ati-vga"]);
         assert!(machine(&[Extra::Gpu, Extra::Iommu]).ends_with("kernel-irqchip=split"));

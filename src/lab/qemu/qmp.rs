@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_between_question_and_answer_are_passed_over() {
+    fn qmp_events_before_reply_are_skipped() {
         let lines = [r#"{"event":"RESET"}"#, r#"{"return":{"status":"running"}}"#];
         let mut lines = lines.into_iter().map(|line| Ok(line.to_owned()));
         let answer = answer(&mut lines).expect("no I/O").expect("no refusal");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_and_closed_connection_are_reported() {
+    fn qmp_error_and_closed_connection_are_reported() {
         let mut lines = [Ok(r#"{"error":{"class":"GenericError","desc":"no"}}"#.to_owned())].into_iter();
         assert_eq!(answer(&mut lines).expect("no I/O"), Err("no".to_owned()));
         assert!(answer(&mut lines).expect("no I/O").is_err());

@@ -53,13 +53,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn terminal_escapes_of_firmware_become_lines() {
+    fn serial_escape_sequences_become_plain_lines() {
         let painted = b"\x1b[2J\x1b[01;01H>>Start PXE over IPv4.\r\n  Station IP\x1b[0m\r ok\x07\n";
         assert_eq!(plain(painted), ">>Start PXE over IPv4.\n  Station IP\n ok\n");
     }
 
     #[test]
-    fn restarted_machine_keeps_its_earlier_output() {
+    fn serial_log_of_restarted_machine_is_split_at_restart() {
         let once = "iPXE\nLinux version 6\na\n";
         assert_eq!(before_and_since_start(once), ("", once));
         let again = format!("{once}Triple fault?\niPXE\nLinux version 6\nb\n");
@@ -68,14 +68,14 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_are_those_with_something_in_them() {
+    fn last_lines_skip_blank_lines() {
         assert_eq!(last_lines("a\n\nb\n \nc\n\n", 2), "b\nc");
         assert_eq!(last_lines("", 2), "");
     }
 
     proptest! {
         #[test]
-        fn junk_never_panics_and_leaves_no_escape(junk: Vec<u8>) {
+        fn plain_text_of_random_bytes_has_no_escape(junk: Vec<u8>) {
             prop_assert!(!plain(&junk).contains('\x1b'));
         }
     }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn emulator_without_answer_is_told_apart_from_a_dead_agent() {
+    fn verdict_distinguishes_dead_emulator_from_dead_agent() {
         assert!(verdict(Err("timed out"), 0, None).starts_with("DEAD EMULATOR: QEMU's control socket"));
         assert!(verdict(Ok("internal-error"), 0, Some(false)).starts_with("DEAD EMULATOR: QEMU says `internal-error`"));
         assert!(verdict(Ok("running"), 100, Some(false)).contains("it spins"));
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_counted_behind_a_name_with_brackets() {
+    fn cpu_ticks_are_parsed_after_name_with_brackets() {
         let line = "42 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 70 7 13 14";
         assert_eq!(parse_ticks(line), Some(77));
         assert_eq!(parse_ticks("42 (x"), None);
     }
 
     #[test]
-    fn kernel_refuses_a_connection_to_a_closed_port() {
+    fn kernel_response_includes_refused_connection() {
         assert!(kernel_responds(Ipv4Addr::LOCALHOST));
     }
 }

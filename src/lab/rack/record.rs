@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_read_as_it_was_written_and_names_every_process() {
+    fn rack_record_round_trips_and_lists_all_processes() {
         let dir = tempfile::tempdir().expect("a folder");
         assert_eq!(Record::load(dir.path()).expect("no fault"), None);
         record().save(dir.path()).expect("written");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_record_is_a_fault_and_not_an_empty_rack() {
+    fn damaged_rack_record_is_an_error() {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join(FILE), "{").expect("written");
         assert!(matches!(Record::load(dir.path()), Err(LabError::Record { .. })));

@@ -1,8 +1,8 @@
 //! The boot queue: limits how many machines load at once. Approved machines come first, then unknown ones, each in order of arrival.
 //!
 //! ```text
-//!         request: free capacity, none before     finished, or silent for PATIENCE
-//!   (new) ────────────────────────────────▶ loading ─────────────────────────────▶ (removed)
+//!         request: free capacity, none before     finished, or silent for PROGRESS_TIMEOUT
+//!   (new) ────────────────────────────────▶ loading ──────────────────────────────────────▶ (removed)
 //!     │                                       ▲
 //!     └── request: no capacity ──▶ waiting ───┘ retry, when its position is within the free capacity
 //!                                     │
@@ -26,7 +26,7 @@ use std::{
 
 /// Maximum time without progress of a loading boot. The largest part of an image loads faster, even at a boot's share of 1 Gbit/s
 /// under the default limit.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(180);
 /// Divisor of the limit for unknown machines; at least one may load.
 pub const UNKNOWN_SHARE: usize = 4;
 /// Maximum loading time of an unknown machine.
@@ -40,11 +40,11 @@ pub const WAIT_SECONDS: std::ops::RangeInclusive<u32> = 1..=30;
 /// Maximum number of queued machines; further ones must retry without a position.
 pub const MAX_WAITING: usize = 65_536;
 /// Assumed loading time before the first boot has finished.
-const FIRST_GUESS: Duration = Duration::from_secs(10);
+const INITIAL_MEAN: Duration = Duration::from_secs(10);
 /// Weight of a new sample in the mean loading time: one part in this number.
-const MEMORY: u32 = 16;
+const MEAN_WINDOW: u32 = 16;
 /// Time between two removals of expired entries.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The answer to a request to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub enum QueueAnswer {
         /// Retry delay.
         seconds: u32,
         /// Position in the queue: 1 is next.
-        place: usize,
+        position: usize,
     },
 }
 
@@ -88,9 +88,9 @@ struct Queue {
 
 #[derive(Clone, Copy, Debug)]
 struct Loading {
-    standing: MachineState,
+    state: MachineState,
     since: Duration,
-    heard: Duration,
+    last_progress: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -102,15 +102,15 @@ struct QueuedMachine {
 
 impl Queue {
     /// Returns the position of a machine; a new machine would be the last.
-    fn place(&self, mac: MacAddr) -> usize {
-        self.known_place(mac).unwrap_or(self.waiting.len() + 1)
+    fn position(&self, mac: MacAddr) -> usize {
+        self.known_position(mac).unwrap_or(self.waiting.len() + 1)
     }
 
-    fn known_place(&self, mac: MacAddr) -> Option<usize> {
+    fn known_position(&self, mac: MacAddr) -> Option<usize> {
         self.tickets.get(&mac).map(|ticket| self.waiting.range(..=ticket).count())
     }
 
-    fn keep(&mut self, mac: MacAddr, until: Duration) {
+    fn enqueue(&mut self, mac: MacAddr, until: Duration) {
         let known = self.tickets.get(&mac).copied();
         if known.is_none() && self.waiting.len() >= MAX_WAITING {
             return;
@@ -143,13 +143,13 @@ impl Queue {
 
 impl Loading {
     /// Returns whether the entry is still valid.
-    fn keeps_its_place(&self, now: Duration) -> bool {
-        let most = match self.standing {
+    fn is_valid(&self, now: Duration) -> bool {
+        let limit = match self.state {
             MachineState::Approved => APPROVED_TIME,
             MachineState::Unknown => UNKNOWN_TIME,
         };
-        let in_time = now.saturating_sub(self.since) <= most || !fail::defends("boot-queue-time");
-        in_time && now.saturating_sub(self.heard) <= PATIENCE
+        let in_time = now.saturating_sub(self.since) <= limit || !fail::defends("boot-queue-time");
+        in_time && now.saturating_sub(self.last_progress) <= PROGRESS_TIMEOUT
     }
 }
 
@@ -161,57 +161,57 @@ impl BootQueue {
             loading: HashMap::new(),
             approved: Queue::default(),
             unknown: Queue::default(),
-            mean: FIRST_GUESS,
+            mean: INITIAL_MEAN,
             swept_at: Duration::ZERO,
         }
     }
 
     /// Processes a request to load.
-    pub fn ask(&mut self, now: Duration, mac: MacAddr, standing: MachineState) -> QueueAnswer {
-        let standing = if fail::defends("boot-queue-share") { standing } else { MachineState::Approved };
+    pub fn request(&mut self, now: Duration, mac: MacAddr, state: MachineState) -> QueueAnswer {
+        let state = if fail::defends("boot-queue-share") { state } else { MachineState::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
             // The machine may have been approved since its last request.
-            loading.standing = loading.standing.min(standing);
-            if standing == MachineState::Approved || !fail::defends("boot-queue-time") {
-                loading.heard = now;
+            loading.state = loading.state.min(state);
+            if state == MachineState::Approved || !fail::defends("boot-queue-time") {
+                loading.last_progress = now;
             }
-            if loading.keeps_its_place(now) {
+            if loading.is_valid(now) {
                 return QueueAnswer::Admitted;
             }
             self.loading.remove(&mac);
         }
         self.sweep(now);
-        if standing == MachineState::Approved {
+        if state == MachineState::Approved {
             self.unknown.forget(mac);
         }
         let free = self.limit.saturating_sub(self.loading.len());
-        let (place, free) = match standing {
-            MachineState::Approved => (self.approved.place(mac), free),
+        let (position, free) = match state {
+            MachineState::Approved => (self.approved.position(mac), free),
             MachineState::Unknown => {
-                let unknown = self.loading.values().filter(|one| one.standing == MachineState::Unknown).count();
+                let unknown = self.loading.values().filter(|loading| loading.state == MachineState::Unknown).count();
                 let share = (self.limit / UNKNOWN_SHARE).max(1).saturating_sub(unknown);
                 let before = self.approved.waiting.len();
-                (self.unknown.place(mac) + before, free.min(share + before))
+                (self.unknown.position(mac) + before, free.min(share + before))
             }
         };
-        if place <= free {
-            self.forget_place(mac);
-            self.loading.insert(mac, Loading { standing, since: now, heard: now });
+        if position <= free {
+            self.forget_waiting(mac);
+            self.loading.insert(mac, Loading { state, since: now, last_progress: now });
             return QueueAnswer::Admitted;
         }
-        let seconds = self.seconds_until(place);
+        let seconds = self.seconds_until(position);
         let until = now + Duration::from_secs(seconds.into()) + GRACE;
-        match standing {
-            MachineState::Approved => self.approved.keep(mac, until),
-            MachineState::Unknown => self.unknown.keep(mac, until),
+        match state {
+            MachineState::Approved => self.approved.enqueue(mac, until),
+            MachineState::Unknown => self.unknown.enqueue(mac, until),
         }
-        QueueAnswer::Wait { seconds, place }
+        QueueAnswer::Wait { seconds, position }
     }
 
     /// Records that a loading machine fetched a part completely.
     pub fn progressed(&mut self, now: Duration, mac: MacAddr) {
         if let Some(loading) = self.loading.get_mut(&mac) {
-            loading.heard = now;
+            loading.last_progress = now;
         }
     }
 
@@ -219,14 +219,14 @@ impl BootQueue {
     pub fn finished(&mut self, now: Duration, mac: MacAddr) {
         if let Some(loading) = self.loading.remove(&mac) {
             let took = now.saturating_sub(loading.since);
-            self.mean = (self.mean * (MEMORY - 1) + took) / MEMORY;
+            self.mean = (self.mean * (MEAN_WINDOW - 1) + took) / MEAN_WINDOW;
         }
     }
 
     /// Removes a machine, for example after a refusal.
-    pub fn leave(&mut self, mac: MacAddr) {
+    pub fn remove(&mut self, mac: MacAddr) {
         self.loading.remove(&mac);
-        self.forget_place(mac);
+        self.forget_waiting(mac);
     }
 
     /// Returns the number of machines that load.
@@ -241,29 +241,29 @@ impl BootQueue {
 
     /// Returns the position of a waiting machine.
     #[cfg(test)]
-    fn place(&self, mac: MacAddr) -> Option<usize> {
-        let unknown = || Some(self.unknown.known_place(mac)? + self.approved.waiting.len());
-        self.approved.known_place(mac).or_else(unknown)
+    fn position(&self, mac: MacAddr) -> Option<usize> {
+        let unknown = || Some(self.unknown.known_position(mac)? + self.approved.waiting.len());
+        self.approved.known_position(mac).or_else(unknown)
     }
 
-    fn seconds_until(&self, place: usize) -> u32 {
-        let millis = self.mean.as_millis() * place as u128 / self.limit as u128;
+    fn seconds_until(&self, position: usize) -> u32 {
+        let millis = self.mean.as_millis() * position as u128 / self.limit as u128;
         let seconds = u32::try_from(millis.div_ceil(1000)).unwrap_or(u32::MAX);
         seconds.clamp(*WAIT_SECONDS.start(), *WAIT_SECONDS.end())
     }
 
-    fn forget_place(&mut self, mac: MacAddr) {
+    fn forget_waiting(&mut self, mac: MacAddr) {
         self.approved.forget(mac);
         self.unknown.forget(mac);
     }
 
     /// Removes expired entries.
     fn sweep(&mut self, now: Duration) {
-        if now.saturating_sub(self.swept_at) < SWEEP {
+        if now.saturating_sub(self.swept_at) < SWEEP_INTERVAL {
             return;
         }
         self.swept_at = now;
-        self.loading.retain(|_, loading| loading.keeps_its_place(now));
+        self.loading.retain(|_, loading| loading.is_valid(now));
         self.approved.sweep(now);
         self.unknown.sweep(now);
     }

@@ -41,7 +41,7 @@ mod tests {
     const SESSION: &str = "7cd57a24ea8a2b04d4dd1d1d";
 
     #[test]
-    fn failure_has_a_session_and_one_line() {
+    fn failure_query_without_session_or_reason_is_refused() {
         let failure =
             BootFailure::parse(&format!("session={SESSION}&reason=packages%20not%20installed%3A%20qemu%0a")).unwrap();
         assert_eq!(
@@ -61,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_query_panics(query in "(session=7cd57a24ea8a2b04d4dd1d1d&reason=)?\\PC{0,600}|[ -~]{0,5000}") {
+        fn failure_query_with_junk_never_panics(query in "(session=7cd57a24ea8a2b04d4dd1d1d&reason=)?\\PC{0,600}|[ -~]{0,5000}") {
             let failure = BootFailure::parse(&query);
             let is_line = |failure: BootFailure| failure.reason.chars().count() <= MAX_REASON && !failure.reason.contains('\n');
             prop_assert!(failure.is_none_or(is_line));

@@ -155,7 +155,7 @@ fn admitted(node: &Node) -> Result<(), Refusal> {
             let why = node.conditions.iter().find(is(ConditionKind::BootLoop));
             let worst = why.or_else(|| node.conditions.iter().find(|it| !is(ConditionKind::WeakIdentity)(it)));
             let detail = worst.map(|condition| format!("{}: {}", condition.kind.as_str(), condition.detail));
-            Err(Refusal::Quarantined { detail: node.held_because.clone().or(detail).unwrap_or_default() })
+            Err(Refusal::Quarantined { detail: node.quarantine_reason.clone().or(detail).unwrap_or_default() })
         }
         // Removed machines are rediscovered before this step. All other phases boot; unapproved nodes boot without a token.
         _ => Ok(()),

@@ -42,7 +42,7 @@ pub enum Refusal {
         /// Retry delay.
         seconds: u32,
         /// Position in the queue; 1 is next.
-        place: usize,
+        position: usize,
     },
     /// A fault of the central node.
     Internal {
@@ -108,8 +108,8 @@ impl Refusal {
                 "this machine is {machine} and image {image} is for {built_for}. Assign a profile with an image for {machine}"
             ),
             Refusal::RenderFailed { detail } => format!("the boot of this node cannot be made: {detail}"),
-            Refusal::Busy { place, .. } => {
-                format!("as many machines boot as this network can bear. This one has place {place} in line")
+            Refusal::Busy { position, .. } => {
+                format!("as many machines boot as this network can bear. This one has place {position} in line")
             }
             Refusal::Internal { detail } => {
                 format!("the central node failed: {detail}. Its log has this correlation ID")

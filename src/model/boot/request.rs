@@ -141,7 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_value_of_ipxe_is_read() {
+    fn query_of_ipxe_is_read_completely() {
         // A query that the iPXE of QEMU 7.2 sent, with encoded colons.
         let request = ScriptRequest::parse(
             "mac=52%3A54%3A00%3A12%3A34%3A56&uuid=01020304-0506-0708-090a-0b0c0d0e0f10&arch=i386\
@@ -157,26 +157,26 @@ mod tests {
     }
 
     #[test]
-    fn plain_texts_are_read_too() {
+    fn query_with_percent_encoded_text_is_read() {
         let request = ScriptRequest::parse("mac=52:54:00:12:34:56&product=X%2b1+2&serial=50%&manufacturer=%C3%A4");
         let request = request.expect("a MAC is there");
         assert_eq!([&*request.manufacturer, &*request.product, &*request.serial], ["ä", "X+1+2", "50%"]);
     }
 
     #[test]
-    fn a_machine_without_smbios_may_ask() {
+    fn query_without_smbios_values_is_accepted() {
         let request = ScriptRequest::parse("mac=52-54-00-12-34-56&uuid=&arch=&manufacturer=&product=&serial=");
         assert!(request.is_ok_and(|request| request.uuid.is_none() && request.arch.is_none()));
     }
 
     #[test]
-    fn a_vendors_text_cannot_replace_the_mac_before_it() {
+    fn second_mac_in_query_is_ignored() {
         let request = ScriptRequest::parse("mac=52:54:00:12:34:56&serial=a&mac=52:54:00:00:00:01").expect("a MAC");
         assert_eq!(request.mac.to_string(), "52:54:00:12:34:56");
     }
 
     #[test]
-    fn what_cannot_be_read_is_said() {
+    fn malformed_query_is_refused_with_key_and_value() {
         for (query, sentence) in [
             ("", "`mac` is missing"),
             ("mac=ff:ff:ff:ff:ff:ff", "not the MAC address of a machine"),
@@ -196,7 +196,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn junk_gives_a_request_or_an_error(junk in "\\PC{0,200}", tail in "[%&=a-f0-9:\u{0}-\u{1f}]{0,80}") {
+        fn query_with_junk_never_panics(junk in "\\PC{0,200}", tail in "[%&=a-f0-9:\u{0}-\u{1f}]{0,80}") {
             let _ = ScriptRequest::parse(&junk);
             if let Ok(request) = ScriptRequest::parse(&format!("mac=52:54:00:12:34:56&serial={tail}")) {
                 prop_assert!(!request.serial.chars().any(char::is_control));
@@ -204,7 +204,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_encoded_comes_back(text in "[ -~äß]{0,60}") {
+        fn encoded_text_round_trips(text in "[ -~äß]{0,60}") {
             let coded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
             prop_assert_eq!(percent_decode(&coded), text.as_bytes());
             let hyphens: Vec<String> = text.bytes().map(|byte| format!("{byte:02x}")).collect();

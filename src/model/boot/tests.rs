@@ -77,7 +77,8 @@ fn request() -> ScriptRequest {
 
 fn node(profile: Option<&str>) -> Node {
     let request = request();
-    let seen = ObservedMachine::of(&request.hardware(), request.mac, &DenyList::new()).expect("it has a UUID");
+    let seen =
+        ObservedMachine::from_hardware(&request.hardware(), request.mac, &DenyList::new()).expect("it has a UUID");
     let mut node = Node::discovered(seen.basis, seen.fingerprint, seen.mac, Timestamp::from_millis(0));
     node.profile = profile.map(|name| name.parse().expect("a name"));
     node
@@ -115,7 +116,7 @@ fn golden(name: &str, actual: &str) {
 }
 
 #[test]
-fn each_way_to_boot_has_its_golden_script() {
+fn boot_scripts_match_golden_files() {
     let mut site = site();
     golden("entry", &entry_script(ENDPOINT));
     golden("discovery", &script(&site, None));
@@ -140,14 +141,14 @@ fn refusals(text: &str) -> Vec<Refusal> {
         Refusal::ImageMissing { image: image.clone(), detail: detail.clone() },
         Refusal::ArchMismatch { image, built_for: Arch::X86_64, machine: Arch::Aarch64 },
         Refusal::RenderFailed { detail: detail.clone() },
-        Refusal::Busy { seconds: u32::MAX, place: 17 },
+        Refusal::Busy { seconds: u32::MAX, position: 17 },
         Refusal::Internal { detail: detail.clone() },
         Refusal::BadRequest { detail },
     ]
 }
 
 #[test]
-fn every_refusal_has_its_golden_script() {
+fn refusal_scripts_match_golden_file() {
     let all: Vec<String> = refusals("the detail of it")
         .iter()
         .map(|refusal| refusal_script(refusal, ENDPOINT, Some(node(None).id), "c0ffee00"))
@@ -156,7 +157,7 @@ fn every_refusal_has_its_golden_script() {
 }
 
 #[test]
-fn a_node_that_may_not_boot_is_refused() {
+fn node_not_allowed_to_boot_is_refused() {
     let site = site();
     let image = parts(Arch::X86_64);
     let mut held = node(None);
@@ -171,7 +172,7 @@ fn a_node_that_may_not_boot_is_refused() {
 }
 
 #[test]
-fn arguments_that_would_break_the_chain_are_refused() {
+fn unsafe_kernel_argument_of_profile_is_refused() {
     let long = ["a", "b", "c", "d"].map(|key| format!("{key}={}", "y".repeat(500)));
     for args in [
         vec!["init=/bin/sh"],
@@ -190,7 +191,7 @@ fn arguments_that_would_break_the_chain_are_refused() {
 }
 
 #[test]
-fn a_profile_may_change_an_argument_and_repeat_only_some() {
+fn profile_kernel_argument_replaces_default_except_repeatable_keys() {
     let site = site();
     let args =
         |name: &str, arch| kernel_args(&site, &site.profiles[&name.parse::<ProfileName>().expect("a name")], arch);
@@ -209,7 +210,7 @@ fn a_profile_may_change_an_argument_and_repeat_only_some() {
 }
 
 #[test]
-fn arm_never_lets_devices_pass_its_smmu() {
+fn smmu_passthrough_on_arm_is_refused() {
     let (mut site, node, parts) = (site(), node(Some("vfio-host")), parts(Arch::Aarch64));
     let planned = |site: &Site| {
         let request = ScriptRequest { arch: Some(Arch::Aarch64), ..request() };
@@ -238,7 +239,7 @@ fn arm_never_lets_devices_pass_its_smmu() {
 }
 
 #[test]
-fn what_is_ordered_for_one_boot_holds_in_its_session_and_in_no_other() {
+fn next_boot_override_applies_to_its_session_only() {
     let site = site();
     let other = BootSessionId([8; 12]);
     let mut node = node(Some("compute"));
@@ -267,7 +268,7 @@ fn what_is_ordered_for_one_boot_holds_in_its_session_and_in_no_other() {
 }
 
 #[test]
-fn the_capability_is_in_one_line_and_in_no_debug_print() {
+fn capability_is_in_one_script_line_and_not_in_debug_output() {
     for delivery in [Delivery::Initrd, Delivery::Url] {
         let mut site = site();
         site.boot.delivery = delivery;
@@ -291,7 +292,7 @@ fn commands(script: &str) -> Vec<Vec<&str>> {
 
 proptest! {
     #[test]
-    fn no_value_from_outside_becomes_a_command(text in "\\PC{0,300}|[ \n\r\t|&;#$\\{}'\"\\\\a]{0,80}", correlation in ".{0,40}") {
+    fn hostile_refusal_detail_adds_no_script_command(text in "\\PC{0,300}|[ \n\r\t|&;#$\\{}'\"\\\\a]{0,80}", correlation in ".{0,40}") {
         let verbs = |script: &str| commands(script).iter().map(|command| command[0].to_owned()).collect::<Vec<_>>();
         for (plain, hostile) in refusals("plain").iter().zip(refusals(&text)) {
             let plain = refusal_script(plain, ENDPOINT, None, "c0ffee");
@@ -303,7 +304,7 @@ proptest! {
     }
 
     #[test]
-    fn a_kernel_argument_is_itself_or_refused(arg in "\\PC{0,40}|[-a-z=,|&;#$\\{}'\" \n]{0,20}") {
+    fn kernel_argument_is_unchanged_or_refused(arg in "\\PC{0,40}|[-a-z=,|&;#$\\{}'\" \n]{0,20}") {
         let mut site = site();
         let name: ProfileName = "discovery".parse().expect("a name");
         site.profiles.get_mut(&name).expect("it is there").kernel_args = vec![arg.clone()];

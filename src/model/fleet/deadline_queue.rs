@@ -68,7 +68,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn running_timer_is_not_delayed_by_a_message() {
+    fn armed_deadline_is_not_postponed_by_arming_again() {
         let mut queue = DeadlineQueue::default();
         queue.arm(node(1), SECOND * 60);
         queue.arm(node(1), SECOND * 90);
@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_timer_is_due_once_after_its_time_and_never_before(times in prop::collection::vec((0u8..20, 0u64..100), 0..60)) {
+        fn deadline_is_due_once_and_never_early(times in prop::collection::vec((0u8..20, 0u64..100), 0..60)) {
             let mut queue = DeadlineQueue::default();
             let mut first: BTreeMap<NodeId, Duration> = BTreeMap::new();
             for (number, at) in times {

@@ -12,7 +12,7 @@ use meshd_types::{NodeId, Timestamp};
 const MAX_LOST_NAMED: usize = 8;
 
 fn of_vm(vm: &Vm, kind: OperationKind, node: Option<NodeId>, request: String) -> Operation {
-    let placed = vm.place.as_ref().map(|place| place.since);
+    let placed = vm.placement.as_ref().map(|placement| placement.since);
     Operation {
         kind,
         object: ObjectKind::Vm,
@@ -20,7 +20,7 @@ fn of_vm(vm: &Vm, kind: OperationKind, node: Option<NodeId>, request: String) ->
         name: vm.name().to_string(),
         node,
         request,
-        since: Some(vm.seen.as_ref().map(|seen| seen.since).or(placed).unwrap_or(vm.created_at)),
+        since: Some(vm.last_report.as_ref().map(|last| last.since).or(placed).unwrap_or(vm.created_at)),
         state: OperationState::Requested,
         progress: String::new(),
         reason: None,
@@ -35,19 +35,19 @@ pub fn vm(vm: &Vm, is_linked: bool) -> Option<Operation> {
         VmDesiredState::Release => ("delete", release(vm)?),
     };
     let operation = of_vm(vm, OperationKind::Vm, vm.node(), request.to_owned());
-    let progress = vm.seen.as_ref().map(|seen| seen.state.as_str().to_owned()).unwrap_or_default();
+    let progress = vm.last_report.as_ref().map(|last| last.state.as_str().to_owned()).unwrap_or_default();
     Some(Operation { state, progress, reason, ..operation }.without_link(is_linked))
 }
 
 fn run(vm: &Vm) -> Option<(OperationState, Option<String>)> {
-    if vm.place.is_none() || vm.unconfirmed {
+    if vm.placement.is_none() || vm.unconfirmed {
         return Some((OperationState::Requested, vm.obstacle.clone()));
     }
-    let seen = vm.seen.as_ref().filter(|seen| seen.start.is_none_or(|start| start == vm.start));
-    let Some(seen) = seen else { return Some((OperationState::Requested, None)) };
-    let failure = seen.failure.as_ref().map(|failure| failure.detail.clone());
+    let last = vm.last_report.as_ref().filter(|last| last.start.is_none_or(|start| start == vm.start));
+    let Some(last) = last else { return Some((OperationState::Requested, None)) };
+    let failure = last.failure.as_ref().map(|failure| failure.detail.clone());
     let failed = |text: &str| Some((OperationState::Failed, Some(failure.clone().unwrap_or_else(|| text.to_owned()))));
-    match seen.state {
+    match last.state {
         ReportedVmState::Running => None,
         ReportedVmState::Starting | ReportedVmState::Waiting => Some((OperationState::Accepted, failure)),
         ReportedVmState::Stopping => Some((OperationState::Requested, None)),
@@ -58,7 +58,7 @@ fn run(vm: &Vm) -> Option<(OperationState, Option<String>)> {
 }
 
 fn stop(vm: &Vm) -> Option<(OperationState, Option<String>)> {
-    match vm.seen.as_ref()?.state {
+    match vm.last_report.as_ref()?.state {
         ReportedVmState::Stopped | ReportedVmState::Failed => None,
         ReportedVmState::Stopping => Some((OperationState::Accepted, None)),
         ReportedVmState::Starting | ReportedVmState::Running | ReportedVmState::Paused | ReportedVmState::Waiting => {
@@ -69,8 +69,8 @@ fn stop(vm: &Vm) -> Option<(OperationState, Option<String>)> {
 
 fn release(vm: &Vm) -> Option<(OperationState, Option<String>)> {
     // Without placement only former nodes have parts of the VM; `former_nodes` reports them.
-    vm.place.as_ref()?;
-    match (&vm.obstacle, vm.seen.as_ref().map(|seen| seen.state)) {
+    vm.placement.as_ref()?;
+    match (&vm.obstacle, vm.last_report.as_ref().map(|last| last.state)) {
         (Some(obstacle), _) => Some((OperationState::Failed, Some(obstacle.clone()))),
         (None, Some(ReportedVmState::Stopping)) => Some((OperationState::Accepted, None)),
         (None, _) => Some((OperationState::Requested, None)),

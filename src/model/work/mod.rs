@@ -14,7 +14,7 @@ mod vm;
 
 pub use slot::{
     ApprovedSlot, DeviceChoice, MAX_FABRIC, NearestDevices, ParseSlotIdError, Slot, SlotId, SlotState, candidates,
-    derive_slot, functions, of_node, unassignable_units, unit_of,
+    derive_slot, functions, slots_of_node, unassignable_units, unit_of,
 };
 pub use vm::placement::{
     allocations::Allocations,

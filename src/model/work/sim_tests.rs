@@ -111,7 +111,7 @@ impl Rack {
 }
 
 #[test]
-fn of_many_placements_on_many_nodes_none_is_double_and_all_units_are_given() {
+fn placements_use_each_unit_of_fifty_nodes_once() {
     let mut rack = Rack::new(50, 8);
     let placed = (0..600).filter(|number| rack.create(request(*number, 1))).count();
     assert_eq!(placed, 400, "every unit, once");
@@ -193,7 +193,7 @@ impl Rack {
 
 proptest! {
     #[test]
-    fn whatever_happens_a_unit_has_one_owner_and_nothing_stays_held(steps in prop::collection::vec(step(), 0..60)) {
+    fn unit_has_one_owner_and_is_freed_on_release_in_any_interleaving(steps in prop::collection::vec(step(), 0..60)) {
         let mut rack = Rack::new(3, 2);
         for step in &steps {
             rack.take(step);

@@ -262,13 +262,14 @@ fn mismatch(unit: &UnitFacts, approved: &ApprovedSlot, facts: &Facts) -> String 
 }
 
 fn held(vm: &Vm) -> (SlotState, String) {
-    let seen = vm.seen.as_ref().map(|seen| seen.state);
+    let last = vm.last_report.as_ref().map(|last| last.state);
     let of = format!("virtual machine {}", vm.name());
-    match (vm.desired_state, seen, &vm.obstacle) {
+    match (vm.desired_state, last, &vm.obstacle) {
         (VmDesiredState::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
         (VmDesiredState::Release, ..) => (SlotState::Releasing, of),
         (_, Some(ReportedVmState::Failed), _) => {
-            let why = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).map(|failure| failure.detail.as_str());
+            let why =
+                vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).map(|failure| failure.detail.as_str());
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
         }
         (_, Some(ReportedVmState::Starting), _) => (SlotState::Provisioning, of),
@@ -310,7 +311,7 @@ fn free(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied: bool
 }
 
 /// Returns the slots of one node.
-pub fn of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<Item = (&SlotId, &T)> {
+pub fn slots_of_node<T>(slots: &BTreeMap<SlotId, T>, node: NodeId) -> impl Iterator<Item = (&SlotId, &T)> {
     let first = SlotId { node, unit: "0000:00:00.0".parse().expect("the lowest address is one") };
     slots.range(first..).take_while(move |(id, _)| id.node == node)
 }
@@ -325,7 +326,7 @@ pub fn unassignable_units(
     implied: bool,
 ) -> Vec<(PciAddress, String)> {
     let fabric_in_use = |own: &SlotId, device: &str| {
-        let others = of_node(approved, node).filter(|(id, _)| *id != own);
+        let others = slots_of_node(approved, node).filter(|(id, _)| *id != own);
         others.filter(|(_, slot)| slot.fabric.as_deref() == Some(device)).any(|(id, _)| holds(id))
     };
     let bar = |id: SlotId| {

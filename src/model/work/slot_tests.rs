@@ -49,7 +49,7 @@ const ONE: &str = "0000:41:00.0";
 const TWO: &str = "0000:42:00.0";
 
 #[test]
-fn a_unit_is_a_candidate_until_it_is_approved_and_what_changed_has_to_be_approved_again() {
+fn slot_state_follows_approval_and_device_changes() {
     let good = facts(&[(ONE, "2335", UnitState::Ready)]);
     let state = |facts: &Facts, approved: Option<&ApprovedSlot>, implied| {
         derive_slot(id(ONE), facts, approved, None, implied).state
@@ -67,7 +67,7 @@ fn a_unit_is_a_candidate_until_it_is_approved_and_what_changed_has_to_be_approve
 }
 
 #[test]
-fn whoever_holds_it_says_where_it_stands() {
+fn slot_state_follows_state_of_its_vm() {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     let mut vm = Vm::new(VmRequest::new(spec), None, Timestamp::EPOCH);
     vm.run();
@@ -95,7 +95,7 @@ fn whoever_holds_it_says_where_it_stands() {
 }
 
 #[test]
-fn of_those_that_share_a_fabric_device_one_is_given_and_an_empty_name_shares_nothing() {
+fn slots_with_shared_fabric_device_are_assigned_one_at_a_time() {
     let facts = facts(&[(ONE, "2335", UnitState::Ready), (TWO, "2335", UnitState::Ready)]);
     let barred_with = |fabrics: [Option<&str>; 2], held: &str| {
         let slots = [(ONE, fabrics[0]), (TWO, fabrics[1])];
@@ -112,7 +112,7 @@ fn of_those_that_share_a_fabric_device_one_is_given_and_an_empty_name_shares_not
 }
 
 #[test]
-fn a_slot_is_named_by_its_node_and_its_unit() {
+fn slot_id_round_trips_as_node_and_unit() {
     let text = format!("{}/{ONE}", node());
     assert_eq!(text.parse::<SlotId>().map(|id| id.to_string()), Ok(text));
     for text in ["", "/", "x/0000:41:00.0", "00000000/41:00.0"] {
@@ -121,7 +121,7 @@ fn a_slot_is_named_by_its_node_and_its_unit() {
 }
 
 #[test]
-fn the_slots_of_a_node_are_those_and_no_others() {
+fn slot_range_of_node_excludes_other_nodes() {
     let [before, own, after] = {
         let mut nodes = [1, 2, 3].map(|last| Basis::Mac(MacAddr([2, 0, 0, 0, 0, last])).node_id());
         nodes.sort_unstable();
@@ -131,7 +131,7 @@ fn the_slots_of_a_node_are_those_and_no_others() {
         [ONE, TWO, "0000:00:00.0", "ffff:ff:1f.7"].map(|unit| (SlotId { node, unit: unit.parse().expect("one") }, ()))
     });
     let slots: BTreeMap<SlotId, ()> = slots.collect();
-    let found: Vec<&SlotId> = of_node(&slots, own).map(|(id, ())| id).collect();
+    let found: Vec<&SlotId> = slots_of_node(&slots, own).map(|(id, ())| id).collect();
     assert_eq!(found.len(), 4);
     assert!(found.iter().all(|id| id.node == own));
 }

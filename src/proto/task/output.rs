@@ -50,7 +50,7 @@ pub enum Piece {
 }
 
 impl Piece {
-    pub fn of(bytes: Vec<u8>) -> Self {
+    pub fn from_bytes(bytes: Vec<u8>) -> Self {
         String::from_utf8(bytes).map_or_else(|error| Piece::Bytes { hex: hex(error.as_bytes()) }, Piece::Text)
     }
 

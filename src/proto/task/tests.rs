@@ -32,11 +32,15 @@ fn proxy_receives_only_known_options() {
 }
 
 #[test]
-fn longest_piece_fits_into_a_message_and_is_read() {
+fn longest_output_piece_fits_into_a_message() {
     // Bytes that are no text, and text whose every character is written as six.
     for byte in [0xff, 1] {
-        let output =
-            Output { task: TaskId([0; 4]), stream: Stream::Err, at: u64::MAX, data: Piece::of(vec![byte; MAX_PIECE]) };
+        let output = Output {
+            task: TaskId([0; 4]),
+            stream: Stream::Err,
+            at: u64::MAX,
+            data: Piece::from_bytes(vec![byte; MAX_PIECE]),
+        };
         let news = FromAgent::Task(TaskUpdate::Output(output));
         let text = serde_json::to_string(&news).expect("plain data");
         assert!(text.len() < MAX_MESSAGE);
@@ -46,15 +50,15 @@ fn longest_piece_fits_into_a_message_and_is_read() {
 
 proptest! {
     #[test]
-    fn every_byte_that_is_written_comes_back(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let piece = Piece::of(bytes.clone());
+    fn output_piece_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let piece = Piece::from_bytes(bytes.clone());
         let wire = serde_json::to_string(&piece).expect("plain data");
         let back: Piece = serde_json::from_str(&wire).expect("what was written");
         prop_assert_eq!(back.into_bytes(), Some(bytes));
     }
 
     #[test]
-    fn any_text_is_accepted_by_the_reader_of_pieces(hex in ".{0,40}") {
+    fn output_piece_with_junk_never_panics(hex in ".{0,40}") {
         let _ = Piece::Bytes { hex }.into_bytes();
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_takes_more_than_its_guest_sees_and_with_huge_pages_only_that() {
+    fn vm_memory_includes_overhead_and_excludes_hugepages() {
         let spec = |more: &str| -> VmSpec {
             let text = format!(
                 r#"{{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "64G"{more}}}"#
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn layer_is_counted_ahead_by_a_margin_and_never_beyond_its_disk() {
+    fn layer_growth_is_bounded_by_margin_and_disk_size() {
         assert_eq!(layer_growth(100 << 30, 0), LAYER_MARGIN);
         assert_eq!(layer_growth(1 << 20, 0), 1 << 20);
         assert_eq!(layer_growth(1 << 20, 2 << 20), 0);

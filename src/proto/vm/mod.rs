@@ -26,7 +26,7 @@ pub use check::{SpecFault, is_host_address, max_seed_text};
 pub use console::{ConsoleId, ConsoleNote, ConsoleOrder, MAX_PIECE};
 pub use disk::{OnRelease, RawDisk};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
-pub use order::{LeftDisk, MAX_VMS, SlotDisk, VmOrder, VmUpdate, VmWant};
+pub use order::{LeftDisk, MAX_VMS, SlotDisk, VmOrder, VmTargetState, VmUpdate};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use spec::{
     CloudInit, CpuModel, DiskIdentity, Firmware, InterfaceName, MachineType, Nic, PRIVATE_BRIDGE, RestartPolicy,

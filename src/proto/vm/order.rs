@@ -13,7 +13,7 @@ pub const MAX_VMS: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmOrder {
     pub uuid: SystemUuid,
-    pub want: VmWant,
+    pub want: VmTargetState,
 }
 
 /// A disk that belongs to a slot. Only the VM that has the unit of the slot may use it.
@@ -27,7 +27,7 @@ pub struct SlotDisk {
 /// The desired state of a VM on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "want", rename_all = "snake_case")]
-pub enum VmWant {
+pub enum VmTargetState {
     /// Run. A VM that is off or failed starts if `start` differs from the number of the last executed start order. A VM that runs or
     /// waits for a restart is not touched.
     Run {

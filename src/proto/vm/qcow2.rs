@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn image_that_reaches_for_other_files_is_refused() {
+    fn qcow2_image_with_external_files_is_refused() {
         assert_eq!(virtual_size(&header(3, 0, 0)), Ok(8 << 30));
         assert_eq!(virtual_size(&header(2, 0, EXTERNAL_DATA)), Ok(8 << 30), "version 2 has other words there");
         assert!(virtual_size(&header(3, 512, 0)).is_err_and(|why| why.contains("backing")));
@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_a_verdict(junk: Vec<u8>) {
+        fn qcow2_header_with_junk_never_panics(junk: Vec<u8>) {
             let _ = virtual_size(&junk);
             let _ = virtual_size(&[MAGIC.as_slice(), &junk].concat());
         }

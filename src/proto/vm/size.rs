@@ -68,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn amount_is_digits_and_one_letter() {
+    fn byte_size_is_digits_and_one_unit_letter() {
         for (text, bytes) in [("1K", 1024), ("512M", 512 << 20), ("64G", 64 << 30), ("2T", 2 << 40), ("0M", 0)] {
             assert_eq!(text.parse::<ByteSize>().map(ByteSize::bytes), Ok(bytes), "{text}");
         }

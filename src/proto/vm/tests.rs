@@ -18,7 +18,7 @@ fn keys(spec: &VmSpec) -> Vec<String> {
 }
 
 #[test]
-fn omitted_keys_are_off_and_the_minimal_file_is_valid() {
+fn minimal_vm_spec_is_valid_with_options_off() {
     let spec = spec();
     assert_eq!(spec.faults(), []);
     assert!(!spec.secure_boot && !spec.vtpm && !spec.allow_tcg && !spec.hugepages);
@@ -26,7 +26,7 @@ fn omitted_keys_are_off_and_the_minimal_file_is_valid() {
 }
 
 #[test]
-fn words_of_states_and_reasons_are_those_of_the_wire() {
+fn vm_state_and_refusal_text_equals_wire_format() {
     use ReportedVmState::*;
     for state in [Starting, Running, ReportedVmState::Paused, Stopping, Waiting, Stopped, Failed] {
         assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
@@ -67,7 +67,7 @@ fn words_of_states_and_reasons_are_those_of_the_wire() {
 }
 
 #[test]
-fn every_bound_is_held_and_all_faults_are_told_at_once() {
+fn vm_spec_reports_all_faults_at_once() {
     let mut spec = spec();
     spec.vcpus = 0;
     spec.memory = ByteSize::from_bytes(1024);
@@ -91,7 +91,7 @@ fn every_bound_is_held_and_all_faults_are_told_at_once() {
 }
 
 #[test]
-fn duplicates_and_long_lists_are_refused() {
+fn duplicate_entries_and_long_lists_in_vm_spec_are_refused() {
     let mut spec = spec();
     let disk = || Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
     let nic = || Nic {
@@ -133,7 +133,7 @@ fn nic_without_bridge_or_host_address_is_refused() {
 }
 
 #[test]
-fn text_that_could_be_another_option_of_qemu_cannot_be_built() {
+fn text_with_qemu_option_syntax_is_refused() {
     for text in ["", "host,+svm", "a b", "-x", "é", &"a".repeat(65)] {
         assert!(text.parse::<CpuModel>().is_err(), "{text}");
         assert!(text.parse::<VolumeName>().is_err(), "{text}");
@@ -145,7 +145,7 @@ fn text_that_could_be_another_option_of_qemu_cannot_be_built() {
 }
 
 #[test]
-fn disk_is_not_named_by_the_kernel() {
+fn kernel_disk_name_is_refused_as_disk_identity() {
     for text in ["sda", "sda1", "vdb", "xvda", "nvme0n1", "nvme0n1p2", "dm-0", "md127", "/dev/sda", "mmcblk0", " ab1 "]
     {
         assert!(text.parse::<DiskIdentity>().is_err(), "{text}");
@@ -159,7 +159,7 @@ fn disk_is_not_named_by_the_kernel() {
 }
 
 #[test]
-fn slot_disk_is_one_word_and_keeps_its_assignment() {
+fn slot_disk_round_trips_with_and_without_assignment() {
     let read = |text: &str| text.parse::<RawDisk>();
     let disk: DiskIdentity = "eui.1234".parse().expect("an identity");
     for (text, expected) in [
@@ -180,7 +180,7 @@ fn slot_disk_is_one_word_and_keeps_its_assignment() {
 }
 
 #[test]
-fn slot_disk_is_wiped_and_a_named_disk_only_on_request() {
+fn slot_disk_is_wiped_by_default_and_named_disk_on_request() {
     let read = |more: &str| {
         let text = format!(r#"{{"name": "d", "format": "raw"{more}}}"#);
         serde_json::from_str::<Volume>(&text).expect("a volume").source.is_wiped()
@@ -191,7 +191,7 @@ fn slot_disk_is_wiped_and_a_named_disk_only_on_request() {
 }
 
 #[test]
-fn seed_is_not_printed_and_is_bounded() {
+fn cloud_init_seed_is_bounded_and_not_printed() {
     let mut spec = spec();
     let seed =
         |text: String| CloudInit { user_data: meshd_types::Secret::new(text), meta_data: None, network_config: None };
@@ -202,14 +202,14 @@ fn seed_is_not_printed_and_is_bounded() {
 }
 
 #[test]
-fn largest_specification_fits_into_one_message() {
+fn largest_vm_spec_fits_into_one_message() {
     // Control characters take six bytes each in JSON; text does not hold many, so twice is plenty.
     assert!(2 * 3 * max_seed_text() < crate::MAX_MESSAGE);
 }
 
 proptest! {
     #[test]
-    fn reading_is_total_and_what_is_read_comes_back(text in "\\PC{0,200}", vcpus: u32, mib in 0..1u64 << 40) {
+    fn vm_spec_round_trips_and_junk_never_panics(text in "\\PC{0,200}", vcpus: u32, mib in 0..1u64 << 40) {
         let _ = serde_json::from_str::<VmSpec>(&text);
         let _ = text.parse::<DiskIdentity>();
         let spec = VmSpec { vcpus, memory: ByteSize::from_mib(mib), ..spec() };

@@ -7,8 +7,8 @@ use crate::serve::admin::{
     routes::{
         Answer,
         node_lifecycle::checked_drain,
+        node_view,
         orders::{Body, body, checked_vars, profile},
-        shown,
     },
     transport::auth::Caller,
 };
@@ -45,9 +45,9 @@ pub(crate) fn bind(binder: Binder) -> Binder {
     all.into_iter().fold(binder, |binder, (route, reading)| {
         let handler = async move |State(Plane { central, .. }): State<Plane>,
                                   Extension(caller): Extension<Caller>,
-                                  by: AuditContext,
+                                  context: AuditContext,
                                   order: Body<_>| {
-            run(&central, &by, order, |order| reading(order, caller.role)).await
+            run(&central, &context, order, |order| reading(order, caller.role)).await
         };
         binder.post(route, handler)
     })
@@ -100,42 +100,42 @@ fn boot_once(order: serde_json::Value, role: Role) -> Result<BulkOrder, Refused>
 
 async fn run(
     central: &Shared,
-    by: &AuditContext,
+    context: &AuditContext,
     request: Body<BulkRequest>,
     read: impl FnOnce(serde_json::Value) -> Result<BulkOrder, Refused>,
 ) -> Answer<BulkDone> {
     let BulkRequest { nodes, order } = body(request)?;
     let order = read(order)?;
     let is_doctor = matches!(order, BulkOrder::Doctor);
-    let came = central.nodes.bulk(&nodes, &order, by).await?;
+    let came = central.nodes.bulk(&nodes, &order, context).await?;
     let (mut results, mut failed) = (Vec::with_capacity(came.len()), Vec::new());
     for (id, result) in came {
         results.push(match result.map_err(Refused::from) {
             Ok(node) => {
                 let report = if is_doctor { doctor_report(&node) } else { None };
-                BulkNode { id, node: shown(central, id).ok().map(|Json(node)| node), report, error: None }
+                BulkNode { id, node: node_view(central, id).ok().map(|Json(node)| node), report, error: None }
             }
             Err(refused) => {
-                let error = Some(refused.view(by.correlation));
+                let error = Some(refused.view(context.correlation));
                 failed.push((id, refused));
                 BulkNode { id, node: None, report: None, error }
             }
         });
     }
     let count = failed.len();
-    store(central, by, failed).await?;
+    store(central, context, failed).await?;
     Ok(Json(BulkDone { failed: count, results }))
 }
 
 /// Writes one line to the audit log for each node that refused the order.
-async fn store(central: &Shared, by: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
+async fn store(central: &Shared, context: &AuditContext, failed: Vec<(NodeId, Refused)>) -> Result<(), Refused> {
     if failed.is_empty() {
         return Ok(());
     }
     let now = central.now();
     let written = central.store().commit(|tx| {
         for (id, refused) in failed {
-            let mut audit = Audit::done(now, by.clone());
+            let mut audit = Audit::done(now, context.clone());
             (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned());
             (audit.node, audit.target) = (Some(id), Some(id.to_string()));
             tx.audit(audit);

@@ -40,9 +40,9 @@ fn reload(last: &Reload) -> Vec<Finding> {
     match last.faults.first() {
         None => findings.push(Finding::ok("reload", "what is live is what was read last")),
         Some(first) => {
-            let (count, place) = (last.faults.len(), first.file.display());
+            let (count, file) = (last.faults.len(), first.file.display());
             let found =
-                format!("refused, the last good one is live: {count} faults, the first: {place}: {}", first.message);
+                format!("refused, the last good one is live: {count} faults, the first: {file}: {}", first.message);
             // Machines boot from the last valid configuration; a restart would fail.
             findings.push(Finding::warn("reload", found, "`meshd reload` shows all of them with file and line"));
         }
@@ -158,7 +158,7 @@ fn machines(model: &Model) -> Vec<Finding> {
         .map(|boot| name(model, boot))
         .collect();
     let of_phase = |phase| model.nodes().filter(move |node| node.phase == phase).map(|node| node.id.to_string());
-    let held: Vec<String> = of_phase(Phase::Quarantined).collect();
+    let quarantined: Vec<String> = of_phase(Phase::Quarantined).collect();
     let offline: Vec<String> = of_phase(Phase::Offline).collect();
     let failing = |node: &Node| {
         let failed = node.conditions.iter().find(|condition| condition.kind == ConditionKind::CheckFailed);
@@ -166,18 +166,23 @@ fn machines(model: &Model) -> Vec<Finding> {
         format!("{}{why}", node.id)
     };
     let degraded: Vec<String> = model.nodes().filter(|node| node.phase == Phase::Degraded).map(failing).collect();
-    let mut tell = |check: &str, what: &str, names: Vec<String>, next: &str| {
+    let mut report = |check: &str, what: &str, names: Vec<String>, next: &str| {
         findings.push(if names.is_empty() {
             Finding::ok(check, format!("no {what}"))
         } else {
             Finding::warn(check, format!("{} {what}: {}", names.len(), named(names)), next)
         });
     };
-    tell("stalled boots", "machines stand still", stalled, "`meshd node timeline NODE` says where and why");
-    tell("boot loops", "machines boot in circles", looping, "`meshd node timeline NODE` shows where each boot stopped");
-    tell("degraded", "nodes are degraded", degraded, "`meshd node doctor NODE` says what to repair on each");
-    tell("quarantine", "nodes are held", held, "repair what stops them, then `meshd node release NODE`");
-    tell("offline", "nodes are offline", offline, "look at their power and cables");
+    report("stalled boots", "machines stand still", stalled, "`meshd node timeline NODE` says where and why");
+    report(
+        "boot loops",
+        "machines boot in circles",
+        looping,
+        "`meshd node timeline NODE` shows where each boot stopped",
+    );
+    report("degraded", "nodes are degraded", degraded, "`meshd node doctor NODE` says what to repair on each");
+    report("quarantine", "nodes are held", quarantined, "repair what stops them, then `meshd node release NODE`");
+    report("offline", "nodes are offline", offline, "look at their power and cables");
     let unknown = model.unknown_count();
     if unknown * 10 >= MAX_UNKNOWN_NODES * 9 {
         let found = format!("{unknown} unknown machines are on record, at most {MAX_UNKNOWN_NODES}");

@@ -107,7 +107,7 @@ impl From<OperateError> for Refused {
             OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
             OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
             OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
-            OperateError::Held(held) => work(held),
+            OperateError::Held(error) => running_work(error),
             OperateError::Link(error) => link(error),
             OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
             OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
@@ -132,8 +132,8 @@ impl From<BulkError> for Refused {
 /// Status and code of a failed write to the store.
 const STORE: (StatusCode, &str) = (StatusCode::INTERNAL_SERVER_ERROR, "store");
 
-fn work(held: &RunningWorkError) -> (StatusCode, &'static str) {
-    match held {
+fn running_work(error: &RunningWorkError) -> (StatusCode, &'static str) {
+    match error {
         RunningWorkError::Vms { .. } => (StatusCode::CONFLICT, "holds_vms"),
         RunningWorkError::Task { .. } => (StatusCode::CONFLICT, "node_in_use"),
     }
@@ -173,7 +173,7 @@ fn comparison(_: &CompareError) -> (StatusCode, &'static str) {
 
 fn rollback(error: &RollbackError) -> (StatusCode, &'static str) {
     match error {
-        RollbackError::Held(held) => work(held),
+        RollbackError::Held(error) => running_work(error),
         RollbackError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
         RollbackError::Store(_) => STORE,
         _ => (StatusCode::CONFLICT, "no_rollback"),

@@ -7,7 +7,7 @@ mod guesses;
 mod orders;
 mod revoked;
 
-use super::{Listening, Socket, bind, run};
+use super::{Listening, Plane, Socket, bind, run, transport::auth::Failures};
 use crate::serve::metrics::Metrics;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -34,9 +34,9 @@ use tokio::{
     net::UnixStream,
     task::JoinHandle,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// A central node with one machine in it, and its admin plane.
+/// A central node with one machine, and its admin API.
 struct Fixture {
     central: Shared,
     node: NodeId,
@@ -75,6 +75,20 @@ impl Fixture {
         Fixture { central, node, socket, stop, plane, _folder: folder }
     }
 
+    /// Returns the state of a second instance of the API, for requests without the socket.
+    fn api_state(&self) -> Plane {
+        Plane {
+            central: self.central.clone(),
+            boot_address: Ipv4Addr::LOCALHOST,
+            https_fingerprint: None,
+            metrics: Metrics::install(),
+            shutdown: self.stop.clone(),
+            failures: Failures::default(),
+            under_way: Default::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
     async fn ask(&self, method: &str, path: &str, body: &str) -> hyper::Response<Incoming> {
         let stream = UnixStream::connect(&self.socket).await.expect("it listens");
         let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
@@ -93,7 +107,7 @@ impl Fixture {
         (status, serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
     }
 
-    /// Orders something, with headers of its own; gives status, whether it was answered before, and the body.
+    /// Sends a POST request with extra headers. Returns the status, whether the response was replayed, and the body.
     async fn order(&self, path: &str, body: &str, headers: &[(&'static str, &str)]) -> (u16, bool, serde_json::Value) {
         let stream = UnixStream::connect(&self.socket).await.expect("it listens");
         let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
@@ -146,7 +160,7 @@ async fn populate(central: &Shared) -> NodeId {
 }
 
 #[tokio::test]
-async fn node_is_listed_approved_and_given_a_profile() {
+async fn node_is_listed_approved_and_assigned_a_profile() {
     let fixture = Fixture::start().await;
     let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
     assert_eq!((nodes[0].id, nodes[0].profile.as_str(), nodes[0].assigned), (fixture.node, "discovery", false));
@@ -163,7 +177,7 @@ async fn node_is_listed_approved_and_given_a_profile() {
 }
 
 #[tokio::test]
-async fn socket_answers_prometheus_and_the_doctor() {
+async fn socket_serves_metrics_and_doctor() {
     let fixture = Fixture::start().await;
     let response = fixture.ask("GET", "/metrics", "").await;
     assert!(response.headers()["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/plain")));
@@ -175,7 +189,7 @@ async fn socket_answers_prometheus_and_the_doctor() {
 }
 
 #[tokio::test]
-async fn each_refusal_has_a_cause_and_a_hint() {
+async fn refusals_have_code_message_and_hint() {
     let fixture = Fixture::start().await;
     let node = fixture.node;
     for (method, path, body, status, code) in [
@@ -203,7 +217,7 @@ async fn each_refusal_has_a_cause_and_a_hint() {
 }
 
 #[tokio::test]
-async fn body_without_end_is_refused() {
+async fn oversized_body_is_refused() {
     let fixture = Fixture::start().await;
     let body = format!(r#"{{"profile":"{}"}}"#, "x".repeat(64 * 1024));
     let path = format!("/v1/nodes/{}/assign-profile", fixture.node);
@@ -212,7 +226,7 @@ async fn body_without_end_is_refused() {
 }
 
 #[tokio::test]
-async fn follower_sees_past_events_then_new_ones_then_the_end() {
+async fn event_follower_gets_past_events_new_events_and_end_at_shutdown() {
     let fixture = Fixture::start().await;
     fixture.record("before").await;
     let mut body = fixture.ask("GET", "/v1/events?follow=true", "").await.into_body();
@@ -235,7 +249,7 @@ async fn follower_sees_past_events_then_new_ones_then_the_end() {
 }
 
 #[tokio::test]
-async fn junk_on_the_socket_affects_no_other_client() {
+async fn malformed_request_on_socket_affects_no_other_client() {
     let fixture = Fixture::start().await;
     let mut stream = UnixStream::connect(&fixture.socket).await.expect("it listens");
     stream.write_all(b"\x16\x03\x01 no HTTP at all\r\n\r\n").await.expect("written");

@@ -139,12 +139,12 @@ async fn run_link<P: AgentSettings>(
                         socket.send(&FromCentral::Vm(order)).await?;
                     }
                 }
-                Some(LinkCommand::Probe(answer)) => socket.ping(probes.asked(answer)).await?,
+                Some(LinkCommand::Probe(answer)) => socket.ping(probes.start(answer)).await?,
                 Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
                 None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
             },
             heard = socket.next::<FromAgent>() => match heard? {
-                Heard::Pong(payload) => probes.answered(&payload),
+                Heard::Pong(payload) => probes.finish(&payload),
                 Heard::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
                 Heard::Message(message) => {
                     let has_kept = message == FromAgent::Renewed;
@@ -196,7 +196,7 @@ struct Probes {
 }
 
 impl Probes {
-    fn asked(&mut self, answer: oneshot::Sender<()>) -> Bytes {
+    fn start(&mut self, answer: oneshot::Sender<()>) -> Bytes {
         self.last += 1;
         if self.waiting.len() >= MAX_PROBES {
             self.waiting.pop_first();
@@ -205,7 +205,7 @@ impl Probes {
         Bytes::copy_from_slice(&self.last.to_be_bytes())
     }
 
-    fn answered(&mut self, payload: &[u8]) {
+    fn finish(&mut self, payload: &[u8]) {
         let Ok(number) = payload.try_into().map(u64::from_be_bytes) else { return };
         if let Some(answer) = self.waiting.remove(&number) {
             // The caller may have timed out.

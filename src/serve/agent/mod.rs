@@ -147,9 +147,9 @@ pub async fn run<P: AgentSettings>(
                 let (acceptor, service, router) =
                     (TlsAcceptor::from(service.plane.tls()), Arc::clone(&service), router.clone());
                 connections.spawn(async move {
-                    let leave = permit.leave.clone();
+                    let eviction = permit.eviction.clone();
                     let served = serve(&acceptor, &service, router, stream, from, permit);
-                    if leave.run_until_cancelled(served).await.is_none() {
+                    if eviction.run_until_cancelled(served).await.is_none() {
                         tracing::debug!(%from, "a connection of the agent plane gave its place to another one");
                     }
                 });
@@ -259,7 +259,7 @@ fn distrusts(error: &std::io::Error) -> bool {
 async fn converse(stream: TlsStream, connection: AgentConnection, router: axum::Router, shutdown: &CancellationToken) {
     let from = connection.from;
     let answer = hyper::service::service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-        connection.permit.meter.asked();
+        connection.permit.meter.request_started();
         request.extensions_mut().insert(connection.clone());
         let answer = router.clone().oneshot(request.map(axum::body::Body::new));
         async {

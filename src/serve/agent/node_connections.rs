@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_node_cannot_take_the_permits_of_others() {
+    fn node_permits_are_limited_per_node() {
         let permits = NodePermits::new(MAX_OF_NODE + 1);
         let node = |text: &str| text.parse().expect("an ID");
         let mut taken: Vec<_> = (0..MAX_OF_NODE).filter_map(|_| permits.take(node("aaaaaaaa"))).collect();

@@ -39,7 +39,7 @@ async fn wait<P: AgentSettings>(
         Err(error) => return refuse(socket, error).await,
     };
     // From here on, the node counts as waiting. Connections without a hello are evicted first.
-    meter.asked();
+    meter.request_started();
     tracing::info!(route = "pending", %node, %from, "a node waits for approval");
     loop {
         let reply = tokio::select! {

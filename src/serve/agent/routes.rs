@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 const READ_BUFFER: usize = 4 * 1024;
 
 /// Time that a node waits for a free pending connection.
-const PLACE_WAIT: Duration = Duration::from_secs(2);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 type ApiState<P> = State<Arc<AgentApi<P>>>;
 
@@ -88,19 +88,19 @@ async fn pending<P: AgentSettings>(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let upgrade = bounded(upgrade)?;
-    let place = service.pending.enter(Source::Address(connection.from.ip()));
-    let Ok(place) = tokio::time::timeout(PLACE_WAIT, place).await else {
+    let permit = service.pending.enter(Source::Address(connection.from.ip()));
+    let Ok(permit) = tokio::time::timeout(PERMIT_TIMEOUT, permit).await else {
         tracing::warn!(route = "pending", from = %connection.from, "too many nodes wait already; turned away");
         return Err(Refusal::BUSY);
     };
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
-        let served = pending::serve(&service, socket, connection.from, &place.meter);
-        if place.leave.run_until_cancelled(served).await.is_none() {
+        let served = pending::serve(&service, socket, connection.from, &permit.meter);
+        if permit.eviction.run_until_cancelled(served).await.is_none() {
             tracing::debug!(route = "pending", from = %connection.from, "gave its place to another connection");
         }
-        drop((place, connection, task));
+        drop((permit, connection, task));
     }))
 }
 
@@ -161,7 +161,7 @@ async fn volume<P: AgentSettings>(
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
     let Some(path) = service.plane.volume(&client.peer, &digest) else {
-        let message = "no virtual machine of this node names it";
+        let message = "no VM of this node names it";
         return Err(Refusal { status: StatusCode::FORBIDDEN, code: "forbidden", message: message.into() });
     };
     let seat = Arc::clone(&service.transfers).try_acquire_owned().map_err(|_| Refusal::BUSY)?;
@@ -208,10 +208,10 @@ pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
     Err(Refusal::bad_request(&message))
 }
 
-fn refused(route: &'static str, who: &str, error: AgentApiError) -> Refusal {
+fn refused(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
     match &error {
-        AgentApiError::Internal(detail) => tracing::error!(route, who, detail, "request failed"),
-        other => tracing::info!(route, who, reason = %other, "request refused"),
+        AgentApiError::Internal(detail) => tracing::error!(route, who = peer, detail, "request failed"),
+        other => tracing::info!(route, who = peer, reason = %other, "request refused"),
     }
     error.into()
 }

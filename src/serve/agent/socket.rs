@@ -44,18 +44,18 @@ pub enum Heard<T> {
 /// WebSocket of one node.
 pub struct AgentSocket {
     inner: WebSocket,
-    patience: Duration,
+    silence_limit: Duration,
     heard: Instant,
     pings: Interval,
 }
 
 impl AgentSocket {
-    /// Wraps an upgraded connection. The connection ends after `patience` without any message or pong.
-    pub fn new(inner: WebSocket, patience: Duration) -> Self {
-        let every = (patience / PINGS).max(Duration::from_millis(10));
+    /// Wraps an upgraded connection. The connection ends after `silence_limit` without any message or pong.
+    pub fn new(inner: WebSocket, silence_limit: Duration) -> Self {
+        let every = (silence_limit / PINGS).max(Duration::from_millis(10));
         let mut pings = interval_at(Instant::now() + every, every);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        AgentSocket { inner, patience, heard: Instant::now(), pings }
+        AgentSocket { inner, silence_limit, heard: Instant::now(), pings }
     }
 
     /// Receives the first message.
@@ -73,7 +73,7 @@ impl AgentSocket {
     /// Receives the next message or pong. Sends pings by itself; cancel-safe.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Heard<T>, Ended> {
         loop {
-            let silent_at = self.heard + self.patience;
+            let silent_at = self.heard + self.silence_limit;
             let message = tokio::select! {
                 message = timeout_at(silent_at, self.inner.recv()) => message,
                 _ = self.pings.tick() => {
@@ -81,7 +81,7 @@ impl AgentSocket {
                     continue;
                 }
             };
-            let message = message.map_err(|_| Ended::Silent(self.patience))?.ok_or(Ended::Closed)?;
+            let message = message.map_err(|_| Ended::Silent(self.silence_limit))?.ok_or(Ended::Closed)?;
             self.heard = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
@@ -121,7 +121,7 @@ impl AgentSocket {
     }
 
     async fn write(&mut self, message: Message) -> Result<(), Ended> {
-        let sent = timeout(self.patience, self.inner.send(message)).await;
-        sent.map_err(|_| Ended::Silent(self.patience))?.map_err(Ended::Broken)
+        let sent = timeout(self.silence_limit, self.inner.send(message)).await;
+        sent.map_err(|_| Ended::Silent(self.silence_limit))?.map_err(Ended::Broken)
     }
 }

@@ -1,6 +1,6 @@
 //! Conversions between types of the DHCP engine and of the model and the central node.
 
-use meshd_central::{DhcpSeen, DhcpStep, LeaseChange, SegmentHealth};
+use meshd_central::{DhcpChange, DhcpObservation, LeaseChange, SegmentHealth};
 use meshd_dhcp as dhcp;
 use meshd_model::{
     fleet::{DhcpExchange, Lease, RelayPort},
@@ -52,26 +52,26 @@ pub(super) fn known_relay_port(port: RelayPort) -> dhcp::RelayPort {
 }
 
 /// Converts a change for the central node to store.
-pub(super) fn step(change: dhcp::Change) -> DhcpStep {
+pub(super) fn change(change: dhcp::Change) -> DhcpChange {
     match change {
-        dhcp::Change::Seen(seen) => DhcpStep::Seen(DhcpSeen {
-            mac: seen.mac,
-            exchange: match seen.client {
+        dhcp::Change::Exchange(exchange) => DhcpChange::Exchange(DhcpObservation {
+            mac: exchange.mac,
+            exchange: match exchange.client {
                 dhcp::ClientKind::Firmware => DhcpExchange::Firmware,
                 dhcp::ClientKind::Ipxe => DhcpExchange::Ipxe,
                 dhcp::ClientKind::Other => DhcpExchange::Os,
             },
-            uuid: seen.uuid,
-            arch: seen.arch,
-            address: seen.address,
-            lease: seen.lease.map(lease),
-            discovered: seen.discovered,
-            relay_port: seen.relay_port.map(relay_port),
-            is_relayed: seen.is_relayed,
+            uuid: exchange.uuid,
+            arch: exchange.arch,
+            address: exchange.address,
+            lease: exchange.lease.map(lease),
+            discovered: exchange.discovered,
+            relay_port: exchange.relay_port.map(relay_port),
+            is_relayed: exchange.is_relayed,
         }),
-        dhcp::Change::LeaseGranted(leased) => DhcpStep::Leased(lease(leased)),
+        dhcp::Change::LeaseGranted(leased) => DhcpChange::LeaseGranted(lease(leased)),
         dhcp::Change::LeaseChanged(dhcp::LeaseChange { before, after }) => {
-            DhcpStep::Lease(LeaseChange { before: lease(before), after: after.map(lease) })
+            DhcpChange::LeaseChanged(LeaseChange { before: lease(before), after: after.map(lease) })
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     warnings,
 };
 use crate::serve::log::Log;
-use meshd_central::{DhcpStep, Shared};
+use meshd_central::{DhcpChange, Shared};
 use meshd_config::DhcpMode;
 use meshd_dhcp::{
     BootSources, Effect, Engine, Origin, Reply, Setup, Warning, client_arch::loader_names, packet::probe_packets,
@@ -76,9 +76,9 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
             () = shutdown.cancelled() => break,
             outcome = finished(&mut committing) => { committing = None; driver.committed(outcome) }
             () = tokio::time::sleep_until(driver.next_slice), if !driver.ready_replies.is_empty() => driver.send_slice(),
-            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && !driver.steps.is_empty() => {}
+            () = tokio::time::sleep_until(driver.next_commit), if committing.is_none() && !driver.changes.is_empty() => {}
             _ = ticks.tick() => driver.tick(),
-            () = driver.ready(), if driver.has_room() => driver.read(),
+            () = driver.ready(), if driver.has_capacity() => driver.read(),
         }
     }
     while let Some(last) = committing.take().or_else(|| driver.commit()) {
@@ -115,7 +115,7 @@ struct Driver {
     /// Version of the VM NICs that the engine knows.
     nics_seen: u64,
     interfaces: Vec<BoundInterface>,
-    steps: Vec<DhcpStep>,
+    changes: Vec<DhcpChange>,
     waiting: Vec<PendingReply>,
     /// Replies whose changes are stored.
     ready_replies: VecDeque<PendingReply>,
@@ -153,7 +153,7 @@ impl Driver {
             nics_seen,
             shared,
             interfaces: bound.interfaces,
-            steps: Vec::new(),
+            changes: Vec::new(),
             waiting: Vec::new(),
             ready_replies: VecDeque::new(),
             next_slice: tokio::time::Instant::now(),
@@ -171,8 +171,8 @@ impl Driver {
         tokio::time::Instant::now() >= self.next_commit
     }
 
-    fn has_room(&self) -> bool {
-        self.steps.len() + self.ready_replies.len() < MAX_WAITING
+    fn has_capacity(&self) -> bool {
+        self.changes.len() + self.ready_replies.len() < MAX_WAITING
     }
 
     /// Returns true after the probes for other servers, or if there are none.
@@ -292,7 +292,7 @@ impl Driver {
                 Effect::Reply(reply) => self.send(&reply, since),
                 Effect::Store(change) => {
                     waits = true;
-                    self.steps.push(convert::step(change));
+                    self.changes.push(convert::change(change));
                 }
                 Effect::Warn(warning) => self.warn(&warning),
             }
@@ -312,13 +312,13 @@ impl Driver {
 
     /// Records the alarm of a warning, if any. The number of tasks is limited.
     fn raise(&mut self, warning: &Warning) {
-        let Some((mac, kind, who)) = warnings::alarm(warning) else { return };
+        let Some((mac, kind, sender)) = warnings::alarm(warning) else { return };
         let limit = if self.shared.boot.node_of_mac(mac).is_some() { MAX_ALARMS * 4 } else { MAX_ALARMS };
         if self.tasks.len() >= limit {
             return;
         }
         let (shared, detail) = (Arc::clone(&self.shared), warnings::text(warning));
-        self.tasks.spawn(async move { shared.boot.dhcp_alarm(mac, kind, &who, detail).await });
+        self.tasks.spawn(async move { shared.boot.dhcp_alarm(mac, kind, &sender, detail).await });
     }
 
     fn send(&mut self, reply: &Reply, since: Instant) {
@@ -334,13 +334,13 @@ impl Driver {
 
     /// Begins to store the collected changes, if there are any.
     fn commit(&mut self) -> Option<Committing> {
-        if self.steps.is_empty() {
+        if self.changes.is_empty() {
             return None;
         }
         self.next_commit = tokio::time::Instant::now() + COMMIT_INTERVAL;
-        let (steps, waiting) = (std::mem::take(&mut self.steps), std::mem::take(&mut self.waiting));
+        let (changes, waiting) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.waiting));
         let shared = Arc::clone(&self.shared);
-        Some(Box::pin(async move { (shared.boot.dhcp_steps(&steps).await, waiting) }))
+        Some(Box::pin(async move { (shared.boot.apply_dhcp_changes(&changes).await, waiting) }))
     }
 
     /// Releases the replies of a finished commit.

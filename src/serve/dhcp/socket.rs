@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_service_that_is_off_opens_no_port() {
+    async fn segment_with_mode_off_opens_no_port() {
         let address = Some(Ipv4Addr::LOCALHOST);
         let segment = Segment {
             link: Link::Interface("lo".to_owned()),

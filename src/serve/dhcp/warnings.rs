@@ -77,7 +77,7 @@ pub(super) fn text(warning: &Warning) -> String {
             format!("{mac} asks from another relay port, {seen}, than it enrolled from, {known}; it is ignored")
         }
         Warning::NotReserved { vm, address } => format!(
-            "{address} is recorded for the virtual machine {vm}, but site.toml gives it, or another one, to somebody; change site.toml, or delete {vm}"
+            "{address} is recorded for the VM {vm}, but site.toml gives it, or another one, to somebody; change site.toml, or delete {vm}"
         ),
         Warning::Pool { segment, level: PoolLevel::Exhausted, usage } => {
             format!("every one of the {} addresses of {segment} is in use; widen range or shorten lease", usage.size)

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_is_honoured_and_the_rest_is_the_whole_body() {
+    fn single_range_is_served_and_other_ranges_get_whole_body() {
         use Selection::*;
         for (range, expected) in [
             ("bytes=0-3", Part(0, 3)),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_come_before_ranges() {
+    fn conditional_headers_take_precedence_over_ranges() {
         for tag in [ETAG, "*", "W/\"sha256-00\"", "\"a\", \"sha256-00\""] {
             let headers = headers(&[(header::IF_NONE_MATCH, tag), (header::RANGE, "bytes=0-1")]);
             assert_eq!(select(&headers, ETAG, 10), Selection::NotModified, "{tag}");
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_part_lies_within_the_body(range in "bytes=[0-9]{0,3}-[0-9]{0,3}|\\PC{0,30}", len in 0usize..300) {
+        fn selected_range_lies_within_body(range in "bytes=[0-9]{0,3}-[0-9]{0,3}|\\PC{0,30}", len in 0usize..300) {
             if let Selection::Part(first, last) = select(&headers(&[(header::RANGE, &range)]), ETAG, len) {
                 prop_assert!(first <= last && last < len);
             }

@@ -94,7 +94,7 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
 
     #[test]
-    fn a_sealed_file_has_the_bytes_and_keeps_them() {
+    fn sealed_file_is_immutable() {
         let file = sealed(b"a kernel").expect("memfd works on every Linux that meshd runs on");
         let mut read = [0; 8];
         file.read_exact_at(&mut read, 0).expect("it is that long");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_name_has_the_bytes_and_is_found_by_nobody() {
+    fn unnamed_file_has_content_and_no_directory_entry() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = unnamed(folder.path(), b"a kernel").expect("the file systems that tests run on have such files");
         let mut read = [0; 8];
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_twin_is_made_once_beside_the_request_and_goes_with_its_image() {
+    async fn blob_file_is_made_in_background_and_removed_with_its_image() {
         let folder = tempfile::tempdir().expect("a folder");
         let blob_files = BlobFiles::new(folder.path().to_owned());
         let (old, new) = (Bytes::from(vec![1; MIN_SIZE]), Bytes::from(vec![2; MIN_SIZE]));

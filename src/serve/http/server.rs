@@ -114,7 +114,7 @@ impl Connection {
         let client = Client { from, at, pending: pending.clone() };
         let (router, meter) = (self.router, permit.meter.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
-            meter.asked();
+            meter.request_started();
             request.extensions_mut().insert(client.clone());
             router.clone().oneshot(request)
         });
@@ -129,7 +129,7 @@ impl Connection {
         );
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = permit.leave.cancelled() => {
+            () = permit.eviction.cancelled() => {
                 tracing::debug!(%from, "an HTTP connection was evicted for a new one");
                 return;
             }

@@ -93,7 +93,7 @@ mod tests {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
 
     #[test]
-    fn only_a_reply_for_the_address_from_its_sender_counts() {
+    fn arp_reply_counts_only_from_its_ethernet_sender() {
         let mut frame = request(MAC, ADDRESS, Ipv4Addr::new(10, 77, 0, 1));
         assert_eq!(answer(&frame, ADDRESS), None, "a request is no answer");
         frame[21] = 2;

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_is_read_without_padding() {
+    fn datagram_is_parsed_without_ethernet_padding() {
         let packet = packet();
         let read = parse(&packet).expect("a datagram");
         assert_eq!(read.source, "10.0.0.9:68".parse().expect("an address"));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_other_protocols_and_cut_packets_are_refused() {
+    fn fragments_other_protocols_and_truncated_packets_are_refused() {
         let changed = |at: usize, byte: u8| {
             let mut packet = packet();
             packet[at] = byte;
@@ -83,7 +83,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn datagram_from_random_bytes_stays_in_bounds(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Some(read) = parse(&bytes) {
                 prop_assert!(read.payload.len() + UDP_HEADER + IP_HEADER <= bytes.len());
             }

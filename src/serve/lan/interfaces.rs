@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_are_read_once_while_nothing_changes() {
+    fn interface_table_contains_loopback() {
         let table = InterfaceTable::default();
         let first = table.read().expect("the kernel answers");
         let loopback = first.get("lo").expect("every machine has it");

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_that_nobody_has_spoken_from_has_no_neighbour() {
+    fn unknown_loopback_address_has_no_neighbour_and_no_route() {
         // Interface 1 is the loopback interface, which has no neighbours.
         let tables = KernelTables::default();
         for _ in 0..3 {

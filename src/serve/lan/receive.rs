@@ -157,8 +157,8 @@ fn filter(ports: &[u16]) -> Vec<SockFilter> {
         SockFilter::new(LOAD_HEADER_LENGTH, 0, 0, 0),
         SockFilter::new(LOAD_HALF_BEHIND, 0, 0, 2),
     ];
-    for (place, port) in (0..count).zip(ports) {
-        program.push(SockFilter::new(JUMP_EQUAL, count.saturating_sub(place), 0, u32::from(*port)));
+    for (index, port) in (0..count).zip(ports) {
+        program.push(SockFilter::new(JUMP_EQUAL, count.saturating_sub(index), 0, u32::from(*port)));
     }
     program.push(SockFilter::new(RETURN, 0, 0, 0));
     program.push(SockFilter::new(RETURN, 0, 0, u32::MAX));
@@ -171,7 +171,7 @@ mod tests {
     use std::{future::poll_fn, net::UdpSocket};
 
     #[tokio::test]
-    async fn packets_to_the_ports_are_received_and_others_are_not() {
+    async fn receiver_gets_only_packets_to_its_ports() {
         let closed = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         let port = closed.local_addr().expect("bound").port();
         drop_all_received(&closed).expect("a filter");

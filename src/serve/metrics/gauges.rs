@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_and_storage_of_heartbeats_are_summed_and_the_least_is_named() {
+    fn heartbeat_resources_are_summed_and_minimum_is_reported() {
         let beat = |memory_available_kib, storage_free_bytes| Heartbeat {
             memory_available_kib,
             storage_free_bytes,

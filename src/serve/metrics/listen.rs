@@ -75,7 +75,7 @@ pub async fn serve(central: Shared, metrics: Metrics, listener: Listener, shutdo
                 let router = router.clone();
                 connections.spawn(async move {
                     let conversed = tokio::time::timeout(CONNECTION_TIME, converse(stream, router));
-                    permit.leave.run_until_cancelled(conversed).await
+                    permit.eviction.run_until_cancelled(conversed).await
                 });
             }
             Err(error) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use meshd_central::{DhcpSeen, DhcpStep, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
+use meshd_central::{DhcpChange, DhcpObservation, Parts, SegmentHealth, Shared, SystemClock, SystemEntropy};
 use meshd_image::catalog::Catalog;
 use meshd_model::fleet::{Actor, DhcpExchange, Event, EventKind, Stage};
 use meshd_store::{EventFilter, Store};
@@ -37,7 +37,7 @@ async fn central(folder: &Path) -> Shared {
         pool: Default::default(),
         other_servers: Vec::new(),
     });
-    let seen = DhcpSeen {
+    let seen = DhcpObservation {
         mac: MAC,
         exchange: DhcpExchange::Firmware,
         uuid: None,
@@ -48,7 +48,7 @@ async fn central(folder: &Path) -> Shared {
         relay_port: None,
         is_relayed: false,
     };
-    central.boot.dhcp_steps(&[DhcpStep::Seen(seen)]).await.expect("stored");
+    central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(seen)]).await.expect("stored");
     central
 }
 
@@ -104,7 +104,7 @@ fn family<'a>(read: &'a Read, name: &'a str) -> &'a str {
 }
 
 #[tokio::test]
-async fn page_is_sound_and_bounded_and_names_no_machine() {
+async fn metrics_page_is_valid_bounded_and_free_of_machine_names() {
     let folder = tempfile::tempdir().expect("a folder");
     let metrics = Metrics::install();
     let central = central(folder.path()).await;
@@ -146,7 +146,7 @@ async fn page_is_sound_and_bounded_and_names_no_machine() {
 }
 
 #[tokio::test]
-async fn event_is_counted_once_even_by_a_slow_subscriber() {
+async fn replayed_event_is_counted_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let central = central(folder.path()).await;
     let recorder = recorder();
@@ -173,7 +173,7 @@ async fn event_is_counted_once_even_by_a_slow_subscriber() {
 }
 
 #[test]
-fn every_name_that_is_counted_under_is_described() {
+fn metrics_in_source_are_all_described() {
     let described = describe::COUNTERS.iter().chain(&describe::GAUGES).chain(&describe::HISTOGRAMS);
     let described: BTreeSet<&str> = described.map(|(name, _)| *name).collect();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];

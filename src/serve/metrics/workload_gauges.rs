@@ -26,7 +26,7 @@ fn show(page: &mut MetricsPage, name: &str, help: &str, counts: &Counts) {
 
 pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
     let (vms, tasks, units) = central.store().read(|model| {
-        let vms = model.vms().map(|vm| vm.seen.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
+        let vms = model.vms().map(|vm| vm.last_report.as_ref().map_or(UNREPORTED, |seen| seen.state.as_str()));
         let tasks = model.tasks().map(|task| task.state.as_str());
         let units = model.nodes().flat_map(|node| node.facts.iter().flat_map(|facts| &facts.units));
         (
@@ -37,7 +37,7 @@ pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
     });
     let slots = central.workloads.slots();
     let slots = counts(SlotState::ALL.map(SlotState::as_str), slots.iter().map(|slot| slot.state.as_str()));
-    show(page, "meshd_vms", "Virtual machines, by the state that their node reported last.", &vms);
+    show(page, "meshd_vms", "VMs, by the state that their node reported last.", &vms);
     show(page, "meshd_tasks", "Tasks in the store, by state.", &tasks);
     show(page, "meshd_slots", "Slots, by state.", &slots);
     show(page, "meshd_units", "Units of all nodes, by the state in their last facts.", &units);

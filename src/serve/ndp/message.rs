@@ -33,7 +33,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_solicitation_is_known_with_and_without_its_link_layer_address() {
+    fn router_solicitation_is_recognized_with_and_without_options() {
         let plain = [133, 0, 0x7b, 0x1d, 0, 0, 0, 0];
         assert!(is_solicitation(&plain));
         // iPXE sends this option: type 1, one unit.
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_has_an_option_without_length_is_none() {
+    fn malformed_solicitation_is_rejected() {
         let whole = [133, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0];
         for length in (0..whole.len()).filter(|length| *length != 8) {
             assert!(!is_solicitation(&whole[..length]), "{length}");
@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_judged(packet in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn random_bytes_are_classified_without_panic(packet in prop::collection::vec(any::<u8>(), 0..64)) {
             prop_assert!(!is_solicitation(&packet) || (packet.len() >= HEADER && packet.len() % 8 == 0));
         }
     }

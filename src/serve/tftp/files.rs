@@ -56,7 +56,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn blob_is_named_by_its_digest_and_paths_are_no_names() {
+    fn tftp_name_is_loader_or_blob_digest_and_paths_are_refused() {
         let digest = Digest::of(b"kernel");
         for slash in ["", "/"] {
             let name = format!("{slash}blob/{digest}/kernel");
@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_is_a_loader_or_a_blob_or_nothing(name in "\\PC{0,40}|(/|blob/|\\.\\./|a){0,5}") {
+        fn parsed_tftp_name_never_contains_slash(name in "\\PC{0,40}|(/|blob/|\\.\\./|a){0,5}") {
             match Name::parse(&name) {
                 Some(Name::Loader(loader)) => prop_assert!(!loader.contains('/') && name.ends_with(loader)),
                 Some(Name::Blob { part, .. }) => prop_assert!(!part.contains('/')),

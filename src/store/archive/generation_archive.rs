@@ -203,8 +203,8 @@ mod tests {
     }
 
     fn kept(contents: &[&[u8]]) -> ArchivedGeneration {
-        let file = |(place, bytes): (usize, &&[u8])| ArchivedFile {
-            path: SafePath::new(&format!("/f{place}")).expect("plain"),
+        let file = |(index, bytes): (usize, &&[u8])| ArchivedFile {
+            path: SafePath::new(&format!("/f{index}")).expect("plain"),
             kind: ArchivedKind::File,
             mode: 0o644,
             owner: (0, 0),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn sweep_takes_what_nobody_needs_and_no_content_that_somebody_does() {
+    fn sweep_removes_only_unused_generations_and_content() {
         let dir = tempfile::tempdir().unwrap();
         let store = GenerationArchive::new(dir.path());
         assert_eq!(store.sweep(BTreeSet::new).unwrap(), 0, "nothing is there yet");

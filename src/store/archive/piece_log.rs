@@ -114,7 +114,7 @@ impl<K: LogKey, S: LogStream> PieceLogs<K, S> {
         }
         // An overlap is removed. A gap is what a crash lost; the offsets show it.
         let skip = usize::try_from(known.saturating_sub(at)).unwrap_or(0);
-        let data = Piece::of(bytes.get(skip..).unwrap_or_default().to_vec());
+        let data = Piece::from_bytes(bytes.get(skip..).unwrap_or_default().to_vec());
         let line = LogLine { when, node, stream, at: at.max(known), data };
         let mut line = serde_json::to_vec(&line).map_err(io::Error::other)?;
         line.push(b'\n');
@@ -282,7 +282,7 @@ mod tests {
 
     fn piece(at: u64, bytes: &[u8]) -> LogLine<Stream> {
         let (when, node) = (Timestamp::EPOCH, node());
-        LogLine { when, node, stream: Stream::Out, at, data: Piece::of(bytes.to_vec()) }
+        LogLine { when, node, stream: Stream::Out, at, data: Piece::from_bytes(bytes.to_vec()) }
     }
 
     fn node() -> NodeId {
@@ -320,7 +320,7 @@ mod tests {
             .map(|file| file.metadata().expect("known").len())
             .sum();
         assert!(files < (LIMITS.newest as u64 + 1) * (LIMITS.segment + 20_000), "{files}");
-        // Opened again, it goes on where it was.
+        // A reopened log continues at the same offset.
         let again = self::outputs(dir.path());
         assert_eq!(again.append(KEY, piece(0, b"old")).expect("known"), at);
         assert_eq!(again.append(KEY, piece(at, b"new")).expect("kept"), at + 3);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_line_that_a_crash_left_is_cut_off() {
+    fn partial_line_after_crash_is_truncated() {
         let dir = tempfile::tempdir().expect("a folder");
         outputs(dir.path()).append(KEY, piece(0, b"whole")).expect("kept");
         let file = dir.path().join("01010101/00000000000000000000");
@@ -346,18 +346,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_that_come_again_or_overlap_are_kept_once(cuts in prop::collection::vec((0usize..40, 0usize..12), 1..30)) {
+        fn repeated_or_overlapping_pieces_are_stored_once(cuts in prop::collection::vec((0usize..40, 0usize..12), 1..30)) {
             let dir = tempfile::tempdir().expect("a folder");
             let text: Vec<u8> = (0u8..64).collect();
             let mut outputs = self::outputs(dir.path());
             let mut upto = 0;
-            for (turn, (back, length)) in cuts.into_iter().enumerate() {
+            for (index, (back, length)) in cuts.into_iter().enumerate() {
                 let at = usize::try_from(upto).expect("small").saturating_sub(back);
                 let bytes = &text[at..(at + length).min(text.len())];
                 let now = outputs.append(KEY, piece(at as u64, bytes)).expect("kept");
                 prop_assert!(now >= upto);
                 upto = now;
-                if turn % 5 == 4 {
+                if index % 5 == 4 {
                     outputs = self::outputs(dir.path());
                 }
             }

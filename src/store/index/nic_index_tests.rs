@@ -22,7 +22,7 @@ fn ip(number: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 9, high, low)
 }
 
-/// One with a card on a bridge of the site, and the same address on one of its node.
+/// A VM with one NIC on a bridge of the site and one with the same address on a bridge of its node.
 fn vm(number: u16) -> Vm {
     let mut spec = VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid(number));
     let nic = |mac, bridge: &str| Nic {
@@ -75,27 +75,30 @@ async fn nics_of_a_vm_are_found_until_its_record_and_leases_are_removed() {
 async fn incremental_scan_reports_exactly_the_changed_nics() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
-    let news = |seen| store.read(|model| (model.nic_revision(), model.vm_nics_since(seen)));
+    let changes_since = |revision| store.read(|model| (model.nic_revision(), model.vm_nics_since(revision)));
     change(&store, |tx| tx.put_vm(vm(1))).await;
-    let (seen, NicChanges::All(all)) = news(None) else { panic!("nothing was seen before") };
+    let (revision, NicChanges::All(all)) = changes_since(None) else { panic!("no revision is known") };
     assert_eq!(
-        all.iter().map(|card| (card.mac, card.address)).collect::<Vec<_>>(),
+        all.iter().map(|nic| (nic.mac, nic.address)).collect::<Vec<_>>(),
         [(mac(1), Some(ip(1))), (mac(0x8001), None)]
     );
-    // Its state changes, not its cards.
+    // The state of the VM changes, its NICs do not.
     change(&store, |tx| tx.put_vm(Vm { desired_state: VmDesiredState::Run, ..vm(1) })).await;
-    assert_eq!(news(Some(seen)), (seen, NicChanges::Changed(Vec::new())));
+    assert_eq!(changes_since(Some(revision)), (revision, NicChanges::Changed(Vec::new())));
     change(&store, |tx| tx.put_vm(vm(2))).await;
     change(&store, |tx| tx.remove_vm(uuid(1))).await;
-    let (_, NicChanges::Changed(changed)) = news(Some(seen)) else { panic!("it is not far behind") };
-    let there: Vec<(MacAddr, bool)> = changed.iter().map(|(mac, card)| (*mac, card.is_some())).collect();
+    let (_, NicChanges::Changed(changed)) = changes_since(Some(revision)) else { panic!("it is not far behind") };
+    let there: Vec<(MacAddr, bool)> = changed.iter().map(|(mac, nic)| (*mac, nic.is_some())).collect();
     assert_eq!(there, [(mac(1), false), (mac(2), true), (mac(0x8001), false), (mac(0x8002), true)]);
     change(&store, |tx| (3..3000).for_each(|number| tx.put_vm(vm(number)))).await;
-    assert!(matches!(news(Some(seen)).1, NicChanges::All(all) if all.len() == 2 * 2998), "all NICs are reported");
+    assert!(
+        matches!(changes_since(Some(revision)).1, NicChanges::All(all) if all.len() == 2 * 2998),
+        "all NICs are reported"
+    );
 }
 
 #[tokio::test]
-async fn next_free_address_is_found_among_many_and_shared_ones_stay_taken() {
+async fn next_free_address_is_found_and_shared_addresses_stay_taken() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Store::open(dir.path()).expect("a store");
     change(&store, |tx| (1..20_000).for_each(|number| tx.put_vm(vm(number)))).await;
@@ -104,9 +107,9 @@ async fn next_free_address_is_found_among_many_and_shared_ones_stay_taken() {
     change(&store, |tx| tx.remove_vm(uuid(777))).await;
     assert_eq!((next(ip(1)), next(ip(778))), (Some(ip(777)), Some(ip(20_000))));
     // As an older meshd may have recorded it.
-    let mut twin = vm(20_001);
-    twin.request.spec.nics = vm(5).request.spec.nics;
-    change(&store, |tx| tx.put_vm(twin)).await;
+    let mut duplicate = vm(20_001);
+    duplicate.request.spec.nics = vm(5).request.spec.nics;
+    change(&store, |tx| tx.put_vm(duplicate)).await;
     assert_eq!(store.read(|model| model.vm_of_mac(mac(5)).map(Vm::uuid)), Some(uuid(5)));
     change(&store, |tx| tx.remove_vm(uuid(5))).await;
     assert_eq!(

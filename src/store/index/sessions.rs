@@ -13,7 +13,7 @@ pub(crate) fn age(session: &BootSession) -> Age {
 }
 
 impl Model {
-    /// Sessions to remove for a new one. The transaction has already added `added_sessions`, and removes those of `is_removed`.
+    /// Returns the sessions to remove for a new one. The transaction has already added `added_sessions`, and removes those of `is_removed`.
     pub(crate) fn surplus_sessions(
         &self,
         newcomer: &BootSession,
@@ -26,10 +26,10 @@ impl Model {
         let mut surplus: Vec<_> = of_mac().take(too_many).map(|(.., id)| *id).collect();
         let over = |count: usize, bound: usize| (count.saturating_add_signed(added_sessions) + 1).saturating_sub(bound);
         // A flood of invented MAC addresses evicts its own sessions before those of nodes.
-        let (unapproved_kind, is_dhcp_only) = self.unapproved_kind(newcomer);
+        let (is_unapproved, is_dhcp_only) = self.unapproved_kind(newcomer);
         let excess = if is_dhcp_only { over(self.dhcp_only_sessions.len(), MAX_DHCP_ONLY_SESSIONS) } else { 0 };
         surplus.extend(self.dhcp_only_sessions.iter().filter(is_kept).map(|(.., id)| *id).take(excess));
-        let excess = if unapproved_kind { over(self.unapproved_sessions.len(), MAX_UNAPPROVED_SESSIONS) } else { 0 };
+        let excess = if is_unapproved { over(self.unapproved_sessions.len(), MAX_UNAPPROVED_SESSIONS) } else { 0 };
         let oldest =
             self.dhcp_only_sessions.iter().chain(&self.unapproved_sessions).filter(is_kept).map(|(.., id)| *id);
         surplus.extend(oldest.take(excess.saturating_sub(surplus.len())));
@@ -38,12 +38,12 @@ impl Model {
         surplus
     }
 
-    /// Whether a session belongs to an unapproved machine, and whether such a machine reached DHCP only.
+    /// Returns whether a session belongs to an unapproved machine, and whether such a machine reached DHCP only.
     pub(crate) fn unapproved_kind(&self, session: &BootSession) -> (bool, bool) {
         let is_approved = |node: &Node| !matches!(node.phase, Phase::Discovered | Phase::Removed);
         let node = session.node.and_then(|id| self.nodes.get(&id)).or_else(|| self.node_of_mac(session.mac));
-        let unapproved_kind = !node.is_some_and(is_approved) && fail::defends("stranger-sessions");
+        let is_unapproved = !node.is_some_and(is_approved) && fail::defends("stranger-sessions");
         let is_dhcp = |mark: &StageMark| matches!(mark.stage, Stage::Dhcp | Stage::IpxeDhcp | Stage::OsDhcp);
-        (unapproved_kind, unapproved_kind && session.stages.iter().all(is_dhcp))
+        (is_unapproved, is_unapproved && session.stages.iter().all(is_dhcp))
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct VmIndex {
     stray_nodes: BTreeSet<SystemUuid>,
     unplaced: BTreeSet<SystemUuid>,
     /// Derived: allocations of a node.
-    held: BTreeMap<NodeId, Allocations>,
+    allocations_by_node: BTreeMap<NodeId, Allocations>,
     pub(crate) nics: NicIndex,
     pub(crate) unavailable: UnavailableUnits,
 }
@@ -88,13 +88,13 @@ impl VmIndex {
             self.stray_nodes.insert(vm.uuid());
         }
         if let Some(node) = vm.node() {
-            self.held.entry(node).or_default().add(&vm);
+            self.allocations_by_node.entry(node).or_default().add(&vm);
             self.unavailable.reset(node);
         } else {
             self.unplaced.insert(vm.uuid());
         }
         for (node, disks) in &vm.pending_wipes {
-            self.held.entry(*node).or_default().owe(vm.uuid(), disks);
+            self.allocations_by_node.entry(*node).or_default().owe(vm.uuid(), disks);
         }
         self.vms.insert(vm.uuid(), vm);
     }
@@ -115,10 +115,10 @@ impl VmIndex {
         self.unplaced.remove(&uuid);
         for node in old.node().into_iter().chain(old.pending_wipes.keys().copied()) {
             self.unavailable.reset(node);
-            if let Some(allocations) = self.held.get_mut(&node) {
+            if let Some(allocations) = self.allocations_by_node.get_mut(&node) {
                 allocations.remove(uuid);
                 if allocations.is_empty() {
-                    self.held.remove(&node);
+                    self.allocations_by_node.remove(&node);
                 }
             }
         }
@@ -171,7 +171,7 @@ impl Model {
 
     /// The allocations of a node; `None` without any.
     pub fn allocations(&self, node: NodeId) -> Option<&Allocations> {
-        self.work.held.get(&node)
+        self.work.allocations_by_node.get(&node)
     }
 
     /// VMs that further nodes must release.

@@ -111,10 +111,10 @@ pub(super) fn write_atomically(
 
 /// Renames a file and flushes its folder. If the flush fails, the file is removed: the next start would use this journal although the
 /// previous one continues.
-pub(super) fn rename_and_flush(temporary: &Path, place: &Path, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
-    fs::rename(temporary, place)?;
+pub(super) fn rename_and_flush(temporary: &Path, target: &Path, flush: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    fs::rename(temporary, target)?;
     flush().inspect_err(|_| {
-        let _ = fs::remove_file(place);
+        let _ = fs::remove_file(target);
         let _ = flush();
     })
 }
@@ -146,7 +146,7 @@ fn write_temporary(
             continue;
         };
         frame::put(&mut body, key, value);
-        if let Some((log, number)) = Log::of(key) {
+        if let Some((log, number)) = Log::parse_key(key) {
             locations.push((log, number, body.len() - value.len(), value.len()));
         }
         if body.len() >= FRAME {

@@ -23,7 +23,7 @@ pub(super) struct Check([u8; CHECK]);
 
 impl Check {
     /// The checksum of the next frame.
-    pub(super) fn of(self, seq: u64, body: &[u8]) -> Self {
+    pub(super) fn next(self, seq: u64, body: &[u8]) -> Self {
         let digest = Digest::of_fields([&self.0[..], &seq.to_le_bytes(), body]);
         Check(std::array::from_fn(|at| digest.0[at]))
     }
@@ -32,7 +32,7 @@ impl Check {
 /// Appends a frame and returns its checksum. The body begins [`HEAD`] bytes after the previous end of `out`.
 pub(super) fn write(out: &mut Vec<u8>, before: Check, seq: u64, body: &[u8]) -> Check {
     let length = u32::try_from(body.len()).expect("one change is far below 4 GiB");
-    let check = before.of(seq, body);
+    let check = before.next(seq, body);
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&seq.to_le_bytes());
     out.extend_from_slice(&check.0);
@@ -44,7 +44,7 @@ pub(super) fn write(out: &mut Vec<u8>, before: Check, seq: u64, body: &[u8]) -> 
 pub(super) struct Frame<'a> {
     pub(super) seq: u64,
     pub(super) check: Check,
-    /// Where its body begins.
+    /// Offset of the body in the file.
     pub(super) at: usize,
     pub(super) body: &'a [u8],
 }
@@ -58,7 +58,7 @@ pub(super) struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Self {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
         Frames { bytes, valid: 0, check: Check::default() }
     }
 }
@@ -72,7 +72,7 @@ impl<'a> Iterator for Frames<'a> {
         let (check, rest) = rest.split_first_chunk::<CHECK>()?;
         let body = rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
         let (seq, check) = (u64::from_le_bytes(*seq), Check(*check));
-        if self.check.of(seq, body) != check {
+        if self.check.next(seq, body) != check {
             return None;
         }
         let at = self.valid + HEAD;
@@ -159,49 +159,49 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_in_order_and_stop_where_one_is_cut() {
+    fn frames_are_read_in_order_up_to_a_truncated_frame() {
         let bodies = [b"one".to_vec(), Vec::new(), b"three".to_vec()];
         let bytes = file(&bodies);
-        let mut frames = Frames::of(&bytes);
+        let mut frames = Frames::new(&bytes);
         let read: Vec<_> = frames.by_ref().map(|frame| (frame.seq, frame.body.to_vec())).collect();
         assert_eq!(read, [(1, bodies[0].clone()), (2, bodies[1].clone()), (3, bodies[2].clone())]);
         assert_eq!(frames.valid, bytes.len());
         let second = file(&bodies[..2]).len();
         for cut in second..bytes.len() {
-            let mut frames = Frames::of(&bytes[..cut]);
+            let mut frames = Frames::new(&bytes[..cut]);
             assert_eq!((frames.by_ref().count(), frames.valid), (2, second), "cut at {cut}");
         }
     }
 
     #[test]
-    fn frame_that_is_left_out_doubled_or_moved_is_seen() {
+    fn missing_repeated_or_reordered_frame_ends_reading() {
         let bodies = [b"a".to_vec(), b"b".to_vec(), b"c".to_vec()];
         let one = file(&bodies[..1]).len();
         let bytes = file(&bodies);
         let parts: Vec<&[u8]> = bytes.chunks(one).collect();
         for (order, valid) in [(vec![0, 2], 1), (vec![0, 0, 1], 1), (vec![1, 0, 2], 0), (vec![0, 1, 1], 2)] {
             let shuffled: Vec<u8> = order.iter().flat_map(|at| parts[*at]).copied().collect();
-            assert_eq!(Frames::of(&shuffled).count(), valid, "{order:?}");
+            assert_eq!(Frames::new(&shuffled).count(), valid, "{order:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn one_flipped_byte_ends_the_frames_before_it(
+        fn flipped_byte_ends_reading_before_its_frame(
             bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6),
-            place in any::<prop::sample::Index>(),
+            position in any::<prop::sample::Index>(),
             with in 1..=255u8,
         ) {
             let mut bytes = file(&bodies);
-            let place = place.index(bytes.len());
-            bytes[place] ^= with;
-            let mut frames = Frames::of(&bytes);
+            let position = position.index(bytes.len());
+            bytes[position] ^= with;
+            let mut frames = Frames::new(&bytes);
             prop_assert!(frames.by_ref().count() < bodies.len());
-            prop_assert!(frames.valid <= place);
+            prop_assert!(frames.valid <= position);
         }
 
         #[test]
-        fn bodies_come_back(records in prop::collection::vec((".{0,9}", prop::option::of(".{0,99}")), 0..9)) {
+        fn frame_bodies_round_trip(records in prop::collection::vec((".{0,9}", prop::option::of(".{0,99}")), 0..9)) {
             let mut body = Vec::new();
             for (key, value) in &records {
                 match value {
@@ -222,7 +222,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_body_or_none(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn arbitrary_bytes_yield_no_operation_after_an_invalid_one(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let read: Vec<_> = ops(&bytes).collect();
             prop_assert!(read.iter().rev().skip(1).all(Option::is_some), "nothing follows what is no body");
         }

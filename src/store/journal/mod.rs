@@ -6,7 +6,7 @@
 //! | `files` | file names of the journal, and atomic writes |
 //! | `frame` | the frame format of the journal: each frame carries a checksum over all frames before it |
 //! | `numbered` | append-only records with sequence numbers, such as events, read from the disk |
-//! | `open` | opens a journal: verifies every byte, and tells a crash from damage by the commit marker |
+//! | `open` | opens a journal: verifies every byte, and distinguishes a crash from damage by the commit marker |
 //!
 //! ```text
 //! store/journal-<N>     all records at its creation, then every change, one frame each
@@ -73,7 +73,7 @@ impl Batch {
     pub fn insert(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
         frame::put(&mut self.body, key, value);
-        if let Some((log, number)) = Log::of(key) {
+        if let Some((log, number)) = Log::parse_key(key) {
             self.numbered.push((log, number, Some((self.body.len() - value.len(), value.len()))));
         }
     }
@@ -82,7 +82,7 @@ impl Batch {
     pub fn remove(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
         frame::remove(&mut self.body, key);
-        if let Some((log, number)) = Log::of(key) {
+        if let Some((log, number)) = Log::parse_key(key) {
             self.numbered.push((log, number, None));
         }
     }
@@ -309,7 +309,7 @@ impl Disk {
     /// After an error, the next call writes the same bytes at the same position: a failed `fdatasync` may have dropped them.
     fn write(&mut self) -> io::Result<()> {
         fail::point("store-write");
-        if fail::here("store-half") {
+        if fail::is_reached("store-half") {
             let half = &self.unwritten[..self.unwritten.len() / 2];
             drop(self.file.write_all_at(half, self.length));
             fail::die();
@@ -345,13 +345,13 @@ type Numbered<'a> = BTreeMap<&'a [u8], Option<&'a [u8]>>;
 /// Splits a journal into its records and its changes of numbered records. `None` if it is damaged.
 fn split(bytes: &[u8]) -> Option<(Map<'_>, Numbered<'_>)> {
     let (mut records, mut numbered) = (BTreeMap::new(), BTreeMap::new());
-    let mut frames = Frames::of(bytes);
+    let mut frames = Frames::new(bytes);
     let header: Header = serde_json::from_slice(frames.next()?.body).ok()?;
     let is_own = |log: Log, number: u64| header.next.get(log.prefix()).is_none_or(|first| number >= *first);
     for frame in frames.by_ref() {
         for op in frame::ops(frame.body) {
             let op = op?;
-            match (Log::of(op.key), op.value) {
+            match (Log::parse_key(op.key), op.value) {
                 (Some((log, number)), None) if is_own(log, number) => drop(numbered.remove(op.key)),
                 (Some(_), value) => drop(numbered.insert(op.key, value.map(|(value, _)| value))),
                 (None, Some((value, _))) => drop(records.insert(op.key, value)),

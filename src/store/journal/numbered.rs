@@ -36,7 +36,7 @@ impl Log {
     }
 
     /// Parses the key of a numbered record.
-    pub(super) fn of(key: &[u8]) -> Option<(Log, u64)> {
+    pub(super) fn parse_key(key: &[u8]) -> Option<(Log, u64)> {
         Log::all().find_map(|log| {
             let number: [u8; 8] = key.strip_prefix(log.prefix().as_bytes())?.try_into().ok()?;
             Some((log, u64::from_be_bytes(number)))

@@ -1,4 +1,4 @@
-//! Opens a journal: verifies every byte, and tells a crash from damage by the commit marker.
+//! Opens a journal: verifies every byte, and distinguishes a crash from damage by the commit marker.
 
 use super::{
     Disk, Journal, Records, UnflushedChanges,
@@ -189,7 +189,7 @@ fn create_first_journal(dir: &Path, is_new: bool) -> Result<u64, StoreError> {
 fn read_numbered(path: &Path, number: u64, index: &Index) -> Result<(), StoreError> {
     let bytes = read(path)?;
     let file = Arc::new(File::open(path).map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
-    let mut frames = Frames::of(&bytes);
+    let mut frames = Frames::new(&bytes);
     let (header, _) = first_frame(path, number, &mut frames)?;
     if header.is_merged {
         index.clear();
@@ -223,7 +223,7 @@ fn read_journal(
     let bytes = read(path)?;
     let file = OpenOptions::new().read(true).write(true).open(path);
     let file = Arc::new(file.map_err(|source| StoreError::Open { path: path.to_owned(), source })?);
-    let mut frames = Frames::of(&bytes);
+    let mut frames = Frames::new(&bytes);
     let (header, first) = first_frame(path, number, &mut frames)?;
     check_next_numbers(path, &header, |log, next| index.continues_at(log, next))?;
     let mut records = BTreeMap::new();
@@ -282,7 +282,7 @@ fn apply_frame(
     for op in frame::ops(frame.body) {
         let op = op.ok_or_else(|| damaged(path, frame.at, "not a change"))?;
         count += 1;
-        match (Log::of(op.key), op.value) {
+        match (Log::parse_key(op.key), op.value) {
             (Some((log, number)), Some((_, range))) => {
                 let at = (frame.at + range.start) as u64;
                 if !index.push(log, number, ValueLocation { file: file.clone(), at, length: range.len() }) {
@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closed_store_is_free_though_a_forked_child_has_its_lock_file_open() {
+    fn store_lock_is_free_after_close_despite_inherited_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let lock = lock_folder(dir.path()).unwrap();
         assert!(matches!(lock_folder(dir.path()), Err(StoreError::Held { .. })));

@@ -19,13 +19,13 @@ fn change(journal: &Journal, key: &str, value: &str) {
     journal.flush().expect("flushed");
 }
 
-/// Everything that can be read: records, and events with their numbers.
+/// All records, and all events with their numbers.
 fn content(journal: &Journal, records: &Records) -> (Records, Vec<(u64, Vec<u8>)>) {
     let events = journal.newest(EVENTS, 0, u64::MAX).map(|event| event.expect("read"));
     (records.clone(), events.collect())
 }
 
-/// A closed store with two renewals behind it, and what it holds.
+/// Writes a store with two compactions, closes it and returns its content.
 fn sample(dir: &Path) -> (Records, Vec<(u64, Vec<u8>)>) {
     let (journal, _) = open(dir);
     for round in 0..3 {
@@ -76,7 +76,7 @@ fn flushed_change_exists_after_compaction() {
 }
 
 #[test]
-fn events_are_read_while_the_journal_is_written_anew_and_numbers_go_on() {
+fn events_are_read_during_compaction_and_numbers_continue() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     for n in 0..600 {
@@ -94,13 +94,13 @@ fn events_are_read_while_the_journal_is_written_anew_and_numbers_go_on() {
 }
 
 #[test]
-fn change_cut_by_a_crash_is_dropped_and_all_earlier_ones_remain() {
+fn change_truncated_by_crash_is_dropped_and_earlier_ones_remain() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
     let path = Kind::Journal.path(dir.path(), 1);
     let valid = fs::metadata(&path).expect("there").len();
-    // The marker of the moment before the last change: nobody was told of that one.
+    // The marker does not acknowledge the last change.
     let marker = fs::read(dir.path().join(files::COMMIT_MARKER)).expect("read");
     change(&journal, "b", "2");
     drop(journal);
@@ -118,7 +118,7 @@ fn change_cut_by_a_crash_is_dropped_and_all_earlier_ones_remain() {
 }
 
 #[test]
-fn lost_acknowledged_end_is_detected() {
+fn journal_without_its_acknowledged_end_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     let path = Kind::Journal.path(dir.path(), 1);
@@ -138,7 +138,7 @@ fn lost_acknowledged_end_is_detected() {
 }
 
 #[test]
-fn file_that_is_missing_or_another_one_is_named() {
+fn missing_or_exchanged_journal_file_is_refused() {
     let sampled = tempfile::tempdir().expect("a folder");
     let before = sample(sampled.path());
     for name in files_of(sampled.path()) {
@@ -161,7 +161,7 @@ fn file_that_is_missing_or_another_one_is_named() {
 }
 
 #[test]
-fn renewal_that_was_cut_off_at_any_step_loses_nothing() {
+fn interrupted_compaction_loses_nothing() {
     let (before, after) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(before.path());
     (0..5).for_each(|n| change(&journal, &format!("node/{n}"), "x"));
@@ -193,20 +193,20 @@ fn renewal_that_was_cut_off_at_any_step_loses_nothing() {
 }
 
 #[test]
-fn file_whose_place_cannot_be_flushed_does_not_stay_there() {
+fn renamed_file_is_removed_when_its_folder_cannot_be_flushed() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (temporary, place) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
+    let (temporary, target) = (dir.path().join("journal-00000002.new"), dir.path().join("journal-00000002"));
     fs::write(&temporary, "whole").expect("written");
-    let broken = files::rename_and_flush(&temporary, &place, || Err(io::Error::other("the disk is broken")));
+    let broken = files::rename_and_flush(&temporary, &target, || Err(io::Error::other("the disk is broken")));
     assert!(broken.is_err());
     assert_eq!(files_of(dir.path()), BTreeSet::new(), "the journal before it goes on, and has to be the newest");
     fs::write(&temporary, "whole").expect("written");
-    files::rename_and_flush(&temporary, &place, || Ok(())).expect("flushed");
+    files::rename_and_flush(&temporary, &target, || Ok(())).expect("flushed");
     assert_eq!(files_of(dir.path()), BTreeSet::from(["journal-00000002".to_owned()]));
 }
 
 #[test]
-fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
+fn store_in_use_or_of_another_version_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     assert!(refused(dir.path()).to_string().contains("another meshd"));
@@ -223,7 +223,7 @@ fn one_meshd_at_a_time_and_an_older_or_newer_store_is_told_by_its_version() {
 }
 
 #[test]
-fn copy_made_while_changes_go_on_is_the_store_of_that_moment() {
+fn snapshot_has_exactly_the_changes_before_it() {
     let (dir, other) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     let (journal, _) = open(dir.path());
     change(&journal, "a", "1");
@@ -247,16 +247,16 @@ proptest! {
 
     /// At every kind of place: heads and bodies of frames, headers, both kinds of files, the marker.
     #[test]
-    fn one_altered_byte_is_refused_or_loses_nothing(place in any::<prop::sample::Index>(), with in 1..=255u8) {
+    fn altered_byte_is_refused_or_loses_nothing(position in any::<prop::sample::Index>(), with in 1..=255u8) {
         let dir = tempfile::tempdir().expect("a folder");
         let before = sample(dir.path());
         let sizes = files_of(dir.path()).into_iter().map(|name| {
             let length = fs::metadata(dir.path().join(&name)).expect("there").len();
-            // Of the marker, only what says something.
+            // Only the used bytes of the marker.
             (name.clone(), if name == files::COMMIT_MARKER { 32 } else { usize::try_from(length).expect("small") })
         });
         let sizes: Vec<(String, usize)> = sizes.filter(|(_, size)| *size > 0).collect();
-        let mut at = place.index(sizes.iter().map(|(_, size)| size).sum());
+        let mut at = position.index(sizes.iter().map(|(_, size)| size).sum());
         let (name, _) = sizes.iter().find(|(_, size)| if at < *size { true } else { at -= size; false }).expect("one");
         let path = dir.path().join(name);
         let mut bytes = fs::read(&path).expect("read");

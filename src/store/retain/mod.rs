@@ -28,7 +28,7 @@ const MAX_BUDGETS: usize = 65_536;
 /// Maximum number of open folded records. Beyond it, records are folded by class and kind only.
 const MAX_FOLDS: usize = 16_384;
 /// Time in which repeats are folded into one record.
-const FOLD_LIFE: Duration = Duration::from_secs(24 * 3600);
+const FOLD_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Minimum interval between two removals of expired budgets and folds.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -204,7 +204,7 @@ impl<T: Record> Retained<T> {
         let topic = self.topic(class, source, record);
         let earlier = self.folds.remove(&topic);
         let evicted = earlier.and_then(|fold| {
-            if record.at().since(fold.record.at()) > FOLD_LIFE {
+            if record.at().since(fold.record.at()) > FOLD_LIFETIME {
                 return None;
             }
             record.add_earlier(&fold.record);
@@ -246,7 +246,7 @@ impl<T: Record> Retained<T> {
         self.swept = now;
         let budgets = &mut self.budgets;
         self.folds.retain(|(class, source, _, subject), fold| {
-            let is_open = now.since(fold.record.at()) <= FOLD_LIFE;
+            let is_open = now.since(fold.record.at()) <= FOLD_LIFETIME;
             if !is_open
                 && subject.is_some()
                 && let Some(budget) = budgets.get_mut(&(*class, source.clone()))

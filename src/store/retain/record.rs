@@ -84,7 +84,7 @@ impl Record for Event {
     fn class(&self) -> Class {
         let is_unidentified = self.is_unknown || self.node.is_none();
         match &self.kind {
-            _ if self.by.as_ref().is_some_and(|audit| is_caller(&audit.who)) => Class::Order,
+            _ if self.by.as_ref().is_some_and(|audit| is_caller(&audit.principal)) => Class::Order,
             EventKind::Raised { condition } | EventKind::Cleared { condition } if !is_routine(*condition) => {
                 Class::Alarm
             }
@@ -99,7 +99,7 @@ impl Record for Event {
 
     fn source(&self) -> Source {
         match (&self.by, self.node) {
-            (Some(audit), _) if is_caller(&audit.who) => Source::Caller(audit.who.clone()),
+            (Some(audit), _) if is_caller(&audit.principal) => Source::Caller(audit.principal.clone()),
             (_, Some(node)) if !self.is_unknown => Source::Node(node),
             _ => Source::Unidentified,
         }
@@ -137,7 +137,7 @@ impl Record for Event {
 impl Record for Audit {
     fn class(&self) -> Class {
         match self.outcome {
-            _ if !is_caller(&self.by.who) => Class::Routine,
+            _ if !is_caller(&self.by.principal) => Class::Routine,
             AuditOutcome::Refused(_) => Class::Refusal,
             AuditOutcome::Done | AuditOutcome::Failed(_) => Class::Order,
         }
@@ -145,8 +145,8 @@ impl Record for Audit {
 
     fn source(&self) -> Source {
         match self.node {
-            Some(node) if self.by.who == Principal::Node => Source::Node(node),
-            _ => Source::Caller(self.by.who.clone()),
+            Some(node) if self.by.principal == Principal::Node => Source::Node(node),
+            _ => Source::Caller(self.by.principal.clone()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sockets and threads of the server. Requests arrive at one port; each worker thread answers from a port of its own (RFC 1350).
+//! Sockets and threads of the server. Requests arrive at one port; each worker thread answers from a separate port (RFC 1350).
 //!
 //! | module | content |
 //! | --- | --- |

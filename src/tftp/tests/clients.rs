@@ -1,10 +1,10 @@
-//! Programs that others wrote, against the service on loopback: `make setup` installs them.
+//! Third-party TFTP clients against the service on loopback. `make setup` installs them.
 
 use super::service::{KERNEL, world};
 use std::net::SocketAddr;
 use tokio::process::Command;
 
-/// What `program` reads; it has two minutes, and ends with the test.
+/// Runs a program for at most two minutes and returns its output.
 async fn output(program: &str, arguments: &[&str]) -> Vec<u8> {
     let mut command = Command::new("timeout");
     command.arg("120").arg(program).args(arguments).kill_on_drop(true);
@@ -17,7 +17,7 @@ async fn output(program: &str, arguments: &[&str]) -> Vec<u8> {
 const NAME: &str = "images/kernel";
 
 #[tokio::test]
-async fn curl_reads_with_its_options_and_without() {
+async fn curl_downloads_with_and_without_options() {
     let world = world();
     let url = format!("tftp://{}/{}", world.server, NAME);
     for options in [&["--tftp-blksize", "1468"][..], &["--tftp-no-options"], &[]] {
@@ -27,7 +27,7 @@ async fn curl_reads_with_its_options_and_without() {
 }
 
 #[tokio::test]
-async fn atftp_reads_block_by_block_and_in_windows() {
+async fn atftp_downloads_with_and_without_windows() {
     let world = world();
     let SocketAddr::V4(server) = world.server else { panic!("IPv4") };
     let (host, port, name) = (server.ip().to_string(), server.port().to_string(), NAME);

@@ -1,4 +1,4 @@
-//! Windows as the kernel cuts them, over loopback.
+//! Windows that the kernel segments, over loopback.
 
 use crate::{
     driver::batch_socket::{BatchSocket, Message, Sent, enlarge, headers_of, messages_of},
@@ -36,7 +36,7 @@ fn sends(to: SocketAddrV4) -> Vec<Transmission> {
     ]
 }
 
-/// What each block must be, without any cutting.
+/// The expected datagrams, computed without segmentation.
 fn expected(sends: &[Transmission]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for send in sends {
@@ -53,7 +53,7 @@ fn expected(sends: &[Transmission]) -> Vec<Vec<u8>> {
     all
 }
 
-fn arrive(apart: bool) {
+fn check_arrival(unsegmented: bool) {
     let (client, to) = socket();
     let sends = sends(to);
     let headers = headers_of(&sends);
@@ -61,7 +61,7 @@ fn arrive(apart: bool) {
     assert!(shared.has_segmentation(), "this kernel knows UDP_SEGMENT");
     let mut messages = messages_of(&sends, &headers, true);
     assert!(messages.len() < 20, "windows are few messages: {}", messages.len());
-    if apart {
+    if unsegmented {
         messages = messages.into_iter().flat_map(Message::into_single).collect();
     }
     let sent = shared.send(&messages);
@@ -69,18 +69,18 @@ fn arrive(apart: bool) {
     let mut buffer = [0; 65_536];
     for (at, packet) in expected(&sends).iter().enumerate() {
         let length = client.recv(&mut buffer).expect("a datagram");
-        assert!(buffer[..length] == packet[..], "datagram {at}, apart: {apart}");
+        assert!(buffer[..length] == packet[..], "datagram {at}, unsegmented: {unsegmented}");
     }
 }
 
 #[test]
-fn windows_arrive_as_the_datagrams_that_they_are_whoever_cuts_them() {
-    arrive(false);
-    arrive(true);
+fn windows_arrive_as_single_datagrams_with_and_without_segmentation() {
+    check_arrival(false);
+    check_arrival(true);
 }
 
 #[test]
-fn datagrams_are_read_many_at_a_time() {
+fn datagrams_are_received_in_batches() {
     let (client, _) = socket();
     let (server, to) = socket();
     let mut shared = BatchSocket::new(server);

@@ -1,4 +1,4 @@
-//! One transfer against a model of a client, over a network that loses, doubles and reorders. All in one thread, in its own time.
+//! One transfer against a model client, over a simulated network that loses, duplicates and reorders packets.
 
 use crate::{
     check::check_invariants,
@@ -16,16 +16,16 @@ use std::{
 
 pub(super) const LIMITS: Limits = Limits { transfers: 8, window_bytes: 1 << 20 };
 pub(super) const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 7), 2070);
-/// One way through the network.
+/// One-way latency.
 const TRIP: Duration = Duration::from_micros(100);
-/// A client that hears nothing asks or acknowledges again.
-const PATIENCE: Duration = Duration::from_millis(700);
+/// Time without a packet after which the client repeats its request or acknowledgement.
+const RETRY_AFTER: Duration = Duration::from_millis(700);
 
-/// After a packet that was lost so many arrive: a network that loses all of somebody's tries is a broken one.
-const SPARED: usize = 4;
+/// Packets that arrive after each lost packet, so that not all retries of one side are lost.
+const ARRIVALS_AFTER_LOSS: usize = 4;
 
-/// What happens to the packets, one after the other. Once each was used they come again in another order each time: a network that
-/// loses every so many-th packet for ever can always lose the same one.
+/// The fate of each packet in turn. After one pass, the list repeats in another order each time: a strict period could always lose the
+/// same packet.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Arrives,
@@ -34,12 +34,12 @@ enum Fate {
     Late,
 }
 
-/// A reader as RFC 1350 and 7440 describe it. It answers old blocks too, as the sorcerer's apprentice did.
+/// A client by RFC 1350 and RFC 7440. It also answers old blocks (sorcerer's apprentice).
 struct Reader {
     request: Vec<u8>,
     block: usize,
     window: u64,
-    got: Vec<u8>,
+    received: Vec<u8>,
     have: u64,
     in_window: u64,
     started: bool,
@@ -52,7 +52,7 @@ impl Reader {
             request: request(&format!("blksize {block} windowsize {window} ")),
             block,
             window,
-            got: Vec::new(),
+            received: Vec::new(),
             have: 0,
             in_window: 0,
             started: false,
@@ -60,7 +60,7 @@ impl Reader {
         }
     }
 
-    fn hear(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
+    fn receive(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let number = u16::from_be_bytes([packet[2], packet[3]]);
         match packet[1] {
             6 if !self.started => {
@@ -69,7 +69,7 @@ impl Reader {
             }
             3 if number == (self.have + 1) as u16 && !self.finished => {
                 self.started = true;
-                self.got.extend_from_slice(&packet[4..]);
+                self.received.extend_from_slice(&packet[4..]);
                 self.have += 1;
                 self.in_window += 1;
                 self.finished = packet.len() - 4 < self.block;
@@ -86,7 +86,7 @@ impl Reader {
         ack(self.have)
     }
 
-    fn nag(&mut self) -> Vec<u8> {
+    fn retry(&mut self) -> Vec<u8> {
         if self.started { self.answer() } else { self.request.clone() }
     }
 }
@@ -116,20 +116,20 @@ pub(super) fn datagrams(out: &mut Effects<()>) -> Vec<Vec<u8>> {
 }
 
 struct Outcome {
-    got: Vec<u8>,
+    received: Vec<u8>,
     finished: bool,
     sent: usize,
     events: Vec<Event>,
     took: Duration,
 }
 
-/// Packets on their way, ordered by the time at which they arrive.
+/// Packets in flight, ordered by arrival time.
 struct Network<'f> {
     fates: &'f [Fate],
     count: usize,
-    /// How many packets ago the last one was lost.
-    spared: usize,
-    flying: BTreeMap<(Instant, usize), (bool, Vec<u8>)>,
+    /// Packets since the last lost one.
+    since_loss: usize,
+    in_flight: BTreeMap<(Instant, usize), (bool, Vec<u8>)>,
 }
 
 impl Network<'_> {
@@ -141,7 +141,7 @@ impl Network<'_> {
             Fate::Late => &[40],
         };
         for (copy, trips) in trips.iter().enumerate() {
-            self.flying.insert((now + TRIP * *trips, 2 * self.count + copy), (to_server, packet.to_vec()));
+            self.in_flight.insert((now + TRIP * *trips, 2 * self.count + copy), (to_server, packet.to_vec()));
         }
         self.count += 1;
     }
@@ -151,11 +151,11 @@ impl Network<'_> {
         // Weyl's sequence by the golden ratio: every place as often as any other, in no period.
         let mixed = (self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let fate = self.fates[if self.count < all { self.count } else { mixed as usize % all }];
-        self.spared += 1;
+        self.since_loss += 1;
         match fate {
-            Fate::Lost if self.spared < SPARED && all > 1 => Fate::Arrives,
+            Fate::Lost if self.since_loss < ARRIVALS_AFTER_LOSS && all > 1 => Fate::Arrives,
             Fate::Lost => {
-                self.spared = 0;
+                self.since_loss = 0;
                 fate
             }
             _ => fate,
@@ -163,25 +163,25 @@ impl Network<'_> {
     }
 
     fn arrived(&mut self, now: Instant) -> Option<(bool, Vec<u8>)> {
-        Some(self.flying.first_entry().filter(|entry| entry.key().0 <= now)?.remove())
+        Some(self.in_flight.first_entry().filter(|entry| entry.key().0 <= now)?.remove())
     }
 }
 
 /// Plays a transfer to its end.
 fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
     let mut reader = Reader::new(block, window);
-    let mut network = Network { fates, count: 0, spared: SPARED, flying: BTreeMap::new() };
+    let mut network = Network { fates, count: 0, since_loss: ARRIVALS_AFTER_LOSS, in_flight: BTreeMap::new() };
     let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
     let (mut sent, mut now) = (0, begin);
     network.launch(now, true, &reader.request);
-    let mut nag_at = now + PATIENCE;
+    let mut retry_at = now + RETRY_AFTER;
     while now - begin < Duration::from_secs(3600) && !(reader.finished && engine.is_empty()) {
-        let next = [network.flying.keys().next().map(|key| key.0), engine.next_deadline(), Some(nag_at)];
+        let next = [network.in_flight.keys().next().map(|key| key.0), engine.next_deadline(), Some(retry_at)];
         now = next.into_iter().flatten().min().expect("the client's own clock").max(now);
         while let Some((to_server, packet)) = network.arrived(now) {
             if !to_server {
-                nag_at = now + PATIENCE;
-                if let Some(answer) = reader.hear(&packet) {
+                retry_at = now + RETRY_AFTER;
+                if let Some(answer) = reader.receive(&packet) {
                     network.launch(now, true, &answer);
                 }
             } else if packet[1] == 1 {
@@ -195,12 +195,12 @@ fn play(file: &Bytes, block: usize, window: u64, fates: &[Fate]) -> Outcome {
             sent += usize::from(packet[1] == 3);
             network.launch(now, false, &packet);
         }
-        if now >= nag_at {
-            nag_at = now + PATIENCE;
-            network.launch(now, true, &reader.nag());
+        if now >= retry_at {
+            retry_at = now + RETRY_AFTER;
+            network.launch(now, true, &reader.retry());
         }
     }
-    Outcome { got: reader.got, finished: reader.finished, sent, events: out.events, took: now - begin }
+    Outcome { received: reader.received, finished: reader.finished, sent, events: out.events, took: now - begin }
 }
 
 fn file_of(length: usize) -> Bytes {
@@ -215,7 +215,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_transfer_survives_loss_copies_and_disorder_with_the_right_bytes(
+    fn transfer_survives_loss_duplication_and_reordering(
         length in 0usize..40_000,
         // With smaller blocks such a network is slower than the minimum rate.
         block in prop_oneof![Just(256usize), Just(512), Just(1468)],
@@ -225,24 +225,24 @@ proptest! {
         let file = file_of(length.min(block * 500));
         let outcome = play(&file, block, window, &fates);
         prop_assert!(outcome.finished, "{:?} after {:?}", outcome.events, outcome.took);
-        prop_assert!(outcome.got == file);
+        prop_assert!(outcome.received == file);
         let fetched = outcome.events.iter().filter(|event| matches!(event, Event::Completed)).count();
         let silent = outcome.events.iter().any(|event| matches!(event, Event::TimedOut { .. }));
         prop_assert!(fetched >= 1 || silent, "only a lost last acknowledgement goes unreported");
     }
 
     #[test]
-    fn any_sequence_of_packets_keeps_the_bounds(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn random_packets_keep_invariants(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         check_invariants(&bytes);
     }
 }
 
 #[test]
-fn a_network_that_doubles_everything_never_doubles_the_blocks_that_are_sent() {
+fn duplicated_acks_never_duplicate_blocks() {
     let file = file_of(100 * 512);
     for window in [1, 4] {
         let outcome = play(&file, 512, window, &[Fate::Doubled]);
-        assert!(outcome.finished && outcome.got == file);
+        assert!(outcome.finished && outcome.received == file);
         assert_eq!(outcome.sent, 101, "window {window}: each block once");
     }
 }
@@ -252,12 +252,12 @@ fn block_numbers_roll_over_to_zero() {
     let file = file_of(70_000 * 8 + 3);
     for window in [1, 7] {
         let outcome = play(&file, 8, window, &[Fate::Arrives]);
-        assert!(outcome.finished && outcome.got == file, "window {window}");
+        assert!(outcome.finished && outcome.received == file, "window {window}");
     }
 }
 
 #[test]
-fn a_lost_block_within_a_window_costs_no_timeout() {
+fn lost_block_within_window_is_resent_without_timeout() {
     // The tenth packet is a block in the middle of the first window of 16.
     let mut fates = [Fate::Arrives; 400];
     fates[9] = Fate::Lost;
@@ -266,7 +266,7 @@ fn a_lost_block_within_a_window_costs_no_timeout() {
 }
 
 #[test]
-fn a_client_that_vanishes_at_any_block_is_forgotten_in_time() {
+fn silent_client_is_dropped_within_bounded_time_and_retries() {
     let file = file_of(40 * 512);
     for heard in 0..40 {
         let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());

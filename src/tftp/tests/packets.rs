@@ -1,4 +1,4 @@
-//! Bytes and what they mean.
+//! Tests of packet parsing, packet encoding and option negotiation.
 
 use crate::{
     negotiation::{MAX_BLOCK, MAX_WINDOW, Negotiated},
@@ -10,7 +10,7 @@ use std::time::Duration;
 const NONE: RequestedOptions = RequestedOptions { block: None, timeout: None, size: false, window: None };
 
 #[test]
-fn a_request_is_read_with_its_options_in_any_case() {
+fn request_options_are_case_insensitive() {
     let bytes = b"\0\x01ipxe.efi\0OcTet\0tsize\x000\0BLKSIZE\x001468\0windowsize\x004\0timeout\x003\0";
     let options = RequestedOptions { block: Some(1468), timeout: Some(3), size: true, window: Some(4) };
     let request = Request { name: "ipxe.efi", mode: Mode::Octet, options };
@@ -18,7 +18,7 @@ fn a_request_is_read_with_its_options_in_any_case() {
 }
 
 #[test]
-fn options_that_are_out_of_bounds_unknown_or_cut_off_are_not_answered() {
+fn invalid_options_are_ignored() {
     let cases: [&[u8]; 9] = [
         b"",
         b"blksize\x007\0",
@@ -38,7 +38,7 @@ fn options_that_are_out_of_bounds_unknown_or_cut_off_are_not_answered() {
 }
 
 #[test]
-fn what_is_no_packet_is_none() {
+fn malformed_packet_is_rejected() {
     let cases: [&[u8]; 8] =
         [b"", b"\0", b"\0\x01", b"\0\x01a\0octet", b"\0\x01\xff\0octet\0", b"\0\x04\0", b"\0\x07\0\0", b"\x01\0a"];
     for bytes in cases {
@@ -49,7 +49,7 @@ fn what_is_no_packet_is_none() {
 }
 
 #[test]
-fn what_the_server_writes_is_as_the_rfcs_say() {
+fn encoded_packets_match_rfcs() {
     assert_eq!(packet::data_header(0x1234), [0, 3, 0x12, 0x34]);
     assert_eq!(
         packet::option_ack([("blksize", 1468), ("tsize", 70_000)])[..],
@@ -59,10 +59,13 @@ fn what_the_server_writes_is_as_the_rfcs_say() {
 }
 
 #[test]
-fn terms_stay_within_the_bounds_and_a_spent_budget_makes_windows_smaller() {
+fn negotiated_options_are_bounded_and_budget_limits_window() {
     let options = RequestedOptions { block: Some(9000), timeout: Some(255), size: true, window: Some(500) };
-    let terms = Negotiated::grant(&options, usize::MAX);
-    assert_eq!((terms.block, terms.window, terms.timeout), (MAX_BLOCK, MAX_WINDOW, Duration::from_secs(255)));
+    let negotiated = Negotiated::grant(&options, usize::MAX);
+    assert_eq!(
+        (negotiated.block, negotiated.window, negotiated.timeout),
+        (MAX_BLOCK, MAX_WINDOW, Duration::from_secs(255))
+    );
     assert_eq!(Negotiated::grant(&options, 5 * usize::from(MAX_BLOCK)).window, 5);
     assert_eq!(Negotiated::grant(&options, 0).window, 1, "one block is always granted");
     let plain = Negotiated::grant(&NONE, usize::MAX);
@@ -72,7 +75,7 @@ fn terms_stay_within_the_bounds_and_a_spent_budget_makes_windows_smaller() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_packet_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn random_bytes_parse_to_bounded_request_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         if let Some(Packet::Read(request)) = packet::parse(&bytes) {
             prop_assert!(bytes.len() <= 512 && !request.name.contains('\0'));
         }

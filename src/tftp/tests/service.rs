@@ -109,7 +109,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_loader_arrives_whole_within_the_bounds_and_its_stage_is_reported() {
+async fn loader_download_with_options_is_complete_and_reported() {
     let mut world = world();
     let options = ["blksize", "9000", "tsize", "0", "windowsize", "64", "timeout", "2"];
     let client = Client::ask(world.server, 1, "undionly.kpxe", &options).await;
@@ -123,7 +123,7 @@ async fn a_loader_arrives_whole_within_the_bounds_and_its_stage_is_reported() {
 }
 
 #[tokio::test]
-async fn file_is_read_without_options() {
+async fn file_download_without_options_is_complete_and_reported() {
     let mut world = world();
     let client = Client::ask(world.server, 1, "images/kernel", &[]).await;
     assert_eq!(client.read(512).await, KERNEL);
@@ -132,7 +132,7 @@ async fn file_is_read_without_options() {
 }
 
 #[tokio::test]
-async fn a_size_probe_reports_no_stage_and_does_not_hold_up_the_next_client() {
+async fn aborted_size_probe_is_not_reported_and_blocks_no_client() {
     let mut world = world();
     let probe = Client::ask(world.server, 1, "undionly.kpxe", &["tsize", "0", "blksize", "1468"]).await;
     let (_, _, from) = probe.answer().await;
@@ -155,7 +155,7 @@ async fn unknown_names_and_writes_are_refused() {
 }
 
 #[tokio::test]
-async fn it_ends_when_it_is_told_to_even_in_the_middle_of_a_transfer() {
+async fn service_shuts_down_during_transfer() {
     let world = world();
     Client::ask(world.server, 1, "undionly.kpxe", &[]).await.answer().await;
     world.shutdown.cancel();

@@ -1,4 +1,4 @@
-//! Many transfers in one engine: who may have one, and when it is given up.
+//! Many transfers in one engine: capacity, eviction and timeouts.
 
 use super::{
     super::{
@@ -49,7 +49,7 @@ fn client(host: u8, port: u16) -> SocketAddrV4 {
 }
 
 #[test]
-fn a_stage_is_reported_when_the_last_block_was_acknowledged_and_not_before() {
+fn transfer_is_completed_by_ack_of_last_block() {
     let mut table = Table::new(LIMITS);
     table.ask(CLIENT, "blksize 1468 ");
     for number in 0..3 {
@@ -64,7 +64,7 @@ fn a_stage_is_reported_when_the_last_block_was_acknowledged_and_not_before() {
 }
 
 #[test]
-fn an_error_frees_the_transfer_at_once_and_the_same_port_may_ask_again() {
+fn client_error_frees_transfer_and_same_port_may_retry() {
     let mut table = Table::new(LIMITS);
     for port_69 in [false, true] {
         table.ask(CLIENT, "tsize 0 ");
@@ -81,7 +81,7 @@ fn an_error_frees_the_transfer_at_once_and_the_same_port_may_ask_again() {
 }
 
 #[test]
-fn a_request_that_comes_again_is_answered_again_but_an_echo_is_not() {
+fn repeated_request_is_answered_again_but_duplicate_is_not() {
     let mut table = Table::new(LIMITS);
     let offer = table.ask(CLIENT, "blksize 1468 ");
     for _ in 0..1000 {
@@ -100,7 +100,7 @@ fn a_request_that_comes_again_is_answered_again_but_an_echo_is_not() {
 }
 
 #[test]
-fn a_repeated_acknowledgement_sends_nothing_by_itself_and_brings_the_block_sooner() {
+fn duplicate_ack_sends_nothing_but_shortens_resend_timer() {
     let mut table = Table::new(LIMITS);
     table.ask(CLIENT, "");
     let second = table.send(CLIENT, &ack(1));
@@ -115,7 +115,7 @@ fn a_repeated_acknowledgement_sends_nothing_by_itself_and_brings_the_block_soone
 }
 
 #[test]
-fn an_offer_that_nobody_takes_up_is_repeated_twice_and_forgotten() {
+fn unanswered_option_ack_is_resent_twice_and_dropped() {
     let mut table = Table::new(LIMITS);
     table.ask(CLIENT, "tsize 0 ");
     let seconds: Vec<usize> = (0..8).map(|_| table.pass(Duration::from_secs(1)).len()).collect();
@@ -124,7 +124,7 @@ fn an_offer_that_nobody_takes_up_is_repeated_twice_and_forgotten() {
 }
 
 #[test]
-fn the_timeout_that_a_client_chose_is_kept_to_and_bounded() {
+fn negotiated_timeout_is_used_and_bounded() {
     let mut table = Table::new(LIMITS);
     table.ask(CLIENT, "timeout 3 ");
     table.send(CLIENT, &ack(0));
@@ -137,7 +137,7 @@ fn the_timeout_that_a_client_chose_is_kept_to_and_bounded() {
 }
 
 #[test]
-fn forged_requests_displace_each_other_and_never_a_client_that_reads() {
+fn forged_requests_never_evict_active_transfer() {
     let limits = Limits { transfers: 4, window_bytes: 1 << 20 };
     let mut table = Table::new(limits);
     table.ask(CLIENT, "blksize 512 ");
@@ -151,9 +151,9 @@ fn forged_requests_displace_each_other_and_never_a_client_that_reads() {
 }
 
 #[test]
-fn stalled_transfers_make_room_for_new_clients() {
+fn stalled_transfers_are_evicted_for_new_clients() {
     let mut table = Table::new(Limits { transfers: 4096, window_bytes: 32 << 20 });
-    // As in the experiment: blocks of 8 bytes, a timeout of a minute, one acknowledgement, and silence.
+    // A measured attack: blocks of 8 bytes, a timeout of a minute, one acknowledgement, and silence.
     for port in 1..=4200 {
         let options = "blksize 8 timeout 60 ";
         table.ask(client(1, port), options);
@@ -172,7 +172,7 @@ fn stalled_transfers_make_room_for_new_clients() {
 }
 
 #[test]
-fn stalled_transfers_of_forged_addresses_make_room_too() {
+fn stalled_transfers_of_many_addresses_are_evicted() {
     let mut table = Table::new(Limits { transfers: 64, window_bytes: 32 << 20 });
     for host in 100..164 {
         table.ask(client(host, 1), "blksize 8 timeout 60 ");
@@ -188,7 +188,7 @@ fn stalled_transfers_of_forged_addresses_make_room_too() {
 }
 
 #[test]
-fn a_full_table_of_readers_is_silent_and_one_with_too_many_gives() {
+fn full_table_evicts_only_transfers_above_the_share_of_their_address() {
     let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
     for host in 1..=4 {
         table.ask(client(host, 1), "blksize 512 ");
@@ -200,7 +200,7 @@ fn a_full_table_of_readers_is_silent_and_one_with_too_many_gives() {
     }
     assert!(table.ask(client(9, 1), "").is_empty());
     assert!(matches!(table.out.events.last(), Some(Event::Full { .. })), "{:?}", table.out.events.last());
-    // One address may have everything while nobody else wants it; then it gives, however fast it reads.
+    // One address may use all transfers while no other client waits. Then one of its transfers is evicted, however fast it reads.
     let mut table = Table::new(Limits { transfers: 4, window_bytes: 1 << 20 });
     for port in 1..=4 {
         assert_eq!(table.ask(client(1, port), "blksize 512 ").len(), 1);
@@ -215,7 +215,7 @@ fn a_full_table_of_readers_is_silent_and_one_with_too_many_gives() {
 }
 
 #[test]
-fn a_client_that_trickles_loses_its_transfer_whatever_it_sends() {
+fn transfer_below_minimum_rate_is_dropped() {
     let mut table = Table::new(LIMITS);
     table.ask(CLIENT, "blksize 8 timeout 60 ");
     table.send(CLIENT, &ack(0));
@@ -229,7 +229,7 @@ fn a_client_that_trickles_loses_its_transfer_whatever_it_sends() {
 }
 
 #[test]
-fn windows_shrink_when_the_budget_is_spent_and_grow_again() {
+fn window_size_follows_free_budget() {
     let limits = Limits { window_bytes: 20 * 1468, ..LIMITS };
     let mut table = Table::new(limits);
     let windows: Vec<usize> = (1..=3)
@@ -246,7 +246,7 @@ fn windows_shrink_when_the_budget_is_spent_and_grow_again() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_in_words() {
+fn unknown_file_mode_and_write_get_error_codes() {
     let mut table = Table::new(LIMITS);
     let cases: [(&[u8], u8, Refusal); 3] = [
         (b"\0\x01a\0octet\0", 1, Refusal::NotFound { name: "a".to_owned() }),
@@ -263,7 +263,7 @@ fn what_cannot_be_had_is_refused_in_words() {
 }
 
 #[test]
-fn the_end_is_told_to_clients_that_are_cut_off() {
+fn clients_get_error_packet_at_shutdown() {
     let mut table = Table::new(LIMITS);
     table.ask(CLIENT, "tsize 0 ");
     table.engine.close(&mut table.out);

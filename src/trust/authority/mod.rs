@@ -219,7 +219,7 @@ impl CertificateAuthority {
     /// # Errors
     /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if its root was replaced.
     pub fn identify(&self, der: &[u8], now: Timestamp) -> Result<Peer, TrustError> {
-        let peer = Peer::of(der, now)?;
+        let peer = Peer::from_der(der, now)?;
         if !tls::is_signed_by(der, &self.counts) {
             return Err(TrustError::StaleAuthority { node: peer.node });
         }

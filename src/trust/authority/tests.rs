@@ -124,7 +124,7 @@ fn root_key_signs_issuers_only_and_may_be_offline_between_rotations() {
 }
 
 #[test]
-fn nodes_with_any_trusted_root_connect_during_a_rotation() {
+fn node_with_any_trusted_root_connects_during_rotation() {
     let (_dir, first) = authority();
     let old = issued(&first);
     let second = first.rotated(GRACE, now()).expect("rotated");
@@ -161,7 +161,7 @@ fn old_root_is_refused_after_the_grace_time() {
 }
 
 #[test]
-fn without_grace_the_old_root_is_refused_at_once_and_its_keys_are_gone() {
+fn old_root_without_grace_is_refused_at_once_and_its_keys_are_deleted() {
     let (_dir, first) = authority();
     let old = issued(&first);
     let folder = Folder(&first.dir);
@@ -194,7 +194,7 @@ fn first_release(dir: &Path) -> (String, KeyPair) {
 }
 
 #[test]
-fn authority_of_the_first_release_is_taken_over_and_its_nodes_go_on() {
+fn authority_of_first_release_is_migrated_and_its_nodes_still_connect() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path().join("ca");
     let (pem, key) = first_release(&dir);
@@ -217,7 +217,7 @@ fn authority_of_the_first_release_is_taken_over_and_its_nodes_go_on() {
 }
 
 #[test]
-fn damaged_foreign_or_exposed_files_are_named_and_nothing_is_overwritten() {
+fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
     let (_dir, first) = authority();
     let folder = Folder(&first.dir);
     let (key, pem) = (folder.issuer_key(first.active()), folder.issuer_pem(first.active()));
@@ -249,7 +249,7 @@ fn damaged_foreign_or_exposed_files_are_named_and_nothing_is_overwritten() {
 }
 
 #[test]
-fn request_gives_its_key_and_nothing_else() {
+fn certificate_request_supplies_only_its_key() {
     let (_dir, authority) = authority();
     let key = make::new_key().expect("key");
     let issued = authority.issue_node(&csr(&key), node(), now()).expect("issued");
@@ -310,7 +310,7 @@ fn expired_certificate_of_another_site_or_use_is_refused() {
 }
 
 #[test]
-fn request_that_is_too_long_altered_or_of_another_kind_is_refused() {
+fn malformed_certificate_request_is_refused() {
     let (_dir, authority) = authority();
     let refused = |text: &str| authority.issue_node(text, node(), now()).expect_err("refused").to_string();
     let good = csr(&make::new_key().expect("key"));

@@ -66,7 +66,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn every_common_spelling_means_the_same_address() {
+    fn mac_is_parsed_with_colons_hyphens_and_without_separators() {
         for text in ["52:54:00:AB:cd:01", "52-54-00-ab-cd-01", "525400abcd01"] {
             assert_eq!(text.parse::<MacAddr>().map(|mac| mac.to_string()), Ok("52:54:00:ab:cd:01".to_owned()));
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn address_that_no_machine_can_have_is_rejected() {
+    fn zero_multicast_or_short_chaddr_is_rejected() {
         assert_eq!(MacAddr::from_chaddr(&[0; 16]), None);
         assert_eq!(MacAddr::from_chaddr(&[0xff; 6]), None);
         assert_eq!(MacAddr::from_chaddr(&[2, 0, 0]), None);

@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn option_97_and_the_text_form_name_the_same_machine() {
+    fn uuid_of_option_97_equals_text_form() {
         let wire = [0, 4, 3, 2, 1, 6, 5, 8, 7, 9, 10, 11, 12, 13, 14, 15, 16];
         let uuid = SystemUuid::from_option97(&wire);
         assert_eq!(uuid.map(|uuid| uuid.to_string()), Some("01020304-0506-0708-090a-0b0c0d0e0f10".to_owned()));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn placeholders_are_known_in_both_byte_orders() {
+    fn placeholder_uuid_is_detected_in_both_byte_orders() {
         for text in ["03000200-0400-0500-0006-000700080009", "ffffffff-ffff-ffff-ffff-ffffffffffff"] {
             let uuid: SystemUuid = text.parse().expect("a UUID");
             assert!(uuid.is_placeholder(), "{text}");
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_views_agree_and_junk_never_panics(bytes: [u8; 16], junk: Vec<u8>, text in "\\PC{0,50}") {
+        fn uuid_round_trips_as_option_97_and_text_and_junk_never_panics(bytes: [u8; 16], junk: Vec<u8>, text in "\\PC{0,50}") {
             let uuid = SystemUuid(bytes);
             prop_assert_eq!(SystemUuid::from_option97(&uuid.to_option97()), Some(uuid));
             prop_assert_eq!(uuid.to_string().parse(), Ok(uuid));

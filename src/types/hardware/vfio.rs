@@ -136,7 +136,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn selector_of_another_shape_is_refused() {
+    fn malformed_vfio_selector_is_refused() {
         for text in ["", "10de", "class:3", "vendor:10dg", "device:8086", "address:01:00.0", "address:0000:01:20.0"] {
             assert!(text.parse::<VfioSelector>().is_err(), "{text}");
         }
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn address_is_whole_and_lower_case() {
+    fn pci_address_needs_domain_and_is_lower_case() {
         assert_eq!("0000:0A:00.0".parse::<PciAddress>().map(|one| one.to_string()).as_deref(), Ok("0000:0a:00.0"));
         for text in ["", "0a:00.0", "0000:0a:00", "0000:0a:00.8", "0000:0a:20.0", "0000:0a:00.0,x-vga=on"] {
             assert!(text.parse::<PciAddress>().is_err(), "{text}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_names_what_sysfs_shows_and_nothing_else() {
+    fn vfio_selector_matches_exact_sysfs_values_only() {
         let gpu = PciName { address: "0000:0a:00.0", vendor: "10de", device: "2335", class: "0302" };
         for text in ["class:0302", "vendor:10DE", "device:10de:2335", "address:0000:0A:00.0"] {
             assert!(text.parse::<VfioSelector>().expect("a selector").matches(gpu), "{text}");

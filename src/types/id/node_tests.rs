@@ -14,7 +14,7 @@ fn basis(hardware: &Hardware) -> String {
 }
 
 #[test]
-fn id_is_what_sha256_and_crockford_give_by_hand() {
+fn node_id_equals_independently_computed_value() {
     // printf 'mesh-node-id/1\nuuid:01020304-0506-0708-090a-0b0c0d0e0f10' | sha256sum, then base32 of the first 5 bytes.
     let known = hardware("01020304-0506-0708-090A-0B0C0D0E0F10", ["", "", ""], &[]);
     assert_eq!(basis(&known), "uuid:01020304-0506-0708-090a-0b0c0d0e0f10");
@@ -22,7 +22,7 @@ fn id_is_what_sha256_and_crockford_give_by_hand() {
 }
 
 #[test]
-fn first_trustworthy_line_is_taken() {
+fn basis_is_uuid_then_serial_then_lowest_mac() {
     let triple = [" Dell Inc. ", "PowerEdge R760", "ABC123"];
     let macs = ["52:54:00:00:00:02", "52:54:00:00:00:01"];
     assert_eq!(
@@ -38,27 +38,27 @@ fn first_trustworthy_line_is_taken() {
 }
 
 #[test]
-fn uuid_that_the_site_lists_is_passed_over() {
+fn denied_uuid_is_not_used_as_basis() {
     let machine = hardware("4c4c4544-0042-3010-8051-b4c04f4d3932", ["", "", ""], &["52:54:00:00:00:01"]);
     let deny = DenyList::from_iter(machine.uuid);
     assert_eq!(machine.basis(&deny).map(|b| b.to_string()), Some("mac:52:54:00:00:00:01".to_owned()));
 }
 
 #[test]
-fn serials_that_nobody_filled_in_do_not_identify() {
+fn placeholder_serial_is_not_used_as_basis() {
     for serial in ["", "  ", "None", "Default string", "0", "0000000", "xxxx", "N/A", "System Serial Number", "."] {
         assert_eq!(hardware("", ["QEMU", "Standard PC", serial], &[]).basis(&DenyList::new()), None, "{serial:?}");
     }
 }
 
 #[test]
-fn machine_of_which_nothing_is_known_has_no_id() {
+fn hardware_without_identity_has_no_basis() {
     assert_eq!(Hardware::default().basis(&DenyList::new()), None);
 }
 
 proptest! {
     #[test]
-    fn dhcp_ipxe_and_sysfs_see_one_machine(uuid: [u8; 16], mac: [u8; 6], others: Vec<[u8; 6]>) {
+    fn dhcp_ipxe_and_sysfs_yield_the_same_node_id(uuid: [u8; 16], mac: [u8; 6], others: Vec<[u8; 6]>) {
         let uuid = SystemUuid(uuid);
         prop_assume!(!uuid.is_placeholder());
         let dhcp = Hardware { uuid: SystemUuid::from_option97(&uuid.to_option97()), macs: vec![MacAddr(mac)], ..Hardware::default() };
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn ids_and_bases_round_trip_and_junk_never_panics(bytes: [u8; 5], text in "\\PC{0,40}", triple: [String; 3]) {
+    fn node_id_and_basis_round_trip_and_junk_never_panics(bytes: [u8; 5], text in "\\PC{0,40}", triple: [String; 3]) {
         let id = NodeId(bytes);
         prop_assert_eq!(id.to_string().parse(), Ok(id));
         prop_assert_eq!(id.to_string().len(), 8);

@@ -210,7 +210,7 @@ mod tests {
 
     /// The runtime of this test has one thread: the other task runs only while the emulator yields.
     #[tokio::test]
-    async fn output_of_a_guest_is_emulated_in_slices_between_which_others_run() {
+    async fn guest_output_is_emulated_in_slices_that_yield() {
         const SLICES: usize = 64;
         let (console, _input) = Console::new(Instant::now());
         let console = Arc::new(console);
@@ -230,7 +230,7 @@ mod tests {
 
     /// The emulator stores the title until its terminator, which a guest need not send.
     #[test]
-    fn title_that_a_guest_never_ends_is_bounded() {
+    fn unterminated_window_title_is_bounded() {
         #[derive(Default)]
         struct TitleLength(usize);
         impl vt100::Callbacks for TitleLength {

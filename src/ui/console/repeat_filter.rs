@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn character_that_a_guest_repeats_65535_times_fills_a_line() {
+    fn repeat_count_is_limited_to_one_line() {
         for sequence in [
             "a\u{1b}[65535b",
             "a\u{1b}[81b",
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn other_output_stays_as_it_is() {
+    fn output_without_large_repeat_is_unchanged() {
         for text in [
             "bbb [99b",
             "\u{1b}[80b",
@@ -153,13 +153,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_output_costs_more_than_a_few_lines_a_byte(bytes in hostile(), at in 0usize..200) {
+        fn hostile_output_scrolls_bounded_lines_per_byte(bytes in hostile(), at in 0usize..200) {
             let at = at.min(bytes.len());
             prop_assert!(scrolled(&[&bytes[..at], &bytes[at..]]) <= 8 + 2 * bytes.len());
         }
 
         #[test]
-        fn output_with_small_counts_stays_as_it_is(
+        fn output_with_small_repeat_counts_is_unchanged(
             text in "(\u{1b}\\[[?<]?[0-7]?[0-9]?(;[0-9]{1,3}){0,2}[@-z]|[ -~é\r\n]){0,60}"
         ) {
             prop_assert_eq!(RepeatFilter::default().apply(text.as_bytes()), text.as_bytes());

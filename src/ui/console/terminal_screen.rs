@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_and_cursor_are_classes_and_text_is_escaped() {
+    fn screen_has_colour_classes_cursor_and_escaped_text() {
         let text = shown(b"\x1b[1;31mred\x1b[0m <b>&\r\n$ ");
         let begin = "<span class=\"f1 bold\">red</span> &lt;b&gt;&amp;\n$ <span class=\"cursor\"> </span>";
         assert!(text.starts_with(begin), "{text}");
@@ -91,24 +91,24 @@ mod tests {
     }
 
     #[test]
-    fn direction_marks_of_a_guest_do_not_reach_the_page() {
+    fn direction_marks_in_guest_output_are_removed() {
         let text = shown("id \u{202e}321\u{202c}\u{200b}\u{2066}e\u{301}".as_bytes());
         assert!(text.starts_with("id 321e\u{301}<span"), "{text}");
     }
 
     #[test]
-    fn screen_is_what_is_left_after_the_cursor_moved() {
+    fn screen_shows_text_after_clear_and_cursor_move() {
         assert!(shown(b"abc\x1b[2J\x1b[Hnew").starts_with("new<span"));
     }
 
     proptest! {
         #[test]
-        fn junk_never_panics_and_keeps_the_number_of_rows(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
+        fn screen_of_random_bytes_keeps_row_count(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
             prop_assert_eq!(shown(&bytes).lines().count(), usize::from(SIZE.0.get()));
         }
 
         #[test]
-        fn control_sequences_never_panic(text in "(\u{1b}\\[[0-9;?]{0,8}[@-~]|[ -~\u{3000}-\u{3100}\r\n\t\u{8}]){0,200}") {
+        fn screen_of_random_control_sequences_keeps_row_count(text in "(\u{1b}\\[[0-9;?]{0,8}[@-~]|[ -~\u{3000}-\u{3100}\r\n\t\u{8}]){0,200}") {
             prop_assert_eq!(shown(text.as_bytes()).lines().count(), usize::from(SIZE.0.get()));
         }
     }

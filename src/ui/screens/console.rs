@@ -50,7 +50,7 @@ pub(crate) async fn page(client: ApiClient, Path(vm): Path<String>, headers: Hea
         }
         script src=(format!("{PREFIX}/assets/console.js")) defer {}
     };
-    Ok(Page { client: &client, title: format!("Console of {}", vm.name), place: "/vms", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Console of {}", vm.name), nav_path: "/vms", content }.answer(&headers))
 }
 
 #[derive(Debug, Deserialize)]

@@ -23,12 +23,12 @@ pub(crate) struct LeaseQuery {
     all: String,
 }
 
-pub(crate) async fn page(client: ApiClient, Query(asked): Query<LeaseQuery>, headers: HeaderMap) -> Answer {
+pub(crate) async fn page(client: ApiClient, Query(query): Query<LeaseQuery>, headers: HeaderMap) -> Answer {
     let failed = |error| client.failed(&error);
     let segments = client.get(api::LIST_SEGMENTS.path([])).await.map_err(failed)?;
-    let all = !asked.all.is_empty();
+    let all = !query.all.is_empty();
     let state = if all { "active,expired" } else { "active" };
-    let text = asked.q.trim();
+    let text = query.q.trim();
     let path = api::LIST_LEASES.path([]).with("limit", ROWS).with("state", state).with_nonempty("q", text);
     let leases = client.list(path).await.map_err(failed)?;
     let total = leases.total.unwrap_or(leases.rows.len());
@@ -48,7 +48,7 @@ pub(crate) async fn page(client: ApiClient, Query(asked): Query<LeaseQuery>, hea
             @if total > leases.rows.len() { p.quiet { (total) " in all; filter to see others." } }
         }
     };
-    Ok(Page { client: &client, title: "DHCP".to_owned(), place: "/dhcp", content }.answer(&headers))
+    Ok(Page { client: &client, title: "DHCP".to_owned(), nav_path: "/dhcp", content }.answer(&headers))
 }
 
 fn segment_table(segments: &[SegmentView]) -> Markup {

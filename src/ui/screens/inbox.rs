@@ -52,7 +52,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
             "see the page “Enrol machines” of the documentation. "
         }
     };
-    Ok(Page { client: &client, title: "Inbox".to_owned(), place: "/inbox", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Inbox".to_owned(), nav_path: "/inbox", content }.answer(&headers))
 }
 
 fn row(node: &NodeView) -> Markup {

@@ -18,58 +18,52 @@ use meshd_api::{
 const ROWS: usize = 100;
 
 /// Converts the query of a page to a query of the API.
-fn query<R>(path: GetPath<R>, asked: &Fields, names: &[&str]) -> GetPath<R> {
+fn with_filters<R>(path: GetPath<R>, query: &Fields, names: &[&str]) -> GetPath<R> {
     let path = path.with("sort", "-seq").with("limit", ROWS);
-    names.iter().fold(path, |path, name| path.with_nonempty(name, asked.text(name)))
+    names.iter().fold(path, |path, name| path.with_nonempty(name, query.text(name)))
 }
 
 /// Renders the actor of the order that caused the event. Without an order, renders the kind of actor.
-fn by(event: &EventView) -> Markup {
-    event.by.as_ref().map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.who))
+fn actor(event: &EventView) -> Markup {
+    event.by.as_ref().map_or_else(|| plain(html::word(&event.actor)), |order| plain(&order.principal))
 }
 
 pub(super) fn event_table(events: &[EventView]) -> Markup {
     let row = |event: &EventView| {
         let node = event.node.map(|id| html::node_link(&id.to_string(), &id.to_string())).unwrap_or_default();
         let times = event.count.map(|count| html! { span.quiet { " ×" (count) } }).unwrap_or_default();
-        vec![time(event.at), html! { (event.kind) (times) }, node, by(event), plain(&event.detail)]
+        vec![time(event.at), html! { (event.kind) (times) }, node, actor(event), plain(&event.detail)]
     };
     let rows: Vec<_> = events.iter().map(row).collect();
     html::table(&["When", "What", "Node", "By", "Detail"], &rows, "Nothing happened yet.")
 }
 
-pub(crate) async fn events(
-    client: ApiClient,
-    Query(asked): Query<Vec<(String, String)>>,
-    headers: HeaderMap,
-) -> Answer {
-    let asked = Fields(asked);
-    let path = query(api::LIST_EVENTS.path([]), &asked, &["node", "q", "kind", "after"]);
+pub(crate) async fn events(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
+    let path = with_filters(api::LIST_EVENTS.path([]), &query, &["node", "q", "kind", "after"]);
     let page = client.lines(path).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Events" }
         form.filters action=(format!("{PREFIX}/events")) {
-            label { "Text" input name="q" type="search" value=(asked.text("q")); }
-            label { "Node" input name="node" value=(asked.text("node")); }
-            label { "Kind" input name="kind" value=(asked.text("kind")) placeholder="phase,stage"; }
+            label { "Text" input name="q" type="search" value=(query.text("q")); }
+            label { "Node" input name="node" value=(query.text("node")); }
+            label { "Kind" input name="kind" value=(query.text("kind")) placeholder="phase,stage"; }
             button.main { "Filter" }
         }
         div id="rows" data-live { (event_table(&page.rows)) }
-        (next("/events", &asked, &["node", "q", "kind"], page.next.as_deref()))
+        (next("/events", &query, &["node", "q", "kind"], page.next.as_deref()))
     };
-    Ok(Page { client: &client, title: "Events".to_owned(), place: "/events", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Events".to_owned(), nav_path: "/events", content }.answer(&headers))
 }
 
 /// Renders a link to older rows.
-fn next(path: &str, asked: &Fields, names: &[&str], after: Option<&str>) -> Markup {
-    let given = names.iter().map(|name| (*name, asked.text(name))).filter(|(_, value)| !value.is_empty());
-    let given: String = given.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
-    html! { @if let Some(after) = after { p { a.button href=(format!("{PREFIX}{path}?after={}{given}", encoded(after))) { "Older" } } } }
+fn next(path: &str, query: &Fields, names: &[&str], after: Option<&str>) -> Markup {
+    let filters = names.iter().map(|name| (*name, query.text(name))).filter(|(_, value)| !value.is_empty());
+    let filters: String = filters.map(|(name, value)| format!("&{name}={}", encoded(value))).collect();
+    html! { @if let Some(after) = after { p { a.button href=(format!("{PREFIX}{path}?after={}{filters}", encoded(after))) { "Older" } } } }
 }
 
-pub(crate) async fn audit(client: ApiClient, Query(asked): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
-    let asked = Fields(asked);
-    let path = query(api::LIST_AUDIT_RECORDS.path([]), &asked, &["node", "actor", "q", "after"]);
+pub(crate) async fn audit(client: ApiClient, Query(query): Query<Fields>, headers: HeaderMap) -> Answer {
+    let path = with_filters(api::LIST_AUDIT_RECORDS.path([]), &query, &["node", "actor", "q", "after"]);
     let page = client.list(path).await.map_err(|error| client.failed(&error))?;
     let row = |view: &AuditView| {
         let audit = &view.audit;
@@ -80,7 +74,7 @@ pub(crate) async fn audit(client: ApiClient, Query(asked): Query<Vec<(String, St
         };
         vec![
             time(audit.at),
-            plain(&audit.by.who),
+            plain(&audit.by.principal),
             plain(audit.by.verb),
             target,
             html::badge(class, audit.outcome.code()),
@@ -93,15 +87,15 @@ pub(crate) async fn audit(client: ApiClient, Query(asked): Query<Vec<(String, St
     let content = html! {
         h1 { "Audit log" }
         form.filters action=(format!("{PREFIX}/audit")) {
-            label { "Text" input name="q" type="search" value=(asked.text("q")); }
-            label { "Node" input name="node" value=(asked.text("node")); }
-            label { "Who" input name="actor" value=(asked.text("actor")) placeholder="token:ada, uid:0"; }
+            label { "Text" input name="q" type="search" value=(query.text("q")); }
+            label { "Node" input name="node" value=(query.text("node")); }
+            label { "Who" input name="actor" value=(query.text("actor")) placeholder="token:ada, uid:0"; }
             button.main { "Filter" }
         }
         div id="rows" data-live {
             (html::table(&["When", "Who", "Order", "Of", "Outcome", "Reason", "Detail", "Correlation ID"], &rows, "Nobody gave an order yet."))
         }
-        (next("/audit", &asked, &["node", "actor", "q"], page.next.as_deref()))
+        (next("/audit", &query, &["node", "actor", "q"], page.next.as_deref()))
     };
-    Ok(Page { client: &client, title: "Audit log".to_owned(), place: "/audit", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Audit log".to_owned(), nav_path: "/audit", content }.answer(&headers))
 }

@@ -13,6 +13,7 @@ use axum::{extract::Query, http::HeaderMap};
 use maud::{Markup, html};
 use meshd_api::{NodeView, ProfileView, routes as api};
 use meshd_model::fleet::{Phase, label_words};
+use serde::Deserialize;
 
 /// Number of rows per page.
 pub(super) const ROWS: usize = 100;
@@ -23,7 +24,9 @@ const SORTED: [(&str, &str); 5] =
     [("name", "Name"), ("id", "ID"), ("phase", "Phase"), ("profile", "Profile"), ("address", "Address")];
 
 /// Query of the list, as parameters and values.
-struct ListQuery(Vec<(String, String)>);
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(crate) struct ListQuery(Vec<(String, String)>);
 
 impl ListQuery {
     fn get(&self, name: &str) -> &str {
@@ -44,35 +47,34 @@ impl ListQuery {
     }
 }
 
-pub(crate) async fn page(client: ApiClient, Query(pairs): Query<Vec<(String, String)>>, headers: HeaderMap) -> Answer {
-    let asked = ListQuery(pairs);
-    let path = api::LIST_NODES.path([]).with("limit", ROWS).with("sort", asked.order());
+pub(crate) async fn page(client: ApiClient, Query(query): Query<ListQuery>, headers: HeaderMap) -> Answer {
+    let path = api::LIST_NODES.path([]).with("limit", ROWS).with("sort", query.order());
     let others = PARAMETERS.iter().filter(|name| **name != "sort");
-    let nodes = client.list(others.fold(path, |path, name| path.with_nonempty(name, asked.get(name)))).await;
+    let nodes = client.list(others.fold(path, |path, name| path.with_nonempty(name, query.get(name)))).await;
     let profiles = client.get(api::LIST_PROFILES.path([])).await.map_err(|error| client.failed(&error))?;
     let content = html! {
         h1 { "Nodes" }
-        (filters(&asked, &profiles))
+        (filters(&query, &profiles))
         @match &nodes {
-            Ok(nodes) => (list(&client, &asked, nodes)),
+            Ok(nodes) => (list(&client, &query, nodes)),
             Err(error) => (html::refusal(error)),
         }
     };
     match &nodes {
         Err(error) if error.status == axum::http::StatusCode::UNAUTHORIZED => Err(client.failed(error)),
-        _ => Ok(Page { client: &client, title: "Nodes".to_owned(), place: "/nodes", content }.answer(&headers)),
+        _ => Ok(Page { client: &client, title: "Nodes".to_owned(), nav_path: "/nodes", content }.answer(&headers)),
     }
 }
 
-fn filters(asked: &ListQuery, profiles: &[ProfileView]) -> Markup {
+fn filters(query: &ListQuery, profiles: &[ProfileView]) -> Markup {
     html! {
         form.filters action=(format!("{PREFIX}/nodes")) {
-            label { "Text" input name="q" type="search" value=(asked.get("q")) placeholder="ID, name, MAC, address"; }
+            label { "Text" input name="q" type="search" value=(query.get("q")) placeholder="ID, name, MAC, address"; }
             label { "Phase"
                 select name="phase" {
                     option value="" { "any" }
                     @for phase in Phase::ALL {
-                        option value=(phase) selected[asked.get("phase") == phase.as_str()] { (phase) }
+                        option value=(phase) selected[query.get("phase") == phase.as_str()] { (phase) }
                     }
                 }
             }
@@ -81,18 +83,18 @@ fn filters(asked: &ListQuery, profiles: &[ProfileView]) -> Markup {
                     option value="" { "any" }
                     @for profile in profiles {
                         @let name = profile.name.as_str();
-                        option value=(name) selected[asked.get("profile") == name] { (name) }
+                        option value=(name) selected[query.get("profile") == name] { (name) }
                     }
                 }
             }
-            label { "Labels" input name="label" value=(asked.get("label")) placeholder="rack=a,feed!=2"; }
+            label { "Labels" input name="label" value=(query.get("label")) placeholder="rack=a,feed!=2"; }
             button.main { "Filter" }
             a href=(format!("{PREFIX}/nodes")) { "Clear" }
         }
     }
 }
 
-fn list(client: &ApiClient, asked: &ListQuery, nodes: &ListPage<NodeView>) -> Markup {
+fn list(client: &ApiClient, query: &ListQuery, nodes: &ListPage<NodeView>) -> Markup {
     let total = nodes.total.unwrap_or(nodes.rows.len());
     html! {
         form method="post" action=(format!("{PREFIX}/actions/preview")) {
@@ -100,20 +102,20 @@ fn list(client: &ApiClient, asked: &ListQuery, nodes: &ListPage<NodeView>) -> Ma
             p.quiet id="count" data-live { (total) @if total == 1 { " node" } @else { " nodes" } }
             div.scroll tabindex="0" role="group" aria-label="Nodes" {
                 table {
-                    thead { (head(asked)) }
+                    thead { (head(query)) }
                     tbody id="rows" data-live { @for node in &nodes.rows { (row(node)) } }
                 }
             }
             @if nodes.rows.is_empty() { p.quiet { "No node matches. " a href=(format!("{PREFIX}/nodes")) { "Show all" } } }
         }
         @if let Some(next) = &nodes.next {
-            p { a.button href=(format!("{PREFIX}/nodes?{}", asked.with(&[("after", next)]))) { "Next page" } }
+            p { a.button href=(format!("{PREFIX}/nodes?{}", query.with(&[("after", next)]))) { "Next page" } }
         }
     }
 }
 
-fn head(asked: &ListQuery) -> Markup {
-    let order = asked.order();
+fn head(query: &ListQuery) -> Markup {
+    let order = query.order();
     html! {
         tr {
             th scope="col" { input type="checkbox" data-all="node" aria-label="Select all nodes of this page"; }
@@ -124,7 +126,7 @@ fn head(asked: &ListQuery) -> Markup {
                     _ => ("none", key.to_owned()),
                 };
                 th scope="col" aria-sort=(aria) {
-                    a href=(format!("{PREFIX}/nodes?{}", asked.with(&[("sort", &next), ("after", "")]))) { (title) }
+                    a href=(format!("{PREFIX}/nodes?{}", query.with(&[("sort", &next), ("after", "")]))) { (title) }
                 }
             }
             th scope="col" { "Conditions" }

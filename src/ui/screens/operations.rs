@@ -26,7 +26,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         }
         p.quiet { "Requested: no node has confirmed it. Accepted: a node works on it. Failed: it needs help, or it is retried." }
     };
-    Ok(Page { client: &client, title: "Operations".to_owned(), place: "/operations", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Operations".to_owned(), nav_path: "/operations", content }.answer(&headers))
 }
 
 fn row(operation: &OperationView) -> Vec<Markup> {

@@ -49,7 +49,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         }
         p.quiet { "meshd " (status.version) }
     };
-    Ok(Page { client: &client, title: "Overview".to_owned(), place: "/", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Overview".to_owned(), nav_path: "/", content }.answer(&headers))
 }
 
 /// Renders one node; during a boot, with its progress.
@@ -68,9 +68,9 @@ fn tile(node: &NodeView) -> Markup {
 
 /// Renders the position of a stage in the boot chain.
 pub(super) fn progress(stage: Stage) -> Markup {
-    let place = Stage::ALL.iter().position(|other| *other == stage).map_or(0, |place| place + 1);
+    let position = Stage::ALL.iter().position(|other| *other == stage).map_or(0, |index| index + 1);
     html! {
-        progress.boot value=(place) max=(Stage::ALL.len()) aria-label=(format!("boot: {}", stage.as_str())) {}
+        progress.boot value=(position) max=(Stage::ALL.len()) aria-label=(format!("boot: {}", stage.as_str())) {}
         span.quiet { (stage.as_str()) }
     }
 }
@@ -84,7 +84,7 @@ pub(crate) async fn doctor(client: ApiClient, headers: HeaderMap) -> Answer {
         p { code { "meshd doctor" } " on the central node also looks at files, disk and clock." }
         div id="findings" data-live { (html::findings(&findings)) }
     };
-    Ok(Page { client: &client, title: "Doctor".to_owned(), place: "/doctor", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Doctor".to_owned(), nav_path: "/doctor", content }.answer(&headers))
 }
 
 #[derive(Debug, Deserialize)]
@@ -93,8 +93,8 @@ pub(crate) struct SearchQuery {
     q: String,
 }
 
-pub(crate) async fn search(client: ApiClient, Query(asked): Query<SearchQuery>, headers: HeaderMap) -> Answer {
-    let path = api::SEARCH.path([]).with("q", asked.q.trim());
+pub(crate) async fn search(client: ApiClient, Query(query): Query<SearchQuery>, headers: HeaderMap) -> Answer {
+    let path = api::SEARCH.path([]).with("q", query.q.trim());
     let found = client.get(path).await.map_err(|error| client.failed(&error))?;
     let row = |hit: &SearchHit| {
         let link = match hit.kind.as_str() {
@@ -114,8 +114,8 @@ pub(crate) async fn search(client: ApiClient, Query(asked): Query<SearchQuery>, 
     let rows: Vec<_> = found.hits.iter().map(row).collect();
     let content = html! {
         h1 { "Search" }
-        p { (found.total) " found for “" (shown(&asked.q)) "”" }
+        p { (found.total) " found for “" (shown(&query.q)) "”" }
         (html::table(&["Kind", "Name", "ID", "State", "Found in", "Value"], &rows, "Nothing contains this text."))
     };
-    Ok(Page { client: &client, title: "Search".to_owned(), place: "", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Search".to_owned(), nav_path: "", content }.answer(&headers))
 }

@@ -10,7 +10,7 @@ use tokio_tungstenite::{accept_async, client_async, tungstenite::Message};
 const VM: &str = "0b1f6bd0-8c4d-4c0c-9d1e-3c5a1f0e7a11";
 const CONSOLE: &str = "/ui/vms/0b1f6bd0-8c4d-4c0c-9d1e-3c5a1f0e7a11/console";
 
-/// Opens consoles for whoever shows the token.
+/// Opens consoles for requests with the token.
 pub(super) fn guest() -> OpenSocket {
     Arc::new(|request: axum::http::Request<()>, _: Extensions| -> Opening {
         Box::pin(async move {
@@ -37,7 +37,7 @@ pub(super) fn guest() -> OpenSocket {
     })
 }
 
-/// A virtual machine; only one name has the UUID of the guest.
+/// A VM; only one name has the UUID of the guest.
 pub(super) fn vm(path: &str) -> Value {
     let uuid = if path.ends_with(VM) { VM } else { "0b1f6bd0-8c4d-4c0c-9d1e-000000000000" };
     json!({
@@ -61,7 +61,7 @@ async fn screen_with(browser: &mut Browser, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn typed_text_reaches_the_guest_and_the_screen_comes_back_escaped() {
+async fn console_input_reaches_guest_and_screen_is_escaped() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get(CONSOLE).await;
@@ -79,7 +79,7 @@ async fn typed_text_reaches_the_guest_and_the_screen_comes_back_escaped() {
 }
 
 #[tokio::test]
-async fn console_belongs_to_its_session_and_ends_with_it() {
+async fn console_is_bound_to_its_session() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     assert_eq!(browser.get(&format!("{CONSOLE}/screen")).await.status, StatusCode::GONE, "not opened yet");
@@ -95,7 +95,7 @@ async fn console_belongs_to_its_session_and_ends_with_it() {
 }
 
 #[tokio::test]
-async fn refusal_of_the_api_is_a_page() {
+async fn console_refusal_of_api_is_shown_as_page() {
     let api = FakeApi::new("viewer");
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get("/ui/vms/another/console").await;

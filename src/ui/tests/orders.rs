@@ -1,4 +1,4 @@
-//! Orders about slots, tokens and certificates: what the API is asked, and who sees the forms.
+//! Orders about slots, tokens and certificates: requests to the API, and forms for each role.
 
 use super::{Browser, FakeApi, HOSTILE};
 use axum::http::StatusCode;
@@ -19,11 +19,11 @@ pub fn answer(path: &str) -> Value {
 
 /// The path and the body of the last order.
 fn last(api: &FakeApi) -> (String, Value) {
-    api.asked.lock().expect("no panic").last().cloned().expect("it was asked something")
+    api.requests.lock().expect("no panic").last().cloned().expect("it was asked something")
 }
 
 #[tokio::test]
-async fn slot_is_approved_disabled_and_cleaned_up() {
+async fn slot_forms_send_approve_disable_and_release() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get("/ui/slots").await.text;
@@ -43,7 +43,7 @@ async fn slot_is_approved_disabled_and_cleaned_up() {
 }
 
 #[tokio::test]
-async fn task_of_the_form_is_that_of_the_command_line() {
+async fn task_form_sends_task_request_and_refuses_invalid_fields() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let form = browser.get("/ui/tasks/new").await.text;
@@ -52,8 +52,8 @@ async fn task_of_the_form_is_that_of_the_command_line() {
     browser.post("/ui/tasks", fields).await;
     let order = json!({ "argv": ["/opt/solve", "--deck a"], "group": "cfd", "ranks_per_node": 2, "launcher": "mpich",
         "user": { "uid": 1000 }, "timeout_s": 43_200 });
-    let asked = api.asked.lock().expect("no panic").clone();
-    assert!(asked.contains(&("/v1/tasks".to_owned(), order)), "{asked:?}");
+    let requests = api.requests.lock().expect("no panic").clone();
+    assert!(requests.contains(&("/v1/tasks".to_owned(), order)), "{requests:?}");
     for wrong in ["nodes=many", "ranks_per_node=65536", "launcher=slurm", "user=ada", "timeout=12"] {
         let refused = browser.post("/ui/tasks", &format!("argv=/bin/true%26x&group=cfd&{wrong}")).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{wrong}");
@@ -64,7 +64,7 @@ async fn task_of_the_form_is_that_of_the_command_line() {
 }
 
 #[tokio::test]
-async fn token_is_shown_once_and_revoked_by_an_admin() {
+async fn token_secret_is_shown_once_and_admin_revokes_token() {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;
     let created = browser.post("/ui/access/api-tokens", "name=ada&role=viewer&days=2").await;
@@ -86,7 +86,7 @@ async fn token_is_shown_once_and_revoked_by_an_admin() {
 }
 
 #[tokio::test]
-async fn operator_sees_tokens_and_no_order_about_them() {
+async fn operator_sees_tokens_without_admin_forms() {
     for (role, sees) in [("operator", false), ("admin", true)] {
         let mut browser = Browser::signed_in(&FakeApi::new(role)).await;
         let page = browser.get("/ui/access").await.text;
@@ -99,7 +99,7 @@ async fn operator_sees_tokens_and_no_order_about_them() {
 }
 
 #[tokio::test]
-async fn pin_boot_once_and_doctor_name_nodes_with_their_revisions() {
+async fn bulk_pin_boot_once_and_doctor_send_node_revisions() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let nodes = "node=3f9a1c0e~r1~n1&node=5a0b77c1~r2~n2";
@@ -124,7 +124,7 @@ async fn pin_boot_once_and_doctor_name_nodes_with_their_revisions() {
 }
 
 #[tokio::test]
-async fn variables_are_read_as_on_the_command_line() {
+async fn variables_form_parses_values_like_cli() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let form = |text: &str| format!("action=vars&node=3f9a1c0e~r1~n1&variables={text}");

@@ -81,21 +81,21 @@ const PAGES: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn hostile_values_of_every_catalog_page_are_escaped() {
+async fn hostile_values_of_catalog_pages_are_escaped() {
     let mut browser = Browser::signed_in(&FakeApi::new("operator")).await;
     for path in PAGES {
         let page = browser.get(&format!("/ui/{path}")).await;
         assert_eq!(page.status, StatusCode::OK, "{path}: {}", page.text);
         let is_plain = !page.text.contains("<script>") && !page.text.contains("<img") && !page.text.contains('\u{1b}');
         assert!(is_plain && !page.text.contains("'><"), "{path}: {}", page.text);
-        // Names of volumes and virtual machines are checked by their types.
+        // Names of volumes and VMs are checked by their types.
         let is_typed = path == "volumes" || path.ends_with("binary");
         assert!(is_typed || page.text.contains("&lt;script&gt;"), "{path}: {}", page.text);
     }
 }
 
 #[tokio::test]
-async fn operations_link_their_objects_and_count_the_rest() {
+async fn operations_page_links_objects_and_counts_rest() {
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/operations").await.text;
     for part in ["href=\"/ui/nodes/3f9a1c0e\"", "href=\"/ui/tasks/01020304\"", "href=\"/ui/slots\"", "7 more", "failed"]
     {
@@ -105,7 +105,7 @@ async fn operations_link_their_objects_and_count_the_rest() {
 }
 
 #[tokio::test]
-async fn overlay_file_without_text_says_why() {
+async fn overlay_file_without_text_shows_reason() {
     let mut browser = Browser::signed_in(&FakeApi::new("viewer")).await;
     for (kind, expected) in
         [("secret", "secret and not shown"), ("binary", "binary file"), ("invalid_utf8", "not UTF-8")]
@@ -118,7 +118,7 @@ async fn overlay_file_without_text_says_why() {
 }
 
 #[tokio::test]
-async fn profile_shows_origins_and_changes_of_each_revision_but_the_oldest() {
+async fn profile_page_shows_setting_origins_and_revision_changes() {
     let mut browser = Browser::signed_in(&FakeApi::new("viewer")).await;
     let page = browser.get("/ui/profiles/compute").await.text;
     assert!(page.contains("href=\"/ui/profiles/base\"") && page.contains("<del>vim</del>"), "{page}");
@@ -130,7 +130,7 @@ async fn profile_shows_origins_and_changes_of_each_revision_but_the_oldest() {
 }
 
 #[tokio::test]
-async fn unused_volume_is_removed_by_an_operator() {
+async fn unused_volume_is_removable_by_operator_only() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let page = browser.get("/ui/volumes").await.text;
@@ -138,14 +138,14 @@ async fn unused_volume_is_removed_by_an_operator() {
     assert!(page.contains(&format!("{DIGEST}/remove")) && !page.contains(&format!("{OTHER}/remove")), "{page}");
     let done = browser.post(&format!("/ui/volumes/{DIGEST}/remove"), "reason=old").await;
     assert_eq!(done.location(), "/ui/volumes", "{}", done.text);
-    let last = api.asked.lock().expect("no panic").last().cloned();
+    let last = api.requests.lock().expect("no panic").last().cloned();
     assert_eq!(last, Some((format!("/v1/volumes/{DIGEST}/remove"), Value::Null)));
     let page = Browser::signed_in(&FakeApi::new("viewer")).await.get("/ui/volumes").await.text;
     assert!(page.contains("free") && !page.contains("/remove"), "{page}");
 }
 
 #[tokio::test]
-async fn unchanged_live_page_is_answered_without_a_body() {
+async fn unchanged_live_page_gets_304_without_body() {
     let browser = Browser::signed_in(&FakeApi::new("operator")).await;
     let cookie = browser.cookie.clone().expect("signed in");
     assert!(!cookie.contains(TOKEN));

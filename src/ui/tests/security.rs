@@ -18,7 +18,7 @@ use tokio_tungstenite::{WebSocketStream, accept_async, client_async, tungstenite
 const CONSOLE: &str = "/ui/vms/0b1f6bd0-8c4d-4c0c-9d1e-3c5a1f0e7a11/console";
 /// How long a test waits for what must happen.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Bytes that a socket takes while nobody reads.
+/// Capacity of a socket in bytes.
 const WIRE: usize = 4096;
 
 /// Opens sockets whose far ends a test holds, once it lets them open.
@@ -29,8 +29,8 @@ fn opener(
     Arc::new(move |request: axum::http::Request<()>, _: Extensions| -> Opening {
         let (far_ends, gate) = (far_ends.clone(), gate.clone());
         Box::pin(async move {
-            if let Some([asked, may_open]) = gate.as_deref() {
-                asked.notify_one();
+            if let Some([requested, may_open]) = gate.as_deref() {
+                requested.notify_one();
                 may_open.notified().await;
             }
             let (near, far) = tokio::io::duplex(WIRE);
@@ -61,7 +61,7 @@ async fn signed_in(ui: &Router) -> Browser {
 }
 
 #[tokio::test]
-async fn form_of_a_page_at_plain_http_is_refused() {
+async fn form_from_plain_http_origin_is_refused() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let form = "action=reboot&node=3f9a1c0e~r1~n1";
@@ -83,7 +83,7 @@ async fn form_of_a_page_at_plain_http_is_refused() {
 }
 
 #[tokio::test]
-async fn page_of_a_neighbour_origin_opens_no_console() {
+async fn same_site_page_opens_no_console() {
     let api = FakeApi::new("operator");
     let mut browser = Browser::signed_in(&api).await;
     let cookie = browser.cookie.clone().expect("signed in");
@@ -108,7 +108,7 @@ async fn page_of_a_neighbour_origin_opens_no_console() {
 }
 
 #[tokio::test]
-async fn refusals_and_redirects_have_the_policy_of_pages() {
+async fn refusals_and_redirects_have_security_headers() {
     let api = FakeApi::new("viewer");
     let mut local = Browser::new(&api, SignIn::Link(LinkCode::new([3; 32]).0));
     let mut remote = Browser::new(&api, SignIn::Token);
@@ -126,7 +126,7 @@ async fn refusals_and_redirects_have_the_policy_of_pages() {
 }
 
 #[tokio::test]
-async fn direction_marks_of_nodes_do_not_reach_a_page() {
+async fn direction_marks_in_node_text_are_removed() {
     let api = FakeApi::new("admin");
     let mut browser = Browser::signed_in(&api).await;
     for path in ["/ui/", "/ui/nodes", "/ui/nodes/3f9a1c0e", "/ui/inbox"] {
@@ -137,7 +137,7 @@ async fn direction_marks_of_nodes_do_not_reach_a_page() {
 }
 
 #[tokio::test]
-async fn sign_out_ends_a_console_whose_guest_does_not_read() {
+async fn sign_out_ends_console_of_guest_that_reads_no_input() {
     let api = FakeApi::new("operator");
     let (far_ends, mut sockets) = mpsc::unbounded_channel();
     let env = environment(api.router(), SignIn::Token);
@@ -155,7 +155,7 @@ async fn sign_out_ends_a_console_whose_guest_does_not_read() {
 }
 
 #[tokio::test]
-async fn console_that_opens_while_somebody_signs_out_ends() {
+async fn console_opened_during_sign_out_ends() {
     let api = FakeApi::new("operator");
     let (far_ends, mut sockets) = mpsc::unbounded_channel();
     let gate = Arc::new([Notify::new(), Notify::new()]);
@@ -173,7 +173,7 @@ async fn console_that_opens_while_somebody_signs_out_ends() {
 }
 
 #[tokio::test]
-async fn session_that_makes_room_ends_with_its_consoles() {
+async fn consoles_of_evicted_session_end() {
     let api = FakeApi::new("operator");
     let (far_ends, mut sockets) = mpsc::unbounded_channel();
     let env = environment(api.router(), SignIn::Token);

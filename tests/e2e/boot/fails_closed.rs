@@ -11,7 +11,7 @@ const NODE: u8 = 1;
 
 /// With `delivery = "url"` the kernel runs before the overlay is fetched, so here a node really can lose it.
 #[test]
-fn a_node_that_lost_its_overlay_panics_and_comes_up_once_it_is_served_again() {
+fn node_without_overlay_panics_and_boots_once_it_is_served() {
     let mut test = up(|mut options, _| {
         (options.nodes, options.powered) = (1, false);
         options.set("enroll.policy", "auto").set("boot.delivery", "url")
@@ -49,7 +49,7 @@ fn a_node_that_lost_its_overlay_panics_and_comes_up_once_it_is_served_again() {
 const REASON: &str = "packages not installed: a&b = 100 % \u{fc}";
 
 #[test]
-fn reason_of_a_node_that_mesh_init_refuses_is_recorded() {
+fn mesh_init_refusal_reason_is_recorded() {
     let mut test = up(|mut options, dir| {
         let overlays = dir.join("overlays");
         copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("overlays"), &overlays);

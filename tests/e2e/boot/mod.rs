@@ -2,20 +2,20 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `first_light` | BIOS and UEFI from power-on to online, then another profile |
+//! | `bios_and_uefi` | BIOS and UEFI from power-on to online, then another profile |
 //! | `fails_closed` | a node without its overlay panics and reboots |
 //! | `images` | images that the builder never writes |
-//! | `let_in` | manual approval, a boot by TFTP alone, and a central node that is killed meanwhile |
-//! | `neighbours` | the site's own DHCP server, router and relay |
+//! | `approval` | manual approval, a boot by TFTP alone, and a central node that is killed meanwhile |
+//! | `site_services` | the site's own DHCP server, router and relay |
 //! | `other_networks` | proxy mode and relayed mode |
 //! | `recipe` | the image, built from its recipe |
-//! | `stranger` | a hostile machine on the boot LAN |
+//! | `attacker` | a hostile machine on the boot LAN |
 
 mod fails_closed;
-mod first_light;
+mod bios_and_uefi;
 mod images;
-mod let_in;
-mod neighbours;
+mod approval;
+mod site_services;
 mod other_networks;
 mod recipe;
-mod stranger;
+mod attacker;

@@ -1,6 +1,6 @@
 //! Networks that are not meshd's own: another DHCP server leases the addresses; a router with a relay stands in between.
 
-use super::neighbours::{RELAY, SiteDhcp, relay};
+use super::site_services::{RELAY, SiteDhcp, relay};
 use crate::racks::{BOOT, OrEnd, kernel_starts, stages, until_phase, up};
 use meshd_lab::{Firmware, Mix, Power, Rack};
 use serde_json::Value;
@@ -10,7 +10,7 @@ const FIRST: u8 = 1;
 const SECOND: u8 = 2;
 
 #[test]
-fn bios_and_uefi_come_online_where_another_dhcp_server_leases_the_addresses() {
+fn bios_and_uefi_boot_online_beside_another_dhcp_server() {
     let mut test = up(|mut options, _| {
         (options.firmware, options.powered) = (Mix::of([Firmware::Bios, Firmware::Uefi]), false);
         options.set("enroll.policy", "auto").set("dhcp.mode", "proxy")
@@ -31,7 +31,7 @@ fn bios_and_uefi_come_online_where_another_dhcp_server_leases_the_addresses() {
 }
 
 #[test]
-fn bios_behind_a_relay_and_uefi_by_http_boot_come_online_at_once() {
+fn relayed_bios_and_uefi_http_boot_come_online() {
     let mut test = up(|mut options, _| {
         (options.firmware, options.powered) = (Mix::of([Firmware::Bios, Firmware::UefiHttp]), false);
         let far = format!(r#"[{{ relay = "{RELAY}", range = "10.78.0.20-10.78.0.40", router = "{RELAY}" }}]"#);

@@ -27,7 +27,7 @@ impl Progress for Print {
 }
 
 #[test]
-fn the_committed_recipe_builds_and_a_second_build_is_instant() {
+fn committed_recipe_builds_and_second_build_is_identical() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let images_dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("images");

@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | `failing` | an unreadable sector, a hanging disk, a service that dies |
-//! | `life` | two machines with the same UUID, a power cycle, another NIC, removal and return |
+//! | `identity` | two machines with the same UUID, a power cycle, another NIC, removal and return |
 
 mod failing;
-mod life;
+mod identity;

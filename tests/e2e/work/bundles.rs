@@ -98,7 +98,7 @@ fn tried(site: &Path) -> String {
 }
 
 #[test]
-fn a_profile_is_tried_with_its_bundles_and_overlays_and_nothing_is_left_behind() {
+fn lab_try_boots_profile_with_bundles_and_overlays_and_cleans_up() {
     let dir = tempfile::Builder::new().prefix("meshd-e2e").tempdir().expect("a folder");
     let left = || {
         let names = fs::read_dir(std::env::temp_dir()).expect("readable").flatten().map(|entry| entry.file_name());

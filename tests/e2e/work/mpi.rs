@@ -36,7 +36,7 @@ fn task(rack: &Rack, id: &str) -> Value {
 }
 
 #[test]
-fn an_allreduce_runs_over_two_netbooted_nodes_and_one_that_loses_power_fails_the_task_and_frees_the_other() {
+fn allreduce_runs_on_netbooted_nodes_and_power_loss_fails_the_task() {
     let mut test = up(|mut options, dir| {
         options.nodes = 2;
         let overlays = with_program(dir);

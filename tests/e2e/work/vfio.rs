@@ -99,7 +99,7 @@ fn drivers(unit: &Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn vfio_by_a_profile_gives_a_gpu_away_and_without_an_iommu_the_node_is_degraded_and_says_why() {
+fn vfio_profile_binds_gpu_and_missing_iommu_degrades_the_node() {
     let mut test = up(|mut options, dir| {
         options.extras = vec![vec![Extra::Iommu, Extra::Gpu], vec![Extra::Gpu]];
         options
@@ -154,7 +154,7 @@ fn vfio_by_a_profile_gives_a_gpu_away_and_without_an_iommu_the_node_is_degraded_
 }
 
 #[test]
-fn vfio_binds_a_group_of_two_whole_misses_what_falls_off_and_leaves_the_boot_nics_group_to_the_host() {
+fn vfio_binds_whole_group_reports_missing_and_spares_boot_nic() {
     let mut test = up(|mut options, dir| {
         let pair = vec![Extra::Iommu, Extra::Pair];
         let unsafe_pair = vec![Extra::IommuNoRemap, Extra::Pair];

@@ -133,7 +133,7 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
     in_chromium(&world.path("site.toml"), async |browser, link| {
         browser.goto(link).await.unwrap();
         click(browser, "nav a", "VMs").await;
-        click(browser, "a.button", "Create virtual machine").await;
+        click(browser, "a.button", "Create VM").await;
         create_from_file(browser, &file).await;
         wait_for(browser, "h1", "one").await;
         wait_for(browser, "tbody td", "running").await;
@@ -152,7 +152,7 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
 
 /// A file with a fault is shown again with the line of the fault; the corrected one makes the virtual machine.
 async fn create_from_file(browser: &WebDriver, file: &str) {
-    wait_for(browser, "h1", "Create virtual machine").await;
+    wait_for(browser, "h1", "Create VM").await;
     assert_accessible(browser, "vms/new").await;
     assert_accessible(browser, "tasks/new").await;
     for (text, is_right) in [(file.replace("vcpus = 1", "vcpu = 1"), false), (file.to_owned(), true)] {

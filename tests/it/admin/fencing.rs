@@ -3,7 +3,7 @@
 use crate::world::{World, node::PxeNode};
 
 #[test]
-fn node_is_fenced_only_by_whoever_types_its_name() {
+fn fence_requires_the_node_name_as_confirmation() {
     let world = World::new("approve");
     PxeNode::new(&world, 1).power_on().unwrap();
     let node = world.node();

@@ -114,7 +114,7 @@ fn ok(output: Output) -> String {
 }
 
 #[test]
-fn auditor_sees_who_has_access_and_changes_nothing() {
+fn auditor_lists_api_tokens_and_cannot_reload() {
     let office = Office::open();
     let (viewer, auditor) = (office.token("eyes", "viewer"), office.token("books", "auditor"));
     let listed = ok(office.ask(&auditor, &["api-token", "list", "-o", "json"]));
@@ -127,7 +127,7 @@ fn auditor_sees_who_has_access_and_changes_nothing() {
 }
 
 #[test]
-fn a_token_may_what_its_role_may_until_it_is_revoked_and_the_audit_log_knows() {
+fn api_token_is_limited_to_its_role_until_revoked_and_is_audited() {
     let office = Office::open();
     let (viewer, operator, admin) =
         (office.token("eyes", "viewer"), office.token("hands", "operator"), office.token("head", "admin"));
@@ -179,7 +179,7 @@ fn a_token_may_what_its_role_may_until_it_is_revoked_and_the_audit_log_knows() {
 }
 
 #[test]
-fn without_a_token_with_a_wrong_one_or_at_a_wrong_server_nothing_is_told() {
+fn request_without_valid_token_or_fingerprint_is_refused() {
     let office = Office::open();
     let none = office.world.path("none");
     let none_text = format!("meshd_{}", "0".repeat(64));
@@ -205,7 +205,7 @@ fn without_a_token_with_a_wrong_one_or_at_a_wrong_server_nothing_is_told() {
 }
 
 #[test]
-fn a_machine_on_the_boot_network_does_not_reach_the_listener() {
+fn admin_listener_is_unreachable_from_the_boot_network() {
     let office = Office::open();
     let nodes = &office.world.nodes;
     nodes.ip(&["address", "add", "10.77.0.66/24", "dev", "eth0"]).unwrap();
@@ -220,7 +220,7 @@ fn a_machine_on_the_boot_network_does_not_reach_the_listener() {
 }
 
 #[test]
-fn a_listener_on_a_boot_network_is_refused_unless_it_is_said_twice() {
+fn admin_listener_on_boot_network_needs_explicit_setting() {
     let (mut world, desk) = Office::prepared();
     desk.delete().unwrap();
     world.edit_site(&format!("address = \"{ADMIN}\""), "address = \"10.77.0.1\"");
@@ -232,7 +232,7 @@ fn a_listener_on_a_boot_network_is_refused_unless_it_is_said_twice() {
 }
 
 #[test]
-fn certificate_of_an_unknown_issuer_is_refused_with_the_way_to_pin_it() {
+fn certificate_of_unknown_issuer_is_refused_with_pinning_hint() {
     let office = Office::open();
     let token = office.token("eyes", "viewer");
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));

@@ -28,7 +28,7 @@ fn names(all: &Value, key: &str) -> Vec<String> {
 
 /// Verbs run in the folder of this repository, whose site.toml is another site.
 #[test]
-fn verbs_with_server_answer_from_the_server_or_say_that_they_do_not() {
+fn remote_verbs_read_server_data_or_report_local_files() {
     let office = Office::open();
     let viewer = office.token("eyes", "viewer");
     let ask = |args: &[&str]| office.ask(&viewer, args);
@@ -53,7 +53,7 @@ fn verbs_with_server_answer_from_the_server_or_say_that_they_do_not() {
 }
 
 #[test]
-fn syntax_error_in_the_site_file_is_of_the_next_reload_and_stops_no_verb() {
+fn site_file_syntax_error_refuses_reload_and_no_other_verb() {
     let world = World::new("approve");
     let whole = fs::read_to_string(&world.site).unwrap();
     fs::write(&world.site, format!("[nonsense\n{whole}")).unwrap();
@@ -83,7 +83,7 @@ fn syntax_error_in_the_site_file_is_of_the_next_reload_and_stops_no_verb() {
 }
 
 #[test]
-fn faults_of_overlays_are_told_with_those_of_the_site_file() {
+fn overlay_faults_are_reported_with_site_file_faults() {
     let world = World::prepared("auto");
     let text = fs::read_to_string(&world.site).unwrap();
     let (before, rest) = text.split_once("overlays_dir = \"").unwrap();
@@ -101,7 +101,7 @@ fn faults_of_overlays_are_told_with_those_of_the_site_file() {
 }
 
 #[test]
-fn node_that_is_held_at_a_generation_looks_like_it_in_every_verb() {
+fn pin_and_rollback_of_node_are_shown_by_every_verb() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -146,7 +146,7 @@ fn node_that_is_held_at_a_generation_looks_like_it_in_every_verb() {
 }
 
 #[test]
-fn last_sign_of_life_of_a_node_does_not_move_back_when_it_is_held() {
+fn last_seen_of_node_does_not_move_back_on_quarantine() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -165,7 +165,7 @@ fn last_sign_of_life_of_a_node_does_not_move_back_when_it_is_held() {
 }
 
 #[test]
-fn variable_that_no_overlay_declares_is_refused_with_the_one_that_was_meant() {
+fn undeclared_variable_is_refused_with_a_suggestion() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     machine.ipxe().unwrap();
@@ -179,7 +179,7 @@ fn variable_that_no_overlay_declares_is_refused_with_the_one_that_was_meant() {
 }
 
 #[test]
-fn events_of_a_kind_are_those_alone_and_an_unknown_kind_is_refused() {
+fn events_are_filtered_by_kind_and_unknown_kind_is_refused() {
     let world = World::new("auto");
     PxeNode::new(&world, 1).ipxe().unwrap();
     let kinds = |args: &[&str]| {
@@ -195,7 +195,7 @@ fn events_of_a_kind_are_those_alone_and_an_unknown_kind_is_refused() {
 }
 
 #[test]
-fn netmask_that_is_not_written_is_that_of_the_interface() {
+fn default_netmask_is_that_of_the_interface() {
     let mut world = World::prepared("auto");
     let address = |verb, prefix| ["address", verb, prefix, "dev", "br0"];
     world.central.ip(&address("del", "10.77.0.1/24")).unwrap();

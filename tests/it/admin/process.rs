@@ -84,7 +84,7 @@ fn assert_private(folder: &Path, uid: &str) {
 }
 
 #[test]
-fn a_meshd_that_gave_up_root_boots_a_machine_restarts_and_reloads() {
+fn unprivileged_meshd_boots_a_machine_reloads_and_restarts() {
     let mut world = prepared();
     let uid = run(Command::new("id").args(["-u", USER]));
     for _ in 0..2 {
@@ -106,7 +106,7 @@ fn a_meshd_that_gave_up_root_boots_a_machine_restarts_and_reloads() {
 }
 
 #[test]
-fn started_as_a_user_with_more_than_it_needs_it_keeps_what_its_ports_want() {
+fn meshd_drops_capabilities_that_its_ports_do_not_need() {
     let world = prepared();
     fs::create_dir_all(world.path("run")).unwrap();
     run(Command::new("chown").args([&format!("{USER}:")]).arg(world.path("run")));
@@ -131,7 +131,7 @@ fn started_as_a_user_with_more_than_it_needs_it_keeps_what_its_ports_want() {
 }
 
 #[test]
-fn a_state_folder_of_somebody_else_is_refused_with_the_command_that_helps() {
+fn state_folder_of_another_user_is_refused_with_chown_hint() {
     let world = prepared();
     run(Command::new("chown").arg("root:").arg(world.path("state")));
     let refused = world.serve_and_fail();
@@ -142,7 +142,7 @@ fn a_state_folder_of_somebody_else_is_refused_with_the_command_that_helps() {
 }
 
 #[test]
-fn root_is_allowed_and_said_and_dumps_no_core_either() {
+fn meshd_as_root_logs_it_and_dumps_no_core() {
     let mut world = World::prepared("auto");
     world.start();
     assert!(world.log_text().contains("meshd runs as root"), "{}", world.log_text());

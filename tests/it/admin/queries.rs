@@ -64,7 +64,7 @@ fn five() -> World {
 }
 
 #[test]
-fn pages_of_nodes_hold_each_node_once_and_filters_apply_to_all_pages() {
+fn node_pages_contain_each_node_once_and_filters_apply_to_all_pages() {
     let world = five();
     for (query, expected) in [
         ("sort=name", vec!["web-1", "web-2", "web-3", "web-4", "web-5"]),
@@ -136,7 +136,7 @@ fn invalid_parameter_of_a_list_is_refused_by_its_name() {
 }
 
 #[test]
-fn pages_of_logs_hold_each_record_once_in_both_directions() {
+fn log_pages_contain_each_record_once_in_both_directions() {
     let world = five();
     let lines = |body: &str| -> Vec<Value> { body.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
     for (log, whole) in [
@@ -168,7 +168,7 @@ fn pages_of_logs_hold_each_record_once_in_both_directions() {
 }
 
 #[test]
-fn search_finds_a_node_by_name_address_and_id_and_the_list_filters_on_the_server() {
+fn search_finds_node_by_name_mac_and_id_and_list_filters_nodes() {
     let world = five();
     let node = world.json(&["node", "show", "web-3", "-o", "json"]);
     for text in [node["id"].as_str().unwrap(), node["mac"].as_str().unwrap(), "WEB-3"] {
@@ -194,7 +194,7 @@ fn search_finds_a_node_by_name_address_and_id_and_the_list_filters_on_the_server
 }
 
 #[test]
-fn revisions_of_a_profile_that_are_not_on_record_are_not_compared() {
+fn profile_diff_of_unknown_revision_is_refused() {
     let world = five();
     let newest = world.json(&["profile", "history", "compute", "-o", "json"])[0]["generation"].clone();
     let newest = newest.as_str().unwrap();
@@ -211,7 +211,7 @@ fn revisions_of_a_profile_that_are_not_on_record_are_not_compared() {
 }
 
 #[test]
-fn files_of_an_overlay_are_listed_and_one_is_shown_but_not_the_credentials() {
+fn overlay_files_are_listed_and_shown_without_credentials() {
     let world = five();
     let files = get(&world, "/v1/overlay/web-3/files").json();
     let find = |path: &str| files.as_array().unwrap().iter().find(|file| file["path"] == path).cloned();

@@ -13,7 +13,7 @@ fn run(command: &mut Command) -> (bool, String) {
 }
 
 #[test]
-fn the_unit_of_systemd_is_sound_and_hardened() {
+fn systemd_unit_is_valid_and_hardened() {
     // Where the program is and whom it runs as, differ on this machine.
     let unit = fs::read_to_string(Path::new(FOLDER).join("meshd.service")).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ fn the_unit_of_systemd_is_sound_and_hardened() {
 }
 
 #[test]
-fn the_script_of_openrc_is_a_shell_script() {
+fn openrc_script_is_valid_shell() {
     let script = Path::new(FOLDER).join("meshd.initd");
     let (sound, said) = run(Command::new("sh").arg("-n").arg(&script));
     assert!(sound && said.is_empty(), "{said}");

@@ -30,7 +30,7 @@ fn shown(world: &World, node: &str) -> Value {
 }
 
 #[test]
-fn list_that_is_watched_is_printed_again_when_a_node_changes() {
+fn watched_node_list_is_printed_again_after_a_change() {
     let (world, _) = three();
     let out = world.path("watched");
     let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
@@ -102,7 +102,7 @@ fn labels_are_set_shown_selected_and_kept_over_a_restart() {
 }
 
 #[test]
-fn beginning_of_a_name_is_a_node_if_it_is_of_one_only() {
+fn name_prefix_selects_a_node_only_when_unambiguous() {
     let (world, ids) = three();
     assert_eq!(shown(&world, "m")["id"], ids[2].as_str());
     assert_eq!(shown(&world, &ids[0][..7])["id"], ids[0].as_str());
@@ -114,7 +114,7 @@ fn beginning_of_a_name_is_a_node_if_it_is_of_one_only() {
 }
 
 #[test]
-fn name_that_another_node_has_or_no_host_has_is_refused() {
+fn taken_or_invalid_node_name_is_refused() {
     let (world, _) = three();
     let told = refused(&world, &["node", "rename", "n1", "m3"]);
     assert!(told.contains("has the name `m3`"), "{told}");
@@ -126,7 +126,7 @@ fn name_that_another_node_has_or_no_host_has_is_refused() {
 }
 
 #[test]
-fn order_for_several_nodes_is_previewed_asked_for_and_told_for_each() {
+fn order_for_several_nodes_is_previewed_confirmed_and_reported_each() {
     let (world, ids) = three();
     let preview = done(&world, &["node", "reject", "n1", "n2", "--dry-run"]);
     assert!(preview.contains("2 nodes would be changed") && preview.contains("(n2, discovered)"), "{preview}");

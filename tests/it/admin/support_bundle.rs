@@ -17,7 +17,7 @@ fn unpacked(path: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn archive_has_the_site_and_a_node_without_secrets_and_preview_writes_nothing() {
+fn support_bundle_has_site_and_node_without_secrets() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();

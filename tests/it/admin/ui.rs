@@ -107,7 +107,7 @@ fn operator_approves_a_machine_in_the_web_ui_until_the_token_is_revoked() {
 }
 
 #[test]
-fn viewer_may_not_act_and_whoever_signs_out_is_out() {
+fn viewer_cannot_act_and_sign_out_ends_the_session() {
     let office = Office::open();
     PxeNode::new(&office.world, 1).ipxe().unwrap();
     let mut client = Client { office: &office, cookie: String::new() };

@@ -5,8 +5,8 @@
 
 use crate::world::dhcp::parse;
 use meshd_dhcp::{
-    BootSources, Change, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin, Reply,
-    SeenExchange, Segment, Setup, Subnet,
+    BootSources, Change, ClientExchange, Destination, DhcpMode, Effect, Engine, Interface, Link, NoMachines, Origin,
+    Reply, Segment, Setup, Subnet,
 };
 use meshd_types::{MacAddr, Timestamp};
 use std::{
@@ -97,13 +97,13 @@ fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
 
 fn told(effect: &Effect) -> String {
     match effect {
-        Effect::Store(Change::Seen(seen)) => who(seen),
+        Effect::Store(Change::Exchange(seen)) => who(seen),
         Effect::Reply(reply) => answer(reply),
         other => format!("{other:?}"),
     }
 }
 
-fn who(SeenExchange { mac, client, uuid, arch, address, lease, .. }: &SeenExchange) -> String {
+fn who(ClientExchange { mac, client, uuid, arch, address, lease, .. }: &ClientExchange) -> String {
     let mut text = format!("{client:?} of {mac}");
     let mut more = |what: &str, value: Option<String>| {
         if let Some(value) = value {
@@ -162,7 +162,7 @@ fn rendered(captures: &[Capture]) -> String {
 }
 
 #[test]
-fn each_captured_client_is_taken_for_what_it_is_and_answered_as_it_needs() {
+fn captured_clients_are_classified_and_answered_as_recorded() {
     let text = rendered(&captures());
     let path = Path::new(FOLDER).join(ANSWERS);
     if std::env::var_os(UPDATE).is_some() {
@@ -173,7 +173,7 @@ fn each_captured_client_is_taken_for_what_it_is_and_answered_as_it_needs() {
 }
 
 #[test]
-fn nobody_but_a_loader_is_ever_given_a_boot_file_and_off_answers_nobody() {
+fn boot_file_is_offered_only_to_firmware_and_never_in_mode_off() {
     let captures = captures();
     assert!(captures.len() >= 20, "{}", captures.len());
     for capture in &captures {

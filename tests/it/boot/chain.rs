@@ -19,7 +19,7 @@ fn token_of(overlay: &Overlay) -> Option<String> {
 }
 
 #[test]
-fn a_machine_walks_from_power_on_to_online_and_nothing_secret_is_left_behind() {
+fn machine_boots_to_online_and_leaves_no_token_behind() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -54,7 +54,7 @@ fn a_machine_walks_from_power_on_to_online_and_nothing_secret_is_left_behind() {
 }
 
 #[test]
-fn an_unknown_machine_holds_no_token_until_an_operator_lets_it_in_and_then_goes_on_at_once() {
+fn unknown_machine_has_no_token_and_comes_online_once_approved() {
     let world = World::new("approve");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -71,7 +71,7 @@ fn an_unknown_machine_holds_no_token_until_an_operator_lets_it_in_and_then_goes_
 }
 
 #[test]
-fn a_profile_that_does_not_exist_is_refused_with_those_that_do() {
+fn unknown_profile_is_refused_with_the_list_of_profiles() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     machine.power_on().unwrap();
@@ -83,7 +83,7 @@ fn a_profile_that_does_not_exist_is_refused_with_those_that_do() {
 }
 
 #[test]
-fn reboot_is_reprovisioning() {
+fn reboot_applies_the_assigned_profile() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -107,7 +107,7 @@ fn reboot_is_reprovisioning() {
 const STAGES: [&str; 7] = ["dhcp", "loader", "script", "kernel", "overlay", "enrolled", "link"];
 
 #[test]
-fn killed_at_any_stage_and_started_again_it_brings_the_machine_online_and_has_lost_nothing() {
+fn meshd_killed_at_any_boot_stage_still_brings_machine_online() {
     for stage in STAGES {
         let mut world = World::new("auto");
         let (address, _agent) = walk_with_a_kill(&mut world, stage);
@@ -151,7 +151,7 @@ fn walk_with_a_kill(world: &mut World, stage: &str) -> (String, Agent) {
 }
 
 #[test]
-fn what_is_wrong_at_the_start_is_one_sentence_that_says_what_to_do() {
+fn startup_error_names_cause_and_remedy() {
     let mut world = World::prepared("auto");
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let refuses = |world: &World, site: String, words: &[&str]| {
@@ -175,7 +175,7 @@ fn what_is_wrong_at_the_start_is_one_sentence_that_says_what_to_do() {
 }
 
 #[test]
-fn a_machine_whose_image_is_not_built_waits_in_ipxe_and_boots_once_it_is() {
+fn machine_without_built_image_waits_in_ipxe_and_then_boots() {
     let mut world = World::prepared("auto");
     std::fs::remove_dir_all(world.path("state/blobs")).unwrap();
     world.start();
@@ -194,7 +194,7 @@ fn a_machine_whose_image_is_not_built_waits_in_ipxe_and_boots_once_it_is() {
 }
 
 #[test]
-fn a_damaged_blob_is_never_served() {
+fn damaged_blob_is_never_served() {
     let mut world = World::prepared("auto");
     let blobs = world.path("state/blobs/sha256");
     for blob in std::fs::read_dir(blobs).unwrap().flatten() {
@@ -208,7 +208,7 @@ fn a_damaged_blob_is_never_served() {
 }
 
 #[test]
-fn agent_file_that_changes_is_reloaded_and_an_unusable_one_is_refused() {
+fn changed_agent_file_is_reloaded_and_unusable_one_is_refused() {
     use meshd_image::catalog::agent::sample_agent;
     use meshd_types::Arch;
     let mut world = World::prepared("auto");

@@ -31,7 +31,7 @@ fn write_more(world: &World, more: &str) {
 const LEASE: &str = "lease of ";
 
 #[test]
-fn two_clients_of_one_card_get_one_address_by_frame_and_by_broadcast_and_a_reserved_card_gets_its_own() {
+fn dhcp_clients_of_one_nic_share_a_lease_and_reservation_applies() {
     let mut world = World::prepared("auto");
     write_more(&world, "[[reservation]]\nmac = \"52:54:00:00:00:77\"\naddress = \"10.77.0.20\"\n");
     world.start();
@@ -64,7 +64,7 @@ fn leases_are_listed(world: &World, address: &str) {
 }
 
 #[test]
-fn the_card_of_a_virtual_machine_gets_its_own_address_boots_nothing_and_leaves_nothing() {
+fn vm_nic_gets_its_pool_address_without_boot_file_until_deleted() {
     let mut world = World::prepared("auto");
     write_more(&world, "[[vms.pool]]\nbridge = \"br0\"\nrange = \"10.77.0.210-10.77.0.219\"\n");
     // The record of one, on a node that is not there any more; and a lease of one that is gone.
@@ -141,7 +141,7 @@ impl Drop for Behind {
 }
 
 #[test]
-fn a_client_behind_a_real_relay_gets_an_address_of_its_own_network_and_renews_without_the_relay() {
+fn relayed_client_gets_segment_address_and_renews_without_relay() {
     let mut world = World::prepared("auto");
     write_more(
         &world,
@@ -196,7 +196,7 @@ fn other_server(world: &World) -> String {
 }
 
 #[test]
-fn another_dhcp_server_is_reported_before_anybody_is_answered() {
+fn other_dhcp_server_is_reported_before_any_answer() {
     let mut world = World::prepared("auto");
     let _server = dnsmasq(&world, &["--dhcp-range=10.77.0.150,10.77.0.160,1h"]);
     world.start();
@@ -211,7 +211,7 @@ fn another_dhcp_server_is_reported_before_anybody_is_answered() {
 }
 
 #[test]
-fn another_pxe_server_is_reported_where_a_dhcp_server_is_welcome() {
+fn other_pxe_server_is_reported_in_proxy_mode() {
     let mut world = World::prepared("auto");
     let text = fs::read_to_string(world.path("site.toml")).unwrap();
     fs::write(world.path("site.toml"), text.replace("\"authoritative\"", "\"proxy\"")).unwrap();

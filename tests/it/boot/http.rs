@@ -68,7 +68,7 @@ fn cached(machine: &PxeNode<'_>, url: &str) -> (Answer, String) {
 }
 
 #[test]
-fn a_cache_in_front_keeps_blobs_and_never_a_script_an_overlay_or_a_fault() {
+fn http_cache_stores_blobs_and_no_script_overlay_or_error() {
     let mut world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     machine.power_on().unwrap();
@@ -130,7 +130,7 @@ fn curl(machine: &PxeNode<'_>, args: &[&str]) -> Output {
 }
 
 #[test]
-fn curl_goes_on_where_a_transfer_broke_off_and_is_sent_nowhere_else() {
+fn curl_resumes_partial_transfers_and_is_never_redirected() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let script = machine.power_on().unwrap();
@@ -176,7 +176,7 @@ fn load(machine: (MacAddr, Ipv4Addr)) -> Result<(), String> {
 }
 
 #[test]
-fn thirty_machines_that_boot_at_once_all_boot_and_a_thousand_idle_connections_are_in_nobodys_way() {
+fn concurrent_boots_succeed_beside_1000_idle_connections() {
     let mut world = World::prepared("auto");
     let text = fs::read_to_string(world.path("site.toml")).unwrap();
     fs::write(world.path("site.toml"), text.replace("10.77.0.100-10.77.0.110", "10.77.0.100-10.77.0.200")).unwrap();

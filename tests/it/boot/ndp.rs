@@ -17,7 +17,7 @@ fn ask(world: &World) -> (bool, String) {
 }
 
 #[test]
-fn who_asks_for_an_ipv6_router_hears_that_there_is_none_unless_this_host_may_be_one() {
+fn router_solicitation_is_answered_unless_host_forwards_ipv6() {
     let world = World::new("auto");
     // The addresses of both ends are tried for a second before they may be used.
     eventually("rdisc6 has an answer", || {

@@ -18,7 +18,7 @@ const PROBES: [(&str, Probe); 5] = [
 ];
 
 #[test]
-fn what_the_corpus_holds_is_still_answered() {
+fn fuzz_corpus_passes_every_probe() {
     for (name, probe) in PROBES {
         let folder = Path::new("tests/fuzz/corpus").join(name);
         let mut seeds = 0;
@@ -35,7 +35,7 @@ fn what_the_corpus_holds_is_still_answered() {
 }
 
 #[test]
-fn each_probe_is_a_fuzz_target() {
+fn probe_is_listed_as_fuzz_target() {
     let manifest = fs::read_to_string("tests/fuzz/Cargo.toml").expect("the manifest of the fuzz targets");
     for (name, _) in PROBES {
         assert!(manifest.contains(&format!("name = \"{name}\"")), "{name} is not fuzzed");
@@ -44,14 +44,14 @@ fn each_probe_is_a_fuzz_target() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+    fn random_bytes_pass_every_probe(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
         for (_, probe) in PROBES {
             probe(&bytes);
         }
     }
 
     #[test]
-    fn almost_a_request_is_answered(
+    fn random_http_request_passes_its_probe(
         path in "(/|boot|script|\\.ipxe|blob|overlay|loader|kernel|[0-9a-f]{32}|%2e|\\.\\.|\\?|mac=|&|[a-z]{0,3}){0,9}",
         header in "(range: bytes=|if-none-match: |content-length: |[0-9]{1,4}|-|,|\\*|\n){0,6}",
     ) {
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn almost_a_query_is_answered(query in "(mac=[0-9a-f:%]{0,20}|uuid=[0-9a-f-]{0,40}|arch=[a-z0-9_]{0,8}|serial_hex=[0-9a-f-]{0,9}|[a-z]{1,6}=\\PC{0,9}|&){0,12}") {
+    fn random_script_query_passes_its_probe(query in "(mac=[0-9a-f:%]{0,20}|uuid=[0-9a-f-]{0,40}|arch=[a-z0-9_]{0,8}|serial_hex=[0-9a-f-]{0,9}|[a-z]{1,6}=\\PC{0,9}|&){0,12}") {
         probes::script_request(query.as_bytes());
     }
 }

@@ -25,7 +25,7 @@ fn node(number: u8) -> Node {
 }
 
 #[test]
-fn a_thousand_requests_for_what_is_new_render_it_once_and_keep_nobody_waiting_whose_is_made() {
+fn concurrent_requests_render_once_and_block_no_cached_node() {
     let world = World::prepared("auto");
     let central = daemon::build(meshd_config::load(&world.path("site.toml")).unwrap()).unwrap();
     let endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
@@ -104,7 +104,7 @@ fn told(script: &Script) -> Option<(usize, u32)> {
 }
 
 #[test]
-fn machines_that_come_too_many_wait_their_turn_in_ipxe_and_each_gets_it() {
+fn boot_queue_is_first_in_first_out() {
     let rack = Rack::new(5, 2);
     let scripts: Vec<Script> = (0..5).map(|number| rack.ask(number)).collect();
     let places: Vec<_> = scripts.iter().map(|script| told(script).map_or(0, |(place, _)| place)).collect();
@@ -125,7 +125,7 @@ fn machines_that_come_too_many_wait_their_turn_in_ipxe_and_each_gets_it() {
 }
 
 #[test]
-fn a_script_that_is_asked_for_again_is_the_same_but_for_its_capability_until_something_changes() {
+fn repeated_script_differs_only_in_capability_until_profile_change() {
     let rack = Rack::new(1, 2);
     let first = rack.ask(0);
     let node = rack.world.node();

@@ -4,7 +4,7 @@ use super::{code, sources, walk};
 use std::{collections::BTreeMap, fs, path::Path};
 
 #[test]
-fn each_claim_of_the_security_document_names_a_test_and_each_attack_is_named() {
+fn security_document_claims_and_attack_tests_match() {
     let mut found = BTreeMap::new();
     for folder in ["tests", "src"] {
         walk(Path::new(folder), &mut found);
@@ -49,7 +49,7 @@ fn holds_module(file: &Path, module: &str) -> bool {
 
 /// Every defence that a test can disable has an attack test, and every line of the list names a defence and a test that exist.
 #[test]
-fn every_defence_has_a_test_that_runs_without_it() {
+fn defence_has_a_test_that_runs_without_it() {
     let mut named = std::collections::BTreeSet::new();
     for text in sources().values() {
         let flat: String = code(text).collect();

@@ -107,7 +107,7 @@ fn says_nothing(doc: &str) -> bool {
 }
 
 #[test]
-fn doc_comment_that_says_nothing_is_refused() {
+fn empty_doc_comment_is_refused() {
     let samples = [
         "Which.",
         "Its name.",

@@ -64,7 +64,7 @@ fn word(text: &str) -> String {
 }
 
 #[test]
-fn each_file_says_what_it_is_for_and_is_one_room() {
+fn file_has_a_header_and_at_most_400_lines() {
     let mut faults = Vec::new();
     for (path, text) in sources().into_iter().chain(programs("tests")).chain(programs("benches")) {
         if !text.starts_with("//!") {
@@ -78,7 +78,7 @@ fn each_file_says_what_it_is_for_and_is_one_room() {
 }
 
 #[test]
-fn each_metric_says_what_it_is() {
+fn metric_has_a_help_text() {
     let described = fs::read_to_string("src/serve/metrics/describe.rs").unwrap();
     let mut faults = Vec::new();
     for (path, text) in sources() {

@@ -103,7 +103,7 @@ fn released() -> impl Iterator<Item = (PathBuf, String)> {
 }
 
 #[test]
-fn pure_code_names_no_clock_no_file_and_no_socket() {
+fn pure_code_uses_no_clock_file_or_socket() {
     for path in PURE.iter().chain(&NOT_PURE) {
         assert!(Path::new(path).exists(), "{path} is missing: name what stands in its place");
     }
@@ -125,7 +125,7 @@ fn pure_code_names_no_clock_no_file_and_no_socket() {
 }
 
 #[test]
-fn servers_do_not_know_each_other() {
+fn server_folders_do_not_import_each_other() {
     let mut faults = Vec::new();
     for (path, text) in released() {
         let Ok(inside) = path.strip_prefix("src/serve") else { continue };
@@ -208,7 +208,7 @@ fn cycles() -> BTreeSet<String> {
 }
 
 #[test]
-fn folders_do_not_name_each_other() {
+fn folders_have_no_import_cycle() {
     let found = cycles();
     assert!(found.is_empty(), "{found:#?}");
 }

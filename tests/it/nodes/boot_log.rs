@@ -18,7 +18,7 @@ fn until_logged(world: &World, node: &str, line: &str) -> String {
 }
 
 #[test]
-fn system_log_is_stored_from_its_first_line_shown_without_escapes_and_survives_a_kill() {
+fn system_log_is_stored_whole_sanitized_and_survives_a_kill() {
     let mut world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -45,7 +45,7 @@ fn system_log_is_stored_from_its_first_line_shown_without_escapes_and_survives_a
 }
 
 #[test]
-fn reason_of_mesh_init_is_recorded_for_the_machine_that_boots_the_session_alone() {
+fn boot_failure_reason_is_accepted_only_from_the_booting_machine() {
     let world = World::new("auto");
     let (machine, other) = (PxeNode::new(&world, 1), PxeNode::new(&world, 2));
     machine.boot();

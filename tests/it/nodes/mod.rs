@@ -5,13 +5,13 @@
 //! | `agent_plane` | the agent and its API over loopback TLS, with a fake central node |
 //! | `boot_log` | the log of a boot, and why a boot failed |
 //! | `generations` | what a node boots and runs: variables, orders for one boot, reloads |
-//! | `life` | approval by rules, drain, hold, silence, removal |
+//! | `lifecycle` | approval by rules, drain, hold, silence, removal |
 //! | `trust` | rotation of the certificate authority, and enrolment tokens |
 //! | `vfio` | the shipped VFIO overlay, and `mesh-agent` on a machine that has it |
 
 mod agent_plane;
 mod boot_log;
 mod generations;
-mod life;
+mod lifecycle;
 mod trust;
 mod vfio;

@@ -22,7 +22,7 @@ fn rotate(world: &World, grace: &str) {
 }
 
 #[test]
-fn a_rotation_is_followed_by_an_agent_that_runs_and_no_link_ends() {
+fn ca_rotation_is_followed_by_running_agent_without_phase_change() {
     let mut world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let agent = machine.start_agent(&machine.boot());
@@ -56,7 +56,7 @@ fn a_rotation_is_followed_by_an_agent_that_runs_and_no_link_ends() {
 }
 
 #[test]
-fn a_node_that_was_away_while_its_root_was_replaced_says_stale_ca_and_comes_back_by_a_boot() {
+fn node_that_missed_ca_rotation_reports_stale_ca_until_reboot() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -80,7 +80,7 @@ fn a_node_that_was_away_while_its_root_was_replaced_says_stale_ca_and_comes_back
 }
 
 #[test]
-fn running_node_enrols_again_after_a_rotation_without_grace_on_order() {
+fn running_node_reenrols_on_order_after_rotation_without_grace() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let agent = machine.start_agent(&machine.boot());
@@ -124,7 +124,7 @@ fn run_agent(world: &World, folder: &Path) -> Child {
 }
 
 #[test]
-fn a_machine_that_is_not_netbooted_joins_with_a_ticket_and_goes_on_without_it() {
+fn machine_without_netboot_joins_by_ticket_and_restarts_without_it() {
     let world = World::new("approve");
     let dir = tempfile::tempdir().unwrap();
     world.nodes.ip(&["address", "replace", "10.77.0.50/24", "dev", "eth0"]).unwrap();

@@ -26,7 +26,7 @@ fn kept_away(overlay: &Path) -> Vec<&'static str> {
 }
 
 #[test]
-fn the_hosts_gpu_drivers_are_kept_away_by_the_overlay_vfio_and_by_no_other() {
+fn gpu_drivers_are_blacklisted_only_by_the_vfio_overlay() {
     for overlay in fs::read_dir("overlays").expect("there").flatten() {
         let expected = if overlay.file_name() == "vfio" { GPU_DRIVERS.to_vec() } else { Vec::new() };
         assert_eq!(kept_away(&overlay.path()), expected, "{}", overlay.path().display());
@@ -34,7 +34,7 @@ fn the_hosts_gpu_drivers_are_kept_away_by_the_overlay_vfio_and_by_no_other() {
 }
 
 #[test]
-fn devices_are_bound_after_the_modules_and_before_other_drivers_and_the_agent() {
+fn vfio_service_runs_after_modules_and_before_coldplug_and_agent() {
     let service = fs::read_to_string("overlays/vfio/rootfs/etc/init.d/mesh-vfio").expect("there");
     let words = |key: &str| -> Vec<&str> {
         let line = service.lines().find_map(|line| line.trim().strip_prefix(key)).unwrap_or_default();
@@ -77,7 +77,7 @@ fn agent(root: &Path, words: &[&str]) -> Output {
 }
 
 #[test]
-fn bind_says_one_line_a_unit_and_the_doctor_ends_with_how_many_are_ready() {
+fn vfio_bind_prints_one_line_per_unit_and_doctor_counts_ready_ones() {
     let root = machine();
     let bound = agent(root.path(), &["vfio", "bind"]);
     let told = String::from_utf8_lossy(&bound.stdout).into_owned();

@@ -62,7 +62,7 @@ fn lc1_only_drawn_transitions_are_accepted() {
     let mut accepted = BTreeSet::new();
     for phase in Phase::ALL {
         for change in CHANGES {
-            if let Ok(Transition::To(next)) = phase.on(change) {
+            if let Ok(Transition::To(next)) = phase.apply(change) {
                 accepted.insert((phase.to_string(), next.to_string()));
             }
         }
@@ -71,7 +71,7 @@ fn lc1_only_drawn_transitions_are_accepted() {
 }
 
 #[tokio::test]
-async fn lc1_a_fault_of_a_node_is_a_condition_beside_its_phase() {
+async fn lc1_node_fault_is_a_condition_beside_its_phase() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -93,7 +93,7 @@ async fn lc1_a_fault_of_a_node_is_a_condition_beside_its_phase() {
 }
 
 #[tokio::test]
-async fn lc8_each_phase_change_is_an_event_with_actor_reason_time_and_correlation() {
+async fn lc8_phase_change_event_has_actor_reason_time_and_correlation() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -119,7 +119,7 @@ async fn lc8_each_phase_change_is_an_event_with_actor_reason_time_and_correlatio
     assert_eq!(walked.last().map(|(_, to)| to.clone()), Some(rig.node(id).phase.to_string()));
     let drain = events.iter().find(|event| event.detail.ends_with("draining")).expect("an event");
     let told = drain.by.as_ref().expect("who ordered it");
-    assert_eq!((&told.who, &told.reason, told.correlation), (&by.who, &by.reason, by.correlation));
+    assert_eq!((&told.principal, &told.reason, told.correlation), (&by.principal, &by.reason, by.correlation));
     assert_eq!((drain.at, drain.node), (at, Some(id)), "the wall clock at that moment");
     // Append-only: what was written is as it was after more has happened.
     machine.boot(Stage::Online).await;
@@ -153,7 +153,7 @@ async fn bm5_slot_claims_and_exclusive_claims_exclude_each_other() {
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let refused = run_task(&world, &rig, &node).await.expect_err("its slot is reserved");
     assert!(code(&refused).contains("has virtual machines"), "{refused}");
-    crate::work::workloads::tell(&node, &[]).await;
+    crate::work::workloads::report_vms(&node, &[]).await;
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     crate::work::workloads::released(&node, &vm).await;
     run_task(&world, &rig, &node).await.expect("the slot is free");
@@ -164,7 +164,7 @@ async fn bm5_slot_claims_and_exclusive_claims_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn bm5_of_a_slot_claim_and_an_exclusive_claim_at_once_one_wins() {
+async fn bm5_concurrent_slot_and_exclusive_claim_have_one_winner() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -215,7 +215,7 @@ async fn gp16_rediscovery_shows_its_difference_from_the_approved_map() {
 }
 
 #[tokio::test]
-async fn en7_reenrolment_keeps_what_a_node_is_and_revokes_its_old_credential() {
+async fn en7_reenrolment_keeps_node_record_and_revokes_old_credential() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
@@ -267,10 +267,14 @@ async fn se9_approvals_and_credential_events_are_in_the_audit_log() {
         found.unwrap_or_else(|| panic!("{verb} in {lines:?}"))
     };
     for verb in [Verb::Approve, Verb::SlotApprove, Verb::CertificateRevoke, Verb::CaRotate] {
-        assert_eq!((&of(verb).by.who, &of(verb).outcome), (&Principal::Operator(0), &AuditOutcome::Done), "{verb}");
+        assert_eq!(
+            (&of(verb).by.principal, &of(verb).outcome),
+            (&Principal::Operator(0), &AuditOutcome::Done),
+            "{verb}"
+        );
     }
     for verb in [Verb::Enrol, Verb::Renew] {
-        assert_eq!((&of(verb).by.who, of(verb).node), (&Principal::Node, Some(id)), "{verb}");
+        assert_eq!((&of(verb).by.principal, of(verb).node), (&Principal::Node, Some(id)), "{verb}");
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 #[test]
-fn ob3_an_error_has_code_message_and_an_id_that_the_json_log_has_too() {
+fn ob3_error_has_code_message_and_correlation_id_of_the_json_log() {
     let mut world = World::prepared("auto");
     world.log_json = true;
     world.start();
@@ -91,7 +91,7 @@ fn cl2_every_list_prints_json_and_every_verb_keeps_its_exit_codes() {
 }
 
 #[test]
-fn se1_the_admin_api_listens_on_no_network_by_default() {
+fn se1_admin_api_listens_on_no_network_by_default() {
     let world = World::new("auto");
     let pid = world.pid();
     let table = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap();

@@ -111,7 +111,7 @@ fn tutorial() -> Vec<(String, Option<String>)> {
 }
 
 #[test]
-fn the_commands_of_the_tutorial_lead_to_a_working_overlay() {
+fn tutorial_commands_produce_a_working_overlay() {
     let (desk, steps) = (Desk::new(), tutorial());
     assert!(steps.len() >= 7, "{steps:?}");
     assert!(steps.iter().any(|(_, printed)| printed.is_some()), "{steps:?}");
@@ -130,7 +130,7 @@ fn the_commands_of_the_tutorial_lead_to_a_working_overlay() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_bytes_wherever_it_is_rendered() {
+fn overlay_render_is_reproducible_in_any_environment() {
     let render = |desk: &Desk, change: &dyn Fn(&mut Command)| {
         let out = desk.path("out/x.tar.gz");
         fs::create_dir_all(desk.path("out")).unwrap();
@@ -162,7 +162,7 @@ fn the_same_input_gives_the_same_bytes_wherever_it_is_rendered() {
 }
 
 #[test]
-fn every_shipped_overlay_renders_to_its_golden_files() {
+fn shipped_overlay_renders_to_its_golden_files() {
     let desk = Desk::new();
     let shipped = fs::read_dir(desk.path("overlays")).unwrap().map(|entry| entry.unwrap().path());
     for overlay in shipped.filter(|path| path.is_dir()) {
@@ -179,7 +179,7 @@ fn every_shipped_overlay_renders_to_its_golden_files() {
 }
 
 #[test]
-fn a_difference_is_shown_file_by_file_between_profiles_and_between_checkouts() {
+fn overlay_diff_compares_profiles_and_checkouts_file_by_file() {
     let desk = Desk::new();
     let diff = desk.printed("overlay diff --profile discovery --profile compute");
     assert!(diff.contains("added /etc/motd: file 0644 0:0\n--- /dev/null\n+++ /etc/motd"), "{diff}");
@@ -203,7 +203,7 @@ fn a_difference_is_shown_file_by_file_between_profiles_and_between_checkouts() {
 }
 
 #[test]
-fn what_is_wrong_anywhere_is_told_at_once_and_by_both_checks() {
+fn overlay_faults_are_all_reported_by_both_checks() {
     let desk = Desk::new();
     desk.write("overlays/motd/overlay.toml", "description = \"x\"\npackage = [\"htop\"]\n");
     desk.write("overlays/unused/overlay.toml", "description = \"x\"\n");
@@ -224,7 +224,7 @@ fn what_is_wrong_anywhere_is_told_at_once_and_by_both_checks() {
 }
 
 #[test]
-fn what_no_overlay_of_a_profile_hears_is_a_warning_with_its_place() {
+fn unused_profile_variable_is_a_warning_with_its_line() {
     let desk = Desk::new();
     let lines = fs::read_to_string(desk.path("site.toml")).unwrap().lines().count();
     // `nowhere` is a typing mistake, tuning_hugepages is heard by a profile that extends this one, kvm_ksm lacks its overlay.
@@ -255,7 +255,7 @@ fn what_no_overlay_of_a_profile_hears_is_a_warning_with_its_place() {
 }
 
 #[test]
-fn names_that_are_taken_or_meant_otherwise_are_refused() {
+fn taken_reserved_or_unknown_overlay_name_is_refused() {
     let desk = Desk::new();
     assert!(desk.refused("overlay new motd").contains("cannot make overlays/motd: File exists"));
     assert!(desk.refused("overlay new nodes").contains("holds the overlays of single nodes"));
@@ -266,7 +266,7 @@ fn names_that_are_taken_or_meant_otherwise_are_refused() {
 }
 
 #[test]
-fn a_check_says_which_image_has_what_an_overlay_needs() {
+fn overlay_check_names_what_an_image_lacks() {
     let desk = Desk::new();
     let blobs = desk.path("state/blobs");
     let name: ImageName = "alpine-lab".parse().unwrap();
@@ -327,7 +327,7 @@ fn a_check_says_which_image_has_what_an_overlay_needs() {
 }
 
 #[test]
-fn an_overlay_of_a_group_is_checked_with_the_members_and_variables_of_the_group() {
+fn group_overlay_is_checked_with_group_members_and_variables() {
     let desk = Desk::new();
     let group = "\n[groups.cfd]\nnodes = [\"0123abcd\", \"1123abcd\"]\noverlays = [\"mpi\"]\n";
     let vars = "vars = { mpi_group = \"cfd\", mpi_public_key = \"ssh-ed25519 AAAA mpi\" }\n";

@@ -61,7 +61,7 @@ fn burn_down(world: &mut World) {
 }
 
 #[test]
-fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_boot_as_before() {
+fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     let mut world = World::new("approve");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -129,7 +129,7 @@ fn a_backup_of_a_running_rack_is_restored_on_a_new_machine_and_nodes_go_on_and_b
 }
 
 #[test]
-fn a_backup_needs_a_running_meshd_and_a_key_that_nobody_guesses_and_leaves_no_half_file() {
+fn backup_without_meshd_or_with_weak_key_leaves_no_file() {
     let world = World::prepared("auto");
     let (file, key) = (world.path("b"), world.path("k"));
     let args = ["backup", "create", file.to_str().unwrap(), "--key-file", key.to_str().unwrap()];

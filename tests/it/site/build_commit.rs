@@ -9,7 +9,7 @@ fn said(program: &str, args: &[&str]) -> String {
 }
 
 #[test]
-fn version_of_the_agent_names_the_commit_that_was_built() {
+fn agent_version_names_the_built_commit() {
     let commit = said("git", &["rev-parse", "--short=12", "HEAD"]);
     let changed = said("git", &["status", "--porcelain", "--", "src", "build.rs", "Cargo.toml", "Cargo.lock"]);
     let wanted = if changed.is_empty() { format!("({commit},") } else { format!("({commit}-dirty,") };

@@ -71,7 +71,7 @@ fn value(world: &World, id: &str) -> u64 {
 }
 
 #[test]
-fn on_a_full_disk_orders_are_refused_by_name_and_taken_again_once_there_is_room() {
+fn full_disk_refuses_orders_until_space_is_freed() {
     let (mut world, disk, id) = world();
     disk.fill();
     // What still fits into the last page does.
@@ -108,7 +108,7 @@ fn on_a_full_disk_orders_are_refused_by_name_and_taken_again_once_there_is_room(
 }
 
 #[test]
-fn full_disk_makes_status_and_healthz_say_not_ready() {
+fn full_disk_makes_status_and_healthz_report_not_ready() {
     let (world, disk, id) = world();
     let health = || {
         let url = "http://10.77.0.1:8080/healthz";
@@ -152,7 +152,7 @@ async fn task(rig: &Rig) -> ActionId {
 }
 
 #[tokio::test]
-async fn on_a_full_disk_a_held_node_is_cut_off_all_the_same_and_no_outcome_is_acknowledged() {
+async fn full_disk_ends_link_of_quarantined_node_and_acks_no_outcome() {
     let world = World::prepared("auto");
     fs::remove_dir_all(world.path("state")).unwrap();
     let disk = Small::mount(world.path("state"));
@@ -186,7 +186,7 @@ async fn on_a_full_disk_a_held_node_is_cut_off_all_the_same_and_no_outcome_is_ac
 }
 
 #[test]
-fn on_a_read_only_disk_it_says_so_and_starts_once_it_may_write() {
+fn read_only_disk_stops_startup_until_it_is_writable() {
     let (mut world, disk, id) = world();
     set(&world, &id, 7).unwrap();
     assert!(world.stop().success());
@@ -213,7 +213,7 @@ fn flip(path: &Path, at: usize) {
 }
 
 #[test]
-fn a_store_with_one_altered_byte_is_refused_with_its_place_and_taken_once_it_is_put_back() {
+fn altered_store_byte_is_refused_and_accepted_once_restored() {
     let mut world = World::new("auto");
     PxeNode::new(&world, 1).power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();

@@ -85,7 +85,7 @@ fn succeeded(output: &Output) -> String {
 }
 
 #[test]
-fn rack_takes_over_changes_of_the_users_site_file() {
+fn lab_rack_applies_changes_of_the_users_site_file() {
     let lab = Lab::up();
     let first = lab.api("status");
     assert!(!lab.has_profile("spare"));

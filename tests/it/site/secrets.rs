@@ -59,12 +59,12 @@ fn shown(world: &World, words: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn a_secret_is_in_the_overlay_of_a_node_that_was_approved_and_nowhere_else() {
+fn secret_is_only_in_the_overlay_of_an_approved_node() {
     let mut world = world("approve");
     world.start();
-    let stranger = PxeNode::new(&world, 1).boot();
-    assert!(!stranger.contains_key("etc/keyed"), "nobody has approved it");
-    assert!(stranger.values().all(|(_, content)| !holds(content, FIRST)));
+    let unapproved = PxeNode::new(&world, 1).boot();
+    assert!(!unapproved.contains_key("etc/keyed"), "nobody has approved it");
+    assert!(unapproved.values().all(|(_, content)| !holds(content, FIRST)));
     let node = world.node();
     let id = node["id"].as_str().unwrap();
     let before = node["generation"].clone();
@@ -95,7 +95,7 @@ fn a_secret_is_in_the_overlay_of_a_node_that_was_approved_and_nowhere_else() {
 }
 
 #[test]
-fn a_secret_that_is_changed_is_read_without_a_restart_and_makes_another_generation() {
+fn changed_secret_is_read_without_restart_as_a_new_generation() {
     let mut world = world("auto");
     world.start();
     PxeNode::new(&world, 1).boot();
@@ -123,7 +123,7 @@ fn next_generation(world: &World, id: &str) -> String {
 }
 
 #[test]
-fn a_secret_that_others_may_read_keeps_meshd_from_starting_and_is_not_told() {
+fn secret_readable_by_others_stops_startup_and_is_not_printed() {
     let world = world("auto");
     fs::set_permissions(world.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
     let said = world.serve_and_fail();

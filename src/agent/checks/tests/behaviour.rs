@@ -1,7 +1,7 @@
 //! Checks that use probes: clock, gateway, free space.
 
 use super::*;
-use crate::fake::Fake;
+use crate::fake::FakeMachine;
 use std::time::Duration;
 
 const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
@@ -27,8 +27,8 @@ impl Probe for TestProbe {
     }
 }
 
-fn routed() -> Fake {
-    let fake = Fake::new("", &[]);
+fn routed() -> FakeMachine {
+    let fake = FakeMachine::new("", &[]);
     let via = u32::from_ne_bytes([10, 77, 0, 1]);
     fake.file("proc/net/route", &format!("{HEADER}eth0 00000000 {via:08X} 0003 0 0 0 00000000 0 0 0\n"));
     fake
@@ -52,7 +52,7 @@ fn default_route_passes_when_its_gateway_answers() {
 
 #[test]
 fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
-    let (fake, boot) = (Fake::new("", &[]), boot());
+    let (fake, boot) = (FakeMachine::new("", &[]), boot());
     let mut config = config(&[]);
     let off = |config: &AgentConfig, seconds: i64| {
         let central = Some(Timestamp::from_millis(1_000_000 - seconds * 1000));
@@ -77,7 +77,7 @@ fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
 
 #[test]
 fn central_time_advances_with_the_uptime_of_the_node() {
-    let fake = Fake::new("", &[]);
+    let fake = FakeMachine::new("", &[]);
     fake.file("proc/uptime", "100.25 1.0\n");
     let reference = CentralClock::new(&fake.tree, Timestamp::from_millis(5_000));
     let dir = tempfile::tempdir().expect("a folder");
@@ -90,8 +90,8 @@ fn central_time_advances_with_the_uptime_of_the_node() {
 }
 
 #[test]
-fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
-    let fake = Fake::new("", &[]);
+fn store_on_disk_has_default_limits_and_in_memory_profile_limits() {
+    let fake = FakeMachine::new("", &[]);
     let config = AgentConfig { kvm: true, ..config(&[]) };
     let boot = boot();
     let context = || Context { vms: Path::new("/srv/machines"), ..context(&fake.tree, &config, &boot, 1000) };
@@ -111,7 +111,7 @@ fn store_on_disk_has_default_limits_and_in_memory_only_those_of_the_profile() {
 
 #[test]
 fn volumes_pass_when_none_is_incomplete() {
-    let fake = Fake::new("", &[]);
+    let fake = FakeMachine::new("", &[]);
     let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
     let vms = fake.tree.path("/srv/machines");
     let checked = || check_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
@@ -126,8 +126,8 @@ fn volumes_pass_when_none_is_incomplete() {
 }
 
 #[test]
-fn private_network_is_skipped_when_disabled_and_passes_when_it_works() {
-    let fake = Fake::new("", &[]);
+fn private_network_check_skips_when_disabled_and_passes_if_working() {
+    let fake = FakeMachine::new("", &[]);
     let (host, boot) = (config(&[]), boot());
     let tested = |answers| {
         let probe = &TestProbe { answers, space: None };

@@ -1,39 +1,39 @@
-//! Each cause of a node that cannot give its devices away has its own words.
+//! Checks of KVM, IOMMU, VFIO and units: each cause of a failure has a separate text.
 
 use super::*;
 use crate::{
-    fake::{Fake, Row},
+    fake::{FakeMachine, PciFunctionRow},
     vfio,
 };
 use meshd_proto::{UnitFacts, UnitState};
 
 const INTEL: &str = "processor : 0\nvendor_id : GenuineIntel\nflags : fpu vmx\n";
 const AMD: &str = "processor : 0\nvendor_id : AuthenticAMD\nflags : fpu svm\n";
-const GPU: [Row; 1] = [("0000:01:00.0", "10de:2335", "0302", 1, "", -1)];
-const NO_GROUP: [Row; 1] = [("0000:01:00.0", "10de:2335", "0302", -1, "", -1)];
+const GPU: [PciFunctionRow; 1] = [("0000:01:00.0", "10de:2335", "0302", 1, "", -1)];
+const NO_GROUP: [PciFunctionRow; 1] = [("0000:01:00.0", "10de:2335", "0302", -1, "", -1)];
 
 fn vfio() -> AgentConfig {
     AgentConfig { vfio: vec!["vendor:10de".parse().expect("a selector")], ..config(&[]) }
 }
 
-fn checked(name: &str, fake: &Fake, config: &AgentConfig) -> (CheckStatus, String) {
+fn check_node(name: &str, fake: &FakeMachine, config: &AgentConfig) -> (CheckStatus, String) {
     let units = vfio::survey(&fake.tree, &config.vfio, fake);
-    judged(name, &fake.tree, config, &units)
+    check_units(name, &fake.tree, config, &units)
 }
 
-fn judged(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
+fn check_units(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
     let check = check_of(name, &Context { units, ..context(tree, config, &boot(), 1000) });
     (check.status, check.detail)
 }
 
 fn without_iommu(cmdline: &str, cpu: &str, files: &[(&str, &str)]) -> String {
-    let fake = Fake::new(cmdline, &NO_GROUP);
+    let fake = FakeMachine::new(cmdline, &NO_GROUP);
     fake.file("proc/cpuinfo", cpu);
     files.iter().for_each(|(path, text)| fake.file(path, text));
-    let (status, detail) = checked("iommu", &fake, &vfio());
+    let (status, detail) = check_node("iommu", &fake, &vfio());
     assert_eq!(status, CheckStatus::Fail);
     let why = detail.strip_prefix("no IOMMU groups: ").unwrap_or_else(|| panic!("{detail}"));
-    assert_eq!(checked("units", &fake, &vfio()).0, CheckStatus::Fail, "never advertised");
+    assert_eq!(check_node("units", &fake, &vfio()).0, CheckStatus::Fail, "never advertised");
     why.to_owned()
 }
 
@@ -55,32 +55,32 @@ fn iommu_cause_is_argument_or_firmware_and_active_passes() {
         "{said}"
     );
 
-    let fake = Fake::new("intel_iommu=on", &GPU);
-    assert_eq!(checked("iommu", &fake, &vfio()), (CheckStatus::Pass, "active, 1 IOMMU groups".to_owned()));
+    let fake = FakeMachine::new("intel_iommu=on", &GPU);
+    assert_eq!(check_node("iommu", &fake, &vfio()), (CheckStatus::Pass, "active, 1 IOMMU groups".to_owned()));
 }
 
 #[test]
 fn unit_passes_only_when_fully_bound_and_modules_are_loaded() {
-    let fake = Fake::new("", &GPU);
-    assert_eq!(checked("vfio", &fake, &vfio()).0, CheckStatus::Pass);
-    let (status, detail) = checked("units", &fake, &vfio());
+    let fake = FakeMachine::new("", &GPU);
+    assert_eq!(check_node("vfio", &fake, &vfio()).0, CheckStatus::Pass);
+    let (status, detail) = check_node("units", &fake, &vfio());
     assert_eq!(status, CheckStatus::Fail);
     assert_eq!(detail, "0/1 GPU unit(s) ready; unit 1 (0000:01:00.0) is unbound: 0000:01:00.0 has no driver");
     vfio::bind(&fake.tree, &vfio().vfio, &fake).expect("recorded");
-    assert_eq!(checked("units", &fake, &vfio()), (CheckStatus::Pass, "1/1 GPU unit(s) ready".to_owned()));
+    assert_eq!(check_node("units", &fake, &vfio()), (CheckStatus::Pass, "1/1 GPU unit(s) ready".to_owned()));
 
-    let bare = Fake::new("", &[]);
+    let bare = FakeMachine::new("", &[]);
     std::fs::remove_dir(bare.tree.path("/sys/module/vfio_pci")).expect("removed");
-    assert_eq!(checked("vfio", &bare, &vfio()), (CheckStatus::Fail, "modules not loaded: vfio_pci".to_owned()));
-    let (status, detail) = checked("units", &bare, &vfio());
+    assert_eq!(check_node("vfio", &bare, &vfio()), (CheckStatus::Fail, "modules not loaded: vfio_pci".to_owned()));
+    let (status, detail) = check_node("units", &bare, &vfio());
     assert!(status == CheckStatus::Fail && detail.contains("matches vendor:10de"), "{detail}");
 }
 
 #[test]
 fn unusable_unit_warns_beside_usable_ones_and_fails_alone() {
     let unit = |state| UnitFacts { state, reason: "so".into(), ..UnitFacts::default() };
-    let fake = Fake::new("", &[]);
-    let status = |units: &[UnitFacts]| judged("units", &fake.tree, &vfio(), units).0;
+    let fake = FakeMachine::new("", &[]);
+    let status = |units: &[UnitFacts]| check_units("units", &fake.tree, &vfio(), units).0;
     assert_eq!(status(&[unit(UnitState::Ready), unit(UnitState::Wedged)]), CheckStatus::Warn);
     assert_eq!(status(&[unit(UnitState::InUse), unit(UnitState::InUse)]), CheckStatus::Pass);
     for state in
@@ -89,36 +89,36 @@ fn unusable_unit_warns_beside_usable_ones_and_fails_alone() {
         assert_eq!(status(&[unit(state)]), CheckStatus::Fail, "{state:?}");
     }
     let many: Vec<_> = (0..20).map(|_| unit(UnitState::Wedged)).collect();
-    assert!(judged("units", &fake.tree, &vfio(), &many).1.ends_with("and 12 more"));
+    assert!(check_units("units", &fake.tree, &vfio(), &many).1.ends_with("and 12 more"));
 }
 
 #[test]
 fn kvm_is_opened_and_its_absence_is_explained() {
-    let fake = Fake::new("", &GPU);
+    let fake = FakeMachine::new("", &GPU);
     fake.file("proc/cpuinfo", AMD);
     let host = AgentConfig { kvm: true, ..config(&[]) };
-    let (status, detail) = checked("kvm", &fake, &host);
+    let (status, detail) = check_node("kvm", &fake, &host);
     assert!(status == CheckStatus::Fail && detail.contains("cannot open /dev/kvm"), "{detail}");
-    assert_eq!(checked("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay promises it");
-    assert_eq!(checked("kvm", &fake, &vfio()).0, CheckStatus::Warn, "without a KVM overlay nobody promised it");
+    assert_eq!(check_node("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay promises it");
+    assert_eq!(check_node("kvm", &fake, &vfio()).0, CheckStatus::Warn, "without a KVM overlay nobody promised it");
     // There, and it cannot be opened: a folder cannot be written to.
     fake.folder("dev/kvm");
-    assert_eq!(checked("kvm", &fake, &host).0, CheckStatus::Fail);
+    assert_eq!(check_node("kvm", &fake, &host).0, CheckStatus::Fail);
     fake.file("dev/kmsg", "3,9,9,-;kvm: disabled by bios\n");
-    let (_, detail) = checked("kvm", &fake, &host);
+    let (_, detail) = check_node("kvm", &fake, &host);
     assert_eq!(detail, "virtualization is disabled by BIOS (kvm: disabled by bios)");
     fake.file("dev/kmsg", "");
     fake.file("proc/cpuinfo", "processor : 0\nflags : fpu\n");
-    assert!(checked("kvm", &fake, &host).1.contains("disabled by BIOS"), "by the processor's flags");
+    assert!(check_node("kvm", &fake, &host).1.contains("disabled by BIOS"), "by the processor's flags");
     std::fs::remove_dir(fake.tree.path("/dev/kvm")).expect("removed");
     fake.file("dev/kvm", "");
-    assert_eq!(checked("kvm", &fake, &host), (CheckStatus::Pass, "/dev/kvm opens".to_owned()));
+    assert_eq!(check_node("kvm", &fake, &host), (CheckStatus::Pass, "/dev/kvm opens".to_owned()));
 }
 
 #[test]
 fn bare_metal_profile_skips_virtualization_checks() {
-    let fake = Fake::new("", &NO_GROUP);
+    let fake = FakeMachine::new("", &NO_GROUP);
     for name in ["kvm", "iommu", "vfio", "units", "store", "images"] {
-        assert_eq!(checked(name, &fake, &config(&[])).0, CheckStatus::Skip, "{name}");
+        assert_eq!(check_node(name, &fake, &config(&[])).0, CheckStatus::Skip, "{name}");
     }
 }

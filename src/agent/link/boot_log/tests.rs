@@ -25,7 +25,7 @@ fn kernel_record_becomes_a_line_of_dmesg() {
 
 proptest! {
     #[test]
-    fn no_record_panics(record in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_kernel_record_never_panics(record in proptest::collection::vec(any::<u8>(), 0..300)) {
         let line = line(&record);
         prop_assert!(line.is_none_or(|line| line.ends_with('\n') && line.lines().count() == 1));
     }
@@ -44,7 +44,7 @@ async fn read_until(log: &mut BootLog, end: &str) -> String {
 }
 
 #[tokio::test]
-async fn system_log_is_sent_from_its_beginning_and_through_a_rotation() {
+async fn system_log_is_sent_whole_across_rotation() {
     let root = tempfile::tempdir().unwrap();
     let (tree, logs) = (Tree::new(root.path()), root.path().join("var/log"));
     fs::create_dir_all(&logs).unwrap();

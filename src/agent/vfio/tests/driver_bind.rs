@@ -5,7 +5,7 @@ use crate::vfio::ProbeError;
 
 #[test]
 fn bind_binds_the_whole_group_and_is_idempotent() {
-    let fake = Fake::new("", &CARD);
+    let fake = FakeMachine::new("", &CARD);
     let first = bind(&fake.tree, &wanted(&["class:0300"]), &fake).expect("recorded");
     assert_eq!(first[0].to_string(), "unit 1 (0000:01:00.0 0000:01:00.1): ready, 2 function(s) bound now");
     let device = "/sys/bus/pci/devices/0000:01:00";
@@ -25,7 +25,7 @@ fn bind_binds_the_whole_group_and_is_idempotent() {
 #[test]
 fn bound_unit_is_ready_only_if_the_container_accepts_its_group() {
     let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
-    let mut fake = Fake::new("", &bound_rows);
+    let mut fake = FakeMachine::new("", &bound_rows);
     assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Ready]);
     fake.fail_probe(1, ProbeError::Failed("no interrupt remapping".into()));
     let units = surveyed(&fake, &["class:0300"]);
@@ -40,7 +40,7 @@ fn bound_unit_is_ready_only_if_the_container_accepts_its_group() {
 #[test]
 fn unit_open_in_a_vm_is_in_use_with_its_process() {
     let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
-    let fake = Fake::new("", &bound_rows);
+    let fake = FakeMachine::new("", &bound_rows);
     fake.process(99, "qemu-system-x86", "/dev/vfio/1");
     let units = bound(&fake, &["class:0300"]);
     assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], "open in qemu-system-x86 (99)"));
@@ -49,7 +49,7 @@ fn unit_open_in_a_vm_is_in_use_with_its_process() {
 
 #[test]
 fn driver_override_of_another_program_is_a_conflict() {
-    let fake = Fake::new("", &CARD);
+    let fake = FakeMachine::new("", &CARD);
     fake.file("sys/devices/pci0000:00/0000:01:00.1/driver_override", "pci-stub\n");
     let units = bound(&fake, &["class:0300"]);
     assert_eq!(states(&units), [UnitState::Conflict]);
@@ -59,7 +59,7 @@ fn driver_override_of_another_program_is_a_conflict() {
 
 #[test]
 fn enabled_virtual_functions_are_a_conflict() {
-    let fake = Fake::new("", &[("0000:18:00.0", "15b3:1021", "0200", 3, "mlx5_core", 0)]);
+    let fake = FakeMachine::new("", &[("0000:18:00.0", "15b3:1021", "0200", 3, "mlx5_core", 0)]);
     fake.file("sys/devices/pci0000:00/0000:18:00.0/sriov_totalvfs", "16");
     fake.file("sys/devices/pci0000:00/0000:18:00.0/sriov_numvfs", "2");
     let units = bound(&fake, &["vendor:15b3"]);
@@ -69,7 +69,7 @@ fn enabled_virtual_functions_are_a_conflict() {
 
 #[test]
 fn selected_address_without_function_is_missing() {
-    let fake = Fake::new("", &CARD);
+    let fake = FakeMachine::new("", &CARD);
     assert_eq!(bound(&fake, &[]), []);
     let units = bound(&fake, &["address:0000:7f:00.0"]);
     assert_eq!((states(&units), units_ready(&units).as_str()), (vec![UnitState::Missing], "0/1 GPU unit(s) ready"));
@@ -79,14 +79,14 @@ fn selected_address_without_function_is_missing() {
 
 #[test]
 fn bridge_is_never_selected() {
-    let fake = Fake::new("", &[("0000:00:01.0", "8086:a70d", "0604", 1, "pcieport", -1)]);
+    let fake = FakeMachine::new("", &[("0000:00:01.0", "8086:a70d", "0604", 1, "pcieport", -1)]);
     assert_eq!(bound(&fake, &["vendor:8086"]), []);
 }
 
 #[test]
 fn unit_open_by_iommufd_is_in_use() {
     let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
-    let fake = Fake::new("", &bound_rows);
+    let fake = FakeMachine::new("", &bound_rows);
     fake.file("sys/devices/pci0000:00/0000:01:00.0/vfio-dev/vfio3/uevent", "MAJOR=511\nDEVNAME=vfio/devices/vfio3\n");
     fake.process(99, "qemu-system-x86", "/dev/vfio/devices/vfio3");
     let units = bound(&fake, &["class:0300"]);
@@ -97,8 +97,8 @@ fn unit_open_by_iommufd_is_in_use() {
 #[test]
 fn group_with_too_many_functions_is_not_bound() {
     let address = |at: usize| format!("0000:01:{:02x}.{}", at / 8, at % 8).leak() as &str;
-    let rows: Vec<Row> = (0..70).map(|at| (address(at), "10de:2684", "0300", 1, "nouveau", -1)).collect();
-    let fake = Fake::new("", &rows);
+    let rows: Vec<PciFunctionRow> = (0..70).map(|at| (address(at), "10de:2684", "0300", 1, "nouveau", -1)).collect();
+    let fake = FakeMachine::new("", &rows);
     let units = bound(&fake, &["class:0300"]);
     assert_eq!(states(&units), [UnitState::Conflict]);
     assert!(units[0].reason.contains("70 functions"), "{units:?}");

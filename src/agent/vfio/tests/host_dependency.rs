@@ -3,15 +3,15 @@
 use super::*;
 
 /// A disk and its reason, in the group of the card.
-fn with_disk() -> Fake {
+fn with_disk() -> FakeMachine {
     let mut rows = CARD.to_vec();
     rows.push(("0000:03:00.0", "144d:a80a", "0108", 1, "nvme", -1));
-    let fake = Fake::new("", &rows);
+    let fake = FakeMachine::new("", &rows);
     fake.disk("nvme0n1", "0000:03:00.0", "259:1");
     fake
 }
 
-fn shared(fake: &Fake, reason: &str) {
+fn shared(fake: &FakeMachine, reason: &str) {
     let units = bound(fake, &["class:0300"]);
     assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::SharedWithHost], reason));
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
@@ -51,7 +51,7 @@ fn disk_open_in_a_process_makes_its_unit_busy() {
 
 #[test]
 fn nvidia_device_nodes_belong_to_the_gpu() {
-    let fake = Fake::new("", &CARD);
+    let fake = FakeMachine::new("", &CARD);
     fake.file("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: X\nDevice Minor: \t 3\n");
     fake.process(12, "python3", "/dev/nvidia3");
     assert_eq!(states(&bound(&fake, &["class:0300"])), [UnitState::Busy]);
@@ -61,7 +61,7 @@ fn nvidia_device_nodes_belong_to_the_gpu() {
 fn nic_below_a_bond_with_the_default_route_is_needed() {
     let mut rows = CARD.to_vec();
     rows.push(("0000:04:00.0", "8086:1533", "0200", 1, "igb", -1));
-    let fake = Fake::new("", &rows);
+    let fake = FakeMachine::new("", &rows);
     fake.interface("eth1", "52:54:00:00:00:02", "0000:04:00.0");
     for (upper, lower) in [("bond0", "eth1"), ("br0", "bond0")] {
         fake.link(&format!("sys/class/net/{upper}/lower_{lower}"), &format!("../{lower}"));
@@ -75,7 +75,7 @@ fn nic_below_a_bond_with_the_default_route_is_needed() {
 fn function_of_a_console_is_needed() {
     let mut rows = CARD.to_vec();
     rows.push(("0000:05:00.0", "1415:c158", "0700", 1, "serial", -1));
-    let fake = Fake::new("console=ttyS4", &rows);
+    let fake = FakeMachine::new("console=ttyS4", &rows);
     fake.file("proc/consoles", "ttyS4                -W- (EC p a)    4:68\n");
     fake.link("sys/class/tty/ttyS4/device", "../../../devices/pci0000:00/0000:05:00.0");
     shared(&fake, "0000:05:00.0 is the console ttyS4");

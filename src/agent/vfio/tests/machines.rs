@@ -4,8 +4,8 @@ use super::*;
 use proptest::prelude::*;
 
 /// Rows of an HGX H200: eight GPUs behind switches, four NVSwitches, eight InfiniBand cards, the NIC that it boots from.
-fn h200() -> Vec<Row> {
-    let mut rows: Vec<Row> = vec![("0000:02:00.0", "8086:1533", "0200", 70, "igb", 0)];
+fn h200() -> Vec<PciFunctionRow> {
+    let mut rows: Vec<PciFunctionRow> = vec![("0000:02:00.0", "8086:1533", "0200", 70, "igb", 0)];
     let gpus = ["0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:61:00.0"];
     let more = ["0000:9d:00.0", "0000:c3:00.0", "0000:d1:00.0", "0000:df:00.0"];
     for (at, address) in (40..).zip(gpus) {
@@ -29,7 +29,7 @@ fn h200() -> Vec<Row> {
 
 #[test]
 fn hgx_h200_has_eight_gpu_units_and_four_switches() {
-    let fake = Fake::new("intel_iommu=on iommu=pt BOOTIF=01-52-54-00-00-00-01", &h200());
+    let fake = FakeMachine::new("intel_iommu=on iommu=pt BOOTIF=01-52-54-00-00-00-01", &h200());
     fake.interface("eth0", "52:54:00:00:00:01", "0000:02:00.0");
     for name in ["0000:18:00.0", "0000:dc:00.0"] {
         fake.file(&format!("sys/devices/pci0000:00/{name}/sriov_totalvfs"), "16\n");
@@ -56,9 +56,9 @@ fn hgx_h200_has_eight_gpu_units_and_four_switches() {
 fn mi300_has_seven_units_and_reports_the_holder_of_the_eighth() {
     let addresses =
         ["05", "26", "46", "65", "85", "a6", "c6", "e5"].map(|bus| format!("0000:{bus}:00.0").leak() as &str);
-    let rows: Vec<Row> =
+    let rows: Vec<PciFunctionRow> =
         (0..).zip(addresses).map(|(at, address)| (address, "1002:74a1", "1200", at + 20, "amdgpu", at / 4)).collect();
-    let fake = Fake::new("iommu=pt", &rows);
+    let fake = FakeMachine::new("iommu=pt", &rows);
     let last = "sys/devices/pci0000:00/0000:e5:00.0";
     fake.file(&format!("{last}/drm/renderD135/uevent"), "MAJOR=226\nDEVNAME=dri/renderD135\n");
     fake.process(4711, "train.py", "/dev/dri/renderD135");
@@ -74,7 +74,7 @@ fn gpu_in_the_group_of_the_boot_nic_stays_unbound() {
     let mut rows = CARD.to_vec();
     rows.push(("0000:00:01.0", "8086:a70d", "0604", 1, "pcieport", -1));
     rows.push(("0000:02:00.0", "10ec:8168", "0200", 1, "r8169", -1));
-    let fake = Fake::new("intel_iommu=on iommu=pt BOOTIF=01-52-54-00-00-00-01", &rows);
+    let fake = FakeMachine::new("intel_iommu=on iommu=pt BOOTIF=01-52-54-00-00-00-01", &rows);
     fake.interface("eth0", "52:54:00:00:00:01", "0000:02:00.0");
     let units = bound(&fake, &["vendor:10de"]);
     assert_eq!((units.len(), units_ready(&units).as_str()), (1, "0/1 GPU unit(s) ready"));
@@ -88,7 +88,7 @@ fn gpu_in_the_group_of_the_boot_nic_stays_unbound() {
 #[test]
 fn disabled_iommu_reports_a_slot_as_one_unbound_unit() {
     let rows = CARD.map(|row| (row.0, row.1, row.2, -1, row.4, row.5));
-    let fake = Fake::new("intel_iommu=on iommu=pt", &rows);
+    let fake = FakeMachine::new("intel_iommu=on iommu=pt", &rows);
     let units = bound(&fake, &["vendor:10de"]);
     assert_eq!(units_ready(&units), "0/1 GPU unit(s) ready");
     assert_eq!((units[0].group, units[0].members.len(), units[0].state), (None, 2, UnitState::Unbound));
@@ -98,7 +98,7 @@ fn disabled_iommu_reports_a_slot_as_one_unbound_unit() {
 
 #[test]
 fn gpu_without_answer_is_wedged_and_after_removal_missing() {
-    let fake = Fake::new("intel_iommu=on iommu=pt", &CARD);
+    let fake = FakeMachine::new("intel_iommu=on iommu=pt", &CARD);
     assert_eq!(states(&bound(&fake, &["class:0300"])), [UnitState::Ready]);
     fake.raw("sys/devices/pci0000:00/0000:01:00.0/config", &[0xff; 256]);
     let units = surveyed(&fake, &["class:0300"]);
@@ -119,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn arbitrary_file_contents_never_panic(junk: Vec<u8>, text in "\\PC{0,60}") {
-        let fake = Fake::new(&text, &CARD);
+        let fake = FakeMachine::new(&text, &CARD);
         let device = "sys/devices/pci0000:00/0000:01:00.0";
         fake.disk("nvme0n1", "0000:01:00.1", &text);
         fake.interface("eth0", &text, "0000:01:00.0");
@@ -140,12 +140,12 @@ proptest! {
 
 #[test]
 fn grace_hopper_unit_is_ready_without_x86_kernel_arguments() {
-    let rows: [Row; 3] = [
+    let rows: [PciFunctionRow; 3] = [
         ("0002:01:00.0", "15b3:1021", "0200", 4, "mlx5_core", 0),
         ("0009:00:00.0", "10de:22b9", "0604", 20, "pcieport", 0),
         ("0009:01:00.0", "10de:2342", "0302", 20, "", 0),
     ];
-    let fake = Fake::new("iommu.passthrough=0 BOOTIF=01-52-54-00-00-00-01", &rows);
+    let fake = FakeMachine::new("iommu.passthrough=0 BOOTIF=01-52-54-00-00-00-01", &rows);
     let units = bound(&fake, &["vendor:10de"]);
     assert_eq!((units_ready(&units).as_str(), units[0].numa_node), ("1/1 GPU unit(s) ready", Some(0)));
     assert_eq!(units[0].name(), "unit 20 (0009:01:00.0)");

@@ -5,7 +5,7 @@ mod host_dependency;
 mod machines;
 
 use super::*;
-use crate::fake::{Fake, Row};
+use crate::fake::{FakeMachine, PciFunctionRow};
 use meshd_proto::{UnitKind, units_ready};
 
 /// Selectors as a profile writes them.
@@ -13,12 +13,12 @@ fn wanted(texts: &[&str]) -> Vec<VfioSelector> {
     texts.iter().map(|text| text.parse().expect("a selector")).collect()
 }
 
-fn surveyed(fake: &Fake, selectors: &[&str]) -> Vec<UnitFacts> {
+fn surveyed(fake: &FakeMachine, selectors: &[&str]) -> Vec<UnitFacts> {
     survey(&fake.tree, &wanted(selectors), fake)
 }
 
 /// Binds, and gives the units as they are then.
-fn bound(fake: &Fake, selectors: &[&str]) -> Vec<UnitFacts> {
+fn bound(fake: &FakeMachine, selectors: &[&str]) -> Vec<UnitFacts> {
     let bound = bind(&fake.tree, &wanted(selectors), fake).expect("recorded");
     bound.into_iter().map(|bound| bound.unit).collect()
 }
@@ -28,5 +28,5 @@ fn states(units: &[UnitFacts]) -> Vec<UnitState> {
 }
 
 /// A GPU with its sound, alone in a group.
-const CARD: [Row; 2] =
+const CARD: [PciFunctionRow; 2] =
     [("0000:01:00.0", "10de:2684", "0300", 1, "", -1), ("0000:01:00.1", "10de:22ba", "0403", 1, "snd_hda_intel", -1)];

@@ -2,11 +2,11 @@
 //! no limit. Without the cgroup2 hierarchy no VM starts.
 
 use super::cpuset::{self, DedicatedCpus};
-use crate::vm::vm_paths::VmPaths;
+use crate::{system::cgroup2, vm::vm_paths::VmPaths};
 use meshd_proto::vm::VmSpec;
 use meshd_types::Digest;
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -38,8 +38,9 @@ pub struct VmCgroup {
 
 impl VmCgroup {
     /// Names the group by the folder of the VM, so that two agents of one computer use different groups.
-    pub fn of(files: &VmPaths, spec: &VmSpec) -> Result<Self, String> {
-        let root = root().map_err(|error| format!("cannot mount cgroup2: {error}"))?;
+    pub fn for_vm(files: &VmPaths, spec: &VmSpec) -> Result<Self, String> {
+        let root = cgroup2::open_hierarchy(Path::new(MOUNT_POINT))
+            .map_err(|error| format!("cannot mount cgroup2: {error}"))?;
         let machines = files.folder().parent().unwrap_or(Path::new("/"));
         let (base, uuid) = (Digest::of(machines.as_os_str().as_encoded_bytes()).to_string(), spec.uuid);
         let path = match spec.shares_processors() {
@@ -87,45 +88,11 @@ impl VmCgroup {
     }
 
     /// Kills all processes of the group and removes it. Does nothing if there is no group.
-    pub fn end(&self) {
+    pub fn kill_and_remove(&self) {
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
         cpuset::free(&self.path);
         // A group with a dying process holds no resources. It is removed at the next end of the VM.
         let _ = fs::remove_dir(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
-    }
-}
-
-fn root() -> io::Result<PathBuf> {
-    // The list also has mounts that another file system covers.
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    if let Some(root) = mounted(&mounts).find(|root| root.join("cgroup.procs").exists()) {
-        return Ok(root);
-    }
-    fs::create_dir_all(MOUNT_POINT)?;
-    let flags =
-        rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV | rustix::mount::MountFlags::NOEXEC;
-    rustix::mount::mount("cgroup2", MOUNT_POINT, "cgroup2", flags, None::<&std::ffi::CStr>)?;
-    Ok(MOUNT_POINT.into())
-}
-
-/// Returns the writable mount points of cgroup2. Pure.
-fn mounted(mounts: &str) -> impl Iterator<Item = PathBuf> {
-    mounts.lines().filter_map(|line| match line.split(' ').collect::<Vec<_>>().as_slice() {
-        [_, path, "cgroup2", options, ..] if options.starts_with("rw") => Some(PathBuf::from(path)),
-        _ => None,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn writable_cgroup2_mount_is_found() {
-        let line = |path: &str, kind: &str, options: &str| format!("cgroup2 {path} {kind} {options},nosuid 0 0\n");
-        let text = line("/a", "cgroup", "rw") + &line("/b", "cgroup2", "ro") + &line("/c", "cgroup2", "rw");
-        assert_eq!(mounted(&text).collect::<Vec<_>>(), [PathBuf::from("/c")]);
-        assert_eq!(mounted("junk\n").count(), 0);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 pub fn assign_groups(tree: &Tree, groups: &[u32], user: u32) -> Result<(), String> {
     for group in groups {
         let device = tree.path(&format!("/dev/vfio/{group}"));
-        own(&device, user, 0, 0o600).map_err(|error| format!("cannot assign {}: {error}", device.display()))?;
+        set_owner(&device, user, 0, 0o600).map_err(|error| format!("cannot assign {}: {error}", device.display()))?;
     }
     if !groups.is_empty() {
         // The container grants no access to a device; the groups do.
@@ -28,7 +28,7 @@ pub fn reclaim_groups(tree: &Tree, user: u32) {
     use std::os::unix::fs::MetadataExt as _;
     for entry in fs::read_dir(tree.path("/dev/vfio")).into_iter().flatten().flatten() {
         if entry.metadata().is_ok_and(|found| found.uid() == user)
-            && let Err(error) = own(&entry.path(), 0, 0, 0o600)
+            && let Err(error) = set_owner(&entry.path(), 0, 0, 0o600)
         {
             tracing::warn!(%error, device = %entry.path().display(), "cannot return a VFIO group of a virtual machine to root");
         }
@@ -43,11 +43,12 @@ pub fn share(tree: &Tree, device: &str) -> Result<(), String> {
     if is_open {
         return Ok(());
     }
-    own(&path, 0, GROUP, 0o660).map_err(|error| format!("cannot open {} to virtual machines: {error}", path.display()))
+    set_owner(&path, 0, GROUP, 0o660)
+        .map_err(|error| format!("cannot open {} to virtual machines: {error}", path.display()))
 }
 
 /// Sets owner and mode of a file.
-pub fn own(path: &Path, user: u32, group: u32, mode: u32) -> io::Result<()> {
+pub fn set_owner(path: &Path, user: u32, group: u32, mode: u32) -> io::Result<()> {
     chown(path, Some(user), Some(group))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

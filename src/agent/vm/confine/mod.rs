@@ -42,7 +42,7 @@ pub struct Confinement {
 
 impl Confinement {
     /// Assigns user and control group to a VM. After an error no program may run.
-    pub fn of(
+    pub fn for_vm(
         spec: &VmSpec,
         files: &VmPaths,
         config: &HostConfig,
@@ -52,7 +52,7 @@ impl Confinement {
         let (uid, gid) = if confined { (users::assign(files)?, users::GROUP) } else { (0, 0) };
         let (procs, has_cpus) = match fail::defends("vm-cgroup") {
             true => {
-                let group = cgroup::VmCgroup::of(files, spec)?;
+                let group = cgroup::VmCgroup::for_vm(files, spec)?;
                 (Some(group.make(limits)?), group.dedicate(limits)?)
             }
             false => (None, false),

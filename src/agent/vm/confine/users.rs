@@ -37,7 +37,7 @@ mod tests {
     use meshd_types::SystemUuid;
 
     #[test]
-    fn each_vm_has_a_unique_user_until_its_release() {
+    fn vm_has_a_unique_user_until_its_release() {
         let dir = tempfile::tempdir().expect("a folder");
         let files = |last: u8| {
             let files = VmPaths::new(dir.path(), SystemUuid([last; 16]));

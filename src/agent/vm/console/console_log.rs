@@ -107,7 +107,7 @@ impl Console {
     }
 
     pub fn watch(&self) -> io::Result<FileWatch> {
-        FileWatch::of(&*locked(&self.log).open()?)
+        FileWatch::new(&*locked(&self.log).open()?)
     }
 
     pub fn subscribe(&self) -> ConsoleSubscription {
@@ -225,7 +225,7 @@ impl FileWatch {
         deprecated,
         reason = "the replacement is unsafe; its precondition holds: the value owns the descriptor and never replaces it"
     )]
-    fn of(file: &File) -> io::Result<Self> {
+    fn new(file: &File) -> io::Result<Self> {
         let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         // Watch the open file, not its name.
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());

@@ -81,7 +81,7 @@ impl DiskRelease {
         let all = disks::survey(&tree, &self.config.data_disks);
         let Some(found) = find_disk(&all, left)? else { return Ok(None) };
         self.reservations.check_disk_is_free(self.uuid, found)?;
-        match disks::user(&tree, &found.name) {
+        match disks::current_use(&tree, &found.name) {
             Some(reason) => Err(format!("disk {} is not idle: {reason}", left.disk)),
             None => Ok(Some(found.clone())),
         }

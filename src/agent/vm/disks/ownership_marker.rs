@@ -26,7 +26,7 @@ struct OwnershipMarker {
 
 impl OwnershipMarker {
     /// Makes the marker of a volume; `None` if the volume is not a disk.
-    fn of(volume: &Volume, state: DiskUse) -> Option<Self> {
+    fn new(volume: &Volume, state: DiskUse) -> Option<Self> {
         match &volume.source {
             VolumeSource::Raw { disk, digest, .. } => {
                 Some(OwnershipMarker { disk: disk.identity()?.clone(), digest: *digest, state, before: Vec::new() })
@@ -37,7 +37,7 @@ impl OwnershipMarker {
 
     /// Returns true if the marker belongs to the disk and image of a volume.
     fn belongs_to(&self, volume: &Volume) -> bool {
-        Self::of(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
+        OwnershipMarker::new(volume, self.state).is_some_and(|own| (&own.disk, own.digest) == (&self.disk, self.digest))
     }
 }
 
@@ -91,7 +91,7 @@ fn put(files: &VmPaths, volume: &Volume, state: DiskUse, before: Vec<String>) ->
     let mut markers = read(files);
     let known = markers.get(&volume.name).filter(|known| known.belongs_to(volume));
     let before = known.map_or(before, |known| known.before.clone());
-    let Some(marker) = OwnershipMarker::of(volume, state).map(|marker| OwnershipMarker { before, ..marker }) else {
+    let Some(marker) = OwnershipMarker::new(volume, state).map(|marker| OwnershipMarker { before, ..marker }) else {
         return Ok(());
     };
     if markers.get(&volume.name) == Some(&marker) {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_with_foreign_content_is_given_only_to_a_machine_that_adopts_it() {
+    fn disk_with_content_is_assigned_only_to_vm_that_adopts_it() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut plain = spec("eui.1", None);
         let files = VmPaths::new(dir.path(), plain.uuid);

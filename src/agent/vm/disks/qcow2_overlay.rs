@@ -27,13 +27,13 @@ pub async fn create(
     if !path.exists() {
         let new = path.with_extension("new");
         let empty = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&new);
-        empty.and_then(|_| device::own(&new, user, group, 0o600)).map_err(failed)?;
+        empty.and_then(|_| device::set_owner(&new, user, group, 0o600)).map_err(failed)?;
         let size = virtual_size(base, size).map_err(failed)?;
         let (program, args) = confined.command(false, Vec::new(), qemu_img, &argv::layer(&new, base, size));
         helper_program::run(&program, &args).await?;
         fs::rename(&new, &path).map_err(failed)?;
     }
-    device::own(&path, user, group, 0o600).map_err(failed)
+    device::set_owner(&path, user, group, 0o600).map_err(failed)
 }
 
 /// Returns the size that the guest sees, in bytes: the configured size, or the size of the base image.

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_tmpfs_for_vms_is_limited() {
+    fn own_store_is_the_named_tmpfs_at_its_path() {
         let service = include_str!("../../../../overlays/kvm-host/rootfs/etc/init.d/kvm-host");
         assert!(
             service.contains(&format!(" {OWN_STORE} /var/lib/machines")),

@@ -20,7 +20,7 @@ pub struct CpuModels(Arc<Mutex<BTreeMap<PathBuf, (SystemTime, CpuModelSet)>>>);
 
 impl CpuModels {
     /// Returns the models of a QEMU binary; `None` if QEMU does not list them. Blocks.
-    pub fn of(&self, qemu: &Path) -> Option<CpuModelSet> {
+    pub fn get(&self, qemu: &Path) -> Option<CpuModelSet> {
         let changed = qemu.metadata().ok()?.modified().ok()?;
         let mut all = locked(&self.0);
         if let Some((_, models)) = all.get(qemu).filter(|(cached_at, _)| *cached_at == changed) {
@@ -63,15 +63,15 @@ mod tests {
         };
         let calls = || fs::read_to_string(&count).unwrap_or_default().lines().count();
         let models = CpuModels::default();
-        assert!(models.of(&qemu).is_none());
+        assert!(models.get(&qemu).is_none());
         install(
             "Available CPUs:\nx86 EPYC   (alias of EPYC-v4)\nx86 host   (only with KVM)\n\nRecognized CPUID flags:\n  svm",
         );
-        let known: Vec<String> = models.of(&qemu).expect("a list").iter().cloned().collect();
+        let known: Vec<String> = models.get(&qemu).expect("a list").iter().cloned().collect();
         assert_eq!(known, ["EPYC", "host"]);
-        assert!(models.of(&qemu).is_some() && calls() == 1);
+        assert!(models.get(&qemu).is_some() && calls() == 1);
         install("nothing");
         fs::File::open(&qemu).expect("there").set_modified(SystemTime::UNIX_EPOCH).expect("set");
-        assert!(models.of(&qemu).is_none());
+        assert!(models.get(&qemu).is_none());
     }
 }

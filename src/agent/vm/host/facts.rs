@@ -18,7 +18,7 @@ const MAX_BRIDGES: usize = 64;
 pub fn hosting(tree: &Tree, with_models: bool) -> Hosting {
     let programs = Programs::find(tree);
     let uefi = installed::uefi(tree);
-    let models = programs.qemu.as_ref().filter(|_| with_models).and_then(|qemu| MODELS.of(qemu));
+    let models = programs.qemu.as_ref().filter(|_| with_models).and_then(|qemu| MODELS.get(qemu));
     Hosting {
         qemu: programs.qemu.is_some(),
         qemu_img: programs.qemu_img.is_some(),

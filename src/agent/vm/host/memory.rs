@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_guest_has_touched_is_counted_once_and_what_others_take_is_seen() {
+    fn touched_guest_memory_is_counted_once_and_other_use_subtracted() {
         let a = spec(1, "60G");
         let ran = Memory { available: 38 * GIB, touched: [(a.uuid, 60 * GIB)].into(), ..node() };
         assert!(ran.free_beside([&a]) > 36 * GIB);

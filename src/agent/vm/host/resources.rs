@@ -104,7 +104,7 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
     let tree = Tree::new(&config.root);
     let programs = Programs::find(&tree);
     HostResources {
-        models: programs.qemu.as_ref().and_then(|qemu| config.models.of(qemu)),
+        models: programs.qemu.as_ref().and_then(|qemu| config.models.get(qemu)),
         kvm: OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")).is_ok(),
         unconfined: programs.qemu.as_ref().and_then(|qemu| seccomp_support::check(qemu).err()),
         vhost: tree.has(VHOST),

@@ -30,7 +30,7 @@ use crate::{
 };
 use meshd_proto::vm::{
     ConsoleOrder, MAX_VMS, Nic, ReportedVmState, VmFailure, VmFailureKind, VmOrder, VmRefusal, VmReport, VmSpec,
-    VmUpdate, VmWant,
+    VmTargetState, VmUpdate,
 };
 use meshd_types::{Digest, SystemUuid};
 use std::{
@@ -237,7 +237,7 @@ impl Reconciler {
 
     async fn apply_order(&mut self, VmOrder { uuid, want }: VmOrder) {
         match want {
-            VmWant::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
+            VmTargetState::Run { spec, start, grace_s, slots, disks } if spec.uuid == uuid => {
                 self.vms.set_slots(slots);
                 if let Err(error) = ownership_marker::add_missing(&self.vms.files(uuid), &spec, &disks) {
                     // Without this record an image could be written a second time over data of the guest.
@@ -246,10 +246,10 @@ impl Reconciler {
                 let grace = Duration::from_secs(grace_s.into());
                 self.start(PendingStart { spec, start, grace, ordered: true }).await;
             }
-            VmWant::Run { spec, .. } => {
+            VmTargetState::Run { spec, .. } => {
                 tracing::error!(%uuid, spec_uuid = %spec.uuid, "invalid order: two UUIDs")
             }
-            VmWant::Stop { grace_s } => {
+            VmTargetState::Stop { grace_s } => {
                 self.start_failures.remove(&uuid);
                 self.waiting.remove(uuid);
                 drop(self.disk_writes.cancel(uuid));
@@ -259,7 +259,7 @@ impl Reconciler {
                     self.vms.stop(uuid, Duration::from_secs(grace_s.into()));
                 }
             }
-            VmWant::Release { disks } => {
+            VmTargetState::Release { disks } => {
                 self.start_failures.remove(&uuid);
                 let pending = self.waiting.remove(uuid);
                 if self.releasing_vms.insert(uuid) {

@@ -36,7 +36,7 @@ impl Reconciler {
         }
         for spec in self.vms.specs() {
             if let Some(report) = reports.get_mut(&spec.uuid) {
-                report.addresses = nic_addresses::of(spec, &self.nic_addresses.borrow());
+                report.addresses = nic_addresses::known_addresses(spec, &self.nic_addresses.borrow());
             }
         }
         send_if_changed(&self.reports, reports.into_values().take(MAX_VMS).collect());

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 pub type NicAddresses = BTreeMap<MacAddr, Ipv4Addr>;
 
 /// Returns the addresses of a VM.
-pub fn of(spec: &VmSpec, assigned: &NicAddresses) -> NicAddresses {
+pub fn known_addresses(spec: &VmSpec, assigned: &NicAddresses) -> NicAddresses {
     spec.nics.iter().filter_map(|nic| Some((nic.mac, *assigned.get(&nic.mac)?))).collect()
 }
 
@@ -57,6 +57,6 @@ mod tests {
             [VmRefusalReason::AddressTaken; 2]
         );
         assert!(refused[1].detail.starts_with("nic[1].address: 172.30.0.10 "), "{refused:?}");
-        assert_eq!(of(&spec, &assigned(&[(2, 10), (7, 9)])), assigned(&[(2, 10)]));
+        assert_eq!(known_addresses(&spec, &assigned(&[(2, 10), (7, 9)])), assigned(&[(2, 10)]));
     }
 }

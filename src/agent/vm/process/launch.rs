@@ -118,7 +118,7 @@ fn confine(
     layers_in_memory: bool,
 ) -> Result<Confinement, String> {
     files.make().map_err(|error| format!("cannot make {}: {error}", files.folder().display()))?;
-    let confined = Confinement::of(spec, files, config, &limits(spec, plan, layers_in_memory))?;
+    let confined = Confinement::for_vm(spec, files, config, &limits(spec, plan, layers_in_memory))?;
     let (tree, (user, _)) = (Tree::new(&config.root), confined.owner());
     if plan.accel == Accel::Kvm {
         device::share(&tree, "/dev/kvm")?;
@@ -149,8 +149,8 @@ pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     if spec.vtpm {
         end_tpm(files).await;
     }
-    if let Ok(group) = cgroup::VmCgroup::of(files, spec) {
-        group.end();
+    if let Ok(group) = cgroup::VmCgroup::for_vm(files, spec) {
+        group.kill_and_remove();
     }
     if let Some(user) = files.user() {
         device::reclaim_groups(&Tree::new(&config.root), user);
@@ -178,7 +178,7 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
         move |error: io::Error| format!("cannot make {path}: {error}")
     };
     let (user, group) = confined.owner();
-    let set_owner = |path: PathBuf, mode: u32| device::own(&path, user, group, mode).map_err(cannot_make(&path));
+    let set_owner = |path: PathBuf, mode: u32| device::set_owner(&path, user, group, mode).map_err(cannot_make(&path));
     for file in [files.pid(), files.console()] {
         OpenOptions::new().create(true).append(true).mode(0o600).open(&file).map_err(cannot_make(&file))?;
         set_owner(file, 0o600)?;

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn line_that_is_too_long_is_skipped() {
+    async fn overlong_line_is_skipped() {
         let (agent, mut qemu) = UnixStream::pair().expect("a pair");
         let (read, _write) = agent.into_split();
         let writer = tokio::spawn(async move {

@@ -112,7 +112,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn each_message_of_qemu_is_parsed() {
+    fn qmp_messages_are_parsed() {
         let shutdown =
             |reason: &str| format!(r#"{{"event": "SHUTDOWN", "data": {{"guest": true, "reason": "{reason}"}}}}"#);
         let disk_error = |action: &str| {
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_parsed_without_panic(junk: Vec<u8>, text in "\\{\"(event|return|error|QMP|id|data)\": ?(\\{|\\[|\"|[0-9])?\\PC{0,40}") {
+        fn arbitrary_line_never_panics(junk: Vec<u8>, text in "\\{\"(event|return|error|QMP|id|data)\": ?(\\{|\\[|\"|[0-9])?\\PC{0,40}") {
             let _ = parse(&junk);
             let _ = parse(text.as_bytes());
         }

@@ -157,7 +157,7 @@ impl VmSupervisor {
                 },
             };
             let before = self.state_machine.state();
-            let action = self.state_machine.on(self.started.elapsed(), event);
+            let action = self.state_machine.handle(self.started.elapsed(), event);
             self.store();
             self.perform(action, &mut events).await;
             let after = self.state_machine.state();
@@ -181,7 +181,7 @@ impl VmSupervisor {
             exit = or_pending(self.process.as_ref().map(WatchedProcess::wait)) => {
                 if let Some(cause) = self.drain_session().await {
                     // The reported cause comes before the end.
-                    self.state_machine.on(self.started.elapsed(), VmEvent::ShuttingDown(cause));
+                    self.state_machine.handle(self.started.elapsed(), VmEvent::ShuttingDown(cause));
                 }
                 launch::clean_up(&self.spec, &self.files, &self.config).await;
                 let exit = exit + self.out_of_memory_note();

@@ -118,7 +118,7 @@ impl VmStateMachine {
         }
     }
 
-    pub fn on(&mut self, now: Duration, event: VmEvent) -> Option<VmAction> {
+    pub fn handle(&mut self, now: Duration, event: VmEvent) -> Option<VmAction> {
         match (event, &self.state) {
             (VmEvent::Start, _) | (VmEvent::Restart { .. }, MachineState::Off | MachineState::Paused { .. }) => {
                 return self.start(now);

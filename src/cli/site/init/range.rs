@@ -35,14 +35,14 @@ mod tests {
     }
 
     #[test]
-    fn proposal_lies_in_the_middle_of_the_network() {
+    fn proposed_range_is_in_the_middle_of_network() {
         assert_eq!(proposed("10.77.0.1", 24).as_deref(), Some("10.77.0.102-10.77.0.203"));
         assert_eq!(proposed("10.77.0.1", 16).as_deref(), Some("10.77.102.102-10.77.106.77"));
         assert_eq!(proposed("192.168.1.150", 24).as_deref(), Some("192.168.1.151-192.168.1.203"));
     }
 
     #[test]
-    fn network_without_space_gets_no_proposal() {
+    fn network_without_space_gets_no_proposed_range() {
         assert_eq!(proposed("10.0.0.1", 30), None);
         assert_eq!(proposed("10.0.0.1", 32), None);
         assert_eq!(proposed("10.0.0.1", 33), None);
@@ -50,7 +50,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn proposal_stays_inside_and_never_contains_the_own_address(own: u32, prefix_len in 0_u8..=32) {
+        fn proposed_range_is_in_network_and_excludes_own_address(own: u32, prefix_len in 0_u8..=32) {
             if let Some((first, last)) = propose(own.into(), prefix_len) {
                 let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len)).unwrap_or(0);
                 let (first, last) = (u32::from(first), u32::from(last));

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn written_file_has_the_values_and_keeps_the_comments() {
+    fn written_site_file_has_values_and_comments() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("site.toml");
         write(&file, &values()).expect("a valid site");
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn range_outside_the_network_is_refused_and_nothing_is_written() {
+    fn invalid_range_is_refused_and_no_file_is_written() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("site.toml");
         let refused = write(&file, &Values { range: "10.9.0.120-10.9.0.100".into(), ..values() });

@@ -11,7 +11,7 @@ use crate::{
     Profile, Setting,
     edit::{Edit, arg_key, removes_arg, replaces_arg},
     fault::suggest,
-    reader::{At, Document},
+    reader::{Document, Located},
 };
 use meshd_proto::{CheckPolicy, CheckRule, Thresholds};
 use meshd_types::{ProfileName, VarValue, Vars};
@@ -45,7 +45,7 @@ pub(crate) fn inherit(document: &Document, chain: &[&WrittenProfile]) -> Option<
     let own = chain.last()?;
     if !chain.iter().any(|profile| profile.has_image) {
         let hint = "write image = \"..\", or extend a profile that has one";
-        document.fault(&own.place, "neither this profile nor one that it extends names an image", hint);
+        document.fault(&own.position, "neither this profile nor one that it extends names an image", hint);
     }
     let mut merge = Merge { document, chain, settings: Vec::new() };
     let image = merge.nearest("image", |profile| profile.image.as_ref())?;
@@ -97,7 +97,7 @@ impl Merge<'_> {
     fn nearest<T: Clone + Display>(
         &mut self,
         key: &str,
-        pick: impl Fn(&WrittenProfile) -> Option<&At<T>>,
+        pick: impl Fn(&WrittenProfile) -> Option<&Located<T>>,
     ) -> Option<T> {
         let (value, by) =
             self.chain.iter().rev().find_map(|profile| Some((pick(profile)?.value.clone(), &profile.name)))?;
@@ -108,7 +108,7 @@ impl Merge<'_> {
     fn list<T: Clone + PartialEq + Display>(
         &mut self,
         rules: &Rules<T>,
-        pick: impl Fn(&WrittenProfile) -> &Vec<At<Edit<T>>>,
+        pick: impl Fn(&WrittenProfile) -> &Vec<Located<Edit<T>>>,
     ) -> Vec<T> {
         let mut list: Vec<(T, &ProfileName, usize)> = Vec::new();
         let mut removed_settings: Vec<Setting> = Vec::new();
@@ -150,7 +150,7 @@ impl Merge<'_> {
         list.into_iter().map(|(value, ..)| value).collect()
     }
 
-    fn nothing_to_remove<T: Display>(&self, edit: &At<Edit<T>>, value: &T, list: &[(T, &ProfileName, usize)]) {
+    fn nothing_to_remove<T: Display>(&self, edit: &Located<Edit<T>>, value: &T, list: &[(T, &ProfileName, usize)]) {
         let inherited: Vec<String> = list.iter().map(|(element, ..)| element.to_string()).collect();
         let message = format!("removes `{value}`, which is not inherited");
         let hint = if inherited.is_empty() {
@@ -228,7 +228,7 @@ fn bounds(document: &Document, own: &WrittenProfile, profile: &Profile) {
     ];
     for (count, maximum, elements) in bounds.into_iter().filter(|(count, maximum, _)| count > maximum) {
         document.fault(
-            &own.place,
+            &own.position,
             format!("{count} {elements} including inherited ones"),
             format!("at most {maximum}"),
         );

@@ -59,10 +59,10 @@ fn all(document: &Document, root: &Table<'_>) -> All {
     let Some(table) = root.required("profiles", root.table("profiles"), hint) else { return All::new() };
     let entries = table.entries();
     if entries.is_empty() {
-        document.fault(&table.here(), "there is no profile", hint);
+        document.fault(&table.own_position(), "there is no profile", hint);
     }
     if entries.len() > MAX_PROFILES {
-        document.fault(&table.here(), format!("more than {MAX_PROFILES} profiles"), "remove some");
+        document.fault(&table.own_position(), format!("more than {MAX_PROFILES} profiles"), "remove some");
     }
     let read = entries.into_iter().filter_map(|entry| {
         let name = entry.name.parse::<ProfileName>().map_err(|error| check::fault(document, &entry.name, &error));
@@ -89,8 +89,8 @@ fn chain<'a>(document: &Document, all: &'a All, profile: &'a WrittenProfile) -> 
             if next.name == profile.name {
                 let names: Vec<&str> = chain.iter().map(|profile| profile.name.as_str()).collect();
                 let cycle = format!("{} -> {}", names.join(" -> "), profile.name);
-                let place = profile.extends.as_ref().unwrap_or(parent);
-                document.fault(place, format!("extends itself: {cycle}"), "remove one `extends` of the cycle");
+                let position = profile.extends.as_ref().unwrap_or(parent);
+                document.fault(position, format!("extends itself: {cycle}"), "remove one `extends` of the cycle");
             }
             return None;
         }

@@ -3,7 +3,7 @@
 use crate::{
     Hugepages, PageSize, VfioSelector, check,
     edit::Edit,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
     sections::vars,
 };
 use meshd_proto::{CHECKS, CheckRule, Thresholds, vm::DiskIdentity};
@@ -29,29 +29,29 @@ pub(crate) const THRESHOLDS: [Threshold; 4] = [
 
 pub(crate) struct WrittenProfile {
     pub(crate) name: ProfileName,
-    pub(crate) place: At<()>,
-    pub(crate) extends: Option<At<ProfileName>>,
+    pub(crate) position: Located<()>,
+    pub(crate) extends: Option<Located<ProfileName>>,
     /// `extends` is present, valid or not.
     pub(crate) has_parent: bool,
-    pub(crate) image: Option<At<ImageName>>,
+    pub(crate) image: Option<Located<ImageName>>,
     pub(crate) has_image: bool,
-    pub(crate) overlays: Vec<At<Edit<OverlayName>>>,
-    pub(crate) kernel_args: Vec<At<Edit<String>>>,
-    pub(crate) packages: Vec<At<Edit<String>>>,
-    pub(crate) bundles: Vec<At<Edit<BundleName>>>,
-    pub(crate) vfio: Vec<At<Edit<VfioSelector>>>,
-    pub(crate) data_disks: Vec<At<Edit<DiskIdentity>>>,
-    pub(crate) hugepages: Option<At<Hugepages>>,
-    pub(crate) vars: Vec<(VarName, At<VarValue>)>,
-    pub(crate) checks: Vec<At<(String, CheckRule)>>,
-    pub(crate) thresholds: Vec<At<(&'static str, i64)>>,
+    pub(crate) overlays: Vec<Located<Edit<OverlayName>>>,
+    pub(crate) kernel_args: Vec<Located<Edit<String>>>,
+    pub(crate) packages: Vec<Located<Edit<String>>>,
+    pub(crate) bundles: Vec<Located<Edit<BundleName>>>,
+    pub(crate) vfio: Vec<Located<Edit<VfioSelector>>>,
+    pub(crate) data_disks: Vec<Located<Edit<DiskIdentity>>>,
+    pub(crate) hugepages: Option<Located<Hugepages>>,
+    pub(crate) vars: Vec<(VarName, Located<VarValue>)>,
+    pub(crate) checks: Vec<Located<(String, CheckRule)>>,
+    pub(crate) thresholds: Vec<Located<(&'static str, i64)>>,
 }
 
 impl WrittenProfile {
     /// Reads everything but the name, which the caller sets.
     pub(crate) fn read(document: &Document, table: &Table<'_>) -> Self {
-        let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<At<Edit<String>>> {
-            let one = |text: At<String>| {
+        let checked = |key: &str, rule: fn(&str) -> Result<(), String>| -> Vec<Located<Edit<String>>> {
+            let one = |text: Located<String>| {
                 let edit = Edit::<String>::from_str(&text).ok()?;
                 let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;
                 rule(plain).map_err(|error| check::fault(document, &text, &error)).ok()?;
@@ -61,7 +61,7 @@ impl WrittenProfile {
         };
         WrittenProfile {
             name: "unnamed".parse().expect("a constant name is plain"),
-            place: table.here(),
+            position: table.own_position(),
             extends: table.parsed("extends"),
             has_parent: table.has("extends"),
             image: table.parsed("image"),
@@ -80,8 +80,8 @@ impl WrittenProfile {
     }
 }
 
-fn hugepages(table: &Table<'_>) -> Option<At<Hugepages>> {
-    let at = table.place("hugepages");
+fn hugepages(table: &Table<'_>) -> Option<Located<Hugepages>> {
+    let at = table.position("hugepages");
     let hint = "write hugepages = { size = \"1G\", count = 16 }; count = 0 removes inherited ones";
     let table = table.table("hugepages")?;
     let size = table.choice("size", &[("1G", PageSize::G1), ("2M", PageSize::M2)]);
@@ -91,14 +91,14 @@ fn hugepages(table: &Table<'_>) -> Option<At<Hugepages>> {
     Some(at.with(Hugepages { size: size?.value, count }))
 }
 
-fn checks(table: &Table<'_>) -> Vec<At<(String, CheckRule)>> {
+fn checks(table: &Table<'_>) -> Vec<Located<(String, CheckRule)>> {
     let Some(table) = table.table("checks") else { return Vec::new() };
     let words = [("on", CheckRule::On), ("warn", CheckRule::Warn), ("off", CheckRule::Off)];
     let read = CHECKS.into_iter();
     read.filter_map(|check| Some(table.choice(check, &words)?.map(|rule| (check.to_owned(), rule)))).collect()
 }
 
-fn thresholds(table: &Table<'_>) -> Vec<At<(&'static str, i64)>> {
+fn thresholds(table: &Table<'_>) -> Vec<Located<(&'static str, i64)>> {
     let Some(table) = table.table("thresholds") else { return Vec::new() };
     let read = |Threshold { key, max, .. }: &Threshold| Some(table.integer(key, 0..=*max)?.map(|value| (*key, value)));
     THRESHOLDS.iter().filter_map(read).collect()

@@ -12,7 +12,7 @@ use super::{dhcp, segment::Segments};
 use crate::{
     MacPrefix, Subnet,
     parse::or,
-    reader::{At, Document, Table},
+    reader::{Document, Located, Table},
 };
 use meshd_proto::vm::{InterfaceName, PRIVATE_BRIDGE};
 use meshd_types::MacAddr;
@@ -63,7 +63,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
         table.fault("pool", format!("{} pools", tables.len()), format!("at most {MAX_POOLS}"));
     }
     let subnets = segments.subnets();
-    let mut written: Vec<At<VmAddressPool>> = Vec::new();
+    let mut written: Vec<Located<VmAddressPool>> = Vec::new();
     let mut whole = true;
     for table in tables.iter().take(MAX_POOLS) {
         let Some(pool) = pool(document, table) else {
@@ -82,7 +82,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
     whole.then_some(Vms { mac_prefix: mac_prefix?, pools, rules: rules? })
 }
 
-fn prefix_faults(document: &Document, prefix: &At<MacPrefix>) {
+fn prefix_faults(document: &Document, prefix: &Located<MacPrefix>) {
     let octets = prefix.octets();
     if octets.len() > MAX_PREFIX {
         let message = format!("leaves {} octet for all NICs of the site", 6 - octets.len());
@@ -94,7 +94,7 @@ fn prefix_faults(document: &Document, prefix: &At<MacPrefix>) {
 }
 
 /// Reads one `[[vms.pool]]`, with the position of its range.
-fn pool(document: &Document, table: &Table<'_>) -> Option<At<VmAddressPool>> {
+fn pool(document: &Document, table: &Table<'_>) -> Option<Located<VmAddressPool>> {
     let hint = "name the bridge of the NICs: bridge = \"br0\"";
     let bridge = table.required("bridge", table.parsed::<InterfaceName>("bridge"), hint);
     let bridge = bridge.filter(|bridge| {
@@ -113,7 +113,12 @@ fn pool(document: &Document, table: &Table<'_>) -> Option<At<VmAddressPool>> {
 }
 
 /// Checks a pool against the segments.
-fn check_segments(document: &Document, pool: &At<VmAddressPool>, segments: &Segments, networks: Option<&[&Subnet]>) {
+fn check_segments(
+    document: &Document,
+    pool: &Located<VmAddressPool>,
+    segments: &Segments,
+    networks: Option<&[&Subnet]>,
+) {
     let VmAddressPool { first, last, .. } = pool.value;
     for (address, owner) in segments.owners() {
         if (first..=last).contains(&address) {

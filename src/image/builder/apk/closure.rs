@@ -12,9 +12,9 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MissingPackage {
     /// No package of the mirror provides the dependency.
-    Missing { wanted: String, by: String },
+    Missing { wanted: String, dependent: String },
     /// Several packages provide the dependency without priority and version, so the choice is ambiguous.
-    Undecided { wanted: String, by: String, providers: Vec<String> },
+    Undecided { wanted: String, dependent: String, providers: Vec<String> },
     /// Two packages conflict.
     Conflict { package: String, with: String },
 }
@@ -22,12 +22,15 @@ pub enum MissingPackage {
 impl fmt::Display for MissingPackage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MissingPackage::Missing { wanted, by } => {
-                write!(f, "the mirror has no package `{wanted}`, which {by} needs")
+            MissingPackage::Missing { wanted, dependent } => {
+                write!(f, "the mirror has no package `{wanted}`, which {dependent} needs")
             }
-            MissingPackage::Undecided { wanted, by, providers } => {
+            MissingPackage::Undecided { wanted, dependent, providers } => {
                 let providers = providers.join(", ");
-                write!(f, "`{wanted}`, which {by} needs, is provided by {providers}; name one in packages.install")
+                write!(
+                    f,
+                    "`{wanted}`, which {dependent} needs, is provided by {providers}; name one in packages.install"
+                )
             }
             MissingPackage::Conflict { package, with } => {
                 write!(f, "{package} and {with} cannot be installed together")
@@ -83,17 +86,17 @@ impl<'r> Solver<'r> {
         Solver { records, providers, selected, unresolved, queue, missing }
     }
 
-    fn enqueue(&mut self, dependency: Dependency, by: &str) {
+    fn enqueue(&mut self, dependency: Dependency, dependent: &str) {
         if !dependency.conflict {
-            self.queue.push_back((dependency, by.to_owned()));
+            self.queue.push_back((dependency, dependent.to_owned()));
         }
     }
 
     /// Resolves all queued dependencies; `deep` also resolves those of the selected packages.
     fn resolve_queue(&mut self, deep: bool) {
         loop {
-            while let Some((dependency, by)) = self.queue.pop_front() {
-                self.resolve(&dependency, &by);
+            while let Some((dependency, dependent)) = self.queue.pop_front() {
+                self.resolve(&dependency, &dependent);
             }
             let Some(record) = deep.then(|| self.unresolved.pop_front()).flatten() else { return };
             for needed in &record.depends {
@@ -102,7 +105,7 @@ impl<'r> Solver<'r> {
         }
     }
 
-    fn resolve(&mut self, dependency: &Dependency, by: &str) {
+    fn resolve(&mut self, dependency: &Dependency, dependent: &str) {
         let candidates = self.providers.get(dependency.name.as_str()).map(Vec::as_slice).unwrap_or_default();
         if candidates.iter().any(|record| self.is_selected(record) && record.satisfies(dependency)) {
             return;
@@ -116,10 +119,10 @@ impl<'r> Solver<'r> {
                 self.unresolved.push_back(record);
             }
             Err(providers) => {
-                let (wanted, by) = (dependency.to_string(), by.to_owned());
+                let (wanted, dependent) = (dependency.to_string(), dependent.to_owned());
                 self.missing.insert(match providers.is_empty() {
-                    true => MissingPackage::Missing { wanted, by },
-                    false => MissingPackage::Undecided { wanted, by, providers },
+                    true => MissingPackage::Missing { wanted, dependent },
+                    false => MissingPackage::Undecided { wanted, dependent, providers },
                 });
             }
         }

@@ -28,7 +28,7 @@ fn resolve(text: &str, install: &[&str]) -> Result<Vec<String>, Vec<MissingPacka
 }
 
 #[test]
-fn needs_of_needs_come_by_name_library_and_command() {
+fn closure_follows_names_libraries_and_commands() {
     let mirror = "a 1 | D:so:libb.so.1 cmd:c\nb 2 | p:so:libb.so.1=1.2 | D:d>=2\nc 3 | p:cmd:c=3\nd 1\nd 2\nz 9";
     assert_eq!(resolve(mirror, &["a"]).unwrap(), ["a 1", "b 2", "c 3", "d 2"]);
 }
@@ -42,7 +42,7 @@ fn newest_package_of_all_repositories_is_chosen_unless_pinned() {
 }
 
 #[test]
-fn everything_that_is_missing_is_named_with_who_wants_it() {
+fn missing_packages_are_all_reported_with_their_dependent() {
     let missing = resolve("a 1 | D:gone so:libx.so.1\nb 1 | D:a>2", &["a", "b", "nope"]).unwrap_err();
     let text: Vec<String> = missing.iter().map(MissingPackage::to_string).collect();
     assert_eq!(text.len(), 4, "{text:?}");
@@ -54,7 +54,7 @@ fn everything_that_is_missing_is_named_with_who_wants_it() {
 }
 
 #[test]
-fn of_several_providers_the_named_one_or_the_preferred_one_is_taken() {
+fn provider_is_chosen_by_name_or_priority_or_reported_undecided() {
     let shells = "base 1 | D:/bin/sh\ndash 1 | p:/bin/sh | k:60\nbusybox 1 | p:/bin/sh | k:100";
     assert_eq!(resolve(shells, &["base"]).unwrap(), ["base 1", "busybox 1"]);
     assert_eq!(resolve(shells, &["base", "dash"]).unwrap(), ["base 1", "dash 1"]);
@@ -68,7 +68,7 @@ fn of_several_providers_the_named_one_or_the_preferred_one_is_taken() {
 }
 
 #[test]
-fn service_file_comes_with_what_it_serves_and_with_openrc() {
+fn install_if_package_is_added_when_all_its_conditions_are_met() {
     let mirror =
         "dhcpcd 10\nopenrc 1\ndhcpcd-openrc 10 | i:openrc dhcpcd=10 | D:late\ndhcpcd-doc 10 | i:docs dhcpcd=10\nlate 1";
     assert_eq!(resolve(mirror, &["dhcpcd"]).unwrap(), ["dhcpcd 10"]);
@@ -77,13 +77,13 @@ fn service_file_comes_with_what_it_serves_and_with_openrc() {
 }
 
 #[test]
-fn packages_that_must_not_meet_are_refused() {
+fn conflicting_packages_are_refused() {
     let missing = resolve("a 1 | D:!b\nb 1", &["a", "b"]).unwrap_err();
     assert_eq!(missing, [MissingPackage::Conflict { package: "a".into(), with: "b".into() }]);
     assert!(resolve("a 1 | D:!b<1\nb 1", &["a", "b"]).is_ok());
 }
 
 #[test]
-fn include_cycle_ends() {
+fn dependency_cycle_terminates() {
     assert_eq!(resolve("a 1 | D:b\nb 1 | D:a", &["a"]).unwrap(), ["a 1", "b 1"]);
 }

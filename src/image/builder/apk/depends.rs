@@ -29,7 +29,7 @@ pub enum Versions {
         than: String,
     },
     /// This version and all versions with it as prefix (`~`).
-    Fits(String),
+    Prefix(String),
 }
 
 impl Dependency {
@@ -44,7 +44,7 @@ impl Dependency {
         let name = name.split('@').next().unwrap_or(name).to_owned();
         let versions = match operator {
             "" => Versions::Any,
-            _ if operator.contains('~') => Versions::Fits(than.to_owned()),
+            _ if operator.contains('~') => Versions::Prefix(than.to_owned()),
             _ => {
                 let has = |c| operator.contains(c);
                 // `><` compares a package's identity, which the index determines.
@@ -67,7 +67,7 @@ impl Dependency {
             && match (&self.versions, version) {
                 (Versions::Any, _) => true,
                 (_, None) => false,
-                (Versions::Fits(prefix), Some(version)) => version::fits(version, prefix),
+                (Versions::Prefix(prefix), Some(version)) => version::matches_prefix(version, prefix),
                 (Versions::Compared { less, equal, greater, than }, Some(version)) => {
                     match version::compare(version, than) {
                         Ordering::Less => *less,
@@ -84,7 +84,7 @@ impl fmt::Display for Dependency {
         let not = if self.conflict { "!" } else { "" };
         match &self.versions {
             Versions::Any => write!(f, "{not}{}", self.name),
-            Versions::Fits(version) => write!(f, "{not}{}~{version}", self.name),
+            Versions::Prefix(version) => write!(f, "{not}{}~{version}", self.name),
             Versions::Compared { less, equal, greater, than } => {
                 let sign = |is: bool, sign| if is { sign } else { "" };
                 write!(f, "{not}{}{}{}{}{than}", self.name, sign(*less, "<"), sign(*greater, ">"), sign(*equal, "="))
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_comparison_operator_matches_apk() {
+    fn comparison_operators_match_apk() {
         let satisfied = |word: &str, version| Dependency::parse(word).is_met_by("a", version);
         for (word, yes, no) in [
             ("a", Some("1"), None),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn words_round_trip() {
+    fn dependency_text_round_trips() {
         for word in ["so:libc.musl-x86_64.so.1", "!x<2", "a>=1", "b=1.2-r3", "c~1"] {
             assert_eq!(Dependency::parse(word).to_string(), word);
         }

@@ -124,7 +124,7 @@ k:100
 ";
 
     #[test]
-    fn record_is_read_whole() {
+    fn index_record_is_parsed_with_all_fields() {
         let records = parse(TEXT).unwrap();
         let [busybox] = &records[..] else { panic!("{records:?}") };
         assert_eq!((busybox.file().as_str(), busybox.size), ("busybox-1.37.0-r30.apk", 508_912));
@@ -136,7 +136,7 @@ k:100
     }
 
     #[test]
-    fn escaping_name_or_record_without_checksum_is_refused() {
+    fn index_record_with_invalid_field_is_refused_with_its_line() {
         for (old, new, said) in [
             ("P:busybox", "P:../../etc", "usable name"),
             ("P:busybox", "P:-rf", "usable name"),
@@ -151,7 +151,7 @@ k:100
 
     proptest! {
         #[test]
-        fn junk_is_read_or_refused_and_never_panics(text in "([A-Za-z]:[ -~]{0,12}\n|\n|\\PC{0,8}\n){0,20}") {
+        fn arbitrary_text_never_panics(text in "([A-Za-z]:[ -~]{0,12}\n|\n|\\PC{0,8}\n){0,20}") {
             let _ = parse(&text);
         }
     }

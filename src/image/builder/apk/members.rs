@@ -21,12 +21,12 @@ pub struct File {
 ///
 /// # Errors
 /// The bytes are not gzip, are damaged, or exceed the limit.
-pub fn first(bytes: &[u8]) -> io::Result<(Vec<u8>, &[u8])> {
-    first_within(bytes, MAX_UNPACKED)
+pub fn unpack_first(bytes: &[u8]) -> io::Result<(Vec<u8>, &[u8])> {
+    unpack_first_within(bytes, MAX_UNPACKED)
 }
 
-/// As [`first`], with a given limit in bytes.
-pub fn first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u8])> {
+/// As [`unpack_first`], with a given limit in bytes.
+pub fn unpack_first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u8])> {
     let mut decoder = GzDecoder::new(bytes);
     let mut unpacked = Vec::new();
     decoder.by_ref().take(limit + 1).read_to_end(&mut unpacked)?;
@@ -37,10 +37,10 @@ pub fn first_within(bytes: &[u8], limit: u64) -> io::Result<(Vec<u8>, &[u8])> {
 }
 
 /// Unpacks all members.
-pub fn all(mut bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
+pub fn unpack_all(mut bytes: &[u8], limit: u64) -> io::Result<Vec<u8>> {
     let mut whole = Vec::new();
     while !bytes.is_empty() {
-        let (unpacked, rest) = first_within(bytes, limit - whole.len() as u64)?;
+        let (unpacked, rest) = unpack_first_within(bytes, limit - whole.len() as u64)?;
         whole.extend(unpacked);
         bytes = rest;
     }
@@ -101,30 +101,30 @@ mod tests {
     }
 
     #[test]
-    fn members_are_split_where_they_end() {
+    fn gzip_members_are_split_at_their_ends() {
         let (a, b) = (file("a", b"one"), file("b", b"two"));
         let (first_member, second) = (pack(std::slice::from_ref(&a), false), pack(std::slice::from_ref(&b), true));
         let row = [&first_member[..], &second[..]].concat();
-        let (unpacked, rest) = first(&row).unwrap();
+        let (unpacked, rest) = unpack_first(&row).unwrap();
         assert_eq!((files(&unpacked).unwrap(), rest), (vec![a.clone()], &second[..]));
-        assert_eq!(files(&all(&row, 1 << 20).unwrap()).unwrap(), [a, b]);
+        assert_eq!(files(&unpack_all(&row, 1 << 20).unwrap()).unwrap(), [a, b]);
     }
 
     #[test]
     fn truncated_altered_or_large_package_is_refused() {
         let good = pack(&[file("a", &[7; 4096])], true);
-        assert!(first(&good[..good.len() - 1]).is_err());
+        assert!(unpack_first(&good[..good.len() - 1]).is_err());
         let mut bad = good.clone();
         let middle = bad.len() - 6;
         bad[middle] ^= 1;
-        assert!(first(&bad).is_err());
-        assert!(all(&good, 100).is_err());
+        assert!(unpack_first(&bad).is_err());
+        assert!(unpack_all(&good, 100).is_err());
     }
 
     proptest! {
         #[test]
-        fn junk_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let _ = first(&bytes).and_then(|(unpacked, _)| files(&unpacked));
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = unpack_first(&bytes).and_then(|(unpacked, _)| files(&unpacked));
             let _ = files(&bytes);
         }
     }

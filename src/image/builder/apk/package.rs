@@ -18,8 +18,8 @@ pub fn check(bytes: &[u8], record: &Record) -> Result<(), String> {
         return Err(format!("has {} bytes and the index states {}", bytes.len(), record.size));
     }
     let damaged = |error: std::io::Error| format!("is damaged: {error}");
-    let (_, after_signature) = members::first(bytes).map_err(damaged)?;
-    let (control, data) = members::first(after_signature).map_err(damaged)?;
+    let (_, after_signature) = members::unpack_first(bytes).map_err(damaged)?;
+    let (control, data) = members::unpack_first(after_signature).map_err(damaged)?;
     let member = &after_signature[..after_signature.len() - data.len()];
     let found = Checksum::of(member);
     if found != record.checksum {

@@ -1,7 +1,7 @@
 //! Signs and verifies package indexes with openssl.
 
 use super::members::{self, File};
-use crate::builder::command::{CommandError, Run};
+use crate::builder::command::{CommandError, ToolCommand};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ const KINDS: [(&str, &str); 3] = [(".SIGN.RSA512.", "-sha512"), (".SIGN.RSA256."
 pub enum SignatureError {
     /// No trusted key has signed the index.
     #[error("is signed by {} and by none of the keys that the recipe trusts: {}", .signed.join(", "), .trusted.join(", "))]
-    Stranger {
+    UntrustedKey {
         /// Keys of the signatures.
         signed: Vec<String>,
         /// Trusted keys.
@@ -24,7 +24,7 @@ pub enum SignatureError {
     Unsigned,
     /// The signature of a trusted key is invalid.
     #[error("has a signature of {key} that does not fit: it was changed after it was signed")]
-    Wrong { key: String, source: CommandError },
+    Invalid { key: String, source: CommandError },
     #[error("is damaged")]
     Damaged(#[source] io::Error),
 }
@@ -35,7 +35,7 @@ pub(in crate::builder) fn verify<'b>(
     keys: &[PathBuf],
     scratch: &Path,
 ) -> Result<&'b [u8], SignatureError> {
-    let (head, signed) = members::first(bytes).map_err(SignatureError::Damaged)?;
+    let (head, signed) = members::unpack_first(bytes).map_err(SignatureError::Damaged)?;
     let found = members::files(&head).map_err(SignatureError::Damaged)?;
     let mut signers = Vec::new();
     for (prefix, digest) in KINDS {
@@ -48,18 +48,18 @@ pub(in crate::builder) fn verify<'b>(
             let (signature_file, signed_file) = (scratch.join("signature"), scratch.join("signed"));
             fs::write(&signature_file, signature).map_err(SignatureError::Damaged)?;
             fs::write(&signed_file, signed).map_err(SignatureError::Damaged)?;
-            let run = Run::new("openssl").args(["dgst", digest, "-verify"]).arg(key).arg("-signature");
-            let checked = run.arg(signature_file).arg(signed_file).done();
+            let run = ToolCommand::new("openssl").args(["dgst", digest, "-verify"]).arg(key).arg("-signature");
+            let checked = run.arg(signature_file).arg(signed_file).run();
             return match checked {
                 Ok(()) => Ok(signed),
-                Err(source) => Err(SignatureError::Wrong { key: signer.to_owned(), source }),
+                Err(source) => Err(SignatureError::Invalid { key: signer.to_owned(), source }),
             };
         }
     }
     if signers.is_empty() {
         return Err(SignatureError::Unsigned);
     }
-    Err(SignatureError::Stranger { signed: signers, trusted: keys.iter().map(|key| name(key)).collect() })
+    Err(SignatureError::UntrustedKey { signed: signers, trusted: keys.iter().map(|key| name(key)).collect() })
 }
 
 fn name(key: &Path) -> String {
@@ -77,7 +77,13 @@ pub(in crate::builder) fn sign(
     let (signature, signed) = (scratch.join("our.signature"), scratch.join("our.index"));
     let start = |source| CommandError::Start { program: "openssl".to_owned(), source };
     fs::write(&signed, &body).map_err(start)?;
-    Run::new("openssl").args(["dgst", "-sha256", "-sign"]).arg(key).arg("-out").arg(&signature).arg(&signed).done()?;
+    ToolCommand::new("openssl")
+        .args(["dgst", "-sha256", "-sign"])
+        .arg(key)
+        .arg("-out")
+        .arg(&signature)
+        .arg(&signed)
+        .run()?;
     let bytes = fs::read(&signature).map_err(start)?;
     let head = members::pack(&[File { name: format!(".SIGN.RSA256.{name}"), bytes }], false);
     Ok([head, body].concat())
@@ -89,33 +95,39 @@ mod tests {
 
     fn key(dir: &Path, name: &str) -> (PathBuf, PathBuf) {
         let (private, public) = (dir.join(name), dir.join(format!("{name}.pub")));
-        let run = Run::new("openssl").args(["genpkey", "-quiet", "-algorithm", "RSA", "-out"]).arg(&private);
-        run.done().unwrap();
-        Run::new("openssl").args(["pkey", "-pubout", "-in"]).arg(&private).arg("-out").arg(&public).done().unwrap();
+        let run = ToolCommand::new("openssl").args(["genpkey", "-quiet", "-algorithm", "RSA", "-out"]).arg(&private);
+        run.run().unwrap();
+        ToolCommand::new("openssl")
+            .args(["pkey", "-pubout", "-in"])
+            .arg(&private)
+            .arg("-out")
+            .arg(&public)
+            .run()
+            .unwrap();
         (private, public)
     }
 
     #[test]
-    fn only_an_unchanged_signature_of_a_trusted_key_is_accepted() {
+    fn signature_is_accepted_only_unchanged_and_from_trusted_key() {
         let dir = tempfile::tempdir().unwrap();
         let (ours, public) = key(dir.path(), "ours.rsa");
         let (_, other) = key(dir.path(), "other.rsa");
         let files = [File { name: "APKINDEX".into(), bytes: b"P:a\n".to_vec() }];
         let signed = sign(&files, &ours, "ours.rsa.pub", dir.path()).unwrap();
         let body = verify(&signed, &[other.clone(), public.clone()], dir.path()).unwrap();
-        assert_eq!(members::files(&members::all(body, 1 << 20).unwrap()).unwrap(), files);
+        assert_eq!(members::files(&members::unpack_all(body, 1 << 20).unwrap()).unwrap(), files);
 
         let refuse = |bytes: &[u8], keys: &[PathBuf]| verify(bytes, keys, dir.path()).unwrap_err();
-        assert!(matches!(refuse(&signed, &[other]), SignatureError::Stranger { .. }));
+        assert!(matches!(refuse(&signed, &[other]), SignatureError::UntrustedKey { .. }));
         assert!(matches!(refuse(body, std::slice::from_ref(&public)), SignatureError::Unsigned));
         let mut changed = signed.clone();
         let last = changed.len() - 1;
         changed[last] ^= 1;
-        assert!(matches!(refuse(&changed, &[public]), SignatureError::Wrong { .. }));
+        assert!(matches!(refuse(&changed, &[public]), SignatureError::Invalid { .. }));
         // An untrusted key with the file name of a trusted key.
-        let dressed = dir.path().join("dressed");
-        fs::create_dir(&dressed).unwrap();
-        fs::copy(dir.path().join("other.rsa.pub"), dressed.join("ours.rsa.pub")).unwrap();
-        assert!(matches!(refuse(&signed, &[dressed.join("ours.rsa.pub")]), SignatureError::Wrong { .. }));
+        let other_dir = dir.path().join("other");
+        fs::create_dir(&other_dir).unwrap();
+        fs::copy(dir.path().join("other.rsa.pub"), other_dir.join("ours.rsa.pub")).unwrap();
+        assert!(matches!(refuse(&signed, &[other_dir.join("ours.rsa.pub")]), SignatureError::Invalid { .. }));
     }
 }

@@ -24,7 +24,7 @@ pub fn compare(left: &str, right: &str) -> Ordering {
 }
 
 /// Returns whether `version` matches `~prefix`: `1.2` matches `1.2`, `1.2.3` and `1.2.3-r4`, not `1.20`.
-pub fn fits(version: &str, prefix: &str) -> bool {
+pub fn matches_prefix(version: &str, prefix: &str) -> bool {
     version == prefix
         || version.strip_prefix(prefix).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
 }
@@ -86,7 +86,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn versions_are_in_apks_order() {
+    fn versions_sort_in_apk_order() {
         // From apk-tools' own test of versions.
         let ascending = [
             "0.1.0_alpha",
@@ -123,9 +123,9 @@ mod tests {
     }
 
     #[test]
-    fn finer_version_fits_and_a_longer_number_does_not() {
-        assert!(fits("1.2", "1.2") && fits("1.2.3-r4", "1.2") && fits("1.2-r1", "1.2"));
-        assert!(!fits("1.20", "1.2") && !fits("1.3", "1.2"));
+    fn fuzzy_match_accepts_subversions_but_not_longer_numbers() {
+        assert!(matches_prefix("1.2", "1.2") && matches_prefix("1.2.3-r4", "1.2") && matches_prefix("1.2-r1", "1.2"));
+        assert!(!matches_prefix("1.20", "1.2") && !matches_prefix("1.3", "1.2"));
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     builder::{
         build::recipe_digest,
-        command::{BUNDLE_TOOLS, Run, missing},
+        command::{BUNDLE_TOOLS, ToolCommand, missing},
         error::{BuildError, failed, io_error},
         list::ImageState,
         progress::{BuildStep, Progress},
@@ -94,14 +94,14 @@ impl BundleBuild<'_> {
         self.progress.begin(BuildStep::FetchPackages);
         let mut tree = Tree::new(&self.request.cache_dir, &scratch, root);
         tree.add(&self.recipe.packages)?;
-        let needy = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
-        let libraries = Libraries::of(tree.root())
+        let elf_files = stage::programs_and_files(self.recipe, tree.root(), &stage)?;
+        let libraries = Libraries::new(tree.root())
             .ok_or_else(|| BundleFault::Arch { here: std::env::consts::ARCH, wanted: self.recipe.arch.to_string() })?;
         // Adds dependencies, level by level, until every library is found.
-        let (mut found, mut absent): LibrarySearch = libraries.needs(&needy)?;
+        let (mut found, mut absent): LibrarySearch = libraries.resolve(&elf_files)?;
         while !absent.is_empty() && tree.add_dependencies()? {
             self.progress.note(BuildStep::FetchPackages, &format!("{} packages", tree.packages.len()));
-            (found, absent) = libraries.needs(&needy)?;
+            (found, absent) = libraries.resolve(&elf_files)?;
         }
         let loader = libraries.loader_path().filter(|_| absent.is_empty());
         let loader = loader.ok_or_else(|| BundleFault::NoLibrary(absent.into_iter().collect()))?;
@@ -120,12 +120,12 @@ impl BundleBuild<'_> {
         let begun = Instant::now();
         self.progress.begin(BuildStep::Store);
         let layer = self.work.path("layer");
-        Run::new("mksquashfs")
+        ToolCommand::new("mksquashfs")
             .arg(self.work.path("stage"))
             .arg(&layer)
             .args(["-all-root", "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-comp", "zstd"])
             .args(["-Xcompression-level", "15", "-mkfs-time", "0", "-all-time", "0"])
-            .done()
+            .run()
             .map_err(failed("make the layer"))?;
         let size = fs::metadata(&layer).map_err(io_error("read", &layer))?.len();
         if size > MAX_LAYER {
@@ -146,7 +146,7 @@ impl BundleBuild<'_> {
         };
         let version_folder = VersionFolder::bundle(blobs_dir, &self.request.name);
         store::put_version(&version_folder, &manifest.layer.digest, &manifest)?;
-        store::point(&version_folder, &manifest.layer.digest)?;
+        store::set_current(&version_folder, &manifest.layer.digest)?;
         self.progress.end(BuildStep::Store, begun.elapsed());
         // Reads the layer back from disk, because nodes are served from there.
         Ok(load_bundle(blobs_dir, &self.request.name)?.manifest)

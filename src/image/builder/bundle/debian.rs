@@ -2,7 +2,7 @@
 
 use super::{BundleFault, recipe::is_package};
 use crate::builder::{
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed},
     parts::fetch,
 };
@@ -63,8 +63,13 @@ impl<'a> Tree<'a> {
         let debs = fetch::debians(&records, self.cache, self.scratch)?;
         let found = !records.is_empty();
         for (record, deb) in records.into_iter().zip(debs) {
-            Run::new("dpkg-deb").arg("-x").arg(&deb).arg(&self.root).done().map_err(failed("unpack a package"))?;
-            let fields = Run::new("dpkg-deb").arg("-f").arg(&deb).args(["Pre-Depends", "Depends"]).output();
+            ToolCommand::new("dpkg-deb")
+                .arg("-x")
+                .arg(&deb)
+                .arg(&self.root)
+                .run()
+                .map_err(failed("unpack a package"))?;
+            let fields = ToolCommand::new("dpkg-deb").arg("-f").arg(&deb).args(["Pre-Depends", "Depends"]).output();
             let fields = fields.map_err(failed("read a package's dependencies"))?;
             self.depends.extend(dependencies(&fields));
             self.packages.insert(record.name, record.version);
@@ -88,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_alternatives_the_first_one_is_taken() {
+    fn dependency_alternatives_resolve_to_first_and_invalid_are_skipped() {
         let fields = "Pre-Depends: libc6 (>= 2.34)\nDepends: hwloc-nox | hwloc, python3:any (>= 3), libz1\n";
         assert_eq!(dependencies(fields), ["libc6", "hwloc-nox", "python3", "libz1"]);
         assert_eq!(dependencies(""), [""; 0]);

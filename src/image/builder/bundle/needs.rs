@@ -1,7 +1,7 @@
 //! Resolves shared libraries with the loader of the packages.
 
 use super::BundleFault;
-use crate::builder::command::Run;
+use crate::builder::command::ToolCommand;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -24,7 +24,7 @@ pub(super) type LibrarySearch = (BTreeMap<String, PathBuf>, BTreeSet<String>);
 
 impl Libraries {
     /// Returns the library folders of an unpacked tree, for this machine.
-    pub(super) fn of(tree: &Path) -> Option<Self> {
+    pub(super) fn new(tree: &Path) -> Option<Self> {
         let here = std::env::consts::ARCH;
         let (_, folder, loader) = MULTIARCH.into_iter().find(|(arch, _, _)| *arch == here)?;
         let folders = ["lib", "usr/lib"].map(|lib| tree.join(lib).join(folder)).into();
@@ -37,22 +37,22 @@ impl Libraries {
     }
 
     /// Resolves the libraries of programs and plug-ins.
-    pub(super) fn needs(&self, programs: &[PathBuf]) -> Result<LibrarySearch, BundleFault> {
-        let found = self.list(programs, &BTreeSet::new())?;
+    pub(super) fn resolve(&self, programs: &[PathBuf]) -> Result<LibrarySearch, BundleFault> {
+        let found = self.resolve_with(programs, &BTreeSet::new())?;
         // A package may have a private library folder, to which RUNPATH of its programs points.
         let private =
-            found.1.iter().filter_map(|absent| self.private(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
-        if private.is_empty() { Ok(found) } else { self.list(programs, &private) }
+            found.1.iter().filter_map(|absent| self.private_folder(absent.split(' ').next()?)).collect::<BTreeSet<_>>();
+        if private.is_empty() { Ok(found) } else { self.resolve_with(programs, &private) }
     }
 
     /// Returns the only sub-folder of the library folders that contains a library.
-    fn private(&self, library: &str) -> Option<PathBuf> {
+    fn private_folder(&self, library: &str) -> Option<PathBuf> {
         let below = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
         let mut found = below.map(|entry| entry.path()).filter(|folder| folder.join(library).is_file());
         found.next().filter(|_| found.next().is_none())
     }
 
-    fn list(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<LibrarySearch, BundleFault> {
+    fn resolve_with(&self, programs: &[PathBuf], private: &BTreeSet<PathBuf>) -> Result<LibrarySearch, BundleFault> {
         let (mut found_libraries, mut absent) = LibrarySearch::default();
         let Some(loader) = self.loader_path() else {
             absent.insert(format!("{} (which every program needs)", self.loader));
@@ -61,7 +61,8 @@ impl Libraries {
         let path =
             self.folders.iter().chain(private).map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(":");
         for program in programs {
-            let run = Run::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
+            let run =
+                ToolCommand::new(&loader).args(["--inhibit-cache", "--library-path", &path, "--list"]).arg(program);
             // The loader must not use libraries of this host.
             let listed = run.env("LD_LIBRARY_PATH", "").output();
             let text = listed.map_err(|source| BundleFault::List { path: program.clone(), source })?;
@@ -90,20 +91,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn library_in_a_folder_of_its_package_is_found_where_there_is_one() {
+    fn private_library_is_found_unless_ambiguous() {
         let tree = tempfile::tempdir().unwrap();
-        let libraries = Libraries::of(tree.path()).unwrap();
+        let libraries = Libraries::new(tree.path()).unwrap();
         let folder = libraries.folders[1].clone();
         for path in ["swtpm/libswtpm.so.0", "one/libtwice.so", "two/libtwice.so"] {
             fs::create_dir_all(folder.join(path).parent().unwrap()).unwrap();
             fs::write(folder.join(path), "").unwrap();
         }
-        assert_eq!(libraries.private("libswtpm.so.0"), Some(folder.join("swtpm")));
-        assert_eq!((libraries.private("libtwice.so"), libraries.private("libnone.so")), (None, None));
+        assert_eq!(libraries.private_folder("libswtpm.so.0"), Some(folder.join("swtpm")));
+        assert_eq!((libraries.private_folder("libtwice.so"), libraries.private_folder("libnone.so")), (None, None));
     }
 
     #[test]
-    fn library_is_found_missing_or_the_kernels() {
+    fn ldd_output_line_is_found_missing_or_ignored() {
         let found = parse("\tlibz.so.1 => /t/lib/libz.so.1 (0x00007f)");
         assert_eq!(found, Some(("libz.so.1", Some(Path::new("/t/lib/libz.so.1")))));
         assert_eq!(parse("\tlibx.so.2 => not found"), Some(("libx.so.2", None)));

@@ -2,7 +2,7 @@
 
 use meshd_config::{
     Faults,
-    reader::{self, At, Table},
+    reader::{self, Located, Table},
 };
 use meshd_types::{Arch, SafePath};
 use std::{
@@ -139,7 +139,7 @@ fn environment(table: &Table<'_>) -> BTreeMap<String, String> {
 }
 
 /// Returns whether a text can be put between single quotes in a shell script.
-fn quotable(table: &Table<'_>, words: Vec<At<String>>) -> Vec<String> {
+fn quotable(table: &Table<'_>, words: Vec<Located<String>>) -> Vec<String> {
     for word in words.iter().filter(|word| word.contains('\'') || word.contains(char::is_control)) {
         table.fault_at(word, "has a quote or a control character", "a script of the node carries it; leave that out");
     }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn name_that_a_shell_would_read_and_one_that_is_there_twice_are_faults() {
+    fn unsafe_or_duplicate_program_name_is_a_fault() {
         let program = |path: &str| format!("[[programs]]\npath = \"{path}\"\n");
         let head = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"p\"]\n";
         let text = [head, &program("usr/bin/a"), &program("usr/bin/$(id)"), &program("usr/sbin/a")].concat();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_recipe_comes_at_once() {
+    fn recipe_faults_are_all_reported_at_once() {
         let text = "\
 arch = \"z80\"
 packages = [\"ok\", \"-o x\"]

@@ -22,19 +22,19 @@ const ELF: &[u8] = b"\x7fELF";
 
 /// Copies programs and files from the tree; returns the ELF files, whose libraries are needed.
 pub(super) fn programs_and_files(recipe: &BundleRecipe, tree: &Path, stage: &Path) -> Result<Vec<PathBuf>, BuildError> {
-    let mut needy = Vec::new();
+    let mut elf_files = Vec::new();
     for program in &recipe.programs {
         let to = stage.join("libexec").join(program.name());
-        copy(tree, program.path.relative(), &to, &mut needy)?;
+        copy(tree, program.path.relative(), &to, &mut elf_files)?;
         set_mode(&to, 0o755)?;
     }
     for file in &recipe.files {
-        copy(tree, file.from.relative(), &stage.join(file.to.relative()), &mut needy)?;
+        copy(tree, file.from.relative(), &stage.join(file.to.relative()), &mut elf_files)?;
     }
-    Ok(needy)
+    Ok(elf_files)
 }
 
-fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<(), BuildError> {
+fn copy(tree: &Path, from: &str, to: &Path, elf_files: &mut Vec<PathBuf>) -> Result<(), BuildError> {
     let no_file = || BundleFault::NoFile(format!("/{from}"));
     // Only files of packages are copied: a link may lead out of the tree to a file of this host.
     let source = tree.join(from).canonicalize().map_err(|_| no_file())?;
@@ -51,7 +51,7 @@ fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<
         for entry in fs::read_dir(&source).map_err(io_error("read", &source))? {
             let name = entry.map_err(io_error("read", &source))?.file_name();
             let name = name.to_string_lossy();
-            copy(tree, &format!("{from}/{name}"), &to.join(&*name), needy)?;
+            copy(tree, &format!("{from}/{name}"), &to.join(&*name), elf_files)?;
         }
         return Ok(());
     }
@@ -59,7 +59,7 @@ fn copy(tree: &Path, from: &str, to: &Path, needy: &mut Vec<PathBuf>) -> Result<
     fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
     fs::copy(&source, to).map_err(io_error("copy to", to))?;
     if fs::read(to).is_ok_and(|bytes| bytes.starts_with(ELF)) {
-        needy.push(to.to_owned());
+        elf_files.push(to.to_owned());
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ mod tests {
     use crate::builder::bundle::recipe::parse;
 
     #[test]
-    fn starter_names_the_bundles_own_loader_libraries_and_files() {
+    fn starter_script_uses_loader_libraries_and_files_of_its_bundle() {
         let text = "arch = \"x86_64\"\ndescription = \"d\"\npackages = [\"qemu\"]\n[[programs]]\npath = \"usr/bin/qemu\"\n\
                     arguments = [\"-L\", \"@/share/qemu\"]\n[environment]\nQEMU_MODULE_DIR = \"@/lib/qemu\"\n";
         let recipe = parse(text, Path::new("bundle.toml")).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn link_to_a_folder_that_it_lies_in_is_left_out() {
+    fn symlink_to_enclosing_folder_is_left_out() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().canonicalize().unwrap().join("tree");
         fs::create_dir_all(tree.join("a/b")).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn link_that_leads_out_of_the_packages_is_not_followed() {
+    fn symlink_out_of_the_packages_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().canonicalize().unwrap().join("tree");
         fs::create_dir(&tree).unwrap();

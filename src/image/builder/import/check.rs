@@ -1,7 +1,7 @@
 //! Verifies kernel, modules and initramfs of an import.
 
 use super::error::ImportError;
-use crate::builder::{apk::members, command::Run};
+use crate::builder::{apk::members, command::ToolCommand};
 use meshd_types::Arch;
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -36,7 +36,8 @@ pub fn kernel(bytes: &[u8]) -> Result<KernelFacts, String> {
     let image = match payload(bytes) {
         Some(packed) => {
             // Zeros may follow the gzip member, so only the member is unpacked.
-            unpacked = members::first_within(packed, MAX_KERNEL).map_err(|error| format!("is damaged: {error}"))?.0;
+            unpacked =
+                members::unpack_first_within(packed, MAX_KERNEL).map_err(|error| format!("is damaged: {error}"))?.0;
             &unpacked[..]
         }
         None => bytes,
@@ -133,7 +134,7 @@ fn squashfs_is_whole(bytes: &[u8]) -> Result<(), String> {
 
 /// Returns the kernel releases for which a modloop contains modules.
 fn releases(modloop: &Path) -> Result<BTreeSet<String>, ImportError> {
-    let listed = Run::new("unsquashfs").args(["-lc", "-dest", ""]).arg(modloop).arg("modules").output();
+    let listed = ToolCommand::new("unsquashfs").args(["-lc", "-dest", ""]).arg(modloop).arg("modules").output();
     let text = listed.map_err(|error| ImportError::Modloop {
         file: modloop.to_owned(),
         why: format!("cannot be listed: {error}"),
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn x86_kernel_says_its_release_and_a_cut_one_is_refused() {
+    fn x86_kernel_release_is_read_and_truncated_kernel_refused() {
         let good = bzimage("6.18.1-0-lts");
         let facts = kernel(&good).unwrap();
         assert_eq!((facts.arch, facts.release.as_str()), (Arch::X86_64, "6.18.1-0-lts"));
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn arm_kernel_says_its_release_plain_packed_and_wrapped() {
+    fn arm_kernel_release_is_read_plain_compressed_and_wrapped() {
         let expected = Ok(KernelFacts { arch: Arch::Aarch64, release: "6.18.1-0-lts".into() });
         assert_eq!(kernel(&arm()), expected);
         // A tar can replace a compressed kernel here: the parser finds the banner at any offset, but the magic only at its fixed offset.

@@ -1,7 +1,7 @@
 //! Fetches files with curl, in parallel, with limits on size and time.
 
 use crate::builder::{
-    command::{CommandError, Run},
+    command::{CommandError, ToolCommand},
     error::{BuildError, io_error},
 };
 use std::{
@@ -16,23 +16,27 @@ pub(super) struct Download {
 }
 
 /// Downloads one file of at most `limit` bytes.
-pub(super) fn one(url: &str, to: &Path, limit: u64) -> Result<(), CommandError> {
-    curl(limit).arg("--output").arg(to).arg("--url").arg(url).done()
+pub(super) fn download(url: &str, to: &Path, limit: u64) -> Result<(), CommandError> {
+    curl(limit).arg("--output").arg(to).arg("--url").arg(url).run()
 }
 
 /// Downloads many files. Failed files are absent afterwards; the first failure is returned.
-pub(super) fn many(downloads: &[Download], limit: u64, scratch: &Path) -> Result<Option<CommandError>, BuildError> {
+pub(super) fn download_all(
+    downloads: &[Download],
+    limit: u64,
+    scratch: &Path,
+) -> Result<Option<CommandError>, BuildError> {
     let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
     let lines = downloads.iter().map(|download| {
         format!("url = \"{}\"\noutput = \"{}\"\n", quoted(&download.url), quoted(&download.to.to_string_lossy()))
     });
     let list = scratch.join("curl.list");
     fs::write(&list, lines.collect::<String>()).map_err(io_error("write", &list))?;
-    Ok(curl(limit).args(["--parallel", "--parallel-max", "8", "--config"]).arg(list).done().err())
+    Ok(curl(limit).args(["--parallel", "--parallel-max", "8", "--config"]).arg(list).run().err())
 }
 
-fn curl(limit: u64) -> Run {
-    Run::new("curl")
+fn curl(limit: u64) -> ToolCommand {
+    ToolCommand::new("curl")
         // Ignore the user's curlrc.
         .arg("--disable")
         .args(["--fail", "--location", "--silent", "--show-error", "--remove-on-error", "--proto", "=http,https"])

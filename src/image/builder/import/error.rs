@@ -99,6 +99,6 @@ pub enum ImportError {
     Unproven(#[source] CommandError),
 }
 
-fn lines(lacks: &[MissingPackage]) -> String {
-    lacks.iter().map(|lack| format!("\n  {lack}")).collect()
+fn lines(missing: &[MissingPackage]) -> String {
+    missing.iter().map(|dependency| format!("\n  {dependency}")).collect()
 }

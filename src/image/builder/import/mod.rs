@@ -27,7 +27,7 @@ pub use error::ImportError;
 
 use super::{
     build::{BuildRequest, recipe_digest},
-    command::{IMPORT_TOOLS, Run, missing},
+    command::{IMPORT_TOOLS, ToolCommand, missing},
     error::BuildError,
     keys,
     progress::{BuildStep, Progress},
@@ -66,7 +66,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
     if !missing.is_empty() {
         return Err(BuildError::Tools(missing));
     }
-    Run::as_root("true").done().map_err(BuildError::Namespaces)?;
+    ToolCommand::as_root("true").run().map_err(BuildError::Namespaces)?;
     let work = BuildFolder::begin(&request.build.work_dir, request.build.name.as_str())?;
     store::sweep(&request.build.blobs_dir);
     let cache = &request.build.cache_dir;

@@ -10,7 +10,7 @@ use crate::builder::{
         members::{self, File},
         package, signature,
     },
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed, io_error},
     keys::{PUBLIC_NAME, RepoKey},
     parts::{
@@ -71,7 +71,7 @@ impl PackageImport<'_> {
             let signed = signature::verify(&bytes, self.keys, self.context.scratch)
                 .map_err(|source| ImportError::Signature { file: name.clone(), source })?;
             let damaged = |source| ImportError::Damaged { file: name.clone(), source };
-            let files = members::all(signed, MAX_INDEX).and_then(|tar| members::files(&tar)).map_err(damaged)?;
+            let files = members::unpack_all(signed, MAX_INDEX).and_then(|tar| members::files(&tar)).map_err(damaged)?;
             let index = files.into_iter().find(|file| file.name == INDEX_FILE);
             let text = index.map(|file| String::from_utf8_lossy(&file.bytes).into_owned()).unwrap_or_default();
             let records = index::parse(&text).map_err(|source| ImportError::Index { file: name, source })?;
@@ -179,14 +179,15 @@ impl PackageImport<'_> {
             .zip(files)
             .filter(|(record, _)| apk_packages.iter().any(|package| package.name == record.name))
         {
-            let run = Run::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]).arg(file);
-            run.arg("-C").arg(&tree).done().map_err(failed("unpack apk"))?;
+            let run =
+                ToolCommand::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]).arg(file);
+            run.arg("-C").arg(&tree).run().map_err(failed("unpack apk"))?;
         }
         let root = self.context.scratch.join("proof");
         fs::create_dir_all(&root).map_err(io_error("make the folder", &root))?;
         let names: Vec<&str> = chosen.iter().map(|record| record.name.as_str()).collect();
         let apk = repo::apk(&tree, &arch, "add");
-        let installed = repo::install(apk, &arch, self.trusted, &root, repository, &names).done();
+        let installed = repo::install(apk, &arch, self.trusted, &root, repository, &names).run();
         installed.map_err(ImportError::Unproven)?;
         self.progress.note(BuildStep::Packages, &format!("{} packages, and apk installs them", names.len()));
         Ok(())

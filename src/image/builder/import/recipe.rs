@@ -130,8 +130,8 @@ fn mirror(table: &Table<'_>) -> Option<Mirror> {
     for repository in repositories.iter().filter(|name| !is_word(name)) {
         table.fault_at(repository, "is no name of a repository", "repositories = [\"main\", \"community\"]");
     }
-    let given = (!repositories.is_empty()).then_some(repositories);
-    let repositories = table.required("repositories", given, "repositories = [\"main\", \"community\"]");
+    let present = (!repositories.is_empty()).then_some(repositories);
+    let repositories = table.required("repositories", present, "repositories = [\"main\", \"community\"]");
     let keys = table.list::<SafePath>("keys");
     let keys = table.required("keys", (!keys.is_empty()).then_some(keys), "list Alpine's public keys, in this folder");
     Some(Mirror {
@@ -157,8 +157,8 @@ fn install(table: &Table<'_>) -> Option<Vec<String>> {
     if list.len() > MAX_INSTALL {
         table.fault("install", format!("lists {} packages", list.len()), format!("at most {MAX_INSTALL}"));
     }
-    let given = (!list.is_empty()).then_some(list);
-    let list = table.required("install", given, "install = [\"alpine-base\"], and what overlays ask for")?;
+    let present = (!list.is_empty()).then_some(list);
+    let list = table.required("install", present, "install = [\"alpine-base\"], and what overlays ask for")?;
     let names = |word: &str| word.split(['<', '>', '=', '~']).next() == Some("alpine-base");
     if !list.iter().any(|word| names(word)) {
         table.fault("install", "lacks alpine-base, which Alpine's init installs", "add \"alpine-base\"");
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn committed_recipe_has_no_faults_and_names_alpines_places() {
+    fn committed_recipe_has_no_faults_and_uses_alpine_mirror_urls() {
         let dir = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("images/alpine-lts");
         assert!(is_import(&dir) && !is_import(&dir.with_file_name("alpine-lab")));
         let recipe = load(&dir).unwrap_or_else(|faults| panic!("{faults}"));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_recipe_comes_at_once() {
+    fn recipe_faults_are_all_reported_at_once() {
         let text = "\
 arch = \"z80\"
 [mirror]

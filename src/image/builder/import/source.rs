@@ -6,7 +6,7 @@ use super::{
     recipe::ImportRecipe,
 };
 use crate::builder::{
-    command::{CommandError, Run},
+    command::{CommandError, ToolCommand},
     error::{BuildError, failed, io_error},
     store::write_whole,
 };
@@ -78,8 +78,8 @@ impl ImportContext<'_> {
         }
         let folder = self.scratch.join("netboot");
         fs::create_dir_all(&folder).map_err(io_error("make the folder", &folder))?;
-        let run = Run::new("tar").args(["--no-same-owner", "-xzf"]).arg(&cached).arg("-C").arg(&folder);
-        run.done().map_err(failed("unpack Alpine's netboot bundle"))?;
+        let run = ToolCommand::new("tar").args(["--no-same-owner", "-xzf"]).arg(&cached).arg("-C").arg(&folder);
+        run.run().map_err(failed("unpack Alpine's netboot bundle"))?;
         Ok((self.netboot_files(&folder.join("boot"))?, origin))
     }
 
@@ -89,7 +89,7 @@ impl ImportContext<'_> {
         let mut last = None;
         for kind in ["sha512", "sha256"] {
             let (from, to) = (format!("{url}.{kind}"), self.scratch.join(format!("bundle.{kind}")));
-            match curl::one(&from, &to, MAX_SUM) {
+            match curl::download(&from, &to, MAX_SUM) {
                 Ok(()) => {
                     let text = fs::read_to_string(&to).unwrap_or_default();
                     let hex = text.split_whitespace().next().unwrap_or_default().to_lowercase();
@@ -183,8 +183,11 @@ impl ImportContext<'_> {
                     to: cached.clone(),
                 };
                 let downloads: Vec<Download> = absent.map(download).collect();
-                let failed =
-                    if downloads.is_empty() { None } else { curl::many(&downloads, MAX_PACKAGE, self.scratch)? };
+                let failed = if downloads.is_empty() {
+                    None
+                } else {
+                    curl::download_all(&downloads, MAX_PACKAGE, self.scratch)?
+                };
                 match (failed, downloads.iter().find(|download| !download.to.is_file())) {
                     // If nothing was downloaded, the mirror is unreachable. Otherwise the caller reports each absent package.
                     (Some(source), Some(first))
@@ -216,7 +219,7 @@ fn is_refusal(error: &CommandError) -> bool {
 }
 
 fn fetch(url: &str, to: &Path, limit: u64) -> Result<(), ImportError> {
-    curl::one(url, to, limit).map_err(|source| ImportError::Fetch { url: url.to_owned(), source })
+    curl::download(url, to, limit).map_err(|source| ImportError::Fetch { url: url.to_owned(), source })
 }
 
 /// A published digest: SHA-256 or SHA-512, by its length.

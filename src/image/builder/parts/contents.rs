@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn module_is_named_as_modprobe_takes_it() {
+    fn module_name_is_in_modprobe_form() {
         let list =
             "kernel/drivers/vfio/pci/vfio-pci.ko: kernel/drivers/vfio/vfio.ko\nkernel/net/tun.ko.zst:\n\nkernel/a.b\n";
         assert_eq!(names(list).collect::<Vec<_>>(), ["vfio_pci", "tun"]);

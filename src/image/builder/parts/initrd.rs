@@ -2,7 +2,7 @@
 
 use super::{kernel::compress, recipe::Compression};
 use crate::builder::{
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed, io_error},
 };
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
@@ -28,9 +28,9 @@ pub(crate) fn pack(
     let (names, plain) = (scratch.join("initrd.list"), scratch.join("initrd.cpio"));
     let list: String = files.iter().map(|file| format!("{file}\0")).collect();
     fs::write(&names, list).map_err(io_error("write", &names))?;
-    Run::new("cpio")
+    ToolCommand::new("cpio")
         .args(["--create", "--format=newc", "--null", "--reproducible", "--owner=+0:+0", "--quiet"])
-        .at(root)
+        .current_dir(root)
         .input(File::open(&names).map_err(io_error("open", &names))?)
         .into_file(File::create(&plain).map_err(io_error("make", &plain))?)
         .map_err(failed("archive the packages"))?;

@@ -249,7 +249,7 @@ R:top
     }
 
     #[test]
-    fn checksum_is_that_of_the_content() {
+    fn checksum_matches_content_and_invalid_text_is_refused() {
         let empty = "Q12jmj7l5rSw0yVb/vlWAYkK/YBwk=";
         assert_eq!(Checksum::parse(empty), Some(Checksum::of(b"")));
         assert_eq!(Checksum::of(b"").to_hex(), "da39a3ee5e6b4b0d3255bfef95601890afd80709");
@@ -259,7 +259,7 @@ R:top
     }
 
     #[test]
-    fn malformed_line_is_named() {
+    fn malformed_line_is_reported_with_its_number() {
         for (text, line) in
             [("P:a\nV:1\nnonsense\n", 3), ("P:a\nV:1\nF:../etc\n", 3), ("P:a\n\n", 2), ("M:0:0:755\n", 1)]
         {
@@ -269,7 +269,7 @@ R:top
 
     proptest! {
         #[test]
-        fn junk_is_read_or_refused_and_never_panics(text in "([A-Za-z]:[ -~]{0,12}\n|\n|\\PC{0,8}\n){0,20}") {
+        fn arbitrary_text_never_panics(text in "([A-Za-z]:[ -~]{0,12}\n|\n|\\PC{0,8}\n){0,20}") {
             let _ = parse(&text);
         }
 

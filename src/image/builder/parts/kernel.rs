@@ -6,7 +6,7 @@ use super::{
     recipe::{Algorithm, Compression, Initramfs, Recipe},
 };
 use crate::builder::{
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed, io_error},
 };
 use std::{
@@ -26,10 +26,15 @@ pub(crate) struct UnpackedKernel {
 /// Unpacks the kernel package and copies the recipe's modules to the modloop's folder and to the tree.
 pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<UnpackedKernel, BuildError> {
     let root = work.join("kernel");
-    Run::new("dpkg-deb").arg("-x").arg(deb).arg(&root).done().map_err(failed("unpack the kernel"))?;
+    ToolCommand::new("dpkg-deb").arg("-x").arg(deb).arg(&root).run().map_err(failed("unpack the kernel"))?;
     let all = root.join("lib/modules");
     let release = only_entry(&all)?;
-    Run::new("depmod").arg("-b").arg(&root).arg(&release).done().map_err(failed("list the modules of the kernel"))?;
+    ToolCommand::new("depmod")
+        .arg("-b")
+        .arg(&root)
+        .arg(&release)
+        .run()
+        .map_err(failed("list the modules of the kernel"))?;
     let from = all.join(&release);
     let listing = from.join("modules.dep");
     let text = fs::read_to_string(&listing).map_err(io_error("read", &listing))?;
@@ -46,7 +51,12 @@ pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacke
         fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
         fs::hard_link(from.join(module), &target).map_err(io_error("link", &target))?;
     }
-    Run::new("depmod").arg("-b").arg(&pruned).arg(&release).done().map_err(failed("list the modules that are kept"))?;
+    ToolCommand::new("depmod")
+        .arg("-b")
+        .arg(&pruned)
+        .arg(&release)
+        .run()
+        .map_err(failed("list the modules that are kept"))?;
     Ok(UnpackedKernel {
         vmlinuz: root.join("boot").join(format!("vmlinuz-{release}")),
         modloop: pruned.join("lib"),
@@ -72,13 +82,13 @@ pub(crate) fn modloop(kernel: &UnpackedKernel, how: Compression, date: u64, out:
         Algorithm::Gzip => "gzip",
         Algorithm::Zstd => "zstd",
     };
-    Run::new("mksquashfs")
+    ToolCommand::new("mksquashfs")
         .arg(&kernel.modloop)
         .arg(out)
         .args(["-all-root", "-noappend", "-no-progress", "-quiet", "-no-xattrs", "-comp", algorithm])
         .args(["-Xcompression-level".to_owned(), how.level.to_string()])
         .args(["-mkfs-time".to_owned(), date.to_string(), "-all-time".to_owned(), date.to_string()])
-        .done()
+        .run()
         .map_err(failed("make the modloop"))
 }
 
@@ -115,11 +125,11 @@ pub(crate) fn initramfs(
 ) -> Result<(), BuildError> {
     let wanted = recipe.features.iter().map(String::as_str).chain(["meshd"]).collect::<Vec<_>>().join(" ");
     let inside = |name: &str| format!("/{SCRATCH}/{name}");
-    Run::inside(tree, "/sbin/mkinitfs")
+    ToolCommand::inside(tree, "/sbin/mkinitfs")
         .args(["-q", "-C", "none", "-i", &inside("init"), "-P", &inside("features"), "-F", &wanted])
         .args(["-o", &inside("initramfs"), release])
         .env("SOURCE_DATE_EPOCH", date.to_string())
-        .done()
+        .run()
         .map_err(failed("make the initramfs"))?;
     compress(&tree.join(SCRATCH).join("initramfs"), recipe.compression, out)
 }
@@ -138,8 +148,8 @@ fn add_file(from: &Path, to: &Path) -> Result<(), BuildError> {
 /// Compresses an archive deterministically.
 pub(crate) fn compress(from: &Path, how: Compression, out: &Path) -> Result<(), BuildError> {
     let run = match how.algorithm {
-        Algorithm::Gzip => Run::new("gzip").args(["-n", "-c"]),
-        Algorithm::Zstd => Run::new("zstd").args(["-q", "-c", "-T0"]),
+        Algorithm::Gzip => ToolCommand::new("gzip").args(["-n", "-c"]),
+        Algorithm::Zstd => ToolCommand::new("zstd").args(["-q", "-c", "-T0"]),
     };
     let input = File::open(from).map_err(io_error("open", from))?;
     let output = File::create(out).map_err(io_error("make", out))?;

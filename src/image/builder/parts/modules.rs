@@ -67,7 +67,7 @@ kernel/drivers/vfiox/other.ko:
     }
 
     #[test]
-    fn every_path_without_a_module_is_named() {
+    fn paths_without_module_are_all_reported() {
         let dependencies = parse_dependencies(DEP);
         let absent = select(&dependencies, &paths(&["drivers/vfio", "drivers/nope", "fs/none.ko"])).unwrap_err();
         assert_eq!(absent.0, ["kernel/drivers/nope", "kernel/fs/none.ko"]);

@@ -2,7 +2,7 @@
 
 use meshd_config::{
     Fault, Faults,
-    reader::{self, At, Table},
+    reader::{self, Located, Table},
 };
 use meshd_types::{Arch, Digest, SafePath};
 use std::path::Path;
@@ -194,7 +194,7 @@ fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Opti
     read(&root.required(key, table, format!("add the section [{key}]"))?)
 }
 
-fn values<T>(list: Vec<At<T>>) -> Vec<T> {
+fn values<T>(list: Vec<Located<T>>) -> Vec<T> {
     list.into_iter().map(|at| at.value).collect()
 }
 
@@ -299,7 +299,7 @@ fn read_restore(table: &Table<'_>) -> Option<Restore> {
         (false, None, Some(link)) => FileEdit::Link(link.value),
         _ => {
             let hint = "give drop_lines and replace, or content, or link";
-            table.fault_at(&table.here(), "must say one way to bring the file back", hint);
+            table.fault_at(&table.own_position(), "must say one way to bring the file back", hint);
             return None;
         }
     };

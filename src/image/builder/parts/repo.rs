@@ -6,7 +6,7 @@ use super::{
     recipe::{Algorithm, Compression, FileEdit, Restore},
 };
 use crate::builder::{
-    command::Run,
+    command::ToolCommand,
     error::{BuildError, failed, io_error},
     keys::RepoKey,
     parts::initrd::{self, set_mode},
@@ -60,13 +60,13 @@ impl Repo<'_> {
             .arg("--output")
             .arg(folder.join("APKINDEX.tar.gz"))
             .args(&packages)
-            .done()
+            .run()
             .map_err(failed("index the packages"))?;
-        self.prove(plans, &root.join("packages"))?;
+        self.verify_installation(plans, &root.join("packages"))?;
         self.archive(&root, &packages, out)
     }
 
-    fn apk(&self, applet: &str) -> Run {
+    fn apk(&self, applet: &str) -> ToolCommand {
         apk(self.tree, self.arch, applet)
     }
 
@@ -169,26 +169,26 @@ impl Repo<'_> {
 
     fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
         // The whole archive is compressed once; compressed packages would make it larger.
-        let mut run = self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
+        let mut command = self.apk("mkpkg").args(["--compression", "none", "--sign-key"]).arg(&self.key.private);
         for (key, value) in &plan.info {
-            run = run.arg("--info").arg(format!("{key}:{value}"));
+            command = command.arg("--info").arg(format!("{key}:{value}"));
         }
         for (kind, file) in &plan.scripts {
-            run = run.arg("--script").arg(format!("{kind}:{}", self.scripts.join(file).display()));
+            command = command.arg("--script").arg(format!("{kind}:{}", self.scripts.join(file).display()));
         }
         for path in &plan.triggers {
-            run = run.arg("--trigger").arg(path);
+            command = command.arg("--trigger").arg(path);
         }
-        run.arg("--files").arg(stage).arg("--output").arg(package).done().map_err(failed("make a package"))
+        command.arg("--files").arg(stage).arg("--output").arg(package).run().map_err(failed("make a package"))
     }
 
     /// Installs everything into an empty root, trusting only the site's key, and compares the result with the plan.
-    fn prove(&self, plans: &[PackagePlan], repository: &Path) -> Result<(), BuildError> {
+    fn verify_installation(&self, plans: &[PackagePlan], repository: &Path) -> Result<(), BuildError> {
         let root = self.work.join("proof");
         fs::create_dir(&root).map_err(io_error("make the folder", &root))?;
         let names: Vec<&str> = plans.iter().map(|plan| plan.name.as_str()).collect();
         install(self.apk("add"), self.arch, self.trusted, &root, repository, &names)
-            .done()
+            .run()
             .map_err(failed("install the new packages for proof"))?;
         let database = root.join("lib/apk/db/installed");
         let text = fs::read_to_string(&database).map_err(io_error("read", &database))?;
@@ -211,7 +211,14 @@ impl Repo<'_> {
 }
 
 /// Installs packages of a repository into an empty root, trusting only the keys in `trusted`, without running scripts.
-pub(crate) fn install(apk: Run, arch: &str, trusted: &Path, root: &Path, repository: &Path, names: &[&str]) -> Run {
+pub(crate) fn install(
+    apk: ToolCommand,
+    arch: &str,
+    trusted: &Path,
+    root: &Path,
+    repository: &Path,
+    names: &[&str],
+) -> ToolCommand {
     apk.args(["--initdb", "--no-scripts", "--no-network", "--no-cache", "--quiet", "--repositories-file", "/dev/null"])
         .args(["--arch", arch, "--keys-dir"])
         .arg(trusted)
@@ -223,11 +230,11 @@ pub(crate) fn install(apk: Run, arch: &str, trusted: &Path, root: &Path, reposit
 }
 
 /// Creates a command that runs the apk of a tree with the tree's loader. It needs no chroot, so the key is not copied into the tree.
-pub(crate) fn apk(tree: &Path, arch: &str, applet: &str) -> Run {
+pub(crate) fn apk(tree: &Path, arch: &str, applet: &str) -> ToolCommand {
     let libraries = format!("{0}/lib:{0}/usr/lib", tree.display());
     let program =
         ["sbin/apk", "usr/sbin/apk", "usr/bin/apk"].map(|path| tree.join(path)).into_iter().find(|p| p.is_file());
-    Run::as_root(tree.join(format!("lib/ld-musl-{arch}.so.1")))
+    ToolCommand::as_root(tree.join(format!("lib/ld-musl-{arch}.so.1")))
         .arg("--library-path")
         .arg(libraries)
         .arg(program.unwrap_or_else(|| tree.join("sbin/apk")))

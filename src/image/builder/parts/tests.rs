@@ -19,7 +19,7 @@ fn committed_recipe_has_no_faults() {
 }
 
 #[test]
-fn every_fault_of_a_recipe_comes_at_once() {
+fn recipe_faults_are_all_reported_at_once() {
     let text = "\
 arch = \"z80\"
 [source]
@@ -108,7 +108,7 @@ fn package_is_planned_with_its_scripts_triggers_and_rules() {
 }
 
 #[test]
-fn recipe_that_does_not_fit_its_source_is_refused() {
+fn recipe_not_matching_its_source_is_refused() {
     let plan = |rules: &str, database: &str| {
         let installed = installed::parse(database).unwrap();
         plan::plan(&installed, &packages(rules).unwrap(), "x86_64", &[], "").unwrap_err()
@@ -122,14 +122,14 @@ fn recipe_that_does_not_fit_its_source_is_refused() {
 }
 
 #[test]
-fn file_is_brought_back_by_dropping_lines_and_replacing_text() {
+fn file_is_restored_by_dropping_lines_and_replacing_text() {
     let edit = FileEdit::Edit { drop_lines: vec!["maker:".into()], replace: vec![("lxc".into(), String::new())] };
     assert_eq!(restored(&edit, "root:x\nmaker:y\nsys=\"lxc\"\n").unwrap(), "root:x\nsys=\"\"\n");
     assert_eq!(restored(&FileEdit::Content("a".into()), "b").unwrap(), "a");
 }
 
 #[test]
-fn patch_fits_exactly_once_or_not_at_all() {
+fn patch_text_must_occur_exactly_once() {
     let patch = |find: &str| [Patch { find: find.into(), replace: "new".into() }];
     assert_eq!(patched("one two".into(), &patch("one")).unwrap(), "new two");
     assert_eq!(patched("one one".into(), &patch("one")), Err((2, "one".into())));

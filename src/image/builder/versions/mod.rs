@@ -3,7 +3,7 @@
 
 use super::{
     error::{BuildError, io_error},
-    store::{adopt, lock, point, sweep, write_whole},
+    store::{adopt_plain_manifest, lock, set_current, sweep, write_whole},
 };
 use crate::catalog::{
     BundleManifest, ImageError, ImageManifest,
@@ -131,7 +131,7 @@ pub fn previous_version(blobs_dir: &Path, name: &ImageName) -> Result<ImageManif
 }
 
 fn find_by_prefix(blobs_dir: &Path, name: &ImageName, prefix: &str) -> Result<Digest, VersionError> {
-    adopt(blobs_dir, name)?;
+    adopt_plain_manifest(blobs_dir, name)?;
     let all = known(&VersionFolder::image(blobs_dir, name))?;
     let has_prefix = |version: &&Digest| prefix.len() >= LEAST_PREFIX && version.to_string().starts_with(prefix);
     let found: Vec<Digest> = all.iter().filter(has_prefix).copied().collect();
@@ -152,7 +152,7 @@ pub fn rollback(blobs_dir: &Path, name: &ImageName) -> Result<ImageManifest, Ver
 }
 
 fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> {
-    adopt(blobs_dir, name)?;
+    adopt_plain_manifest(blobs_dir, name)?;
     let version_folder = VersionFolder::image(blobs_dir, name);
     let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
     pointer.previous.ok_or_else(|| VersionError::NoPrevious(name.clone()))
@@ -161,7 +161,7 @@ fn previous(blobs_dir: &Path, name: &ImageName) -> Result<Digest, VersionError> 
 fn switch(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Result<ImageManifest, VersionError> {
     let manifest = load_version(blobs_dir, name, version)?;
     let image = crate::catalog::Image::load(blobs_dir, manifest)?;
-    point(&VersionFolder::image(blobs_dir, name), version)?;
+    set_current(&VersionFolder::image(blobs_dir, name), version)?;
     Ok(image.manifest)
 }
 
@@ -214,26 +214,26 @@ pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
     let mut found = PruneSelection::default();
     images(blobs_dir, what, &mut found)?;
     bundles(blobs_dir, what, &mut found)?;
-    let PruneSelection { gone, live, files } = found;
-    let mut pruned = Pruned { versions: gone, ..Pruned::default() };
+    let PruneSelection { removed, kept_blobs, manifests } = found;
+    let mut pruned = Pruned { versions: removed, ..Pruned::default() };
     if !what.dry_run {
-        for path in files {
+        for path in manifests {
             fs::remove_file(&path).map_err(io_error("remove", path))?;
         }
         sweep(blobs_dir);
     }
-    remove_blobs(blobs_dir, &live, what.dry_run, &mut pruned)?;
+    remove_blobs(blobs_dir, &kept_blobs, what.dry_run, &mut pruned)?;
     Ok(pruned)
 }
 
 /// Versions to remove, and blobs to keep.
 #[derive(Default)]
 struct PruneSelection {
-    gone: Vec<Dropped>,
+    removed: Vec<Dropped>,
     /// Manifests of the versions to remove.
-    files: Vec<PathBuf>,
+    manifests: Vec<PathBuf>,
     /// Blobs of the versions to keep.
-    live: BTreeSet<Digest>,
+    kept_blobs: BTreeSet<Digest>,
 }
 
 impl Prune {
@@ -245,18 +245,18 @@ impl Prune {
 fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let names = version_names(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
     for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
-        adopt(blobs_dir, &name)?;
+        adopt_plain_manifest(blobs_dir, &name)?;
         let wanted = what.covers(ArtifactKind::Images, name.as_str());
         let all = versions(blobs_dir, &name)?;
-        found.live.extend(unreadable(blobs_dir, &name, &all)?);
+        found.kept_blobs.extend(unreadable(blobs_dir, &name, &all)?);
         let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|version| version.version).collect();
         for version in all {
             let used = version.current || version.previous || version.in_use || what.in_use.contains(&version.version);
             if used || last.contains(&version.version) || !wanted {
-                found.live.extend(version.manifest.parts.each().map(|(_, blob)| blob.digest));
+                found.kept_blobs.extend(version.manifest.parts.each().map(|(_, blob)| blob.digest));
             } else {
-                found.gone.push(Dropped { name: name.to_string(), version: version.version });
-                found.files.push(VersionFolder::image(blobs_dir, &name).version_path(&version.version));
+                found.removed.push(Dropped { name: name.to_string(), version: version.version });
+                found.manifests.push(VersionFolder::image(blobs_dir, &name).version_path(&version.version));
             }
         }
     }
@@ -273,7 +273,7 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
         let pointer = version_folder.pointer().map_err(io_error("read", version_folder.folder()))?;
         // A plain manifest without a pointer, as earlier releases wrote it, names the current version.
         let plain = load_bundle_manifest(blobs_dir, &name).ok().map(|manifest| manifest.layer.digest);
-        found.live.extend(plain);
+        found.kept_blobs.extend(plain);
         let built = |version: &Digest| {
             let text = fs::read(version_folder.version_path(version)).ok()?;
             serde_json::from_slice::<BundleManifest>(&text).ok().map(|manifest| manifest.built_at)
@@ -286,10 +286,10 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
             let needed = pointed || used.contains(&version) || what.in_use.contains(&version);
             // Unreadable manifests may belong to a later release, so their versions are kept.
             if needed || built_at.is_none() || at < what.keep || !what.covers(ArtifactKind::Bundles, name.as_str()) {
-                found.live.insert(version);
+                found.kept_blobs.insert(version);
             } else {
-                found.gone.push(Dropped { name: name.to_string(), version });
-                found.files.push(version_folder.version_path(&version));
+                found.removed.push(Dropped { name: name.to_string(), version });
+                found.manifests.push(version_folder.version_path(&version));
             }
         }
     }
@@ -311,7 +311,7 @@ fn unreadable(blobs_dir: &Path, name: &ImageName, readable: &[Version]) -> Resul
 
 fn remove_blobs(
     blobs_dir: &Path,
-    live: &BTreeSet<Digest>,
+    kept_blobs: &BTreeSet<Digest>,
     dry_run: bool,
     pruned: &mut Pruned,
 ) -> Result<(), BuildError> {
@@ -324,7 +324,7 @@ fn remove_blobs(
     for entry in entries {
         let entry = entry.map_err(io_error("read", &folder))?;
         let digest = entry.file_name().to_str().and_then(|name| name.parse::<Digest>().ok());
-        let Some(digest) = digest.filter(|digest| !live.contains(digest)) else { continue };
+        let Some(digest) = digest.filter(|digest| !kept_blobs.contains(digest)) else { continue };
         let path = blob_path(blobs_dir, &digest);
         let size = entry.metadata().map_err(io_error("read", &path))?.len();
         if !dry_run {

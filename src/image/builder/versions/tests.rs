@@ -11,14 +11,14 @@ use crate::{
 use meshd_types::{Arch, Timestamp};
 use std::{collections::BTreeMap, path::PathBuf};
 
-struct Shop {
+struct TestImages {
     dir: tempfile::TempDir,
     name: ImageName,
 }
 
-impl Shop {
+impl TestImages {
     fn new() -> Self {
-        Shop { dir: tempfile::tempdir().unwrap(), name: "lab".parse().unwrap() }
+        TestImages { dir: tempfile::tempdir().unwrap(), name: "lab".parse().unwrap() }
     }
 
     fn blobs(&self) -> &Path {
@@ -75,151 +75,151 @@ impl Shop {
 }
 
 #[test]
-fn version_is_promoted_by_its_beginning_and_rolled_back_and_forth() {
-    let shop = Shop::new();
-    let (a, b, c) = (shop.add("kernel a", 1), shop.add("kernel b", 2), shop.add("kernel c", 3));
-    assert_eq!(shop.current(), c);
-    promote(shop.blobs(), &shop.name, &a.to_string()[..6]).unwrap();
-    assert_eq!(shop.current(), a);
-    assert_eq!(rollback(shop.blobs(), &shop.name).unwrap().version(), c);
-    assert_eq!(rollback(shop.blobs(), &shop.name).unwrap().version(), a);
-    let all = versions(shop.blobs(), &shop.name).unwrap();
+fn version_is_promoted_by_prefix_and_rollback_swaps_versions() {
+    let images = TestImages::new();
+    let (a, b, c) = (images.add("kernel a", 1), images.add("kernel b", 2), images.add("kernel c", 3));
+    assert_eq!(images.current(), c);
+    promote(images.blobs(), &images.name, &a.to_string()[..6]).unwrap();
+    assert_eq!(images.current(), a);
+    assert_eq!(rollback(images.blobs(), &images.name).unwrap().version(), c);
+    assert_eq!(rollback(images.blobs(), &images.name).unwrap().version(), a);
+    let all = versions(images.blobs(), &images.name).unwrap();
     let seen: Vec<_> = all.iter().map(|version| (version.version, version.current, version.previous)).collect();
     assert_eq!(seen, [(c, false, true), (b, false, false), (a, true, false)]);
 }
 
 #[test]
-fn invalid_version_is_refused_and_the_current_one_stays() {
-    let shop = Shop::new();
-    let first = shop.add("kernel a", 1);
-    let error = rollback(shop.blobs(), &shop.name).unwrap_err().to_string();
+fn invalid_version_is_refused_and_current_version_stays() {
+    let images = TestImages::new();
+    let first = images.add("kernel a", 1);
+    let error = rollback(images.blobs(), &images.name).unwrap_err().to_string();
     assert!(error.contains("no version before"), "{error}");
-    let second = shop.add("kernel b", 2);
+    let second = images.add("kernel b", 2);
     for wrong in ["", &first.to_string()[..3], "zzzz", &"0".repeat(64)] {
-        let error = promote(shop.blobs(), &shop.name, wrong).unwrap_err().to_string();
+        let error = promote(images.blobs(), &images.name, wrong).unwrap_err().to_string();
         assert!(error.contains(&first.short()) && error.contains(&second.short()), "{error}");
     }
-    fs::write(shop.blob(&first), "kernel X").unwrap();
-    let error = promote(shop.blobs(), &shop.name, &first.to_string()).unwrap_err().to_string();
+    fs::write(images.blob(&first), "kernel X").unwrap();
+    let error = promote(images.blobs(), &images.name, &first.to_string()).unwrap_err().to_string();
     assert!(error.contains("damaged"), "{error}");
-    assert!(rollback(shop.blobs(), &shop.name).is_err());
-    assert_eq!(shop.current(), second);
+    assert!(rollback(images.blobs(), &images.name).is_err());
+    assert_eq!(images.current(), second);
 }
 
 #[test]
-fn build_that_is_not_promoted_is_there_and_nobody_gets_it() {
-    let shop = Shop::new();
-    let first = store::finish(shop.blobs(), &shop.manifest("kernel a", 1), false).unwrap().version();
-    assert_eq!(shop.current(), first, "without any version the first one is it");
-    let second = store::finish(shop.blobs(), &shop.manifest("kernel b", 2), false).unwrap().version();
-    assert_eq!(shop.current(), first);
-    promote(shop.blobs(), &shop.name, &second.short()).unwrap();
-    assert_eq!(shop.current(), second);
+fn unpromoted_build_is_not_current_unless_it_is_the_first() {
+    let images = TestImages::new();
+    let first = store::finish(images.blobs(), &images.manifest("kernel a", 1), false).unwrap().version();
+    assert_eq!(images.current(), first, "without any version the first one is it");
+    let second = store::finish(images.blobs(), &images.manifest("kernel b", 2), false).unwrap().version();
+    assert_eq!(images.current(), first);
+    promote(images.blobs(), &images.name, &second.short()).unwrap();
+    assert_eq!(images.current(), second);
 }
 
 #[test]
-fn prune_keeps_current_previous_last_built_and_what_is_in_use() {
-    let shop = Shop::new();
-    let made: Vec<Digest> = (0..7).map(|at| shop.add(&format!("kernel {at}"), at)).collect();
-    promote(shop.blobs(), &shop.name, &made[1].to_string()).unwrap();
+fn prune_keeps_current_previous_newest_and_used_versions() {
+    let images = TestImages::new();
+    let made: Vec<Digest> = (0..7).map(|at| images.add(&format!("kernel {at}"), at)).collect();
+    promote(images.blobs(), &images.name, &made[1].to_string()).unwrap();
     // Now 1 is current and 6 was so before.
-    declare_in_use(shop.blobs(), "rack a/../b", &BTreeSet::from([made[0]])).unwrap();
-    let gone = [shop.blob(&made[2]), shop.blob(&made[4])];
+    declare_in_use(images.blobs(), "rack a/../b", &BTreeSet::from([made[0]])).unwrap();
+    let gone = [images.blob(&made[2]), images.blob(&made[4])];
     let what =
         Prune { what: ArtifactKind::Images, name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
-    let error = prune(shop.blobs(), &what).unwrap();
+    let error = prune(images.blobs(), &what).unwrap();
     assert!(gone.iter().all(|path| path.exists()), "a dry run only tells");
-    let pruned = prune(shop.blobs(), &Prune { dry_run: false, ..what }).unwrap();
+    let pruned = prune(images.blobs(), &Prune { dry_run: false, ..what }).unwrap();
     assert_eq!((pruned.blobs, pruned.bytes), (error.blobs, error.bytes));
     let dropped: BTreeSet<Digest> = pruned.versions.iter().map(|version| version.version).collect();
     assert_eq!((dropped, pruned.blobs), (BTreeSet::from([made[2], made[4]]), 2));
     assert!(gone.iter().all(|path| !path.exists()));
     for kept in [0, 1, 3, 5, 6] {
-        promote(shop.blobs(), &shop.name, &made[kept].to_string()).unwrap();
+        promote(images.blobs(), &images.name, &made[kept].to_string()).unwrap();
     }
 }
 
 #[test]
-fn prune_deletes_nothing_while_a_list_is_invalid() {
-    let shop = Shop::new();
-    let made: Vec<Digest> = (0..4).map(|at| shop.add(&format!("kernel {at}"), at)).collect();
-    fs::create_dir(shop.blobs().join(IN_USE)).unwrap();
-    fs::write(shop.blobs().join(IN_USE).join("rack"), "what?\n").unwrap();
-    assert!(matches!(shop.prune(0), Err(VersionError::InUse(_))));
-    assert!(shop.blob(&made[0]).exists());
-    fs::remove_file(shop.blobs().join(IN_USE).join("rack")).unwrap();
-    assert_eq!(shop.prune(0).unwrap().versions.len(), 2, "current and previous stay even so");
+fn prune_deletes_nothing_while_an_in_use_list_is_invalid() {
+    let images = TestImages::new();
+    let made: Vec<Digest> = (0..4).map(|at| images.add(&format!("kernel {at}"), at)).collect();
+    fs::create_dir(images.blobs().join(IN_USE)).unwrap();
+    fs::write(images.blobs().join(IN_USE).join("rack"), "what?\n").unwrap();
+    assert!(matches!(images.prune(0), Err(VersionError::InUse(_))));
+    assert!(images.blob(&made[0]).exists());
+    fs::remove_file(images.blobs().join(IN_USE).join("rack")).unwrap();
+    assert_eq!(images.prune(0).unwrap().versions.len(), 2, "current and previous stay even so");
 }
 
 #[test]
-fn prune_of_one_image_leaves_the_others_and_what_cannot_be_read() {
-    let shop = Shop::new();
-    let other = Shop { dir: shop.dir, name: "other".parse().unwrap() };
+fn prune_of_one_image_keeps_other_images_and_unreadable_ones() {
+    let images = TestImages::new();
+    let other = TestImages { dir: images.dir, name: "other".parse().unwrap() };
     let theirs: Vec<Digest> = (0..4).map(|at| other.add(&format!("their {at}"), at)).collect();
-    let shop = Shop { dir: other.dir, name: "lab".parse().unwrap() };
+    let images = TestImages { dir: other.dir, name: "lab".parse().unwrap() };
     for at in 0..4 {
-        shop.add(&format!("our {at}"), at);
+        images.add(&format!("our {at}"), at);
     }
     // A manifest of a later release, and the blob that it names.
-    let later = shop.manifest("from the future", 9).parts.kernel;
+    let later = images.manifest("from the future", 9).parts.kernel;
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
-    fs::write(manifest_path(shop.blobs(), &"later".parse().unwrap()), manifest).unwrap();
+    fs::write(manifest_path(images.blobs(), &"later".parse().unwrap()), manifest).unwrap();
     let what = Prune {
         what: ArtifactKind::Images,
-        name: Some(shop.name.to_string()),
+        name: Some(images.name.to_string()),
         keep: 0,
         in_use: BTreeSet::new(),
         dry_run: false,
     };
-    assert_eq!(prune(shop.blobs(), &what).unwrap().versions.len(), 2);
-    assert!(blob_path(shop.blobs(), &later.digest).exists());
+    assert_eq!(prune(images.blobs(), &what).unwrap().versions.len(), 2);
+    assert!(blob_path(images.blobs(), &later.digest).exists());
     let other: ImageName = "other".parse().unwrap();
     for version in theirs {
-        promote(shop.blobs(), &other, &version.to_string()).unwrap();
+        promote(images.blobs(), &other, &version.to_string()).unwrap();
     }
 }
 
 #[test]
 fn manifest_of_an_earlier_release_becomes_a_version_at_the_next_build() {
-    let shop = Shop::new();
-    let manifest = shop.manifest("kernel a", 1);
-    fs::create_dir_all(shop.blobs().join(IMAGES)).unwrap();
-    fs::write(manifest_path(shop.blobs(), &shop.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
-    assert_eq!(shop.current(), manifest.version());
-    assert!(versions(shop.blobs(), &shop.name).unwrap()[0].current);
-    assert!(rollback(shop.blobs(), &shop.name).is_err());
-    let second = shop.add("kernel b", 2);
-    assert_eq!(shop.current(), second);
-    assert_eq!(rollback(shop.blobs(), &shop.name).unwrap(), manifest);
+    let images = TestImages::new();
+    let manifest = images.manifest("kernel a", 1);
+    fs::create_dir_all(images.blobs().join(IMAGES)).unwrap();
+    fs::write(manifest_path(images.blobs(), &images.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    assert_eq!(images.current(), manifest.version());
+    assert!(versions(images.blobs(), &images.name).unwrap()[0].current);
+    assert!(rollback(images.blobs(), &images.name).is_err());
+    let second = images.add("kernel b", 2);
+    assert_eq!(images.current(), second);
+    assert_eq!(rollback(images.blobs(), &images.name).unwrap(), manifest);
 }
 
 /// Every state that a kill can leave behind: the steps of a promotion, done one after the other.
 #[test]
-fn promotion_works_after_a_killed_one() {
-    let shop = Shop::new();
-    let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
-    let version_folder = VersionFolder::image(shop.blobs(), &shop.name);
-    let root = shop.blobs().join(IMAGES);
+fn promotion_succeeds_after_interrupted_promotion() {
+    let images = TestImages::new();
+    let (a, b) = (images.add("kernel a", 1), images.add("kernel b", 2));
+    let version_folder = VersionFolder::image(images.blobs(), &images.name);
+    let root = images.blobs().join(IMAGES);
     let before = version_folder.pointer().unwrap();
     assert_eq!((before.current, before.previous), (Some(b), Some(a)));
     std::os::unix::fs::symlink(format!("../{a}.json"), root.join(version_folder.move_target(3, &a))).unwrap();
     assert_eq!(version_folder.pointer().unwrap(), before, "a move alone changes nothing");
     std::os::unix::fs::symlink(version_folder.move_target(3, &a), root.join(".lab.json.4194305")).unwrap();
     assert_eq!(version_folder.pointer().unwrap(), before, "nor does the link that is not in place yet");
-    assert_eq!(shop.current(), b);
-    let c = shop.add("kernel c", 3);
+    assert_eq!(images.current(), b);
+    let c = images.add("kernel c", 3);
     let after = version_folder.pointer().unwrap();
     assert_eq!((after.moves, after.current, after.previous), (3, Some(c), Some(b)));
-    shop.prune(0).unwrap();
+    images.prune(0).unwrap();
     assert!(!root.join(".lab.json.4194305").exists(), "prune sweeps what was left");
 }
 
 #[test]
-fn history_is_bounded() {
-    let shop = Shop::new();
-    let (a, b) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
-    (0..40).for_each(|_| drop(rollback(shop.blobs(), &shop.name).unwrap()));
-    let version_folder = VersionFolder::image(shop.blobs(), &shop.name);
+fn promotion_history_is_bounded() {
+    let images = TestImages::new();
+    let (a, b) = (images.add("kernel a", 1), images.add("kernel b", 2));
+    (0..40).for_each(|_| drop(rollback(images.blobs(), &images.name).unwrap()));
+    let version_folder = VersionFolder::image(images.blobs(), &images.name);
     assert!(version_folder.moves().unwrap().len() <= 17);
     assert_eq!(
         version_folder.pointer().unwrap(),
@@ -228,59 +228,59 @@ fn history_is_bounded() {
 }
 
 #[test]
-fn version_whose_manifest_was_edited_is_not_that_version() {
-    let shop = Shop::new();
-    let (a, _) = (shop.add("kernel a", 1), shop.add("kernel b", 2));
-    let path = VersionFolder::image(shop.blobs(), &shop.name).version_path(&a);
-    let mut manifest = load_version(shop.blobs(), &shop.name, &a).unwrap();
+fn version_with_edited_manifest_is_refused() {
+    let images = TestImages::new();
+    let (a, _) = (images.add("kernel a", 1), images.add("kernel b", 2));
+    let path = VersionFolder::image(images.blobs(), &images.name).version_path(&a);
+    let mut manifest = load_version(images.blobs(), &images.name, &a).unwrap();
     manifest.parts.kernel = Blob { ..manifest.parts.modloop };
     fs::write(&path, serde_json::to_vec(&manifest).unwrap()).unwrap();
-    assert!(matches!(rollback(shop.blobs(), &shop.name), Err(VersionError::Image(_))));
+    assert!(matches!(rollback(images.blobs(), &images.name), Err(VersionError::Image(_))));
 }
 
 #[test]
 fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
-    let shop = Shop::new();
+    let images = TestImages::new();
     let name: BundleName = "mpi".parse().unwrap();
-    let version_folder = VersionFolder::bundle(shop.blobs(), &name);
+    let version_folder = VersionFolder::bundle(images.blobs(), &name);
     let add = |at: i64| {
-        let file = shop.blobs().join("in");
+        let file = images.blobs().join("in");
         fs::write(&file, format!("layer {at}")).unwrap();
-        let layer = store::put_blob(shop.blobs(), &file).unwrap();
+        let layer = store::put_blob(images.blobs(), &file).unwrap();
         let (programs, packages, built_at) = (Vec::new(), BTreeMap::new(), Timestamp::from_millis(at));
         let (format, arch, recipe) = (bundle::FORMAT, Arch::X86_64, Digest::of(b"recipe"));
         let manifest = BundleManifest { format, name: name.clone(), arch, recipe, layer, programs, packages, built_at };
         store::put_version(&version_folder, &layer.digest, &manifest).unwrap();
-        store::point(&version_folder, &layer.digest).unwrap();
+        store::set_current(&version_folder, &layer.digest).unwrap();
         layer.digest
     };
-    let image = shop.add("kernel", 1);
+    let image = images.add("kernel", 1);
     let made: Vec<Digest> = (0..6).map(add).collect();
-    declare_in_use(shop.blobs(), "rack", &BTreeSet::from([made[1]])).unwrap();
+    declare_in_use(images.blobs(), "rack", &BTreeSet::from([made[1]])).unwrap();
     let prune = |what, keep| {
         let what = Prune { what, name: None, keep, in_use: BTreeSet::new(), dry_run: false };
-        prune(shop.blobs(), &what).unwrap().versions.into_iter().map(|version| version.version).collect::<Vec<_>>()
+        prune(images.blobs(), &what).unwrap().versions.into_iter().map(|version| version.version).collect::<Vec<_>>()
     };
     assert_eq!(prune(ArtifactKind::Images, 0), [], "one of images leaves bundles alone");
     let gone: BTreeSet<Digest> = prune(ArtifactKind::Bundles, 3).into_iter().collect();
     assert_eq!(gone, BTreeSet::from([made[0], made[2]]), "5, 4 and 3 were built last, 1 is in use");
     assert_eq!(prune(ArtifactKind::Bundles, 0), [made[3]], "5 is current, and 4 was so before");
     for (at, version) in made.iter().enumerate() {
-        assert_eq!(bundle::load_layer(shop.blobs(), version).is_ok(), [1, 4, 5].contains(&at), "{at}");
+        assert_eq!(bundle::load_layer(images.blobs(), version).is_ok(), [1, 4, 5].contains(&at), "{at}");
     }
     assert_eq!(
-        (bundle::load_bundle(shop.blobs(), &name).unwrap().manifest.layer.digest, shop.current()),
+        (bundle::load_bundle(images.blobs(), &name).unwrap().manifest.layer.digest, images.current()),
         (made[5], image)
     );
 }
 
 #[test]
-fn lists_of_used_versions_are_separate_for_each_site() {
-    let shop = Shop::new();
+fn in_use_lists_are_separate_per_site() {
+    let images = TestImages::new();
     let digests = ["a b", "a_b", "../a", "a/b", "ä"].map(|site| (site, Digest::of(site.as_bytes())));
     for (site, digest) in digests {
-        declare_in_use(shop.blobs(), site, &BTreeSet::from([digest])).unwrap();
+        declare_in_use(images.blobs(), site, &BTreeSet::from([digest])).unwrap();
     }
-    assert_eq!(in_use(shop.blobs()).unwrap(), digests.map(|(_, digest)| digest).into());
-    assert_eq!(fs::read_dir(shop.blobs().join(IN_USE)).unwrap().count(), digests.len());
+    assert_eq!(in_use(images.blobs()).unwrap(), digests.map(|(_, digest)| digest).into());
+    assert_eq!(fs::read_dir(images.blobs().join(IN_USE)).unwrap().count(), digests.len());
 }

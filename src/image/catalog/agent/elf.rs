@@ -50,8 +50,8 @@ fn interpreter(program: &[u8]) -> Result<Option<String>, String> {
     let damaged = || "its ELF program headers are damaged".to_owned();
     let headers = number(program, 32, 8).ok_or_else(damaged)?;
     let (size, count) = (number(program, 54, 2).ok_or_else(damaged)?, number(program, 56, 2).ok_or_else(damaged)?);
-    for place in 0..count {
-        let header = headers.checked_add(place * size).ok_or_else(damaged)?;
+    for index in 0..count {
+        let header = headers.checked_add(index * size).ok_or_else(damaged)?;
         if number(program, header, 4).ok_or_else(damaged)? != PT_INTERP {
             continue;
         }
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_program_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_elf_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             bytes.splice(..MAGIC.len().min(bytes.len()), MAGIC.iter().copied());
             let _ = static_program(&bytes);
         }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn static_agent_tells_its_build() {
+    fn static_agent_is_loaded_with_its_build_info() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
         fs::write(&path, sample_agent(Arch::X86_64, b"")).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_of_the_tree_precedes_what_cargo_wrote_beside_meshd() {
+    fn agent_in_agent_folder_precedes_agent_beside_meshd() {
         let dir = tempfile::tempdir().unwrap();
         let meshd = dir.path().join("release/meshd");
         assert_eq!(default_path(&meshd), dir.path().join("release/mesh-agent"));

@@ -17,7 +17,7 @@ pub(super) fn check(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) {
     for (path, entry) in entries {
         let (file, bytes, is_template) = match &entry.source {
             Source::Template { file, text, .. } => (file, text.as_bytes(), true),
-            Source::File(bytes) => (&entry.place.file, &bytes[..], false),
+            Source::File(bytes) => (&entry.location.file, &bytes[..], false),
             _ => continue,
         };
         let path = path.to_string();
@@ -70,8 +70,8 @@ fn same_but_for_case(folder: &Path, entries: &Entries, faults: &mut Vec<Fault>) 
             let other = *seen.entry(at.to_lowercase()).or_insert(at);
             if other != at {
                 let what = format!("/{at} and /{other} differ only by case");
-                let file: PathBuf = folder.join(&entry.place.file);
-                faults.push(Fault { line: entry.place.line, ..Fault::of_file(file, what, "rename one of the two") });
+                let file: PathBuf = folder.join(&entry.location.file);
+                faults.push(Fault { line: entry.location.line, ..Fault::of_file(file, what, "rename one of the two") });
                 break;
             }
         }

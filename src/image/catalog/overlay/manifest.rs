@@ -7,7 +7,7 @@ use super::{
 };
 use meshd_config::{
     Fault,
-    reader::{self, At, Document, Table},
+    reader::{self, Document, Located, Table},
 };
 use meshd_types::{SafePath, VarName, VarValue};
 use std::{
@@ -83,7 +83,7 @@ pub(super) fn entries_of<'d>(
 }
 
 /// Parses a text of one line.
-pub(super) fn plain_line(document: &Document, text: At<String>) -> String {
+pub(super) fn plain_line(document: &Document, text: Located<String>) -> String {
     if text.chars().any(char::is_control) {
         document.fault(&text, "is not one line of text", "write it without line breaks, tabs and the like");
     }
@@ -91,8 +91,8 @@ pub(super) fn plain_line(document: &Document, text: At<String>) -> String {
 }
 
 /// Parses names that apk, OpenRC and modprobe accept without quoting; duplicates are faults.
-fn names(document: &Document, table: &Table<'_>, key: &str) -> Vec<At<String>> {
-    let mut names: Vec<At<String>> = Vec::new();
+fn names(document: &Document, table: &Table<'_>, key: &str) -> Vec<Located<String>> {
+    let mut names: Vec<Located<String>> = Vec::new();
     for name in table.strings(key) {
         if names.iter().any(|other| other.value == name.value) {
             document.fault(&name, format!("`{}` is here twice", name.value), "remove one of the two");

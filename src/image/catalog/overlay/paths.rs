@@ -2,7 +2,7 @@
 
 use super::{AGENT_PATH, Entries, OverlayEntry, Source, SourceLocation, manifest::entries_of};
 use bytes::Bytes;
-use meshd_config::reader::{At, Document, Table, brief};
+use meshd_config::reader::{Document, Located, Table, brief};
 use meshd_types::SafePath;
 
 const MANIFEST: &str = "overlay.toml";
@@ -18,9 +18,9 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
         let (mode, owner) = (mode(document, &entry.table), owner(document, &entry.table));
         let replace = flag(&entry.table, "replace");
         if let Some(path) = path(document, &entry.name) {
-            let place = place(&entry.name);
+            let location = location(&entry.name);
             let (mode, owner) = (mode.unwrap_or(0o755), owner.unwrap_or_default());
-            let directory = OverlayEntry { source: Source::Directory, mode, owner, append: false, replace, place };
+            let directory = OverlayEntry { source: Source::Directory, mode, owner, append: false, replace, location };
             insert_new(document, &entry.name, path, directory, entries);
         }
     }
@@ -31,7 +31,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
                 if target.chars().any(char::is_control) {
                     document.fault(&target, "is not the target of a link", "write a plain path");
                 }
-                let link = OverlayEntry { mode: 0o777, ..plain(Source::Link(target.value), place(&key)) };
+                let link = OverlayEntry { mode: 0o777, ..plain(Source::Link(target.value), location(&key)) };
                 insert_new(document, &key, path, link, entries);
             }
         }
@@ -40,7 +40,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
         for key in table.keys() {
             let lines: String = table.strings(&key).into_iter().map(|line| line.value + "\n").collect();
             if let Some(path) = path(document, &key) {
-                let added = OverlayEntry { append: true, ..plain(Source::File(Bytes::from(lines)), place(&key)) };
+                let added = OverlayEntry { append: true, ..plain(Source::File(Bytes::from(lines)), location(&key)) };
                 insert_new(document, &key, path, added, entries);
             }
         }
@@ -48,7 +48,7 @@ pub(super) fn read(document: &Document, root: &Table<'_>, entries: &mut Entries)
 }
 
 /// Parses an absolute path on the node.
-pub(super) fn path(document: &Document, text: &At<String>) -> Option<SafePath> {
+pub(super) fn path(document: &Document, text: &Located<String>) -> Option<SafePath> {
     const HINT: &str = "write the path as the node sees it, such as \"/etc/motd\"";
     match SafePath::new(text) {
         Ok(path) if text.starts_with('/') => Some(path),
@@ -63,15 +63,15 @@ pub(super) fn path(document: &Document, text: &At<String>) -> Option<SafePath> {
     }
 }
 
-fn place(at: &At<String>) -> SourceLocation {
+fn location(at: &Located<String>) -> SourceLocation {
     SourceLocation { file: MANIFEST.to_owned(), line: at.line }
 }
 
-fn plain(source: Source, place: SourceLocation) -> OverlayEntry {
-    OverlayEntry { source, mode: 0o644, owner: (0, 0), append: false, replace: false, place }
+fn plain(source: Source, location: SourceLocation) -> OverlayEntry {
+    OverlayEntry { source, mode: 0o644, owner: (0, 0), append: false, replace: false, location }
 }
 
-fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath, entries: &mut Entries) {
+fn file(document: &Document, table: &Table<'_>, at: &Located<String>, path: SafePath, entries: &mut Entries) {
     let agent = table.choice("source", &[("agent", ())]).is_some();
     let (mode, owner) = (mode(document, table), owner(document, table));
     let (append, replace) = (flag(table, "append"), flag(table, "replace"));
@@ -85,7 +85,7 @@ fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath,
         for key in ["mode", "owner", "append", "omit_empty"].into_iter().filter(|key| table.has(key)) {
             table.fault(key, "the agent is 0755 and root's", "leave it out");
         }
-        entries.insert(path, OverlayEntry { mode: 0o755, ..plain(Source::Agent, place(at)) });
+        entries.insert(path, OverlayEntry { mode: 0o755, ..plain(Source::Agent, location(at)) });
         return;
     }
     let Some(entry) = entries.get_mut(&path) else {
@@ -104,11 +104,11 @@ fn file(document: &Document, table: &Table<'_>, at: &At<String>, path: SafePath,
     entry.mode = mode.unwrap_or(entry.mode);
     entry.owner = owner.unwrap_or(entry.owner);
     (entry.append, entry.replace) = (append, replace);
-    entry.place.line = at.line;
-    entry.place.file = MANIFEST.to_owned();
+    entry.location.line = at.line;
+    entry.location.file = MANIFEST.to_owned();
 }
 
-fn insert_new(document: &Document, at: &At<String>, path: SafePath, entry: OverlayEntry, entries: &mut Entries) {
+fn insert_new(document: &Document, at: &Located<String>, path: SafePath, entry: OverlayEntry, entries: &mut Entries) {
     if entries.contains_key(&path) {
         return document.fault(at, format!("{path} is in this overlay already"), "remove one of the two");
     }

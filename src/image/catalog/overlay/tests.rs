@@ -61,7 +61,7 @@ fn manifest_and_folder_are_combined() {
 }
 
 #[test]
-fn every_fault_is_reported_at_once_with_its_line_and_a_hint() {
+fn manifest_faults_are_all_reported_with_line_and_hint() {
     let manifest = "packages = [\"a b\", \"ok\", \"ok\"]\ncolour = 1\n[services]\nevening = [\"x\"]\n\
         [files.\"/etc/absent\"]\nmode = \"0600\"\n[files.\"etc/x\"]\n[files.\"/etc/../x\"]\n[files.\"/etc/x\"]\nmode = 600\nowner = \"root:root\"\n";
     let faults = faults(&one(manifest, &["etc/x"])).join("\n");
@@ -82,7 +82,7 @@ fn every_fault_is_reported_at_once_with_its_line_and_a_hint() {
 }
 
 #[test]
-fn overlay_excludes_files_outside_its_folder() {
+fn overlay_with_escaping_link_or_socket_is_refused() {
     let root = one("description = \"x\"\n", &["etc/x"]);
     let rootfs = root.path().join("one/rootfs");
     symlink("/etc/shadow", rootfs.join("absolute")).expect("made");
@@ -96,7 +96,7 @@ fn overlay_excludes_files_outside_its_folder() {
 }
 
 #[test]
-fn files_that_meshd_writes_and_files_too_large_are_refused() {
+fn overlay_file_that_meshd_writes_or_too_large_is_refused() {
     let root = one(
         "description = \"x\"\n",
         &["etc/apk/world", "etc/runlevels/boot/x", "etc/meshd/boot.json", "etc/modules-load.d/x"],
@@ -111,7 +111,7 @@ fn files_that_meshd_writes_and_files_too_large_are_refused() {
 }
 
 #[test]
-fn digest_follows_content_and_not_the_description() {
+fn overlay_digest_depends_on_content_but_not_on_description() {
     let read = |manifest: &str| {
         let root = one(manifest, &["etc/x"]);
         let overlays = read_overlays(root.path()).expect("no faults");
@@ -131,7 +131,7 @@ fn put(root: &tempfile::TempDir, path: &str, bytes: &[u8]) {
 }
 
 #[test]
-fn common_mistakes_are_reported_with_position() {
+fn file_format_mistakes_are_reported_with_position() {
     let root = one("description = \"a\\tb\"\n\tpackages = []\n", &["etc/Motd", "etc/motd"]);
     put(&root, "etc/init.d/x", b"#!/sbin/openrc-run\r\nstart() {\r\n}\r\n");
     put(&root, "etc/conf.d/x", b"A=1\nB=2\r\n");
@@ -164,7 +164,7 @@ fn common_mistakes_are_reported_with_position() {
 }
 
 #[test]
-fn template_is_checked_when_it_is_read_also_where_it_would_not_be_taken() {
+fn template_is_checked_when_read_including_untaken_branches() {
     let root = one("description = \"x\"\n[variables.a]\ntype = \"bool\"\ndefault = true\n", &[]);
     put(
         &root,

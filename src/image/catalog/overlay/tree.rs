@@ -98,8 +98,8 @@ impl Walk<'_> {
             Ok(at) => at,
             Err(error) => return self.fault(path, error.to_string(), "rename it"),
         };
-        let place = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
-        let entry = OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, place };
+        let location = SourceLocation { file: format!("rootfs/{relative}"), line: 0 };
+        let entry = OverlayEntry { source, mode, owner: (0, 0), append: false, replace: false, location };
         match self.entries.insert(at, entry) {
             None => Some(()),
             Some(_) => self.fault(path, "is here as a file and as a template", "remove one of the two"),

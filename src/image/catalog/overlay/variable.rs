@@ -94,7 +94,7 @@ pub(super) fn read(document: &Document, NamedTable { name, table }: NamedTable<'
         secret,
         choices,
         description,
-        line: table.here().line,
+        line: table.own_position().line,
     };
     sound(&table, &variable, required.is_some());
     let name = name.parse::<VarName>().map_err(|error| document.fault(&name, error.to_string(), "rename it")).ok()?;

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_failure_three_times_in_a_row_is_a_loop() {
+    fn same_failure_three_times_in_a_row_is_a_boot_loop() {
         use Stage::*;
         assert_eq!(found(&boots(&[Overlay, Overlay])), None);
         let looping = found(&boots(&[Online, Overlay, Overlay, Overlay])).expect("a loop");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_differ_are_a_loop_when_there_are_more_of_them() {
+    fn six_different_failures_in_a_row_are_a_boot_loop() {
         use Stage::*;
         let mixed = [Overlay, OsDhcp, Overlay, Modloop, Overlay, OsDhcp];
         assert_eq!(found(&boots(&mixed[..5])), None);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_online_waited_or_was_ordered_ends_the_row() {
+    fn online_waiting_or_ordered_boot_resets_loop_count() {
         use Stage::*;
         assert_eq!(found(&boots(&[Overlay, Overlay, Online, Overlay, Overlay])), None, "reprovisioned");
         let mut waited = boots(&[Script, Script, Script]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_begins_the_count_anew_and_so_does_a_day() {
+    fn loop_count_restarts_after_release_and_after_a_day() {
         let looping = boots(&[Stage::Overlay; 5]);
         assert!(found(&looping).is_some());
         assert_eq!(boot_loop(&looping, Some(at(12)), at(60)), None, "two boots since");

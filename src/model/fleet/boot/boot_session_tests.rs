@@ -11,7 +11,7 @@ fn session() -> BootSession {
 }
 
 #[test]
-fn firmware_loader_and_ipxe_of_one_power_on_are_one_session() {
+fn firmware_loader_and_ipxe_of_one_power_on_share_a_session() {
     let mut session = session();
     assert!(session.continues(DhcpExchange::Firmware, at(4)));
     assert!(!session.continues(DhcpExchange::Os, at(4)), "that is somebody's disk");
@@ -20,7 +20,7 @@ fn firmware_loader_and_ipxe_of_one_power_on_are_one_session() {
 }
 
 #[test]
-fn a_machine_that_was_given_everything_and_asks_as_firmware_again_was_powered_on_anew() {
+fn firmware_dhcp_after_complete_boot_starts_new_session() {
     let mut session = session();
     for stage in [Stage::Kernel, Stage::Overlay] {
         session.mark(stage, at(90));
@@ -31,7 +31,7 @@ fn a_machine_that_was_given_everything_and_asks_as_firmware_again_was_powered_on
 }
 
 #[test]
-fn ipxe_that_tries_again_because_a_file_did_not_come_is_in_the_same_power_on() {
+fn ipxe_retry_after_failed_file_continues_session() {
     let mut session = session();
     session.mark(Stage::Script, at(3));
     session.mark(Stage::Kernel, at(4));
@@ -41,21 +41,21 @@ fn ipxe_that_tries_again_because_a_file_did_not_come_is_in_the_same_power_on() {
 }
 
 #[test]
-fn firmware_that_asks_again_after_its_loader_was_reset() {
+fn firmware_dhcp_after_loader_starts_new_session() {
     let mut session = session();
     session.mark(Stage::Loader, at(1));
     assert!(!session.continues(DhcpExchange::Firmware, at(2)));
 }
 
 #[test]
-fn a_session_is_stale_five_minutes_after_its_last_exchange() {
+fn session_is_stale_five_minutes_after_its_last_exchange() {
     let session = session();
     assert!(session.is_fresh(Timestamp::from_millis(300_000)));
     assert!(!session.is_fresh(Timestamp::from_millis(300_001)));
 }
 
 #[test]
-fn a_repeated_stage_keeps_its_first_time_and_counts() {
+fn repeated_stage_keeps_first_time_and_is_counted() {
     let mut session = session();
     assert!(session.mark(Stage::Script, at(5)));
     assert!(!session.mark(Stage::Script, at(9)));
@@ -64,7 +64,7 @@ fn a_repeated_stage_keeps_its_first_time_and_counts() {
 }
 
 #[test]
-fn a_machine_waits_until_it_does_something_else() {
+fn wait_outcome_ends_with_next_stage() {
     let mut session = session();
     assert!(session.record_wait("image_missing", at(3)));
     assert!(!session.record_wait("image_missing", at(23)));
@@ -77,7 +77,7 @@ fn a_machine_waits_until_it_does_something_else() {
 }
 
 #[test]
-fn reasons_to_wait_are_bounded() {
+fn wait_reasons_are_bounded() {
     let mut session = session();
     for reason in 0..100 {
         session.record_wait(&format!("reason {reason}"), at(reason));
@@ -86,7 +86,7 @@ fn reasons_to_wait_are_bounded() {
 }
 
 #[test]
-fn a_session_that_an_earlier_version_wrote_is_read() {
+fn session_of_earlier_release_without_optional_fields_is_read() {
     let mut session = session();
     session.mark(Stage::Online, at(60));
     let text = serde_json::to_string(&session).expect("plain data");

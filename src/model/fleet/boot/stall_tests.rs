@@ -28,7 +28,7 @@ fn missing(session: &BootSession, chain: Chain) -> Option<Stage> {
 }
 
 #[test]
-fn a_boot_that_stops_after_any_stage_is_missing_the_next_one_and_says_where_to_look() {
+fn boot_stopped_after_a_stage_stalls_at_the_next_with_cause() {
     for pair in Stage::ALL.windows(2) {
         let session = boot(CHAIN, pair[0]);
         let found = stall(&session, CHAIN, NEVER, at(60)).unwrap_or_else(|| panic!("{} stands", pair[0]));
@@ -40,7 +40,7 @@ fn a_boot_that_stops_after_any_stage_is_missing_the_next_one_and_says_where_to_l
 }
 
 #[test]
-fn nothing_stands_still_before_its_bound() {
+fn stall_is_not_reported_before_time_limit_of_stage() {
     for stage in Stage::ALL {
         let session = boot(CHAIN, stage);
         assert_eq!(stall(&session, CHAIN, NEVER, at(2)), None, "{stage}: two minutes are nothing");
@@ -51,7 +51,7 @@ fn nothing_stands_still_before_its_bound() {
 }
 
 #[test]
-fn an_overlay_by_url_comes_after_linux_asked_for_its_address() {
+fn overlay_by_url_is_expected_after_dhcp_of_linux() {
     let chain = Chain { delivery: Delivery::Url, ..CHAIN };
     assert_eq!(missing(&boot(chain, Stage::Packages), chain), Some(Stage::OsDhcp));
     assert_eq!(missing(&boot(chain, Stage::OsDhcp), chain), Some(Stage::Overlay));
@@ -59,7 +59,7 @@ fn an_overlay_by_url_comes_after_linux_asked_for_its_address() {
 }
 
 #[test]
-fn where_another_server_leases_linux_is_not_seen_to_ask() {
+fn dhcp_of_linux_is_not_expected_with_another_dhcp_server() {
     let chain = Chain { leases: false, ..CHAIN };
     let session = boot(chain, Stage::Overlay);
     assert_eq!(missing(&session, chain), Some(Stage::Modloop));
@@ -67,7 +67,7 @@ fn where_another_server_leases_linux_is_not_seen_to_ask() {
 }
 
 #[test]
-fn tftp_has_more_time() {
+fn tftp_transport_has_longer_time_limit() {
     let chain = Chain { transport: Transport::Tftp, ..CHAIN };
     let session = boot(chain, Stage::Script);
     assert_eq!(stall(&session, chain, NEVER, at(9)), None);
@@ -76,7 +76,7 @@ fn tftp_has_more_time() {
 }
 
 #[test]
-fn trying_again_is_not_going_on() {
+fn repeated_stage_is_not_progress() {
     let mut session = boot(CHAIN, Stage::Script);
     for minute in 1..60 {
         session.mark(Stage::IpxeDhcp, at(minute));
@@ -87,7 +87,7 @@ fn trying_again_is_not_going_on() {
 }
 
 #[test]
-fn what_is_told_to_wait_is_not_stalled_until_it_asks_no_more() {
+fn waiting_machine_is_stalled_only_after_its_last_request() {
     let mut session = boot(CHAIN, Stage::Loader);
     for minute in 1..60 {
         session.mark(Stage::IpxeDhcp, at(minute));
@@ -102,28 +102,28 @@ fn what_is_told_to_wait_is_not_stalled_until_it_asks_no_more() {
 }
 
 #[test]
-fn a_node_that_waits_for_an_operator_waits_for_ever() {
+fn node_waiting_for_approval_never_stalls() {
     let mut session = boot(CHAIN, Stage::Modloop);
     session.record_wait(Wait::APPROVAL, at(1));
     assert_eq!(stall(&session, CHAIN, NEVER, at(100_000)), None);
 }
 
 #[test]
-fn a_central_node_that_was_down_does_not_blame_the_machine() {
+fn central_node_downtime_does_not_count_as_stall() {
     let session = boot(CHAIN, Stage::Modloop);
     assert_eq!(stall(&session, CHAIN, at(59), at(60)), None);
     assert!(stall(&session, CHAIN, at(49), at(60)).is_some());
 }
 
 #[test]
-fn a_stage_that_a_cache_answered_is_not_waited_for() {
+fn stage_skipped_by_a_cache_is_not_expected() {
     let mut session = boot(CHAIN, Stage::Script);
     session.stages.push(StageMark { stage: Stage::Overlay, at: at(1), last: at(1), count: 1 });
     assert_eq!(missing(&session, CHAIN), Some(Stage::OsDhcp));
 }
 
 #[test]
-fn a_new_stage_ends_a_stall() {
+fn later_stage_ends_stall() {
     let mut session = boot(CHAIN, Stage::Overlay);
     session.stalls.push(stall(&session, CHAIN, NEVER, at(30)).expect("it stands"));
     assert!(session.stalled().is_some());

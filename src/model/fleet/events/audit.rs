@@ -68,7 +68,7 @@ impl Audit {
     }
 
     /// Creates the record of the order that caused an event; `None` if no order caused it.
-    pub fn of(event: &Event) -> Option<Self> {
+    pub fn from_event(event: &Event) -> Option<Self> {
         let by = event.by.clone()?;
         let mut audit = Audit::done(event.at, by);
         (audit.node, audit.target) = (event.node, event.node.map(|node| node.to_string()));
@@ -104,14 +104,14 @@ mod tests {
     use meshd_types::CorrelationId;
 
     #[test]
-    fn an_event_of_an_order_is_a_line_and_any_other_is_none() {
+    fn event_with_audit_context_becomes_audit_record() {
         let at = Timestamp::EPOCH;
         let seen = Event::new(at, Actor::Node, EventKind::BootStarted, "MAC");
-        assert_eq!(Audit::of(&seen), None);
+        assert_eq!(Audit::from_event(&seen), None);
         let mut by = AuditContext::new(Principal::Operator(7), Verb::Reload, CorrelationId([1; 8]));
         by.reason = Some("new kernel".to_owned());
         let event = Event::new(at, &by, EventKind::ReloadRefused, "x".repeat(MAX_DETAIL));
-        let mut audit = Audit::of(&event).expect("it came of an order");
+        let mut audit = Audit::from_event(&event).expect("it came of an order");
         assert_eq!((&audit.by, &audit.outcome), (&by, &AuditOutcome::Refused("faults".to_owned())));
         audit.add("more than a line holds");
         assert_eq!(audit.detail.len(), MAX_DETAIL);

@@ -78,7 +78,7 @@ pub enum Verb {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditContext {
     #[serde(rename = "actor")]
-    pub who: Principal,
+    pub principal: Principal,
     pub verb: Verb,
     /// Reason in the caller's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,8 +93,8 @@ pub struct AuditContext {
 
 impl AuditContext {
     /// Creates a context without reason.
-    pub fn new(who: Principal, verb: Verb, correlation: CorrelationId) -> Self {
-        AuditContext { who, verb, reason: None, forced: false, correlation }
+    pub fn new(principal: Principal, verb: Verb, correlation: CorrelationId) -> Self {
+        AuditContext { principal, verb, reason: None, forced: false, correlation }
     }
 }
 
@@ -113,7 +113,7 @@ impl From<Actor> for Cause {
 
 impl From<&AuditContext> for Cause {
     fn from(by: &AuditContext) -> Self {
-        Cause { actor: by.who.actor(), by: Some(by.clone()) }
+        Cause { actor: by.principal.actor(), by: Some(by.clone()) }
     }
 }
 
@@ -149,7 +149,7 @@ impl FromStr for Principal {
     type Err = ParsePrincipalError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let who = match text.split_once(':') {
+        let principal = match text.split_once(':') {
             Some(("uid", uid)) => uid.parse().ok().map(Principal::Operator),
             Some(("token", name)) => name.parse().ok().map(Principal::Token),
             Some(("rule", name)) => name.parse().ok().map(Principal::Rule),
@@ -157,7 +157,7 @@ impl FromStr for Principal {
             None if text == "meshd" => Some(Principal::Meshd),
             _ => None,
         };
-        who.ok_or_else(|| ParsePrincipalError(text.chars().take(80).collect()))
+        principal.ok_or_else(|| ParsePrincipalError(text.chars().take(80).collect()))
     }
 }
 
@@ -174,10 +174,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_stored_as_it_is_shown_and_read_back() {
-        let who = ["uid:0", "uid:1000", "token:ci", "rule:racks", "node", "meshd"];
-        for text in who {
-            assert_eq!(text.parse::<Principal>().map(|who| who.to_string()).as_deref(), Ok(text));
+    fn audit_context_round_trips() {
+        let principals = ["uid:0", "uid:1000", "token:ci", "rule:racks", "node", "meshd"];
+        for text in principals {
+            assert_eq!(text.parse::<Principal>().map(|principal| principal.to_string()).as_deref(), Ok(text));
         }
         for text in ["", "uid:", "uid:-1", "token:../x", "root", "node:"] {
             assert!(text.parse::<Principal>().is_err(), "{text}");

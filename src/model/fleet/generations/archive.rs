@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_names_each_thing_that_is_another_and_nothing_else() {
+    fn generation_diff_lists_exactly_the_changed_files_and_arguments() {
         let before = kept(&["quiet", "a=1"], &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)]);
         let after = kept(&["a=1", "debug"], &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)]);
         let diff = before.diff(&after);

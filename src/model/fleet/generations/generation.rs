@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn undelivered_generation_is_drift() {
+    fn undelivered_generation_raises_drift_condition() {
         let at = Timestamp::EPOCH;
         let mut node = node(Phase::Online, Some(1));
         assert!(update_drift(&mut node, true, at).is_empty());

@@ -21,7 +21,8 @@ pub struct DeliveredGeneration {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<Digest>,
     /// Time at which the node first fetched the overlay.
-    pub given_at: Timestamp,
+    #[serde(rename = "given_at")]
+    pub delivered_at: Timestamp,
     /// Time at which the agent first reported the generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted_at: Option<Timestamp>,
@@ -87,7 +88,16 @@ mod tests {
         let at = Timestamp::from_millis(at);
         let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
         let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
-        DeliveredGeneration { generation, profile, image, version, layers, given_at: at, booted_at: None, last_at: at }
+        DeliveredGeneration {
+            generation,
+            profile,
+            image,
+            version,
+            layers,
+            delivered_at: at,
+            booted_at: None,
+            last_at: at,
+        }
     }
 
     #[test]
@@ -111,7 +121,7 @@ mod tests {
         assert!(history.booted(generation(1), Timestamp::from_millis(5)));
         let last = history.0.last().expect("one was given");
         assert_eq!(
-            (last.generation, last.given_at.millis(), last.booted_at.map(Timestamp::millis), last.last_at.millis()),
+            (last.generation, last.delivered_at.millis(), last.booted_at.map(Timestamp::millis), last.last_at.millis()),
             (generation(1), 1, Some(2), 5)
         );
         assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never given");

@@ -39,8 +39,8 @@ pub struct Revisions {
     /// All stored revisions.
     pub all: Vec<RevisionSummary>,
     /// The revision that nodes boot, if the profile was rolled back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held: Option<Generation>,
+    #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<Generation>,
 }
 
 impl Revisions {
@@ -52,7 +52,7 @@ impl Revisions {
         self.all.retain(|one| one.generation != revised.generation);
         self.all.push(revised);
         while self.all.len() > MAX_REVISIONS {
-            let goes = self.all.iter().position(|one| Some(one.generation) != self.held);
+            let goes = self.all.iter().position(|one| Some(one.generation) != self.pinned);
             self.all.remove(goes.unwrap_or(0));
         }
         true
@@ -60,7 +60,7 @@ impl Revisions {
 
     /// Returns the revision that nodes boot.
     pub fn effective(&self) -> Option<Generation> {
-        self.held.or_else(|| self.all.last().map(|last| last.generation))
+        self.pinned.or_else(|| self.all.last().map(|last| last.generation))
     }
 
     /// Returns the newest revision before the effective one.
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn difference_names_settings_and_files_of_either_revision() {
+    fn revision_diff_lists_changed_settings_and_files() {
         let texts = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
@@ -135,18 +135,18 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_bounded_and_never_without_the_one_that_is_held() {
+    fn revision_list_is_bounded_and_keeps_pinned_revision() {
         let mut revisions = Revisions::default();
         for number in 0..20 {
             assert!(revisions.revise(revised(number)));
             assert!(!revisions.revise(revised(number)), "it is that already");
             if number == 2 {
-                revisions.held = Some(revised(2).generation);
+                revisions.pinned = Some(revised(2).generation);
             }
         }
         assert_eq!(revisions.all.len(), MAX_REVISIONS);
         assert_eq!((revisions.effective(), revisions.before()), (Some(revised(2).generation), None));
-        revisions.held = None;
+        revisions.pinned = None;
         assert_eq!(revisions.before().map(|one| one.generation), Some(revised(18).generation));
     }
 }

@@ -51,7 +51,7 @@ mod tests {
         };
         let mac = MacAddr([0x52, 0x54, 0, 1, 2, 3]);
         let ObservedMachine { basis, fingerprint, mac, .. } =
-            ObservedMachine::of(&hardware, mac, &DenyList::new()).expect("a UUID");
+            ObservedMachine::from_hardware(&hardware, mac, &DenyList::new()).expect("a UUID");
         Node::discovered(basis, fingerprint, mac, Timestamp::EPOCH)
     }
 

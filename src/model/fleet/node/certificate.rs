@@ -37,7 +37,7 @@ impl Certificate {
     }
 
     /// Returns whether a presented certificate is this one.
-    pub fn is(&self, shown: &Certificate) -> bool {
+    pub fn matches(&self, shown: &Certificate) -> bool {
         self.serial == shown.serial && (self.key.is_none() || self.key == shown.key)
     }
 }
@@ -47,19 +47,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_serial_of_a_certificate_with_another_key_is_not_it() {
+    fn certificate_with_same_serial_and_other_key_does_not_match() {
         let (own, other) = (Digest::of(b"own"), Digest::of(b"other"));
         let listed = Certificate::new("4d01", own);
-        assert!(listed.is(&Certificate::new("4d01", own)));
-        assert!(!listed.is(&Certificate::new("4d01", other)) && !listed.is(&Certificate::new("4d02", own)));
+        assert!(listed.matches(&Certificate::new("4d01", own)));
+        assert!(!listed.matches(&Certificate::new("4d01", other)) && !listed.matches(&Certificate::new("4d02", own)));
         let stored = serde_json::to_string(&listed).unwrap();
         assert_eq!(serde_json::from_str::<Certificate>(&stored).unwrap(), listed);
     }
 
     #[test]
-    fn a_record_of_an_older_release_lists_a_serial_and_no_key() {
+    fn certificate_record_of_older_release_has_serial_without_key() {
         let listed: Certificate = serde_json::from_str("\"4d01\"").unwrap();
         assert_eq!(listed, Certificate { serial: "4d01".to_owned(), key: None });
-        assert!(listed.is(&Certificate::new("4d01", Digest::of(b"any"))));
+        assert!(listed.matches(&Certificate::new("4d01", Digest::of(b"any"))));
     }
 }

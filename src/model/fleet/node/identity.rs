@@ -52,7 +52,7 @@ pub enum Identified {
 
 impl ObservedMachine {
     /// Derives the node ID; `None` if no identity field is usable.
-    pub fn of(hardware: &Hardware, mac: MacAddr, deny: &DenyList) -> Option<Self> {
+    pub fn from_hardware(hardware: &Hardware, mac: MacAddr, deny: &DenyList) -> Option<Self> {
         let basis = hardware.basis(deny)?;
         let fingerprint = Fingerprint {
             uuid: hardware.uuid,
@@ -120,16 +120,16 @@ pub struct ConflictingMachine {
     pub address: Option<IpAddr>,
     /// Time of the first claim.
     pub since: Timestamp,
-    /// Time of the last claim, accurate to [`RIVAL_NOTED`].
+    /// Time of the last claim, accurate to [`CONFLICT_UPDATE_INTERVAL`].
     pub last: Timestamp,
 }
 
 /// Maximum number of NICs recorded from a node's own reports: a compromised node could otherwise claim every MAC address.
 pub const MAX_MACS: usize = 128;
 /// Maximum number of conflicting machines of a node.
-pub const MAX_RIVALS: usize = 8;
+pub const MAX_CONFLICTING_MACHINES: usize = 8;
 /// Minimum interval between updates of a conflicting machine's record, because it sends two requests a minute.
-pub const RIVAL_NOTED: Duration = Duration::from_secs(60);
+pub const CONFLICT_UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl ConflictingMachine {
     /// Returns a description of the machine.
@@ -149,30 +149,33 @@ impl Node {
     }
 
     /// Records a conflicting machine. Returns true if it is new.
-    pub fn record_rival(&mut self, rival: ConflictingMachine) -> bool {
-        if let Some(known) = self.rivals.iter_mut().find(|known| known.mac == rival.mac) {
-            *known = ConflictingMachine { since: known.since, ..rival };
+    pub fn record_conflict(&mut self, conflicting: ConflictingMachine) -> bool {
+        if let Some(known) = self.conflicting_machines.iter_mut().find(|known| known.mac == conflicting.mac) {
+            *known = ConflictingMachine { since: known.since, ..conflicting };
             return false;
         }
-        if self.rivals.len() >= MAX_RIVALS {
+        if self.conflicting_machines.len() >= MAX_CONFLICTING_MACHINES {
             // Replace the machine whose last claim is the oldest.
-            let oldest = (0..self.rivals.len()).min_by_key(|at| self.rivals[*at].last);
-            oldest.map(|at| self.rivals.remove(at));
+            let oldest = (0..self.conflicting_machines.len()).min_by_key(|at| self.conflicting_machines[*at].last);
+            oldest.map(|at| self.conflicting_machines.remove(at));
         }
-        self.rivals.push(rival);
+        self.conflicting_machines.push(conflicting);
         true
     }
 
-    /// Returns true if [`Node::record_rival`] would change the record significantly.
-    pub fn is_rival_update_due(&self, mac: MacAddr, now: Timestamp) -> bool {
-        self.rivals.iter().find(|known| known.mac == mac).is_none_or(|known| now.since(known.last) >= RIVAL_NOTED)
+    /// Returns true if [`Node::record_conflict`] would change the record significantly.
+    pub fn is_conflict_update_due(&self, mac: MacAddr, now: Timestamp) -> bool {
+        self.conflicting_machines
+            .iter()
+            .find(|known| known.mac == mac)
+            .is_none_or(|known| now.since(known.last) >= CONFLICT_UPDATE_INTERVAL)
     }
 
     /// Removes a conflicting machine. Returns true if it was recorded.
-    pub fn remove_rival(&mut self, mac: MacAddr) -> bool {
-        let before = self.rivals.len();
-        self.rivals.retain(|rival| rival.mac != mac);
-        self.rivals.len() != before
+    pub fn remove_conflict(&mut self, mac: MacAddr) -> bool {
+        let before = self.conflicting_machines.len();
+        self.conflicting_machines.retain(|conflicting| conflicting.mac != mac);
+        self.conflicting_machines.len() != before
     }
 
     /// Records the reported hardware and returns the changed fields. New NICs do not count as changes: they come and go with drivers and
@@ -208,7 +211,8 @@ mod tests {
             serial: serial.to_owned(),
             ..Hardware::default()
         };
-        ObservedMachine::of(&hardware, MacAddr([2, 0, 0, 0, 0, mac]), &DenyList::new()).expect("a UUID is there")
+        ObservedMachine::from_hardware(&hardware, MacAddr([2, 0, 0, 0, 0, mac]), &DenyList::new())
+            .expect("a UUID is there")
     }
 
     fn known(mac: u8, serial: &str) -> Node {
@@ -291,9 +295,9 @@ mod tests {
     }
 
     #[test]
-    fn rivals_are_identified_by_their_nics_and_bounded() {
+    fn conflicting_machines_are_keyed_by_mac_and_bounded() {
         let at = Timestamp::from_millis;
-        let rival = |mac: u8, now: i64| ConflictingMachine {
+        let conflicting = |mac: u8, now: i64| ConflictingMachine {
             fingerprint: sighting(mac, "B").fingerprint,
             mac: sighting(mac, "B").mac,
             address: None,
@@ -301,21 +305,24 @@ mod tests {
             last: at(now),
         };
         let mut node = known(1, "A");
-        assert!(node.record_rival(rival(2, 5)) && !node.record_rival(rival(2, 7)));
-        assert_eq!((node.rivals[0].since, node.rivals[0].last), (at(5), at(7)));
+        assert!(node.record_conflict(conflicting(2, 5)) && !node.record_conflict(conflicting(2, 7)));
+        assert_eq!((node.conflicting_machines[0].since, node.conflicting_machines[0].last), (at(5), at(7)));
         assert!(
-            !node.is_rival_update_due(rival(2, 0).mac, at(60_000))
-                && node.is_rival_update_due(rival(2, 0).mac, at(60_007))
+            !node.is_conflict_update_due(conflicting(2, 0).mac, at(60_000))
+                && node.is_conflict_update_due(conflicting(2, 0).mac, at(60_007))
         );
         for mac in 3..20 {
-            assert!(node.record_rival(rival(mac, i64::from(mac) * 100)));
+            assert!(node.record_conflict(conflicting(mac, i64::from(mac) * 100)));
         }
-        assert_eq!(node.rivals.len(), MAX_RIVALS);
-        assert!(node.remove_rival(rival(19, 0).mac) && !node.remove_rival(rival(2, 0).mac), "the oldest went first");
+        assert_eq!(node.conflicting_machines.len(), MAX_CONFLICTING_MACHINES);
+        assert!(
+            node.remove_conflict(conflicting(19, 0).mac) && !node.remove_conflict(conflicting(2, 0).mac),
+            "the oldest went first"
+        );
     }
 
     #[test]
-    fn nics_of_one_machine_without_end_are_bounded() {
+    fn macs_of_one_machine_are_bounded() {
         let mut node = known(1, "A");
         let nics = (0..2000u16).map(|n| MacAddr([2, 9, 0, 0, (n >> 8) as u8, n as u8]));
         node.recognise(&Facts::default(), nics);

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_of_another_form_is_refused_with_its_text() {
+    fn malformed_label_is_refused_with_its_text() {
         let long = "a".repeat(MAX_LABEL + 1);
         for text in ["", "-", "rack-", "-rack", "Rack", "a b", "a=b", "a,b", "!a", "ü", &long] {
             assert!(text.parse::<LabelKey>().is_err(), "{text:?}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn change_removes_before_it_sets_and_reads_as_it_is_written() {
+    fn label_change_removes_before_it_sets_and_has_canonical_text() {
         let label = |key: &str, value: &str| (key.parse().expect("a key"), value.parse().expect("a value"));
         let labels = Labels::from([label("rack", "a"), label("feed", "1")]);
         let unset = vec!["rack".parse().expect("a key"), "gone".parse().expect("a key")];

@@ -122,7 +122,7 @@ impl Phase {
     ];
 
     /// Returns the result of a change.
-    pub fn on(self, change: PhaseChange) -> Result<Transition, UnlawfulTransition> {
+    pub fn apply(self, change: PhaseChange) -> Result<Transition, UnlawfulTransition> {
         use Phase as P;
         use PhaseChange as C;
         let to = match (self, change) {
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     fn walk(start: Phase, changes: &[PhaseChange]) -> Phase {
-        changes.iter().fold(start, |phase, change| match phase.on(*change) {
+        changes.iter().fold(start, |phase, change| match phase.apply(*change) {
             Ok(Transition::To(next)) => next,
             Ok(Transition::Stay) => phase,
             Err(error) => panic!("{error}"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn first_light_walks_the_whole_line() {
+    fn approved_node_reaches_online_through_every_phase() {
         use PhaseChange::*;
         assert_eq!(walk(Phase::Discovered, &[Boot]), Phase::Discovered, "a boot alone lets nobody in");
         let mut phase = Phase::Discovered;
@@ -236,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_boots_is_not_offline_however_long_it_takes() {
+    fn booting_node_without_heartbeat_stays_booting() {
         assert_eq!(walk(Phase::Booting, &[PhaseChange::Silent]), Phase::Booting);
     }
 
     #[test]
-    fn an_operators_word_outlives_what_the_node_does() {
+    fn phase_set_by_operator_is_unchanged_by_node_events() {
         use PhaseChange::*;
         for held in [Phase::Maintenance, Phase::Quarantined, Phase::Rejected] {
             assert_eq!(walk(held, &[Boot, Enrol, LinkUp, ChecksPass, Silent]), held);
@@ -249,15 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_node_is_only_discovered_again() {
+    fn removed_node_accepts_only_rediscovery() {
         for change in [PhaseChange::Approve, PhaseChange::LinkUp, PhaseChange::Boot, PhaseChange::Remove] {
-            assert!(Phase::Removed.on(change).is_err(), "{change}");
+            assert!(Phase::Removed.apply(change).is_err(), "{change}");
         }
         assert_eq!(walk(Phase::Removed, &[PhaseChange::Rediscover]), Phase::Discovered);
     }
 
     #[test]
-    fn every_phase_round_trips_as_its_word() {
+    fn phase_round_trips_as_text() {
         for phase in Phase::ALL {
             assert_eq!(phase.as_str().parse(), Ok(phase));
             assert_eq!(serde_json::to_string(&phase).ok(), Some(format!("\"{phase}\"")));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_of_another_boot_or_another_kernel_are_not_taken() {
+    fn checks_of_another_boot_or_kernel_are_ignored() {
         for (session, kernel, linked, taken) in [
             (Some(BOOT), "a", BOOT, true),
             (None, "", BOOT, true),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_boot_and_the_next_kernel_make_them_void() {
+    fn checks_are_void_after_next_boot_or_kernel() {
         let mut node = node();
         assert!(node.take_checks(report(Some(BOOT), "a", CheckStatus::Pass, false), BOOT, Timestamp::EPOCH));
         assert!(node.valid_checks().is_some());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_or_could_not_be_found_out_is_named() {
+    fn failed_or_unproven_check_is_named() {
         let mut node = node();
         for (status, unproven, blocks) in [
             (CheckStatus::Warn, false, false),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_has_to_give_comes_with_its_checks() {
+    fn resources_in_check_report_update_facts() {
         let mut node = node();
         let disks = vec![DiskFacts { name: "sda".into(), ..DiskFacts::default() }];
         let told = CheckReport {

@@ -77,8 +77,8 @@ pub struct Node {
     #[serde(rename = "held_from", default, skip_serializing_if = "Option::is_none")]
     pub quarantined_from: Option<Phase>,
     /// Reason of the quarantine from an operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_because: Option<String>,
+    #[serde(rename = "held_because", default, skip_serializing_if = "Option::is_none")]
+    pub quarantine_reason: Option<String>,
     /// An operator drains the node. An offline period or a boot does not end the drain.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drains: bool,
@@ -86,8 +86,8 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<NodeId>,
     /// Other machines that claimed the identity of this node and were refused.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rivals: Vec<ConflictingMachine>,
+    #[serde(rename = "rivals", default, skip_serializing_if = "Vec::is_empty")]
+    pub conflicting_machines: Vec<ConflictingMachine>,
     /// Time of the release by an operator. Earlier boots do not count for boot loops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<Timestamp>,
@@ -103,8 +103,8 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Generation>,
     /// Address of the central node in the last boot script; part of the generation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told: Option<Ipv4Addr>,
+    #[serde(rename = "told", default, skip_serializing_if = "Option::is_none")]
+    pub central_address: Option<Ipv4Addr>,
     /// Switch port at the enrolment; `None` on a local segment, or if the relay does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay_port: Option<RelayPort>,
@@ -175,16 +175,16 @@ impl Node {
             evidence: None,
             units: None,
             quarantined_from: None,
-            held_because: None,
+            quarantine_reason: None,
             drains: false,
             former: Vec::new(),
-            rivals: Vec::new(),
+            conflicting_machines: Vec::new(),
             released_at: None,
             vars: Vars::new(),
             labels: Labels::new(),
             once: None,
             pinned: None,
-            told: None,
+            central_address: None,
             relay_port: None,
             is_local: false,
         };
@@ -228,7 +228,7 @@ impl Node {
 
     /// Returns the difference between reported and approved units. The first reported units of a profile are approved.
     pub fn compare_units(&mut self) -> Option<String> {
-        let now = self.facts.as_ref().map(UnitMap::of)?;
+        let now = self.facts.as_ref().map(UnitMap::from_facts)?;
         match self.units.as_ref().filter(|approved| approved.profile == now.profile) {
             Some(approved) => approved.drift(&now),
             None => {
@@ -240,7 +240,7 @@ impl Node {
 
     /// Approves the reported units.
     pub fn approve_units(&mut self) {
-        self.units = self.facts.as_ref().map(UnitMap::of).filter(|map| !map.functions.is_empty());
+        self.units = self.facts.as_ref().map(UnitMap::from_facts).filter(|map| !map.functions.is_empty());
     }
 
     /// Raises a condition or updates its detail. Returns true if it is new.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn revision_changes_with_orders_and_not_with_heartbeats() {
+    fn revision_changes_with_settings_and_not_with_heartbeats() {
         let before = node();
         let mut alive = before.clone();
         (alive.last_seen, alive.address) = (Timestamp::from_millis(9), "10.77.0.9".parse().ok());

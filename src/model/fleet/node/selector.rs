@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_takes_nodes_whose_labels_fulfil_every_term() {
+    fn selector_matches_nodes_whose_labels_fulfil_every_term() {
         let node = "rack=a feed=1";
         for (selector, taken) in [
             ("rack=a", true),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn selector_of_another_form_is_refused() {
+    fn malformed_selector_is_refused() {
         let many = vec!["a"; MAX_TERMS + 1].join(",");
         for text in ["", ",", "a,", "a=", "=a", "!", "!=a", "a==b", "a=b=c", "!a=b", "a!b", "A=b", &many] {
             assert!(text.parse::<Selector>().is_err(), "{text:?}");
@@ -193,14 +193,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn selector_that_is_read_is_written_as_it_was_read(text in ".{0,80}") {
+        fn selector_round_trips_as_text(text in ".{0,80}") {
             if let Ok(selector) = text.parse::<Selector>() {
                 prop_assert_eq!(selector.to_string().parse::<Selector>(), Ok(selector));
             }
         }
 
         #[test]
-        fn equal_and_unequal_terms_take_complementary_nodes(key in "[a-c]", value in "[a-c]", own in "[a-c]=[a-c]( [a-c]=[a-c])?") {
+        fn equal_and_unequal_terms_match_complementary_nodes(key in "[a-c]", value in "[a-c]", own in "[a-c]=[a-c]( [a-c]=[a-c])?") {
             prop_assert_ne!(selects(&format!("{key}={value}"), &own), selects(&format!("{key}!={value}"), &own));
             prop_assert_ne!(selects(&key, &own), selects(&format!("!{key}"), &own));
         }

@@ -17,7 +17,7 @@ impl Node {
     /// Applies a change. Returns old and new phase if they differ.
     pub fn change(&mut self, change: PhaseChange) -> Result<Changed, UnlawfulTransition> {
         let from = self.phase;
-        match from.on(change)? {
+        match from.apply(change)? {
             Transition::Stay => Ok(None),
             Transition::To(to) => {
                 self.phase = to;
@@ -55,7 +55,7 @@ impl Node {
         let changed = self.change(PhaseChange::Quarantine)?;
         if let Some((from, _)) = changed {
             self.quarantined_from = Some(from);
-            self.held_because = because;
+            self.quarantine_reason = because;
             self.revoke();
         }
         Ok(changed)
@@ -65,7 +65,7 @@ impl Node {
     pub fn release(&mut self, now: Timestamp) -> Result<Changed, UnlawfulTransition> {
         let was_approved = self.quarantined_from.is_none_or(Phase::is_admitted);
         let changed = self.change(if was_approved { PhaseChange::Release } else { PhaseChange::ReleaseUnknown })?;
-        (self.quarantined_from, self.held_because) = (None, None);
+        (self.quarantined_from, self.quarantine_reason) = (None, None);
         self.released_at = Some(now);
         Ok(changed)
     }
@@ -113,7 +113,7 @@ impl Node {
             phase => phase,
         };
         self.quarantined_from = old.quarantined_from;
-        self.held_because.clone_from(&old.held_because);
+        self.quarantine_reason.clone_from(&old.quarantine_reason);
         self.released_at = old.released_at;
         self.relay_port.clone_from(&old.relay_port);
         self.is_local = old.is_local;
@@ -125,7 +125,7 @@ impl Node {
     /// `moved` that the node was moved. The alarm alone does not distinguish a moved node from an attacker.
     pub fn acknowledged(&mut self, moved: bool) -> Vec<ConditionKind> {
         self.approve_units();
-        self.rivals.clear();
+        self.conflicting_machines.clear();
         if moved || !fail::defends("relay-port-stays") {
             // The next enrolment records the new port.
             self.relay_port = None;
@@ -167,7 +167,7 @@ mod tests {
         assert!(known.quarantine(Some("smells".to_owned())).is_ok());
         assert!(known.certificates.is_empty(), "what it has is void");
         assert!(known.quarantine(None).is_ok_and(|changed| changed.is_none()), "held already");
-        assert_eq!(known.held_because.as_deref(), Some("smells"));
+        assert_eq!(known.quarantine_reason.as_deref(), Some("smells"));
         assert!(!known.phase.is_admitted(), "no token while it is held");
         assert!(known.release(Timestamp::EPOCH).is_ok());
         assert_eq!((known.phase, known.released_at), (Phase::Approved, Some(Timestamp::EPOCH)));

@@ -27,7 +27,7 @@ pub struct ApprovedFunction {
 
 impl UnitMap {
     /// Creates the map of reported units, without missing units.
-    pub fn of(facts: &Facts) -> Self {
+    pub fn from_facts(facts: &Facts) -> Self {
         let mut functions = BTreeMap::new();
         for unit in facts.units.iter().filter(|unit| unit.state != UnitState::Missing) {
             let Some(first) = unit.members.first() else { continue };
@@ -91,8 +91,9 @@ mod tests {
 
     #[test]
     fn changed_functions_are_drift_and_a_changed_state_is_not() {
-        let approved = UnitMap::of(&facts("vfio", &[(&["1"], UnitState::Ready), (&["2", "3"], UnitState::Ready)]));
-        let drift = |units: &[(&[&str], UnitState)]| approved.drift(&UnitMap::of(&facts("vfio", units)));
+        let approved =
+            UnitMap::from_facts(&facts("vfio", &[(&["1"], UnitState::Ready), (&["2", "3"], UnitState::Ready)]));
+        let drift = |units: &[(&[&str], UnitState)]| approved.drift(&UnitMap::from_facts(&facts("vfio", units)));
         assert_eq!(drift(&[(&["1"], UnitState::Wedged), (&["2", "3"], UnitState::InUse)]), None);
         assert_eq!(drift(&[(&["2", "3"], UnitState::Ready)]).as_deref(), Some("1 (10de:2335) is gone"));
         let missing = drift(&[(&["1"], UnitState::Missing), (&["2", "3"], UnitState::Ready)]);
@@ -101,7 +102,11 @@ mod tests {
         assert_eq!(apart.as_deref(), Some("3 was in the unit of 2 and is in that of 3"));
         let more = drift(&[(&["1"], UnitState::Ready), (&["2", "3"], UnitState::Ready), (&["4"], UnitState::Ready)]);
         assert_eq!(more.as_deref(), Some("4 (10de:2335) is new"));
-        assert_eq!(approved.drift(&UnitMap::of(&facts("discovery", &[]))), None, "another profile selects otherwise");
+        assert_eq!(
+            approved.drift(&UnitMap::from_facts(&facts("discovery", &[]))),
+            None,
+            "another profile selects otherwise"
+        );
     }
 
     #[test]

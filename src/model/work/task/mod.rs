@@ -42,7 +42,7 @@ pub enum Launcher {
 
 impl Launcher {
     /// Returns the default launcher: Hydra for more than one rank.
-    pub fn of(nodes: usize, ranks_per_node: u16) -> Self {
+    pub fn default_for(nodes: usize, ranks_per_node: u16) -> Self {
         if nodes > 1 || ranks_per_node > 1 { Launcher::Mpich } else { Launcher::None }
     }
 

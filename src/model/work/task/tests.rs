@@ -54,7 +54,7 @@ fn role(task: &Task, number: u8) -> Option<TaskRole> {
 }
 
 #[test]
-fn hydra_starts_at_the_head_goes_to_the_others_and_the_head_says_how_it_ended() {
+fn hydra_task_starts_head_then_proxies_and_ends_with_head() {
     let mut task = task(Launcher::Mpich, 2);
     assert!(matches!(role(&task, 0), Some(TaskRole::Head { hosts, ranks_per_node: 2 }) if hosts.len() == 2));
     assert_eq!(want(&task, 1), None, "nobody waits for it yet");
@@ -80,7 +80,7 @@ fn hydra_starts_at_the_head_goes_to_the_others_and_the_head_says_how_it_ended() 
 }
 
 #[test]
-fn without_a_launcher_all_nodes_have_to_succeed_and_the_first_failure_ends_it() {
+fn task_without_launcher_ends_with_first_failure_or_all_successes() {
     let mut all = task(Launcher::None, 2);
     assert_eq!(role(&all, 1), Some(TaskRole::Ranks { count: 2, first: 2 }));
     all.reported(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(1));
@@ -95,26 +95,26 @@ fn without_a_launcher_all_nodes_have_to_succeed_and_the_first_failure_ends_it() 
 }
 
 #[test]
-fn a_lost_node_fails_the_task_frees_the_others_and_stays_claimed_until_it_is_known_to_be_free() {
+fn lost_node_fails_task_and_stays_claimed_until_known_free() {
     let mut task = task(Launcher::Mpich, 2);
-    task.seen(node(1), NodeObservation::Lost("silent".to_owned()), at(1));
+    task.observe(node(1), NodeObservation::Lost("silent".to_owned()), at(1));
     assert_eq!(want(&task, 0), Some(TaskDesiredState::Gone));
     task.released(node(0), at(2));
     assert_eq!((task.state, task.holds(node(0)), task.holds(node(1))), (TaskState::Failed, false, true));
     assert!(task.is_open());
     // It was only silent, and still runs its part: it is told so before it is free.
     let mut back = task.clone();
-    back.seen(node(1), NodeObservation::Linked(boot(0)), at(3));
+    back.observe(node(1), NodeObservation::Linked(boot(0)), at(3));
     assert_eq!((want(&back, 1), back.holds(node(1))), (Some(TaskDesiredState::Gone), true));
     back.released(node(1), at(4));
     assert!(!back.is_open());
-    task.seen(node(1), NodeObservation::Linked(boot(1)), at(3));
+    task.observe(node(1), NodeObservation::Linked(boot(1)), at(3));
     assert!(!task.is_open(), "it was started anew: nothing is left there");
     assert_eq!(task.end.map(|end| end.cause), Some(TaskCause::NodeLost), "what came first counts");
 }
 
 #[test]
-fn time_ends_what_does_not_start_and_what_does_not_end() {
+fn task_ends_at_start_timeout_or_run_timeout() {
     let mut hangs = task(Launcher::Mpich, 2);
     hangs.reported(node(0), Some(&running(Some(launch()))), at(1));
     hangs.timer(at(89));
@@ -131,7 +131,7 @@ fn time_ends_what_does_not_start_and_what_does_not_end() {
 }
 
 #[test]
-fn a_proxy_that_fails_and_a_head_that_does_not_notice_end_the_task() {
+fn failed_proxy_ends_task_when_head_does_not_exit() {
     let mut running = task(Launcher::Mpich, 2);
     running.reported(node(0), Some(&self::running(Some(launch()))), at(1));
     running.reported(node(1), Some(&self::running(None)), at(2));
@@ -163,7 +163,7 @@ fn a_proxy_that_fails_and_a_head_that_does_not_notice_end_the_task() {
 }
 
 #[test]
-fn a_record_that_names_a_node_twice_lets_go_of_it_as_well() {
+fn node_listed_twice_in_task_record_is_released() {
     let mut twice = task(Launcher::Mpich, 2);
     twice.members[1].node = node(0);
     twice.cancel(String::new(), at(1));
@@ -173,12 +173,12 @@ fn a_record_that_names_a_node_twice_lets_go_of_it_as_well() {
     assert!(twice.state.is_final() && !twice.is_open());
     let mut gone = task(Launcher::None, 2);
     gone.members[1].node = node(0);
-    (0..2).for_each(|_| gone.seen(node(0), NodeObservation::Gone("fenced".to_owned()), at(1)));
+    (0..2).for_each(|_| gone.observe(node(0), NodeObservation::Gone("fenced".to_owned()), at(1)));
     assert!(!gone.is_open());
 }
 
 #[test]
-fn an_agent_that_forgot_the_task_fails_it_but_one_that_was_not_told_yet_does_not() {
+fn task_missing_on_node_fails_only_after_its_first_report() {
     let mut task = task(Launcher::None, 1);
     task.reported(node(0), None, at(1));
     assert_eq!(task.end, None);
@@ -188,7 +188,7 @@ fn an_agent_that_forgot_the_task_fails_it_but_one_that_was_not_told_yet_does_not
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_in_words() {
+fn invalid_task_spec_is_refused() {
     let good = spec(Launcher::Mpich, 2);
     assert_eq!(good.check(), Ok(()));
     let wrong = [
@@ -225,10 +225,10 @@ fn happens(task: &mut Task, (what, number): (u8, u8), now: Timestamp) {
         }
         5 => task.reported(id, None, now),
         6 => task.released(id, now),
-        7 => task.seen(id, NodeObservation::Lost(String::new()), now),
-        8 => task.seen(id, NodeObservation::Linked(boot(number % 2)), now),
-        9 => task.seen(id, NodeObservation::There, now),
-        10 if number == 0 => task.seen(id, NodeObservation::Gone(String::new()), now),
+        7 => task.observe(id, NodeObservation::Lost(String::new()), now),
+        8 => task.observe(id, NodeObservation::Linked(boot(number % 2)), now),
+        9 => task.observe(id, NodeObservation::There, now),
+        10 if number == 0 => task.observe(id, NodeObservation::Gone(String::new()), now),
         11 if number == 0 => drop(task.cancel(String::new(), now)),
         _ => task.timer(now),
     }
@@ -236,7 +236,7 @@ fn happens(task: &mut Task, (what, number): (u8, u8), now: Timestamp) {
 
 proptest! {
     #[test]
-    fn whatever_happens_a_task_ends_once_and_no_node_stays_claimed(
+    fn task_ends_once_and_releases_all_nodes_in_any_interleaving(
         hydra: bool, story in prop::collection::vec(happening(), 0..60), ends in prop::collection::vec(0u8..3, 3),
     ) {
         let mut task = task(if hydra { Launcher::Mpich } else { Launcher::None }, 3);
@@ -269,8 +269,8 @@ proptest! {
         for (number, end) in (0..).zip(ends) {
             match end {
                 0 => task.released(node(number), at(1001)),
-                1 => task.seen(node(number), NodeObservation::Linked(boot(9)), at(1001)),
-                _ => task.seen(node(number), NodeObservation::Gone(String::new()), at(1001)),
+                1 => task.observe(node(number), NodeObservation::Linked(boot(9)), at(1001)),
+                _ => task.observe(node(number), NodeObservation::Gone(String::new()), at(1001)),
             }
         }
         prop_assert!(task.state.is_final() && !task.is_open(), "{:?}", task);

@@ -66,9 +66,9 @@ impl Task {
     }
 
     /// Applies an observation of a node.
-    pub fn seen(&mut self, node: NodeId, seen: NodeObservation, now: Timestamp) {
+    pub fn observe(&mut self, node: NodeId, observation: NodeObservation, now: Timestamp) {
         let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
-        match seen {
+        match observation {
             NodeObservation::There => {}
             NodeObservation::Linked(session) if session == member.session => member.lost = false,
             NodeObservation::Linked(_) => {

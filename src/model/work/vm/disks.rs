@@ -47,7 +47,7 @@ impl Vm {
     }
 
     /// Records that a former node confirmed the release. Returns false if no confirmation was pending.
-    pub fn left(&mut self, node: NodeId) -> bool {
+    pub fn confirm_release(&mut self, node: NodeId) -> bool {
         self.pending_wipes.remove(&node);
         self.stray_nodes.remove(&node)
     }

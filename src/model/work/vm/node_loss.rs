@@ -14,36 +14,36 @@ impl Vm {
     /// Applies a complete report of the node that does not contain this VM. `serves`: the node is in service.
     pub fn missing(&mut self, serves: bool, now: Timestamp) -> Option<VmChange> {
         self.is_reported().then_some(())?;
-        let fetched = |seen: &NodeReport| seen.state == ReportedVmState::Starting;
+        let fetched = |last: &NodeReport| last.state == ReportedVmState::Starting;
         if self.desired_state == VmDesiredState::Release
-            || self.desired_state == VmDesiredState::Run && self.seen.as_ref().is_some_and(fetched)
+            || self.desired_state == VmDesiredState::Run && self.last_report.as_ref().is_some_and(fetched)
         {
             // A restarted agent forgets VMs that wait for files, so the order is repeated.
-            self.seen = None;
+            self.last_report = None;
             return None;
         }
-        Some(self.gone("its node has it no more".to_owned(), serves, now))
+        Some(self.lose("its node has it no more".to_owned(), serves, now))
     }
 
     /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is in service.
     pub fn rebooted(&mut self, session: BootSessionId, serves: bool, now: Timestamp) -> Option<VmChange> {
-        let place = self.place.as_mut().filter(|place| place.session != Some(session))?;
-        let was = place.session.replace(session);
+        let placement = self.placement.as_mut().filter(|placement| placement.session != Some(session))?;
+        let was = placement.session.replace(session);
         // The VM was never on the node, or the node was not netbooted before.
         if was.is_none() || !self.is_reported() {
             return None;
         }
-        Some(self.gone("its node booted anew".to_owned(), serves, now))
+        Some(self.lose("its node booted anew".to_owned(), serves, now))
     }
 
     /// Applies an end of the VM without a report; the restart policy decides what follows.
-    fn gone(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmChange {
+    fn lose(&mut self, mut why: String, serves: bool, now: Timestamp) -> VmChange {
         let again = match (self.desired_state, self.request.spec.restart.when) {
             (VmDesiredState::Run, RestartWhen::OnFailure | RestartWhen::Always) => true,
             (VmDesiredState::Run, RestartWhen::Never) => self.request.on_node_loss == OnNodeLoss::Restart,
             (VmDesiredState::Stop | VmDesiredState::Release, _) => false,
         };
-        self.seen = None;
+        self.last_report = None;
         if again && serves {
             self.run();
             return VmChange::Lost(format!("{why}; it is started again"));
@@ -55,7 +55,8 @@ impl Vm {
             self.desired_state = VmDesiredState::Stop;
             let failure = VmFailure { kind: VmFailureKind::EndedUnseen, detail: why.clone(), log: Vec::new() };
             let (state, failure) = (ReportedVmState::Failed, Some(failure));
-            self.seen = Some(NodeReport { state, failure, restarts: 0, start: None, since: now, told: false });
+            self.last_report =
+                Some(NodeReport { state, failure, restarts: 0, start: None, since: now, is_reported: false });
         }
         VmChange::Lost(why)
     }
@@ -71,7 +72,7 @@ impl Vm {
 
     /// Returns true if the VM must be placed without an order of an operator.
     pub fn needs_placement(&self) -> bool {
-        self.place.is_none()
+        self.placement.is_none()
             && (self.may_move() || self.desired_state == VmDesiredState::Run && !self.refused.is_empty())
     }
 
@@ -79,11 +80,11 @@ impl Vm {
     /// The node forgets the VM. The next node is tried, unless it would refuse for the same reason; then the VM stays off.
     pub fn withdraw_refused(&mut self) -> Option<NodeId> {
         let node = self.node()?;
-        let seen = self.seen.as_ref().filter(|seen| {
-            let never_ran = seen.told && (seen.state, seen.restarts) == (ReportedVmState::Failed, 0);
-            never_ran && seen.start == Some(self.start) && self.begun == StartOrders::Once(self.start)
+        let last = self.last_report.as_ref().filter(|last| {
+            let never_ran = last.is_reported && (last.state, last.restarts) == (ReportedVmState::Failed, 0);
+            never_ran && last.start == Some(self.start) && self.start_orders == StartOrders::Once(self.start)
         })?;
-        let failure = seen.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
+        let failure = last.failure.as_ref().filter(|failure| failure.kind == VmFailureKind::Refused)?;
         if self.desired_state != VmDesiredState::Run {
             return None;
         }
@@ -106,24 +107,24 @@ impl Vm {
     }
 
     /// Turns the VM off until an operator starts it, because no other node takes it.
-    pub fn no_node(&mut self, why: &str) {
+    pub fn stop_without_node(&mut self, why: &str) {
         self.desired_state = VmDesiredState::Stop;
         self.obstacle = Some(format!("{}; {why}", self.refusals()));
     }
 
     /// Discards earlier refusals, because an operator starts the VM.
-    pub fn ordered(&mut self) {
+    pub fn start_by_operator(&mut self) {
         self.run();
         self.refused.clear();
-        if std::mem::take(&mut self.unconfirmed) || self.place.is_none() {
+        if std::mem::take(&mut self.unconfirmed) || self.placement.is_none() {
             self.obstacle = None;
         }
     }
 
     /// Marks a record from a backup as unconfirmed. Only the node or an operator knows whether the VM runs there, elsewhere or not at all.
-    pub fn restored(&mut self) {
+    pub fn mark_unconfirmed(&mut self) {
         if self.desired_state == VmDesiredState::Run {
-            (self.unconfirmed, self.seen) = (true, None);
+            (self.unconfirmed, self.last_report) = (true, None);
             let why = "it is of a backup, and its node has not told of it since; if it runs nowhere: meshd vm start";
             self.obstacle = Some(why.to_owned());
         }

@@ -77,15 +77,15 @@ impl From<ReportedVmState> for VmPhase {
 impl Vm {
     /// Returns the phase. `is_linked`: the node has a link.
     pub fn phase(&self, is_linked: bool) -> VmPhase {
-        match (&self.place, &self.seen) {
+        match (&self.placement, &self.last_report) {
             (None, _) => VmPhase::Unplaced,
             (Some(_), _) if self.unconfirmed && self.desired_state == VmDesiredState::Run => VmPhase::Unconfirmed,
             (Some(_), _) if self.desired_state == VmDesiredState::Release && self.obstacle.is_some() => {
                 VmPhase::ReleaseBlocked
             }
             (Some(_), _) if self.desired_state == VmDesiredState::Release => VmPhase::Releasing,
-            (Some(_), Some(seen)) if !is_linked && seen.state.is_live() => VmPhase::Unreachable,
-            (Some(_), Some(seen)) => seen.state.into(),
+            (Some(_), Some(last)) if !is_linked && last.state.is_live() => VmPhase::Unreachable,
+            (Some(_), Some(last)) => last.state.into(),
             (Some(_), None) if self.desired_state == VmDesiredState::Run => VmPhase::Ordered,
             (Some(_), None) => VmPhase::Stopped,
         }

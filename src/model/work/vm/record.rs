@@ -12,7 +12,7 @@ use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
 use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{
     DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmOrder,
-    VmReport, VmWant, VolumeName,
+    VmReport, VmTargetState, VolumeName,
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 use serde::{Deserialize, Serialize};
@@ -68,8 +68,8 @@ pub struct NodeReport {
     /// Time of the last change of state.
     pub since: Timestamp,
     /// True if the node reported this state; false if it was derived from the loss of the node.
-    #[serde(default)]
-    pub told: bool,
+    #[serde(rename = "told", default)]
+    pub is_reported: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub struct Vm {
     pub request: VmRequest,
     #[serde(rename = "wish")]
     pub desired_state: VmDesiredState,
-    /// Number of the last start; see [`VmWant::Run`].
+    /// Number of the last start; see [`VmTargetState::Run`].
     pub start: u32,
     /// Grace period of the last ordered stop in seconds, if not [`VmRequest::grace_s`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,11 +87,11 @@ pub struct Vm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<NodeId>,
     /// Placement; `None` if no node has anything of the VM.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<Placement>,
+    #[serde(rename = "place", default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
     /// Last report; `None` before the first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen: Option<NodeReport>,
+    #[serde(rename = "seen", default, skip_serializing_if = "Option::is_none")]
+    pub last_report: Option<NodeReport>,
     /// Reason why the node does not release the VM, or why the VM is not placed.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub obstacle: Option<String>,
@@ -99,8 +99,8 @@ pub struct Vm {
     #[serde(rename = "strays", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stray_nodes: BTreeSet<NodeId>,
     /// Start orders given to the node.
-    #[serde(default)]
-    pub begun: StartOrders,
+    #[serde(rename = "begun", default)]
+    pub start_orders: StartOrders,
     /// Nodes that refused the current start, with reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub refused: BTreeMap<NodeId, String>,
@@ -140,9 +140,9 @@ pub enum VmChange {
 impl Vm {
     /// Creates a VM without node.
     pub fn new(request: VmRequest, only: Option<NodeId>, now: Timestamp) -> Self {
-        let (place, seen, obstacle) = (None, None, None);
+        let (placement, last_report, obstacle) = (None, None, None);
         let (desired_state, start, stop_grace_s, stray_nodes) = (VmDesiredState::Stop, 0, None, BTreeSet::new());
-        let (begun, refused, unconfirmed, created_at) = (StartOrders::Nothing, BTreeMap::new(), false, now);
+        let (start_orders, refused, unconfirmed, created_at) = (StartOrders::Nothing, BTreeMap::new(), false, now);
         let (pending_wipes, disks) = (BTreeMap::new(), BTreeMap::new());
         Vm {
             request,
@@ -150,13 +150,13 @@ impl Vm {
             start,
             stop_grace_s,
             only,
-            place,
-            seen,
+            placement,
+            last_report,
             obstacle,
             stray_nodes,
             pending_wipes,
             disks,
-            begun,
+            start_orders,
             refused,
             unconfirmed,
             locality: Locality::default(),
@@ -167,7 +167,8 @@ impl Vm {
     /// Creates the record of an unknown VM that a node reports and must release.
     pub fn unknown(request: VmRequest, node: NodeId, now: Timestamp) -> Self {
         let mut vm = Vm::new(request, Some(node), now);
-        (vm.desired_state, vm.place) = (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
+        (vm.desired_state, vm.placement) =
+            (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
         vm
     }
 
@@ -180,7 +181,7 @@ impl Vm {
     }
 
     pub fn node(&self) -> Option<NodeId> {
-        self.place.as_ref().map(|place| place.node)
+        self.placement.as_ref().map(|placement| placement.node)
     }
 
     /// Returns the complete desired state for the VM's node, or for another node that still has parts of the VM.
@@ -188,22 +189,22 @@ impl Vm {
         let want = if self.stray_nodes.contains(&node) {
             let owed = self.pending_wipes.get(&node).into_iter().flatten();
             let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
-            VmWant::Release { disks: owed.map(left).collect() }
+            VmTargetState::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
             let grace_s = self.request.grace_s;
             if self.unconfirmed && self.desired_state == VmDesiredState::Run {
                 return None;
             }
             match self.desired_state {
-                VmDesiredState::Run => VmWant::Run {
+                VmDesiredState::Run => VmTargetState::Run {
                     spec: Box::new(self.request.spec.clone()),
                     start: self.start,
                     grace_s,
                     slots: Vec::new(),
                     disks: self.disks.clone(),
                 },
-                VmDesiredState::Stop => VmWant::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
-                VmDesiredState::Release => VmWant::Release { disks: self.left_disks() },
+                VmDesiredState::Stop => VmTargetState::Stop { grace_s: self.stop_grace_s.unwrap_or(grace_s) },
+                VmDesiredState::Release => VmTargetState::Release { disks: self.left_disks() },
             }
         } else {
             return None;
@@ -213,24 +214,24 @@ impl Vm {
 
     /// Returns true if the node reported the VM in this boot.
     pub fn is_reported(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.told)
+        self.last_report.as_ref().is_some_and(|last| last.is_reported)
     }
 
     /// Returns true if the report contains nothing new.
     pub fn has_reported(&self, report: &VmReport) -> bool {
-        let same = |seen: &NodeReport| {
-            seen.told
-                && (seen.state, seen.restarts) == (report.state, report.restarts)
-                && seen.start == report.start
-                && seen.failure == report.failure.clone().map(bounded)
+        let same = |last: &NodeReport| {
+            last.is_reported
+                && (last.state, last.restarts) == (report.state, report.restarts)
+                && last.start == report.start
+                && last.failure == report.failure.clone().map(bounded)
         };
         let known = |(name, told): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= told);
-        self.seen.as_ref().is_some_and(same) && report.disks.iter().all(known)
+        self.last_report.as_ref().is_some_and(same) && report.disks.iter().all(known)
     }
 
     /// Returns true while the VM runs or starts, according to the node, and before the first report.
     pub fn is_up(&self) -> bool {
-        self.seen.as_ref().is_none_or(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
+        self.last_report.as_ref().is_none_or(|last| last.state.is_live() || last.state == ReportedVmState::Waiting)
     }
 
     /// Returns true while the VM runs or is ordered to run.
@@ -240,34 +241,34 @@ impl Vm {
 
     /// Returns true while the guest is paused; a start resumes it.
     pub fn is_paused(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.state == ReportedVmState::Paused)
+        self.last_report.as_ref().is_some_and(|last| last.state == ReportedVmState::Paused)
     }
 
     /// Returns true while the node reports a QEMU process or a start of the VM.
     pub fn is_running(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| seen.state.is_live() || seen.state == ReportedVmState::Waiting)
+        self.last_report.as_ref().is_some_and(|last| last.state.is_live() || last.state == ReportedVmState::Waiting)
     }
 
     /// Returns true once the node reports the desired state of the newest order. Until then meshd repeats the order.
     pub fn is_settled(&self) -> bool {
         let off = |state: ReportedVmState| matches!(state, ReportedVmState::Stopped | ReportedVmState::Failed);
         self.stray_nodes.is_empty()
-            && match (self.desired_state, &self.seen) {
-                (VmDesiredState::Run, Some(seen)) => {
-                    seen.state != ReportedVmState::Stopping && seen.start.is_none_or(|start| start == self.start)
+            && match (self.desired_state, &self.last_report) {
+                (VmDesiredState::Run, Some(last)) => {
+                    last.state != ReportedVmState::Stopping && last.start.is_none_or(|start| start == self.start)
                 }
-                (VmDesiredState::Stop, seen) => seen.as_ref().is_none_or(|seen| off(seen.state)),
+                (VmDesiredState::Stop, last) => last.as_ref().is_none_or(|last| off(last.state)),
                 (VmDesiredState::Run, None) | (VmDesiredState::Release, _) => false,
             }
     }
 
     /// Places the VM on a node with these units. `disks` are the disks of its slots, in the order of the volumes.
-    pub fn assign(&mut self, place: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
+    pub fn assign(&mut self, placement: Placement, units: Vec<PciAddress>, disks: Vec<DiskIdentity>) {
         self.request.spec.units = units;
         self.slot_disks(disks);
         self.disks.clear();
-        (self.place, self.seen, self.obstacle) = (Some(place), None, None);
-        self.begun = if self.desired_state == VmDesiredState::Run {
+        (self.placement, self.last_report, self.obstacle) = (Some(placement), None, None);
+        self.start_orders = if self.desired_state == VmDesiredState::Run {
             StartOrders::Once(self.start)
         } else {
             StartOrders::Nothing
@@ -283,9 +284,9 @@ impl Vm {
     pub fn run(&mut self) {
         (self.desired_state, self.stop_grace_s) = (VmDesiredState::Run, None);
         self.start = self.start.saturating_add(1);
-        self.begun =
-            if self.begun == StartOrders::Nothing { StartOrders::Once(self.start) } else { StartOrders::Often };
-        self.seen = self.seen.take().filter(|seen| seen.told);
+        self.start_orders =
+            if self.start_orders == StartOrders::Nothing { StartOrders::Once(self.start) } else { StartOrders::Often };
+        self.last_report = self.last_report.take().filter(|last| last.is_reported);
     }
 
     /// Processes a report of the node.
@@ -296,13 +297,13 @@ impl Vm {
         if std::mem::take(&mut self.unconfirmed) {
             self.obstacle = None;
         }
-        let before = self.seen.as_ref();
-        let anew = |seen: &NodeReport| seen.start.is_some() && start.is_some() && seen.start != start;
-        let is_same = before.is_some_and(|seen| (seen.state, seen.restarts) == (state, restarts) && !anew(seen));
-        if is_same && before.is_some_and(|seen| seen.failure == failure && seen.start == start) {
+        let before = self.last_report.as_ref();
+        let anew = |last: &NodeReport| last.start.is_some() && start.is_some() && last.start != start;
+        let is_same = before.is_some_and(|last| (last.state, last.restarts) == (state, restarts) && !anew(last));
+        if is_same && before.is_some_and(|last| last.failure == failure && last.start == start) {
             return None;
         }
-        let since = before.filter(|_| is_same).map_or(now, |seen| seen.since);
+        let since = before.filter(|_| is_same).map_or(now, |last| last.since);
         let why = failure.as_ref().map_or_else(String::new, |failure| failure.detail.clone());
         let told = match state {
             _ if is_same => None,
@@ -316,13 +317,13 @@ impl Vm {
         if state == ReportedVmState::Running {
             self.refused.clear();
         }
-        self.seen = Some(NodeReport { state, failure, restarts, start, since, told: true });
+        self.last_report = Some(NodeReport { state, failure, restarts, start, since, is_reported: true });
         told
     }
 
     /// Removes the placement. The caller knows that nothing of the VM is left on the node.
     pub fn unplace(&mut self, why: String) {
-        (self.place, self.seen, self.obstacle) = (None, None, Some(why));
+        (self.placement, self.last_report, self.obstacle) = (None, None, Some(why));
         self.request.spec.units.clear();
         self.bind(None, false);
         self.slot_disks(Vec::new());

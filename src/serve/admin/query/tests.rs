@@ -67,7 +67,7 @@ fn walk(nodes: &[Node], pairs: &[(&str, &str)]) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn walk_over_all_pages_gives_each_row_exactly_once(
+    fn pagination_returns_each_row_once(
         keys in vec("[a-c]{0,2}", 0..40),
         limit in 1usize..8,
         descending: bool,
@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn rows_that_come_and_go_between_pages_repeat_and_hide_no_other_row(
+    fn pagination_is_stable_while_rows_are_added_and_removed(
         gone in 0usize..12,
         new in "[a-c]{0,2}",
         limit in 1usize..6,
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn cursor_of_any_row_is_read_again(sort in "\\PC{0,20}", key in any::<String>(), id in "\\PC{0,40}") {
+    fn cursor_round_trips(sort in "\\PC{0,20}", key in any::<String>(), id in "\\PC{0,40}") {
         let cursor = Cursor { sort, key, id };
         let text = cursor.to_string();
         prop_assume!(text.len() <= MAX_CURSOR);
@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn cursor_of_any_text_is_read_or_refused(text in any::<String>(), digits in "[0-9a-fA-F+]{0,60}") {
+    fn cursor_from_random_text_never_panics(text in any::<String>(), digits in "[0-9a-fA-F+]{0,60}") {
         for text in [text, digits] {
             if let Ok(cursor) = text.parse::<Cursor>() {
                 let request =
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn any_query_is_read_or_refused_with_the_name_of_its_parameter(
+    fn query_error_names_its_parameter(
         which in 0..NODES.parameters.len(),
         value in any::<String>(),
     ) {
@@ -139,13 +139,13 @@ proptest! {
     }
 
     #[test]
-    fn needle_finds_what_lower_case_contains(text in "[a-cA-C]{0,6}", needle in "[a-cA-C]{2,3}") {
+    fn search_text_matches_case_insensitively(text in "[a-cA-C]{0,6}", needle in "[a-cA-C]{2,3}") {
         let found = needle.parse::<Needle>().expect("a valid text").is_in(&text);
         prop_assert_eq!(found, text.to_lowercase().contains(&needle.to_lowercase()));
     }
 
     #[test]
-    fn walk_over_a_log_gives_each_record_once(count in 0u64..30, limit in 1usize..7, backward: bool) {
+    fn log_pagination_returns_each_record_once(count in 0u64..30, limit in 1usize..7, backward: bool) {
         let direction = if backward { Direction::Backward } else { Direction::Forward };
         let mut request = LogRequest { direction, after: None, limit };
         let mut seen = Vec::new();
@@ -172,9 +172,9 @@ proptest! {
 }
 
 #[test]
-fn invalid_parameter_is_refused_by_its_name() {
+fn invalid_parameters_are_refused_with_their_name() {
     let long = "x".repeat(5000);
-    for (pairs, told) in [
+    for (pairs, expected) in [
         (&[("limit", "0")][..], "`limit`: 0 is out of range; use 1 to 1000"),
         (&[("limit", "1001")], "`limit`: 1001 is out of range"),
         (&[("limit", "many")], "`limit`: `many` is not a number"),
@@ -191,8 +191,8 @@ fn invalid_parameter_is_refused_by_its_name() {
         (&[("limits", "1")], "unknown parameter `limits`; did you mean `limit`?"),
         (&[("limit", "1"), ("limit", "2")], "`limit` is given more than once"),
     ] {
-        let error = node_query(pairs).expect_err(told);
-        assert!(error.contains(told), "{pairs:?}: {error}");
+        let error = node_query(pairs).expect_err(expected);
+        assert!(error.contains(expected), "{pairs:?}: {error}");
     }
 }
 
@@ -209,7 +209,7 @@ fn cursor_of_another_order_is_refused() {
 }
 
 #[test]
-fn list_without_parameters_is_whole_and_in_its_order() {
+fn list_without_parameters_is_complete_and_sorted_by_id() {
     let nodes: Vec<Node> = (0..5).map(node).collect();
     let names = walk(&nodes, &[]);
     assert_eq!(names.len(), 5);
@@ -236,7 +236,7 @@ fn filters_select_nodes_by_phase_profile_and_text() {
 }
 
 #[test]
-fn limits_of_logs_are_lowered_as_before_and_pages_have_at_least_one_record() {
+fn log_limits_are_clamped_and_zero_is_refused() {
     let request = |pairs: &[(&str, &str)]| {
         LogRequest::read(&read(&AUDIT, pairs).expect("known"), &AUDIT).map_err(|error| error.to_string())
     };
@@ -249,7 +249,7 @@ fn limits_of_logs_are_lowered_as_before_and_pages_have_at_least_one_record() {
 }
 
 #[test]
-fn fields_that_can_be_selected_are_those_of_the_schema() {
+fn selectable_fields_equal_schema_properties() {
     let document = meshd_api::routes::document();
     let fields = |schema: &str| -> BTreeSet<String> {
         let properties = &document["components"]["schemas"][schema]["properties"];
@@ -267,14 +267,14 @@ fn fields_that_can_be_selected_are_those_of_the_schema() {
 }
 
 #[test]
-fn selected_fields_are_answered_and_no_others() {
+fn field_selection_returns_only_selected_fields() {
     let rows = [json!({ "id": 1, "name": "a", "phase": "online" }), json!({ "id": 2 })];
     let rows = selected(&rows, &["id", "name"]).expect("plain data");
     assert_eq!(rows, [json!({ "id": 1, "name": "a" }), json!({ "id": 2 })]);
 }
 
 #[test]
-fn entity_tag_changes_with_rows_and_cursor_and_is_found_in_lists() {
+fn entity_tag_depends_on_rows_and_cursor_and_matches_if_none_match() {
     let own = tag(b"[]", None, Some("0"));
     assert_ne!(own, tag(b"[1]", None, Some("0")));
     assert_ne!(own, tag(b"[]", Some("aa"), Some("0")));
@@ -290,7 +290,7 @@ fn entity_tag_changes_with_rows_and_cursor_and_is_found_in_lists() {
 }
 
 #[test]
-fn search_puts_equal_texts_first_and_is_bounded() {
+fn search_ranks_exact_matches_first_and_is_bounded() {
     let mut nodes: Vec<Node> = (0..60).map(node).collect();
     nodes[30].name = "n0".to_owned();
     nodes[31].name = "web-n0".to_owned();
@@ -305,7 +305,7 @@ fn search_puts_equal_texts_first_and_is_bounded() {
 }
 
 #[test]
-fn times_sort_as_texts() {
+fn time_keys_sort_chronologically() {
     let times = [i64::MIN, -1, 0, 1, 1_700_000_000_000].map(|millis| time_key(Timestamp::from_millis(millis)));
     assert!(times.is_sorted(), "{times:?}");
 }

@@ -21,7 +21,7 @@ const PIECE: usize = 64 << 10;
 
 pub(crate) async fn backup(
     State(Plane { central, .. }): State<Plane>,
-    by: AuditContext,
+    context: AuditContext,
     order: orders::Body<MakeBackup>,
 ) -> Result<Response, Refused> {
     let MakeBackup { key, blobs } = orders::body(order)?;
@@ -30,7 +30,7 @@ pub(crate) async fn backup(
     if length < MIN_KEY {
         return Err(Refused::bad_request(BackupError::ShortKey { length }.to_string()));
     }
-    let snapshot = central.admin.snapshot(&by).await.map_err(|error| match error {
+    let snapshot = central.admin.snapshot(&context).await.map_err(|error| match error {
         BackupError::Store(error) => Refused::from(error),
         other => Refused::internal(other.to_string()),
     })?;

@@ -41,8 +41,8 @@ async fn images(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<ImageV
 }
 
 async fn overlays(State(Plane { central, .. }): State<Plane>) -> Json<Vec<OverlayView>> {
-    let live = central.env.snapshot();
-    Json(OverlayView::all(live.catalog.overlays(), &live.site))
+    let snapshot = central.env.snapshot();
+    Json(OverlayView::all(snapshot.catalog.overlays(), &snapshot.site))
 }
 
 fn no_overlay(name: &str) -> Refused {
@@ -51,9 +51,9 @@ fn no_overlay(name: &str) -> Refused {
 }
 
 async fn show_overlay(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<OverlayDetail> {
-    let live = central.env.snapshot();
-    let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
-    Ok(Json(OverlayDetail::new(overlay.ok_or_else(|| no_overlay(&name))?, &live.site)))
+    let snapshot = central.env.snapshot();
+    let overlay = snapshot.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
+    Ok(Json(OverlayDetail::new(overlay.ok_or_else(|| no_overlay(&name))?, &snapshot.site)))
 }
 
 /// Path of one file on the node.
@@ -70,8 +70,8 @@ async fn source_files(
     query: Result<Query<SourceQuery>, QueryRejection>,
 ) -> Answer<Vec<OverlaySourceView>> {
     let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let live = central.env.snapshot();
-    let overlay = live.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
+    let snapshot = central.env.snapshot();
+    let overlay = snapshot.catalog.overlays().all().find(|overlay| overlay.name.to_string() == name);
     let overlay = overlay.ok_or_else(|| no_overlay(&name))?;
     let Some(path) = query.path else {
         let entries = overlay.entries.iter();

@@ -62,8 +62,9 @@ async fn console(
 ) -> Result<Response, Refused> {
     let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
     let Plane { central, shutdown, tasks, .. } = plane;
-    let by = AuditContext::new(caller.who.clone(), Verb::VmConsole, correlation);
-    let session = central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&by)).await?;
+    let context = AuditContext::new(caller.principal.clone(), Verb::VmConsole, correlation);
+    let session =
+        central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&context)).await?;
     let task = tasks.token();
     let upgrade = upgrade.max_message_size(MAX_PIECE).max_frame_size(MAX_PIECE);
     Ok(upgrade.on_upgrade(move |socket| async move {
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn console_ends_though_its_guest_reads_nothing() {
+    async fn console_ends_when_guest_reads_no_input() {
         let (typed, _unread) = mpsc::channel(1);
         let pieces = (0..3).map(|_| Ok(Message::Binary(Bytes::from_static(b"ls"))));
         let incoming = futures_util::stream::iter(pieces).chain(futures_util::stream::pending());

@@ -4,9 +4,8 @@ use crate::serve::admin::{
     Plane,
     error::Refused,
     routes::{
-        Answer, TargetNode, detail,
+        Answer, TargetNode, detail, node_view,
         orders::{Body, body, profile},
-        shown,
     },
 };
 use axum::{
@@ -25,10 +24,10 @@ pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Ve
         model.node(id).map(|node| (node.booted, node.generation, node.pinned)).unwrap_or_default()
     };
     let (booted, next, pinned) = central.store().read(marks);
-    let view = |(given, kept): (meshd_model::fleet::DeliveredGeneration, bool)| {
-        let is = |other| other == Some(given.generation);
+    let view = |(delivered, kept): (meshd_model::fleet::DeliveredGeneration, bool)| {
+        let is = |other| other == Some(delivered.generation);
         let (runs, next, pinned) = (is(booted), is(next), is(pinned));
-        GenerationView { given, runs, next, pinned, kept }
+        GenerationView { delivered, runs, next, pinned, kept }
     };
     Ok(Json(central.nodes.generations(id)?.into_iter().map(view).collect()))
 }
@@ -38,22 +37,22 @@ pub(crate) async fn diff(
     TargetNode { central, id }: TargetNode,
 ) -> Answer<DiffView> {
     let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(boot_address)).await?;
-    let Json(NodeView { pinned, rolled_back, .. }) = shown(&central, id)?;
+    let Json(NodeView { pinned, rolled_back, .. }) = node_view(&central, id)?;
     Ok(Json(DiffView { runs, next, pinned, rolled_back, diff }))
 }
 
 pub(crate) async fn pin(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Pin>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
     let id = central.nodes.resolve(&node)?;
     if order.off {
-        central.nodes.unpin(id, &by).await?;
+        central.nodes.unpin(id, &context).await?;
     } else {
-        central.nodes.pin(id, order.generation.as_deref(), &by).await?;
+        central.nodes.pin(id, order.generation.as_deref(), &context).await?;
     }
     detail(&central, id)
 }
@@ -66,7 +65,7 @@ pub(crate) async fn revisions(
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
     let view = |revised: meshd_model::fleet::RevisionSummary| {
-        let held = revisions.held == Some(revised.generation);
+        let held = revisions.pinned == Some(revised.generation);
         let (boots, filed) = (effective == Some(revised.generation), newest == Some(revised.generation));
         RevisionView { revised, boots, filed, held }
     };
@@ -96,21 +95,21 @@ pub(crate) async fn compare(
 pub(crate) async fn rollback(
     State(plane): State<Plane>,
     Path(name): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Rollback>,
 ) -> Answer<Vec<RevisionView>> {
     let order = body(order)?;
     let named = profile(&name)?;
     if order.off {
-        plane.central.generations.end_rollback(named, &by).await?;
+        plane.central.generations.end_rollback(named, &context).await?;
     } else {
-        plane.central.generations.rollback(named, order.to.as_deref(), &by).await?;
+        plane.central.generations.rollback(named, order.to.as_deref(), &context).await?;
     }
     revisions(State(plane), Path(name)).await
 }
 
-pub(crate) async fn reload(State(Plane { central, .. }): State<Plane>, by: AuditContext) -> Json<ReloadView> {
-    let reload = central.generations.reload(&by).await;
+pub(crate) async fn reload(State(Plane { central, .. }): State<Plane>, context: AuditContext) -> Json<ReloadView> {
+    let reload = central.generations.reload(&context).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
     Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })
 }

@@ -71,7 +71,7 @@ impl FromRequestParts<Plane> for TargetNode {
 }
 
 pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerView> {
-    Json(CallerView { name: caller.who.to_string(), role: caller.role })
+    Json(CallerView { name: caller.principal.to_string(), role: caller.role })
 }
 
 pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): State<Plane>) -> Json<StatusView> {
@@ -158,9 +158,9 @@ pub(crate) async fn timeline(
     timeline.ok_or_else(|| gone(id))?.map(Json).ok_or_else(missing)
 }
 
-pub(crate) async fn release(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.release(id, &by).await?;
-    shown(&central, id)
+pub(crate) async fn release(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.release(id, &context).await?;
+    node_view(&central, id)
 }
 
 pub(crate) async fn doctor(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Finding>> {
@@ -174,18 +174,18 @@ pub(crate) async fn metrics(State(plane): State<Plane>) -> Response {
 pub(crate) async fn approve(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Option<Json<Option<Approve>>>,
 ) -> Answer<NodeView> {
     let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
     let id = central.nodes.resolve(&node)?;
-    central.nodes.approve_at(id, moved, &by).await?;
-    shown(&central, id)
+    central.nodes.approve_at(id, moved, &context).await?;
+    node_view(&central, id)
 }
 
-pub(crate) async fn reboot(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.reboot(id, &by).await?;
-    shown(&central, id)
+pub(crate) async fn reboot(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.reboot(id, &context).await?;
+    node_view(&central, id)
 }
 
 pub(crate) async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
@@ -193,7 +193,7 @@ pub(crate) async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json
     Json(site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect())
 }
 
-pub(crate) fn shown(central: &Shared, id: NodeId) -> Answer<NodeView> {
+pub(crate) fn node_view(central: &Shared, id: NodeId) -> Answer<NodeView> {
     let view = central.store().read(|model| {
         let node = model.node(id)?;
         let view = NodeView::new(node, model.boot_of(node), &central.site(), &central.links.link_state(id));

@@ -5,9 +5,8 @@ use crate::serve::admin::{
     binder::Binder,
     error::Refused,
     routes::{
-        Answer, TargetNode,
+        Answer, TargetNode, node_view,
         orders::{Body, body},
-        shown,
     },
 };
 use axum::{
@@ -34,14 +33,14 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::ACCEPT_NODE_NIC, accept_nic)
 }
 
-async fn reject(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.reject(id, &by).await?;
-    shown(&central, id)
+async fn reject(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.reject(id, &context).await?;
+    node_view(&central, id)
 }
 
-async fn quarantine(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.quarantine(id, &by).await?;
-    shown(&central, id)
+async fn quarantine(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.quarantine(id, &context).await?;
+    node_view(&central, id)
 }
 
 /// Returns the drain order with its defaults. Only a stop has a grace time.
@@ -57,55 +56,55 @@ pub(crate) fn checked_drain(order: Option<Drain>) -> Result<Drain, Refused> {
 async fn drain(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Option<Drain>>,
 ) -> Answer<NodeView> {
     let Drain { workloads, grace_s } = checked_drain(body(order)?)?;
     let id = central.nodes.resolve(&node)?;
-    central.nodes.drain_with(id, workloads, grace_s, &by).await?;
-    shown(&central, id)
+    central.nodes.drain_with(id, workloads, grace_s, &context).await?;
+    node_view(&central, id)
 }
 
 async fn fence(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Fence>,
 ) -> Answer<NodeView> {
     let Fence { confirm } = body(order)?;
     let id = central.nodes.resolve(&node)?;
-    let name = shown(&central, id)?.0.name;
+    let name = node_view(&central, id)?.0.name;
     if confirm != name && fail::defends("fence-confirmation") {
         return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
     }
-    central.nodes.fence(id, &by).await?;
-    shown(&central, id)
+    central.nodes.fence(id, &context).await?;
+    node_view(&central, id)
 }
 
-async fn maintenance(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.maintain(id, &by).await?;
-    shown(&central, id)
+async fn maintenance(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.maintain(id, &context).await?;
+    node_view(&central, id)
 }
 
-async fn resume(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.resume(id, &by).await?;
-    shown(&central, id)
+async fn resume(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.resume(id, &context).await?;
+    node_view(&central, id)
 }
 
-async fn remove(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeView> {
-    central.nodes.remove(id, &by).await?;
-    shown(&central, id)
+async fn remove(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeView> {
+    central.nodes.remove(id, &context).await?;
+    node_view(&central, id)
 }
 
-async fn doctor(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<DoctorView> {
-    let report = central.links.node_doctor(id, &by).await?;
+async fn doctor(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<DoctorView> {
+    let report = central.links.node_doctor(id, &context).await?;
     Ok(Json(DoctorView { node: id, report }))
 }
 
 async fn accept_nic(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<AcceptNic>,
 ) -> Answer<NodeView> {
     let AcceptNic { mac } = body(order)?;
@@ -113,23 +112,23 @@ async fn accept_nic(
         return Err(Refused::bad_request(format!("{mac} is not the MAC address of a machine")));
     }
     let id = central.nodes.resolve(&node)?;
-    central.nodes.accept_nic(id, mac, &by).await?;
-    shown(&central, id)
+    central.nodes.accept_nic(id, mac, &context).await?;
+    node_view(&central, id)
 }
 
 /// Moves the identity of the node in the path to replacement hardware.
 async fn replace(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Replace>,
 ) -> Answer<Replaced> {
     let order = body(order)?;
     let (old, new) = (central.nodes.resolve(&node)?, central.nodes.resolve(&order.new)?);
     // This call must precede the removal of the old node.
     let left = left_behind(&central, old)?;
-    central.nodes.replace(old, new, &by).await?;
-    let Json(node) = shown(&central, new)?;
+    central.nodes.replace(old, new, &context).await?;
+    let Json(node) = node_view(&central, new)?;
     Ok(Json(Replaced { node, left }))
 }
 

@@ -3,7 +3,7 @@
 use crate::serve::admin::{
     Plane,
     error::Refused,
-    routes::{Answer, detail, shown},
+    routes::{Answer, detail, node_view},
     transport::auth::Caller,
 };
 use axum::{
@@ -27,13 +27,13 @@ pub(crate) fn profile(text: &str) -> Result<ProfileName, Refused> {
 pub(crate) async fn assign_profile(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<AssignProfile>,
 ) -> Answer<NodeView> {
     let order = body(order)?;
     let id = central.nodes.resolve(&node)?;
-    central.nodes.assign_profile(id, profile(&order.profile)?, &by).await?;
-    shown(&central, id)
+    central.nodes.assign_profile(id, profile(&order.profile)?, &context).await?;
+    node_view(&central, id)
 }
 
 /// Refuses values that are too long for a variable.
@@ -47,53 +47,53 @@ pub(crate) fn checked_vars(order: ChangeVars) -> Result<ChangeVars, Refused> {
 pub(crate) async fn vars(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<ChangeVars>,
 ) -> Answer<NodeDetail> {
     let ChangeVars { set, unset } = checked_vars(body(order)?)?;
     let id = central.nodes.resolve(&node)?;
-    central.nodes.set_vars(id, set, unset, &by).await?;
+    central.nodes.set_vars(id, set, unset, &context).await?;
     detail(&central, id)
 }
 
 pub(crate) async fn label(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<ChangeLabels>,
 ) -> Answer<NodeView> {
     let ChangeLabels { change } = body(order)?;
     let id = central.nodes.resolve(&node)?;
-    central.nodes.label(id, &change, &by).await?;
-    shown(&central, id)
+    central.nodes.label(id, &change, &context).await?;
+    node_view(&central, id)
 }
 
 pub(crate) async fn rename(
     State(Plane { central, .. }): State<Plane>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Rename>,
 ) -> Answer<NodeView> {
     let Rename { name } = body(order)?;
     let id = central.nodes.resolve(&node)?;
-    central.nodes.rename(id, &name, &by).await?;
-    shown(&central, id)
+    central.nodes.rename(id, &name, &context).await?;
+    node_view(&central, id)
 }
 
 pub(crate) async fn boot_once(
     State(Plane { central, .. }): State<Plane>,
     Extension(caller): Extension<Caller>,
     Path(node): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<BootOnce>,
 ) -> Answer<NodeDetail> {
     let order = body(order)?;
     let id = central.nodes.resolve(&node)?;
     if order.clear {
-        central.nodes.clear_once(id, &by).await?;
+        central.nodes.clear_once(id, &context).await?;
     } else {
         let named = order.profile.as_deref().map(profile).transpose()?;
-        central.nodes.boot_once(id, named, order.kernel_args, caller.role, &by).await?;
+        central.nodes.boot_once(id, named, order.kernel_args, caller.role, &context).await?;
     }
     detail(&central, id)
 }

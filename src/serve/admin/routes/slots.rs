@@ -48,7 +48,7 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(id): Path<(String
 async fn approve(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<Option<ApproveSlot>>,
 ) -> Answer<SlotView> {
     let ApproveSlot { disk, fabric, mac, address } = body(order)?.unwrap_or_default();
@@ -56,32 +56,32 @@ async fn approve(
         return Err(Refused::bad_request("slot address without MAC address: add the MAC address"));
     }
     let (id, nic) = (named(&central, id)?, mac.map(|mac| SlotNic { mac, address }));
-    Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &by).await?.into()))
+    Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into()))
 }
 
 async fn disable(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.workloads.disable_slot(id, &by).await?.into()))
+    Ok(Json(central.workloads.disable_slot(id, &context).await?.into()))
 }
 
 async fn enable(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.workloads.enable_slot(id, &by).await?.into()))
+    Ok(Json(central.workloads.enable_slot(id, &context).await?.into()))
 }
 
 async fn release(
     State(Plane { central, .. }): State<Plane>,
     Path(id): Path<(String, String)>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Answer<SlotView> {
     let id = named(&central, id)?;
-    Ok(Json(central.workloads.release_slot(id, &by).await?.into()))
+    Ok(Json(central.workloads.release_slot(id, &context).await?.into()))
 }

@@ -66,7 +66,7 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(task): Path<Strin
 async fn run(
     State(Plane { central, .. }): State<Plane>,
     Extension(caller): Extension<Caller>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<RunTask>,
 ) -> Answer<TaskView> {
     let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s } = body(order)?;
@@ -80,15 +80,15 @@ async fn run(
         _ => return Err(Refused::bad_request("name either a group or a node")),
     };
     let ask = TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, argv };
-    Ok(Json(TaskView::new(&central.tasks.run_task(ask, &by).await?)))
+    Ok(Json(TaskView::new(&central.tasks.run_task(ask, &context).await?)))
 }
 
 async fn cancel(
     State(Plane { central, .. }): State<Plane>,
     Path(task): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Result<Response, Refused> {
-    let task = central.tasks.cancel_task(id(&task)?, &by).await?;
+    let task = central.tasks.cancel_task(id(&task)?, &context).await?;
     Ok(Json(task.as_ref().map(TaskView::new)).into_response())
 }
 

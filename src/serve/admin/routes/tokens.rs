@@ -27,11 +27,12 @@ pub(crate) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec
 /// Creates a token. Only this response contains its text.
 pub(crate) async fn create(
     State(Plane { central, .. }): State<Plane>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<CreateApiToken>,
 ) -> Result<Response, Refused> {
     let CreateApiToken { name, role, expires_in } = body(order)?;
-    let (text, token) = central.admin.create_api_token(name, role, expires_in.map(Duration::from_secs), &by).await?;
+    let (text, token) =
+        central.admin.create_api_token(name, role, expires_in.map(Duration::from_secs), &context).await?;
     let token = ApiTokenView::new(&token, central.now());
     let created = Json(CreatedApiToken { token, secret: text.expose().clone() });
     Ok(([(CACHE_CONTROL, "no-store")], created).into_response())
@@ -40,10 +41,10 @@ pub(crate) async fn create(
 pub(crate) async fn revoke(
     State(Plane { central, .. }): State<Plane>,
     Path(name): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Answer<Vec<ApiTokenView>> {
     let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
-    central.admin.revoke_api_token(name, &by).await?;
+    central.admin.revoke_api_token(name, &context).await?;
     let now = central.now();
     Ok(Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect()))
 }

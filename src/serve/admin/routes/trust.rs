@@ -61,21 +61,21 @@ pub(crate) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<V
 
 pub(crate) async fn create_token(
     State(Plane { central, boot_address, .. }): State<Plane>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<CreateToken>,
 ) -> Result<Response, Refused> {
     let order = body(order)?;
     let basis = match (order.node, order.basis) {
-        (Some(node), None) => known(&central, &node)?,
+        (Some(node), None) => node_basis(&central, &node)?,
         (None, Some(basis)) => basis,
         _ => return Err(Refused::bad_request("a token is for a node or for another machine; name one of them")),
     };
     let life = order.life_s.map_or(meshd_central::TOKEN_LIFE, Duration::from_secs);
-    let (ticket, token) = central.enrolment.create_token(basis, life, boot_address, &by).await?;
+    let (ticket, token) = central.enrolment.create_token(basis, life, boot_address, &context).await?;
     Ok(([(CACHE_CONTROL, "no-store")], Json(CreatedToken { token: token.into(), ticket })).into_response())
 }
 
-fn known(central: &Shared, node: &str) -> Result<Basis, Refused> {
+fn node_basis(central: &Shared, node: &str) -> Result<Basis, Refused> {
     let id = central.nodes.resolve(node)?;
     let basis = central.store().read(|model| model.node(id).map(|node| node.basis.clone()));
     basis.ok_or_else(|| crate::serve::admin::routes::gone(id))
@@ -84,9 +84,9 @@ fn known(central: &Shared, node: &str) -> Result<Basis, Refused> {
 pub(crate) async fn revoke_token(
     State(Plane { central, .. }): State<Plane>,
     Path(token): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Answer<TokenView> {
-    Ok(Json(central.enrolment.revoke_token(&token, &by).await?.into()))
+    Ok(Json(central.enrolment.revoke_token(&token, &context).await?.into()))
 }
 
 pub(crate) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<RootView>> {
@@ -95,16 +95,16 @@ pub(crate) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<R
 
 pub(crate) async fn rotate_ca(
     State(Plane { central, .. }): State<Plane>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<RotateCa>,
 ) -> Answer<Vec<RootView>> {
     let RotateCa { grace_s, enrol_again } = body(order)?;
     let grace = grace_s.map_or(GRACE, Duration::from_secs);
-    let roots = central.enrolment.rotate_authority(grace, enrol_again, &by).await?;
+    let roots = central.enrolment.rotate_authority(grace, enrol_again, &context).await?;
     Ok(Json(roots.into_iter().map(root_view).collect()))
 }
 
-pub(crate) async fn revoke_node(TargetNode { central, id }: TargetNode, by: AuditContext) -> Answer<NodeDetail> {
-    central.nodes.revoke(id, &by).await?;
+pub(crate) async fn revoke_node(TargetNode { central, id }: TargetNode, context: AuditContext) -> Answer<NodeDetail> {
+    central.nodes.revoke(id, &context).await?;
     detail(&central, id)
 }

@@ -59,7 +59,7 @@ pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     for vm in &mut all {
         central.workloads.fill_addresses(vm.uuid, vm.node, &mut vm.nics);
     }
-    all.extend(central.workloads.orphan_vms().into_iter().map(|(node, report)| VmView::stranger(node, report)));
+    all.extend(central.workloads.orphan_vms().into_iter().map(|(node, report)| VmView::orphan(node, report)));
     all
 }
 
@@ -80,58 +80,70 @@ async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>
     let uuid = central.workloads.resolve_vm(&vm)?;
     let found = central.store().read(|model: &Model| model.vm(uuid).cloned());
     if let Some(vm) = found {
-        return Ok(shown(&central, &vm));
+        return Ok(vm_view(&central, &vm));
     }
-    let stranger = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
-    let stranger = stranger.map(|(node, report)| Json(VmView::stranger(node, report)));
-    stranger.ok_or_else(|| Refused::not_found(format!("there is no virtual machine `{vm}`; see `meshd vm list`")))
+    let orphan = central.workloads.orphan_vms().into_iter().find(|(_, report)| report.uuid == uuid);
+    let orphan = orphan.map(|(node, report)| Json(VmView::orphan(node, report)));
+    orphan.ok_or_else(|| Refused::not_found(format!("there is no VM `{vm}`; see `meshd vm list`")))
 }
 
-fn shown(central: &Shared, vm: &Vm) -> Json<VmView> {
+fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {
     let fetching = vm.node().and_then(|node| central.workloads.fetching(node, vm.uuid()));
     let mut view = VmView { fetching, ..VmView::new(vm, is_linked(central, vm)) };
     central.workloads.fill_addresses(view.uuid, view.node, &mut view.nics);
     Json(view)
 }
 
-async fn create(State(Plane { central, .. }): State<Plane>, by: AuditContext, order: Body<CreateVm>) -> Answer<VmView> {
+async fn create(
+    State(Plane { central, .. }): State<Plane>,
+    context: AuditContext,
+    order: Body<CreateVm>,
+) -> Answer<VmView> {
     let CreateVm { vm, node, start } = body(order)?;
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
-    let vm = central.workloads.create_vm(vm, node, start, &by).await?;
-    Ok(shown(&central, &vm))
+    let vm = central.workloads.create_vm(vm, node, start, &context).await?;
+    Ok(vm_view(&central, &vm))
 }
 
-async fn order(central: &Shared, vm: &str, verb: VmVerb, by: &AuditContext) -> Answer<VmView> {
+async fn order(central: &Shared, vm: &str, verb: VmVerb, context: &AuditContext) -> Answer<VmView> {
     let uuid = central.workloads.resolve_vm(vm)?;
-    let vm = central.workloads.order_vm(uuid, verb, by).await?;
-    Ok(shown(central, &vm))
+    let vm = central.workloads.order_vm(uuid, verb, context).await?;
+    Ok(vm_view(central, &vm))
 }
 
-async fn start(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: AuditContext) -> Answer<VmView> {
-    order(&central, &vm, VmVerb::Start, &by).await
+async fn start(
+    State(Plane { central, .. }): State<Plane>,
+    Path(vm): Path<String>,
+    context: AuditContext,
+) -> Answer<VmView> {
+    order(&central, &vm, VmVerb::Start, &context).await
 }
 
-async fn stop(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>, by: AuditContext) -> Answer<VmView> {
-    order(&central, &vm, VmVerb::Stop, &by).await
+async fn stop(
+    State(Plane { central, .. }): State<Plane>,
+    Path(vm): Path<String>,
+    context: AuditContext,
+) -> Answer<VmView> {
+    order(&central, &vm, VmVerb::Stop, &context).await
 }
 
 async fn restart(
     State(Plane { central, .. }): State<Plane>,
     Path(vm): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
 ) -> Answer<VmView> {
-    order(&central, &vm, VmVerb::Restart, &by).await
+    order(&central, &vm, VmVerb::Restart, &context).await
 }
 
 async fn delete(
     State(Plane { central, .. }): State<Plane>,
     Path(vm): Path<String>,
-    by: AuditContext,
+    context: AuditContext,
     order: Body<DeleteVm>,
 ) -> Answer<VmView> {
     let DeleteVm { node } = body(order)?;
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
     let uuid = central.workloads.resolve_vm(&vm)?;
-    let vm = central.workloads.delete_vm(uuid, node, &by).await?;
-    Ok(shown(&central, &vm))
+    let vm = central.workloads.delete_vm(uuid, node, &context).await?;
+    Ok(vm_view(&central, &vm))
 }

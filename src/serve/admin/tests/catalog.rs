@@ -9,7 +9,7 @@ use meshd_model::{
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn operations_list_boots_and_drains_until_they_are_over() {
+async fn operations_list_running_boots_and_drains() {
     let fixture = Fixture::start().await;
     let (_, found) = fixture.get::<OperationsView>("GET", "/v1/operations", "").await;
     assert_eq!(found, OperationsView { operations: Vec::new(), rest: 0 }, "the boot of 1970 is over");
@@ -37,7 +37,7 @@ async fn operations_list_boots_and_drains_until_they_are_over() {
 }
 
 #[tokio::test]
-async fn overlay_files_are_shown_without_secrets_and_without_a_way_out() {
+async fn overlay_files_hide_secrets_and_refuse_path_traversal() {
     let fixture = Fixture::start().await;
     let (_, overlays) = fixture.get::<Vec<Value>>("GET", "/v1/overlays", "").await;
     let mut secrets = 0;
@@ -74,7 +74,7 @@ async fn overlay_files_are_shown_without_secrets_and_without_a_way_out() {
 }
 
 #[tokio::test]
-async fn values_of_a_profile_name_the_profile_that_set_them() {
+async fn profile_settings_name_the_profile_that_set_them() {
     let fixture = Fixture::start().await;
     let (_, settings) = fixture.get::<Vec<SettingView>>("GET", "/v1/profiles/compute/settings", "").await;
     let by = |name: &str| settings.iter().any(|setting| setting.by.as_str() == name);
@@ -82,7 +82,7 @@ async fn values_of_a_profile_name_the_profile_that_set_them() {
 }
 
 #[tokio::test]
-async fn boot_settings_of_several_nodes_are_refused_as_a_whole_or_for_one_node() {
+async fn bulk_boot_settings_are_refused_as_a_whole_or_per_node() {
     let fixture = Fixture::start().await;
     let bulk = async |verb: &str, order: Value| {
         let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;

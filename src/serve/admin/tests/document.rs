@@ -6,7 +6,7 @@ use meshd_api::routes::specs;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Everything that is referred to anywhere in the document.
+/// Collects all references of the document.
 fn references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -19,7 +19,7 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[tokio::test]
-async fn every_operation_is_a_route_and_every_route_is_an_operation() {
+async fn openapi_operations_equal_routes() {
     let fixture = Fixture::start().await;
     let (_, document) = fixture.get::<Value>("GET", "/v1/openapi.json", "").await;
     assert_eq!(document["openapi"], "3.1.0");
@@ -31,7 +31,7 @@ async fn every_operation_is_a_route_and_every_route_is_an_operation() {
             assert!(operations.insert(operation["operationId"].as_str().expect("named").to_owned()), "{operation}");
             assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{path}");
         }
-        // It is there by these methods and by no other.
+        // The path accepts exactly these methods.
         let real = path.replace("{node}", "nobody").replace("{name}", "nobody").replace("{token}", "nobody");
         let real = real.replace("{task}", "nobody");
         for tried in ["GET", "POST", "DELETE"] {
@@ -49,7 +49,7 @@ async fn every_operation_is_a_route_and_every_route_is_an_operation() {
 }
 
 #[test]
-fn every_route_has_exactly_one_handler() {
+fn routes_have_exactly_one_handler() {
     let mut bound = router::bound().bound;
     let mut names: Vec<&str> = specs().map(|spec| spec.name).collect();
     bound.sort_unstable();
@@ -58,15 +58,15 @@ fn every_route_has_exactly_one_handler() {
 }
 
 #[tokio::test]
-async fn openapi_references_resolve_and_orders_have_bodies() {
+async fn openapi_references_resolve_and_requests_have_bodies() {
     let fixture = Fixture::start().await;
     let (_, document) = fixture.get::<Value>("GET", "/v1/openapi.json", "").await;
     let mut found = BTreeSet::new();
     references(&document, &mut found);
     assert!(found.contains("#/components/schemas/NodeView") && found.contains("#/components/responses/Error"));
     for reference in &found {
-        let place = reference.strip_prefix('#').expect("of this document");
-        assert!(document.pointer(place).is_some(), "{reference}");
+        let pointer = reference.strip_prefix('#').expect("of this document");
+        assert!(document.pointer(pointer).is_some(), "{reference}");
     }
     let order = &document["paths"]["/v1/nodes/{node}/assign-profile"]["post"];
     let names: Vec<&str> =

@@ -42,7 +42,7 @@ async fn numbers(fixture: &Fixture, path: &str) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn stream_without_a_number_begins_with_new_events() {
+async fn stream_without_last_event_id_starts_with_new_events() {
     let fixture = Fixture::start().await;
     fixture.record("old").await;
     let text = read_until(&fixture, &[], "/v1/events/stream", "\"new\"").await;
@@ -50,7 +50,7 @@ async fn stream_without_a_number_begins_with_new_events() {
 }
 
 #[tokio::test]
-async fn stream_is_resumed_after_the_last_event_that_the_reader_has() {
+async fn stream_resumes_after_last_event_id() {
     let fixture = Fixture::start().await;
     for detail in ["one", "two", "three"] {
         fixture.record(detail).await;
@@ -64,7 +64,7 @@ async fn stream_is_resumed_after_the_last_event_that_the_reader_has() {
 }
 
 #[tokio::test]
-async fn number_that_no_event_has_yet_is_answered_with_lag() {
+async fn stream_with_future_event_id_gets_lag() {
     let fixture = Fixture::start().await;
     fixture.record("one").await;
     let all = numbers(&fixture, "/v1/events").await;

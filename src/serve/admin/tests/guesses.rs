@@ -1,32 +1,19 @@
-//! Tests of tokens that somebody guesses.
+//! Tests of guessed tokens.
 
 use super::*;
-use crate::serve::admin::{
-    Plane, router,
-    transport::auth::{self, From},
-};
-use axum::{Router, body::Body, http::Request as Asked};
+use crate::serve::admin::{router, transport::auth::From};
+use axum::{Router, body::Body, http::Request as ApiRequest};
 use meshd_trust::Role;
 use std::net::IpAddr;
-use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 /// The API behind the HTTPS listener.
 fn api(fixture: &Fixture) -> Router {
-    router::router(Plane {
-        central: fixture.central.clone(),
-        boot_address: Ipv4Addr::LOCALHOST,
-        https_fingerprint: None,
-        metrics: Metrics::install(),
-        shutdown: fixture.stop.clone(),
-        failures: auth::Failures::default(),
-        under_way: Default::default(),
-        tasks: TaskTracker::new(),
-    })
+    router::router(fixture.api_state())
 }
 
 async fn status(api: &Router, from: [u8; 4], token: Option<&str>) -> u16 {
-    let mut request = Asked::get("/v1/whoami");
+    let mut request = ApiRequest::get("/v1/whoami");
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
@@ -35,10 +22,11 @@ async fn status(api: &Router, from: [u8; 4], token: Option<&str>) -> u16 {
 }
 
 #[tokio::test]
-async fn guesses_from_an_address_are_limited_and_valid_tokens_of_it_are_not() {
+async fn token_guesses_are_rate_limited_but_valid_tokens_are_not() {
     let fixture = Fixture::start().await;
-    let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
-    let made = fixture.central.admin.create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &by).await;
+    let context = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
+    let made =
+        fixture.central.admin.create_api_token("ada".parse().expect("a name"), Role::Viewer, None, &context).await;
     let token = made.expect("made").0;
     let (api, shared) = (api(&fixture), [10, 78, 0, 2]);
     let guess = |n: u32| ["meshd_", &format!("{n:064x}")].concat();

@@ -17,13 +17,13 @@ fn own_uid() -> Principal {
 }
 
 #[tokio::test]
-async fn each_order_is_one_line_with_who_what_why_and_what_came_of_it() {
+async fn requests_are_audited_with_actor_verb_reason_and_outcome() {
     let fixture = Fixture::start().await;
     let node = fixture.node;
     let path = |verb: &str| format!("/v1/nodes/{node}/{verb}");
     let why = [(REASON_HEADER, "Umzug ins Rack 7, Größe L")];
     assert_eq!(fixture.order(&path("approve"), "null", &why).await.0, 200);
-    // It changes nothing, so no event speaks of it.
+    // A second approval changes nothing and records no event.
     assert_eq!(fixture.order(&path("approve"), "null", &[]).await.0, 200);
     assert_eq!(fixture.order(&path("release"), "null", &[]).await.0, 409);
     assert_eq!(fixture.order("/v1/nodes/nobody/reboot", "null", &[]).await.0, 404);
@@ -41,7 +41,7 @@ async fn each_order_is_one_line_with_who_what_why_and_what_came_of_it() {
             (Verb::AssignProfile, "bad_request", Some(&*own)),
         ]
     );
-    assert!(lines.iter().all(|line| line.by.who == own_uid()), "{lines:?}");
+    assert!(lines.iter().all(|line| line.by.principal == own_uid()), "{lines:?}");
     assert_eq!(lines[0].by.reason.as_deref(), Some(why[0].1));
     assert_eq!(lines[0].detail, "discovered -> approved");
     let events = fixture.central.store().events(EventFilter { limit: 10, ..EventFilter::default() }).expect("read");
@@ -58,7 +58,7 @@ async fn each_order_is_one_line_with_who_what_why_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn order_with_a_key_runs_once_however_often_it_is_sent() {
+async fn repeated_request_with_idempotency_key_runs_once() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}/vars", fixture.node);
     let key = [(KEY_HEADER, "0b6f")];
@@ -82,10 +82,10 @@ async fn order_with_a_key_runs_once_however_often_it_is_sent() {
 }
 
 #[tokio::test]
-async fn order_cut_off_by_a_crash_is_never_executed_again() {
+async fn request_interrupted_by_crash_is_never_executed_again() {
     let fixture = Fixture::start().await;
     let path = format!("/v1/nodes/{}/approve", fixture.node);
-    // What is on the disk when the program ends between the key and the deed.
+    // The stored state of a crash between the key and the execution.
     let slot = Digest::of_fields([own_uid().to_string().as_bytes(), b"k".as_slice()]);
     let request = Digest::of_fields([b"POST".as_slice(), path.as_bytes(), b"null"]);
     let now = fixture.central.now();
@@ -101,7 +101,7 @@ async fn order_cut_off_by_a_crash_is_never_executed_again() {
 }
 
 #[tokio::test]
-async fn token_is_shown_once_even_if_it_is_asked_for_twice() {
+async fn token_secret_is_shown_once_despite_repeated_request() {
     let fixture = Fixture::start().await;
     let order = r#"{"name":"ci","role":"viewer","expires_in":60}"#;
     let (status, _, made) = fixture.order("/v1/api-tokens/create", order, &[(KEY_HEADER, "t")]).await;
@@ -120,7 +120,7 @@ async fn token_is_shown_once_even_if_it_is_asked_for_twice() {
 }
 
 #[tokio::test]
-async fn token_that_has_the_name_of_a_revoked_one_is_another_caller() {
+async fn token_with_name_of_revoked_token_is_another_caller() {
     let fixture = Fixture::start().await;
     let made = async || {
         let order = r#"{"name":"ci","role":"viewer"}"#;
@@ -136,7 +136,7 @@ async fn token_that_has_the_name_of_a_revoked_one_is_another_caller() {
 }
 
 #[tokio::test]
-async fn bulk_order_changes_nothing_if_a_node_changed_since_it_was_seen() {
+async fn bulk_request_with_stale_revision_changes_nothing() {
     let fixture = Fixture::start().await;
     let other = {
         let mac = meshd_types::MacAddr([2, 0, 0, 0, 0, 9]);

@@ -3,10 +3,10 @@
 use super::*;
 use crate::serve::{
     admin::{
-        Plane, router,
+        router,
         routes::consoles::carry,
         transport::{
-            auth::{self, Caller, From},
+            auth::{Caller, From},
             connection::{Conversation, converse},
         },
     },
@@ -22,11 +22,10 @@ use tokio::{
     io::{DuplexStream, duplex},
     sync::mpsc,
 };
-use tokio_util::task::TaskTracker;
 
 /// More than the time that a revoked token has for a last answer.
 const SOON: Duration = Duration::from_secs(3);
-/// What the wire takes while the client does not read, in bytes.
+/// Capacity of the wire in bytes.
 const WIRE: usize = 256;
 
 /// A client with a token, and the server's side of its connection.
@@ -40,36 +39,26 @@ impl TokenClient {
     /// Sends a request with a new token of this role.
     async fn send(fixture: &Fixture, role: Role, request: &str, body: &str) -> Self {
         let name: ApiTokenName = format!("{role}").parse().expect("a name");
-        let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
-        let (text, _) = fixture.central.admin.create_api_token(name.clone(), role, None, &by).await.expect("made");
+        let context = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
+        let (text, _) = fixture.central.admin.create_api_token(name.clone(), role, None, &context).await.expect("made");
         let (mut wire, end) = duplex(WIRE);
         let from = std::net::IpAddr::from([10, 78, 0, 2]);
         let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
-        let plane = Plane {
-            central: fixture.central.clone(),
-            boot_address: Ipv4Addr::LOCALHOST,
-            https_fingerprint: None,
-            metrics: Metrics::install(),
-            shutdown: fixture.stop.clone(),
-            failures: auth::Failures::default(),
-            under_way: Default::default(),
-            tasks: TaskTracker::new(),
-        };
         let mut origin = Extensions::new();
         origin.insert(From(from));
-        let (router, conversation) = (router::router(plane), Conversation::new(permit));
+        let (router, conversation) = (router::router(fixture.api_state()), Conversation::new(permit));
         let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
         let served = tokio::spawn(converse(end, router, origin, conversation.clone(), central, stop));
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", text.expose());
         let head = format!("{head}content-type: application/json\r\n{body}");
         wire.write_all(head.as_bytes()).await.expect("it listens");
-        tokio::time::timeout(Duration::from_secs(60), conversation.has_a_caller()).await.expect("in time");
+        tokio::time::timeout(Duration::from_secs(60), conversation.has_caller()).await.expect("in time");
         TokenClient { wire, served, name }
     }
 
     async fn end_by_revocation(self, fixture: &Fixture) -> DuplexStream {
-        let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenRevoke);
-        fixture.central.admin.revoke_api_token(self.name, &by).await.expect("revoked");
+        let context = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenRevoke);
+        fixture.central.admin.revoke_api_token(self.name, &context).await.expect("revoked");
         tokio::time::timeout(SOON, self.served).await.expect("the connection ends").expect("no panic");
         self.wire
     }
@@ -86,7 +75,7 @@ impl TokenClient {
 }
 
 #[tokio::test]
-async fn stream_ends_with_its_token_though_nobody_reads_it() {
+async fn unread_stream_ends_when_token_is_revoked() {
     let fixture = Fixture::start().await;
     for n in 0..20 {
         fixture.record(&format!("{n} {}", "x".repeat(200))).await;
@@ -101,18 +90,18 @@ async fn stream_ends_with_its_token_though_nobody_reads_it() {
 }
 
 #[tokio::test]
-async fn console_ends_with_its_token_though_nobody_reads_it() {
+async fn unread_console_ends_when_token_is_revoked() {
     let fixture = Fixture::start().await;
-    let by = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
+    let context = fixture.central.env.own_audit_context(meshd_model::fleet::Verb::ApiTokenCreate);
     let name: ApiTokenName = "desk".parse().expect("a name");
-    let made = fixture.central.admin.create_api_token(name.clone(), Role::Operator, None, &by).await;
+    let made = fixture.central.admin.create_api_token(name.clone(), Role::Operator, None, &context).await;
     let caller = Caller::with(made.expect("made").1);
     let ((show, output), (input, mut typing)) = (mpsc::channel(4), mpsc::channel(4));
-    let sitting = Arc::new(Mutex::new(Some(ConsoleSession { output, input })));
+    let session = Arc::new(Mutex::new(Some(ConsoleSession { output, input })));
     let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
     let console = get(async move |upgrade: WebSocketUpgrade| {
-        let sitting = sitting.lock().expect("not poisoned").take().expect("once");
-        upgrade.on_upgrade(async move |socket| carry(socket, sitting, &central, &caller, &stop).await)
+        let session = session.lock().expect("not poisoned").take().expect("once");
+        upgrade.on_upgrade(async move |socket| carry(socket, session, &central, &caller, &stop).await)
     });
     let (wire, end) = duplex(WIRE);
     let router = TowerToHyperService::new(Router::new().route("/", console));
@@ -123,14 +112,14 @@ async fn console_ends_with_its_token_though_nobody_reads_it() {
     for _ in 0..5 {
         show.send(ConsoleFrame::Bytes(vec![b'x'; 64 * 1024].into())).await.expect("it is shown");
     }
-    fixture.central.admin.revoke_api_token(name, &by).await.expect("revoked");
+    fixture.central.admin.revoke_api_token(name, &context).await.expect("revoked");
     let ended = tokio::time::timeout(SOON, typing.recv()).await.expect("the console ends");
     assert!(ended.is_none() && show.is_closed());
     drop(socket);
 }
 
 #[tokio::test]
-async fn upload_ends_with_its_token_and_has_no_effect() {
+async fn upload_ends_without_effect_when_token_is_revoked() {
     let fixture = Fixture::start().await;
     let path = format!("POST /v1/nodes/{}/vars", fixture.node);
     let body = "content-length: 20\r\n\r\n{\"set\":{";
@@ -142,7 +131,7 @@ async fn upload_ends_with_its_token_and_has_no_effect() {
 }
 
 #[tokio::test]
-async fn operator_orders_no_kernel_argument_that_grants_root() {
+async fn operator_cannot_set_kernel_argument_that_grants_root() {
     let fixture = Fixture::start().await;
     let path = format!("POST /v1/nodes/{}/boot-once", fixture.node);
     let order = async |role, arg: &str| {
@@ -165,7 +154,7 @@ async fn operator_orders_no_kernel_argument_that_grants_root() {
 }
 
 #[tokio::test]
-async fn operator_may_not_run_a_task_as_root_and_an_admin_may() {
+async fn task_as_root_requires_admin_role() {
     let fixture = Fixture::start().await;
     let run = async |role| {
         let body = r#"{"group":"none","argv":["/bin/true"],"user":"root"}"#;

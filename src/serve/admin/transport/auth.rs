@@ -31,7 +31,7 @@ const MAX_TOKEN: usize = 256;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) who: Principal,
+    pub(crate) principal: Principal,
     pub(crate) role: Role,
     /// Hash of the caller's token. The name alone is not unique, because a later token may reuse it.
     token: Option<Digest>,
@@ -40,12 +40,12 @@ pub(crate) struct Caller {
 impl Caller {
     /// Returns a caller at the socket.
     pub(crate) fn at_socket(uid: u32) -> Self {
-        Caller { who: Principal::Operator(uid), role: Role::Admin, token: None }
+        Caller { principal: Principal::Operator(uid), role: Role::Admin, token: None }
     }
 
     /// Returns a caller with a token.
     pub(crate) fn with(token: ApiToken) -> Self {
-        Caller { who: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
+        Caller { principal: Principal::Token(token.name), role: token.role, token: Some(token.hash) }
     }
 
     /// Returns false once the token is revoked or has expired.
@@ -64,8 +64,8 @@ impl Caller {
     /// Returns a unique identity of the caller. It distinguishes a token from an earlier token with an equal name.
     pub(crate) fn identity(&self) -> String {
         match self.token {
-            None => self.who.to_string(),
-            Some(token) => format!("{} {token}", self.who),
+            None => self.principal.to_string(),
+            Some(token) => format!("{} {token}", self.principal),
         }
     }
 }
@@ -103,7 +103,7 @@ pub(crate) async fn admitted(State(plane): State<Plane>, mut request: Request, n
     if let (Some(conversation), Some(caller)) =
         (request.extensions().get::<Conversation>(), request.extensions().get::<Caller>())
     {
-        conversation.is_by(caller);
+        conversation.set_caller(caller);
     }
     next.run(request).await
 }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_count_by_address_for_a_while_and_their_table_is_bounded() {
+    fn failures_are_counted_per_address_and_window_in_bounded_table() {
         let (failures, now) = (Failures::default(), Instant::now());
         let at = |n: u32| IpAddr::from(n.to_be_bytes());
         for _ in 0..MAX_FAILURES {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bearer_token_is_a_token() {
+    fn authorization_header_accepts_only_bearer_tokens() {
         for (value, found) in
             [("Bearer abc", Some("abc")), ("bearer  abc", Some("abc")), ("Basic abc", None), ("abc", None), ("", None)]
         {

@@ -46,15 +46,15 @@ impl Conversation {
     }
 
     /// Records the caller of a request. The connection counts for the caller from now on, and ends with the caller's token.
-    pub(crate) fn is_by(&self, caller: &Caller) {
-        self.permit.meter.asked();
+    pub(crate) fn set_caller(&self, caller: &Caller) {
+        self.permit.meter.request_started();
         self.permit.trust(caller.identity());
         self.caller.send_replace(Some(caller.clone()));
     }
 
     /// Resolves once the caller of a request is known.
     #[cfg(test)]
-    pub(crate) async fn has_a_caller(&self) {
+    pub(crate) async fn has_caller(&self) {
         // The sender lives as long as `self`.
         let _ = self.caller.subscribe().wait_for(Option::is_some).await;
     }
@@ -105,7 +105,7 @@ pub(crate) async fn converse<S>(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = conversation.permit.leave.cancelled() => {
+        () = conversation.permit.eviction.cancelled() => {
             return tracing::debug!("an admin connection gave its place to another one");
         }
         () = conversation.revoked(&central) => {

@@ -136,8 +136,8 @@ pub(crate) async fn run(https: Https, connections: usize, serving: Serving, drai
 }
 
 async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permit: ConnectionPermit, serving: Serving) {
-    let leave = permit.leave.clone();
-    let Some(Some(stream)) = leave.run_until_cancelled(handshake(&acceptor, stream, peer)).await else { return };
+    let eviction = permit.eviction.clone();
+    let Some(Some(stream)) = eviction.run_until_cancelled(handshake(&acceptor, stream, peer)).await else { return };
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
     origin.insert(From(peer.ip()));

@@ -15,7 +15,7 @@ use axum::{
 };
 use meshd_api::{KEY_HEADER, REPLAYED_HEADER};
 use meshd_model::fleet::{AuditContext, IdempotencyRecord, StoredResponse};
-use meshd_store::{IDEMPOTENCY_KEY_LIFE, StoreError};
+use meshd_store::{IDEMPOTENCY_KEY_LIFETIME, StoreError};
 use meshd_types::{CorrelationId, Digest};
 use std::{
     collections::BTreeSet,
@@ -58,7 +58,7 @@ impl Drop for UnderWayGuard {
 pub(crate) struct Replayed;
 
 /// Executes an order, or replays the stored response of its key.
-pub(crate) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
+pub(crate) async fn once(plane: &Plane, context: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
     let key = match key(&parts.headers) {
         Ok(Some(key)) => key.to_owned(),
         Ok(None) => return next.run(Request::from_parts(parts, body)).await,
@@ -67,17 +67,17 @@ pub(crate) async fn once(plane: &Plane, by: &AuditContext, parts: Parts, body: B
     let Ok(bytes) = to_bytes(body, crate::serve::admin::MAX_BODY).await else {
         return Refused::bad_request("the body is too long, or it broke off").into_response();
     };
-    let caller = parts.extensions.get::<Caller>().map_or_else(|| by.who.to_string(), Caller::identity);
+    let caller = parts.extensions.get::<Caller>().map_or_else(|| context.principal.to_string(), Caller::identity);
     let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
     let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
     let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
-    let _turn = match begin(plane, slot, request).await {
-        Ok(Ok(turn)) => turn,
-        Ok(Err(before)) => return again(plane, slot, request, before),
+    let _guard = match begin(plane, slot, request).await {
+        Ok(Ok(guard)) => guard,
+        Ok(Err(before)) => return replay(plane, slot, request, before),
         Err(error) => return Refused::from(error).into_response(),
     };
     let response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
-    end(plane, slot, request, by.correlation, response).await
+    end(plane, slot, request, context.correlation, response).await
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
@@ -95,9 +95,10 @@ async fn begin(
 ) -> Result<Result<UnderWayGuard, IdempotencyRecord>, StoreError> {
     let now = plane.central.now();
     let begun = plane.central.store().commit(|tx| {
-        let before = tx.before().idempotency_record(&slot).filter(|asked| now.since(asked.at) <= IDEMPOTENCY_KEY_LIFE);
-        if let Some(asked) = before {
-            return Ok(Err(asked.clone()));
+        let before =
+            tx.before().idempotency_record(&slot).filter(|record| now.since(record.at) <= IDEMPOTENCY_KEY_LIFETIME);
+        if let Some(record) = before {
+            return Ok(Err(record.clone()));
         }
         tx.put_idempotency_record(slot, IdempotencyRecord { request, at: now, answer: None });
         // The guard is created within the transaction, so a reader that finds the key also finds the guard.
@@ -106,7 +107,7 @@ async fn begin(
     begun.await
 }
 
-fn again(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
+fn replay(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
     let refused = |code, message| Refused::new(StatusCode::CONFLICT, code, message).into_response();
     if before.request != request {
         return refused("key_reused", "this Idempotency-Key came with another order before; use a new one");
@@ -151,10 +152,10 @@ async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: Correlat
             (text, Response::from_parts(parts, Body::from(bytes)))
         }
     };
-    let asked =
+    let record =
         IdempotencyRecord { request, at: plane.central.now(), answer: Some(StoredResponse { status, body: kept }) };
     let written = plane.central.store().commit(|tx| {
-        tx.put_idempotency_record(slot, asked);
+        tx.put_idempotency_record(slot, record);
         Ok::<_, StoreError>(())
     });
     if let Err(error) = written.await {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn socket_carries_messages_and_its_connection_ends_with_it() {
+    async fn websocket_carries_messages_and_connection_ends_when_dropped() {
         let tasks = TaskTracker::new();
         let mut socket = opened("ours", &tasks).await.expect("opened");
         socket.send(Message::Binary("ls\r".into())).await.expect("sent");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn refusal_is_that_of_the_api() {
+    async fn websocket_refusal_has_api_status_and_error() {
         let (status, view) = opened("another", &TaskTracker::new()).await.expect_err("refused");
         assert_eq!((status, view.message.as_str()), (StatusCode::NOT_FOUND, "no such office"));
     }

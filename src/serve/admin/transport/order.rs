@@ -85,19 +85,19 @@ async fn ordered(verb: Verb, required: Role, request: Request, next: Next) -> Re
 async fn follow(plane: Plane, verb: Verb, required: Role, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(verb);
-    let by = match AuditContext::from_request_parts(&mut parts, &plane).await {
-        Ok(by) => by,
+    let context = match AuditContext::from_request_parts(&mut parts, &plane).await {
+        Ok(context) => context,
         Err(refused) => return refused.into_response(),
     };
     let target = target(&mut parts).await;
     let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
     let begun = plane.central.store().next_audit();
-    tracing::info!(actor = %by.who, %verb, target, reason = by.reason, "ordered");
+    tracing::info!(actor = %context.principal, %verb, target, reason = context.reason, "ordered");
     let response = if role < required {
         Refused::beyond(role, required).into_response()
     } else {
         match whole(&plane, &parts, body).await {
-            Ok(body) => idempotency::once(&plane, &by, parts, body, next).await,
+            Ok(body) => idempotency::once(&plane, &context, parts, body, next).await,
             Err(refused) => refused.into_response(),
         }
     };
@@ -106,7 +106,7 @@ async fn follow(plane: Plane, verb: Verb, required: Role, request: Request, next
         None if response.extensions().get::<idempotency::Replayed>().is_some() => Came::Replayed,
         None => Came::Done,
     };
-    if let Err(error) = store(&plane, by, target, begun, came).await {
+    if let Err(error) = store(&plane, context, target, begun, came).await {
         tracing::error!(error = &error as &dyn std::error::Error, "an order cannot be written into the audit log");
     }
     response
@@ -140,12 +140,12 @@ enum Came {
 /// Writes the result of an order to the audit log, unless the change itself wrote an audit line.
 async fn store(
     plane: &Plane,
-    by: AuditContext,
+    context: AuditContext,
     target: Option<String>,
     begun: AuditSeq,
     came: Came,
 ) -> Result<(), StoreError> {
-    let mut audit = Audit::done(plane.central.now(), by);
+    let mut audit = Audit::done(plane.central.now(), context);
     match came {
         Came::Refused(refused) => (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned()),
         Came::Replayed => {
@@ -177,10 +177,10 @@ impl FromRequestParts<Plane> for AuditContext {
         let Some(((caller, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
             return Err(Refused::internal("this route does not say what it orders"));
         };
-        let mut by = AuditContext::new(caller.who.clone(), *verb, *correlation);
-        by.reason = reason(&parts.headers)?;
-        by.forced = forced(&parts.headers)?;
-        Ok(by)
+        let mut context = AuditContext::new(caller.principal.clone(), *verb, *correlation);
+        context.reason = reason(&parts.headers)?;
+        context.forced = forced(&parts.headers)?;
+        Ok(context)
     }
 }
 

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn dead_socket_is_replaced_and_a_live_one_is_not() {
+    async fn stale_socket_is_replaced_and_socket_in_use_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run/admin.sock");
         let first = bind(&path).expect("a free path");
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn file_that_is_no_socket_is_left_alone() {
+    async fn regular_file_at_socket_path_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notes.txt");
         fs::write(&path, "keep me").expect("written");

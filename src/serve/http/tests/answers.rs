@@ -1,4 +1,4 @@
-//! What each route answers.
+//! Responses of each route.
 
 use super::super::routes::{Client, router};
 use super::super::sendfile_writer::PendingWrites;
@@ -15,7 +15,7 @@ fn path() -> String {
 }
 
 #[tokio::test]
-async fn range_that_is_not_the_whole_blob_records_no_fetch() {
+async fn partial_range_records_no_fetch() {
     let mut server = Server::start(Limits::default(), BLOB, "");
     let fetched = format!("blob {}", Digest::of(BLOB).short());
     for (range, status, body, end) in [
@@ -39,7 +39,7 @@ async fn range_that_is_not_the_whole_blob_records_no_fetch() {
 }
 
 #[tokio::test]
-async fn a_blob_names_itself_and_is_not_sent_to_who_has_it() {
+async fn blob_has_etag_and_matching_client_gets_304() {
     let mut server = Server::start(Limits::default(), BLOB, "");
     let etag = format!("\"sha256-{}\"", Digest::of(BLOB));
     let answer = server.ask("HEAD", &path(), "range: bytes=0-1\r\n").await;
@@ -58,7 +58,7 @@ async fn a_blob_names_itself_and_is_not_sent_to_who_has_it() {
 }
 
 #[tokio::test]
-async fn every_other_route_answers_as_it_is_written() {
+async fn routes_answer_with_documented_status_and_body() {
     let server = Server::start(Limits::default(), BLOB, "");
     let other = Digest::of(b"other");
     for (method, path, status, body) in [
@@ -102,7 +102,7 @@ async fn every_other_route_answers_as_it_is_written() {
 }
 
 #[tokio::test]
-async fn head_changes_nothing() {
+async fn head_request_has_no_side_effect() {
     let mut server = Server::start(Limits::default(), BLOB, "overlay");
     let overlay = format!("/overlay/{CAPABILITY}/overlay.cpio.gz");
     for path in
@@ -116,7 +116,7 @@ async fn head_changes_nothing() {
 
 proptest! {
     #[test]
-    fn no_path_and_no_query_is_a_fault_of_the_server(
+    fn request_path_and_query_never_cause_server_error(
         path in "(/(boot|blob|overlay|loader|boot.ipxe|script|[a-z0-9%.]{0,12})){0,4}/?",
         query in "(mac=52:54:00:12:34:56)?[ -~]{0,40}",
         head: bool,
@@ -142,7 +142,7 @@ fn large() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_large_blob_is_the_same_from_memory_and_from_its_file_whole_and_in_part() {
+async fn large_blob_is_equal_from_memory_and_file() {
     let blob = large();
     let path = format!("/blob/{}/kernel", Digest::of(&blob));
     let mut server = Server::start(Limits::default(), blob.clone(), "");
@@ -166,7 +166,7 @@ async fn a_large_blob_is_the_same_from_memory_and_from_its_file_whole_and_in_par
 }
 
 #[tokio::test]
-async fn requests_that_come_before_the_answers_are_read_are_answered_in_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let blob = large();
     let path = format!("/blob/{}/kernel", Digest::of(&blob));
     let server = Server::start(Limits::default(), blob.clone(), "");
@@ -182,7 +182,7 @@ async fn requests_that_come_before_the_answers_are_read_are_answered_in_order() 
 }
 
 #[tokio::test]
-async fn nothing_is_redirected_and_scripts_name_the_address_that_was_asked() {
+async fn unknown_paths_get_404_and_script_names_local_address() {
     let server = Server::start(Limits::default(), BLOB, "");
     for path in
         ["/boot.ipxe/", "//boot.ipxe", "/boot", "/blob/", "/loader", "/loader/", "/overlay", "/healthz/", "/x/../"]

@@ -9,7 +9,7 @@ fn quick() -> Limits {
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_or_never_ends_its_head_is_cut() {
+async fn connection_without_complete_head_is_closed() {
     let server = Server::start(quick(), "", "");
     for start in ["", "GET /healthz HT", "GET /healthz HTTP/1.1\r\nhost: x\r\n"] {
         let mut stream = server.connect().await;
@@ -20,7 +20,7 @@ async fn a_connection_that_says_nothing_or_never_ends_its_head_is_cut() {
 }
 
 #[tokio::test]
-async fn a_connection_may_be_used_again_and_is_cut_when_idle() {
+async fn connection_is_reused_and_closed_when_idle() {
     // Longer than a busy machine takes from an answer to the next request.
     let server = Server::start(Limits { head: Duration::from_secs(3), ..Limits::default() }, "", "");
     let mut stream = BufReader::new(server.connect().await);
@@ -53,7 +53,7 @@ async fn oversized_requests_and_bodies_are_refused() {
 }
 
 #[tokio::test]
-async fn junk_closes_one_connection_and_no_more() {
+async fn malformed_request_closes_only_its_connection() {
     let server = Server::start(Limits::default(), "", "");
     let mut stream = server.connect().await;
     stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.expect("it reads");
@@ -62,7 +62,7 @@ async fn junk_closes_one_connection_and_no_more() {
 }
 
 #[tokio::test]
-async fn when_all_connections_are_taken_the_next_one_waits() {
+async fn connection_above_limit_waits_for_active_ones() {
     let limits = Limits { connections: 1, ..Limits::default() };
     let server = Server::start(limits, "", "");
     let mut first = BufReader::new(server.connect().await);
@@ -70,7 +70,7 @@ async fn when_all_connections_are_taken_the_next_one_waits() {
     assert_eq!(read_answer(&mut first, "GET").await.status, 200, "it has the one place");
     let mut second = std::pin::pin!(server.ask("GET", "/healthz", ""));
     for _ in 0..20 {
-        let asked = Instant::now();
+        let started = Instant::now();
         let on_first = async {
             send(first.get_mut(), "GET", "/healthz", "").await;
             read_answer(&mut first, "GET").await.status
@@ -78,7 +78,7 @@ async fn when_all_connections_are_taken_the_next_one_waits() {
         tokio::select! {
             // A place that was idle for so long, as after a pause of this whole machine, is given away rightly.
             answer = &mut second => {
-                assert!(asked.elapsed() >= ARRIVING, "it was served although the place is taken");
+                assert!(started.elapsed() >= ARRIVING, "it was served although the place is taken");
                 return assert_eq!(answer.status, 200);
             }
             status = on_first => assert_eq!(status, 200),
@@ -89,7 +89,7 @@ async fn when_all_connections_are_taken_the_next_one_waits() {
 }
 
 #[tokio::test]
-async fn the_server_ends_with_idle_connections_and_waits_for_running_ones_only_so_long() {
+async fn shutdown_closes_idle_and_waits_limited_time_for_busy_connections() {
     let limits = Limits { drain: Duration::from_millis(50), ..Limits::default() };
     let mut server = Server::start(limits, "", vec![7; 64 << 20]);
     let idle = server.connect().await;
@@ -105,7 +105,7 @@ async fn the_server_ends_with_idle_connections_and_waits_for_running_ones_only_s
 }
 
 #[tokio::test]
-async fn when_all_connections_are_taken_an_idle_one_gives_its_place() {
+async fn idle_connection_is_evicted_at_limit() {
     let limits = Limits { connections: 3, ..Limits::default() };
     let server = Server::start(limits, "", "");
     let mut hoard = Vec::new();
@@ -119,7 +119,7 @@ async fn when_all_connections_are_taken_an_idle_one_gives_its_place() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_too_slow_on_the_whole_is_cut_off_though_it_never_stops() {
+async fn response_below_minimum_rate_is_aborted() {
     const LARGE: usize = 64 << 20;
     let timeouts = WriteTimeouts { response: Duration::ZERO, rate: u64::MAX, ..Limits::default().timeouts };
     let mut server = Server::start(Limits { timeouts, ..Limits::default() }, "", vec![7; LARGE]);
@@ -130,7 +130,7 @@ async fn a_response_that_is_too_slow_on_the_whole_is_cut_off_though_it_never_sto
 }
 
 #[tokio::test]
-async fn a_thousand_connections_are_served_at_once() {
+async fn thousand_connections_are_served_concurrently() {
     let blob = vec![7; 100_000];
     let path = format!("/blob/{}/kernel", Digest::of(&blob));
     let server = Server::start(Limits::default(), blob, "");

@@ -164,7 +164,7 @@ impl Server {
         TcpStream::connect(self.at).await.expect("it listens")
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a separate connection.
     async fn ask(&self, method: &str, path: &str, headers: &str) -> Answer {
         let mut stream = self.connect().await;
         send(&mut stream, method, path, headers).await;

@@ -1,4 +1,4 @@
-//! An overlay is given once, whole, to one at a time.
+//! An overlay is served once, completely, to one client at a time.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn path() -> String {
 }
 
 #[tokio::test]
-async fn it_is_spent_once_the_last_byte_was_written() {
+async fn overlay_capability_is_spent_after_last_byte() {
     let mut server = Server::start(Limits::default(), "", "an overlay");
     let answer = server.ask("GET", &path(), "range: bytes=0-1\r\n").await;
     assert_eq!((answer.status, answer.body.as_slice()), (200, b"an overlay".as_slice()), "a range is not read");
@@ -21,7 +21,7 @@ async fn it_is_spent_once_the_last_byte_was_written() {
 }
 
 #[tokio::test]
-async fn an_aborted_transfer_spends_nothing_and_a_second_one_has_to_wait() {
+async fn aborted_overlay_transfer_spends_nothing_and_concurrent_one_waits() {
     let mut server = Server::start(Limits::default(), "", vec![7; LARGE]);
     let mut first = server.connect().await;
     send(&mut first, "GET", &path(), "").await;
@@ -37,11 +37,11 @@ async fn an_aborted_transfer_spends_nothing_and_a_second_one_has_to_wait() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_all_but_the_end_spends_nothing() {
+async fn incomplete_overlay_transfer_spends_nothing() {
     let mut server = Server::start(Limits::default(), "", vec![7; LARGE]);
     let mut stream = server.connect().await;
     send(&mut stream, "GET", &path(), "").await;
-    // What remains is more than both sockets hold: the server cannot have written it.
+    // The rest is larger than both socket buffers, so the server cannot have written it.
     let mut most = vec![0; LARGE / 2];
     stream.read_exact(&mut most).await.expect("half of it comes");
     assert!(server.events.try_recv().is_err(), "it is not spent while bytes are left");
@@ -50,7 +50,7 @@ async fn a_client_that_takes_all_but_the_end_spends_nothing() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_cut_off() {
+async fn stalled_overlay_client_is_aborted() {
     let timeouts = WriteTimeouts { write: Duration::from_millis(50), ..Limits::default().timeouts };
     let limits = Limits { timeouts, ..Limits::default() };
     let mut server = Server::start(limits, "", vec![7; LARGE]);

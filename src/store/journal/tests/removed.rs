@@ -13,12 +13,12 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
         // The last change is cut off where a change ends: without the marker, nothing shows that it was there.
         let path = Kind::Journal.path(dir.path(), 3);
         let bytes = fs::read(&path).expect("read");
-        let last = Frames::of(&bytes).last().expect("a frame").at - HEAD;
+        let last = Frames::new(&bytes).last().expect("a frame").at - HEAD;
         fs::write(&path, &bytes[..last]).expect("cut");
-        let place = dir.path().join(files::COMMIT_MARKER);
+        let marker_path = dir.path().join(files::COMMIT_MARKER);
         match marker {
-            Some(bytes) => fs::write(&place, bytes).expect("written"),
-            None => fs::remove_file(&place).expect("removed"),
+            Some(bytes) => fs::write(&marker_path, bytes).expect("written"),
+            None => fs::remove_file(&marker_path).expect("removed"),
         }
         let (files_before, error) = (files_of(dir.path()), refused(dir.path()).to_string());
         assert!(
@@ -36,7 +36,7 @@ fn journal_without_valid_marker_is_refused_until_an_operator_accepts_it() {
 }
 
 #[test]
-fn start_that_ends_before_its_journal_begins_anew() {
+fn store_with_blank_marker_and_no_journal_starts_empty() {
     for left in [&b""[..], &[0; 40]] {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join(files::COMMIT_MARKER), left).expect("written");
@@ -57,7 +57,7 @@ fn thin(journal: &Journal, until: u64) {
 }
 
 #[test]
-fn removed_events_stay_removed_over_renewals_and_restarts() {
+fn removed_events_stay_removed_after_compaction_and_restart() {
     let dir = tempfile::tempdir().expect("a folder");
     let (journal, _) = open(dir.path());
     (0..100).for_each(|n| change(&journal, "k", &n.to_string()));

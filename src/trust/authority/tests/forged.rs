@@ -21,7 +21,7 @@ pub(super) fn verify_chain(
 }
 
 #[test]
-fn authority_under_a_former_issuer_signs_nobody() {
+fn certificate_signed_through_former_issuer_is_refused() {
     let (_dir, stolen) = authority();
     let between = make::new_key().expect("key");
     let mut params = CertificateParams::default();

@@ -20,7 +20,7 @@ use meshd_trust::Role;
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let content = content(&client).await.map_err(|error| client.failed(&error))?;
-    Ok(Page { client: &client, title: "Access".to_owned(), place: "/access", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Access".to_owned(), nav_path: "/access", content }.answer(&headers))
 }
 
 async fn content(client: &ApiClient) -> Result<Markup, ApiError> {

@@ -5,7 +5,7 @@ use crate::{
     client::{ApiClient, ApiError, encoded},
     form::Fields,
     gate::{fields, redirect},
-    html::{Page, shown},
+    html::{self, Page, shown},
     screens::{Answer, actions},
 };
 use axum::{
@@ -50,8 +50,7 @@ pub(super) fn api_token_form() -> Markup {
                 select id="role" name="role" { @for role in Role::ALL { option { (role) } } }
                 label for="days" { "Days until it ends; empty: until it is revoked" }
                 input id="days" name="days" inputmode="numeric" value="90" maxlength="4";
-                label for="token-reason" { "Reason, for the audit log" }
-                input id="token-reason" name="reason" maxlength="500";
+                (html::reason_input("token-reason"))
                 button.main { "Create" }
             }
         }
@@ -80,8 +79,7 @@ pub(super) fn rotate_form() -> Markup {
                 label for="grace" { "Days for which the old root is trusted; empty: as long as usual, 0: not at all, every link ends now" }
                 input id="grace" name="grace" inputmode="numeric" maxlength="4";
                 label { input type="checkbox" name="enrol_again" value="1"; " With 0 days: linked nodes enrol again without a boot" }
-                label for="ca-reason" { "Reason, for the audit log" }
-                input id="ca-reason" name="reason" maxlength="500";
+                (html::reason_input("ca-reason"))
                 button.danger { "Replace the root" }
             }
         }
@@ -109,7 +107,7 @@ pub(crate) async fn create_api_token(client: ApiClient, headers: HeaderMap, requ
         pre tabindex="0" { (shown(&created.secret)) }
         p { a href=(format!("{PREFIX}/access")) { "Access" } }
     };
-    Ok(Page { client: &client, title: "API token".to_owned(), place: "/access", content }.answer(&headers))
+    Ok(Page { client: &client, title: "API token".to_owned(), nav_path: "/access", content }.answer(&headers))
 }
 
 pub(crate) async fn revoke_api_token(client: ApiClient, Path(name): Path<String>, request: Request<Body>) -> Answer {

@@ -1,6 +1,6 @@
 //! The form for a new VM: a `vm.toml` in the format of `meshd vm create`.
 
-use super::{Answer, may_order, node_choice, notes};
+use super::{Answer, key_input, may_order, node_choice, notes};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
@@ -16,7 +16,7 @@ use axum::{
 use maud::{Markup, html};
 use meshd_api::{CreateVm, TemplateView, VmView, routes as api};
 use meshd_config::vm::parse_with;
-use meshd_types::{Digest, SystemUuid, hex};
+use meshd_types::{Digest, SystemUuid};
 use std::path::Path;
 
 /// Initial content of the form.
@@ -53,27 +53,26 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
 async fn form(client: &ApiClient, headers: &HeaderMap, draft: &Draft<'_>) -> Answer {
     let nodes = node_choice(client, draft.node, "any that is suitable").await?;
     let content = html! {
-        h1 { "Create virtual machine" }
+        h1 { "Create VM" }
         @if let Some(problem) = &draft.problem { (problem) }
         @if may_order(client) {
             form.stack method="post" action=(format!("{PREFIX}/vms")) {
-                input type="hidden" name="key" value=(hex(&(client.environment.random)()));
+                (key_input(client))
                 label for="file" { "Specification (vm.toml)" }
                 textarea.code id="file" name="file" rows="16" spellcheck="false" required { (draft.text) }
                 (nodes)
                 label { input type="checkbox" name="start" value="1" checked[draft.start]; " Start it now" }
-                label for="reason" { "Reason, for the audit log" }
-                input id="reason" name="reason" maxlength="500";
+                (html::reason_input("reason"))
                 div.actions {
                     button.main { "Create" }
                     a.button href=(format!("{PREFIX}/vms")) { "Cancel" }
                 }
             }
         } @else {
-            p { "Virtual machines are created from the role operator on." }
+            p { "VMs are created from the role operator on." }
         }
     };
-    Ok(Page { client, title: "Create virtual machine".to_owned(), place: "/vms", content }.answer(headers))
+    Ok(Page { client, title: "Create VM".to_owned(), nav_path: "/vms", content }.answer(headers))
 }
 
 /// Creates the VM of the form. On an error, shows the error above the form and keeps the submitted text.

@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 
 /// Input of an action in addition to its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ask {
+enum ActionInput {
     Nothing,
     /// Checkbox: the node was moved to another port.
     Moved,
@@ -57,7 +57,7 @@ struct Action {
     title: &'static str,
     /// Effect of the action, shown before confirmation.
     effect: &'static str,
-    ask: Ask,
+    input: ActionInput,
     /// True if the action can end work or lose data.
     is_dangerous: bool,
 }
@@ -69,12 +69,12 @@ impl Action {
     }
 }
 
-const fn action(route: BulkPost, title: &'static str, ask: Ask, effect: &'static str) -> Action {
-    Action { route, title, effect, ask, is_dangerous: false }
+const fn action(route: BulkPost, title: &'static str, input: ActionInput, effect: &'static str) -> Action {
+    Action { route, title, effect, input, is_dangerous: false }
 }
 
-const fn dangerous(route: BulkPost, title: &'static str, ask: Ask, effect: &'static str) -> Action {
-    Action { route, title, effect, ask, is_dangerous: true }
+const fn dangerous(route: BulkPost, title: &'static str, input: ActionInput, effect: &'static str) -> Action {
+    Action { route, title, effect, input, is_dangerous: true }
 }
 
 /// All actions, in the order of a node's lifecycle.
@@ -82,48 +82,58 @@ const ACTIONS: [Action; 15] = [
     action(
         api::APPROVE_NODES,
         "Approve",
-        Ask::Moved,
+        ActionInput::Moved,
         "The machine gets credentials at its next boot; alarms of a known node are acknowledged.",
     ),
-    dangerous(api::REJECT_NODES, "Reject", Ask::Nothing, "Boots of the machine are refused."),
+    dangerous(api::REJECT_NODES, "Reject", ActionInput::Nothing, "Boots of the machine are refused."),
     action(
         api::ASSIGN_NODES_PROFILE,
         "Assign profile",
-        Ask::Profile,
+        ActionInput::Profile,
         "The node boots this profile from its next boot on.",
     ),
     dangerous(
         api::REBOOT_NODES,
         "Reboot",
-        Ask::Nothing,
-        "The node reboots now. Virtual machines and tasks on it hold the order up unless it is forced.",
+        ActionInput::Nothing,
+        "The node reboots now. VMs and tasks on it hold the order up unless it is forced.",
     ),
     dangerous(
         api::DRAIN_NODES,
         "Drain",
-        Ask::Drain,
+        ActionInput::Drain,
         "The node takes no new work, and enters maintenance when its work has ended.",
     ),
-    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", Ask::Nothing, "The node is out of service at once."),
-    action(api::RESUME_NODES, "Resume", Ask::Nothing, "The node returns to service."),
-    action(api::LABEL_NODES, "Label", Ask::Labels, "Labels are set and removed."),
+    dangerous(api::START_NODES_MAINTENANCE, "Maintenance", ActionInput::Nothing, "The node is out of service at once."),
+    action(api::RESUME_NODES, "Resume", ActionInput::Nothing, "The node returns to service."),
+    action(api::LABEL_NODES, "Label", ActionInput::Labels, "Labels are set and removed."),
     action(
         api::CHANGE_NODES_VARIABLES,
         "Set variables",
-        Ask::Variables,
+        ActionInput::Variables,
         "Overlays read the variables when the next boot is rendered.",
     ),
-    action(api::SET_NODES_BOOT_ONCE, "Boot once", Ask::Once, "The next boot only differs; the node keeps its profile."),
+    action(
+        api::SET_NODES_BOOT_ONCE,
+        "Boot once",
+        ActionInput::Once,
+        "The next boot only differs; the node keeps its profile.",
+    ),
     action(
         api::PIN_NODES,
         "Pin",
-        Ask::Pin,
+        ActionInput::Pin,
         "The node boots its running generation, whatever its profile says, until it is unpinned.",
     ),
-    action(api::RUN_NODES_CHECKS, "Run readiness checks", Ask::Nothing, "The agent of the node runs its checks now."),
-    dangerous(api::QUARANTINE_NODES, "Quarantine", Ask::Nothing, "The node is cut off until it is released."),
-    action(api::RELEASE_NODES, "Release", Ask::Nothing, "The node may boot again."),
-    dangerous(api::REMOVE_NODES, "Remove", Ask::Nothing, "The node is cut off, and its record is deleted."),
+    action(
+        api::RUN_NODES_CHECKS,
+        "Run readiness checks",
+        ActionInput::Nothing,
+        "The agent of the node runs its checks now.",
+    ),
+    dangerous(api::QUARANTINE_NODES, "Quarantine", ActionInput::Nothing, "The node is cut off until it is released."),
+    action(api::RELEASE_NODES, "Release", ActionInput::Nothing, "The node may boot again."),
+    dangerous(api::REMOVE_NODES, "Remove", ActionInput::Nothing, "The node is cut off, and its record is deleted."),
 ];
 
 fn find(word: &str) -> Result<&'static Action, ApiError> {
@@ -206,8 +216,8 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
     let failed = |error| client.failed(&error);
     let action = find(fields.text("action")).map_err(failed)?;
     let nodes = chosen(&fields).map_err(failed)?;
-    let profiles: Vec<ProfileView> = match action.ask {
-        Ask::Profile | Ask::Once => client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?,
+    let profiles: Vec<ProfileView> = match action.input {
+        ActionInput::Profile | ActionInput::Once => client.get(api::LIST_PROFILES.path([])).await.map_err(failed)?,
         _ => Vec::new(),
     };
     let content = html! {
@@ -215,15 +225,14 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
         p { (action.effect) }
         form.stack method="post" action=(format!("{PREFIX}/actions/run")) {
             input type="hidden" name="action" value=(action.word());
-            input type="hidden" name="key" value=(hex(&(client.environment.random)()));
+            (key_input(&client))
             ul { @for node in &nodes {
                 li { (shown(node.name)) " " code { (node.target.id) } input type="hidden" name="node" value=(node.value); }
             } }
-            (question(action, &profiles))
-            label for="reason" { "Reason, for the audit log" }
-            input id="reason" name="reason" maxlength="500";
+            (input_fields(action, &profiles))
+            (html::reason_input("reason"))
             // A profile may take devices from running VMs.
-            @if action.is_dangerous || matches!(action.ask, Ask::Profile | Ask::Once) { (force_box()) }
+            @if action.is_dangerous || matches!(action.input, ActionInput::Profile | ActionInput::Once) { (force_box()) }
             div.actions {
                 button class=(if action.is_dangerous { "danger" } else { "main" }) { (action.title) " " (nodes.len()) @if nodes.len() == 1 { " node" } @else { " nodes" } }
                 a.button href=(format!("{PREFIX}/nodes")) { "Cancel" }
@@ -231,25 +240,30 @@ pub(crate) async fn preview(client: ApiClient, headers: HeaderMap, request: Requ
         }
         p.quiet { "Nothing is done if one of the nodes has changed since the list was shown." }
     };
-    Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))
+}
+
+/// Renders the idempotency key of a form.
+fn key_input(client: &ApiClient) -> Markup {
+    html! { input type="hidden" name="key" value=(hex(&(client.environment.random)())); }
 }
 
 /// Renders the checkbox that permits the loss of running work. Without it, meshd refuses an order that would end work.
 pub(super) fn force_box() -> Markup {
-    html! { label { input type="checkbox" name="force" value="1"; " Do it even if virtual machines or a task are lost" } }
+    html! { label { input type="checkbox" name="force" value="1"; " Do it even if VMs or a task are lost" } }
 }
 
-fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
+fn input_fields(action: &Action, profiles: &[ProfileView]) -> Markup {
     html! {
-        @match action.ask {
-            Ask::Nothing => {}
-            Ask::Moved => label { input type="checkbox" name="moved" value="1"; " It was moved: forget the port of the relay that it was known by" }
-            Ask::Profile => {
+        @match action.input {
+            ActionInput::Nothing => {}
+            ActionInput::Moved => label { input type="checkbox" name="moved" value="1"; " It was moved: forget the port of the relay that it was known by" }
+            ActionInput::Profile => {
                 label for="profile" { "Profile" }
                 select id="profile" name="profile" { @for profile in profiles { option { (profile.name) } } }
             }
-            Ask::Pin => label { input type="checkbox" name="off" value="1"; " Unpin: boot what the profile says" }
-            Ask::Once => {
+            ActionInput::Pin => label { input type="checkbox" name="off" value="1"; " Unpin: boot what the profile says" }
+            ActionInput::Once => {
                 label for="profile" { "Profile of the next boot" }
                 select id="profile" name="profile" {
                     option value="" { "its own" }
@@ -259,18 +273,18 @@ fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
                 input id="kernel_args" name="kernel_args" maxlength="500" placeholder="debug -quiet";
                 label { input type="checkbox" name="clear" value="1"; " Instead, cancel what was ordered for the next boot" }
             }
-            Ask::Drain => {
+            ActionInput::Drain => {
                 label for="workloads" { "Work that runs" }
                 select id="workloads" name="workloads" {
                     option value="wait" { "wait until it ends" }
                     option value="stop" { "stop it" }
                 }
             }
-            Ask::Labels => {
+            ActionInput::Labels => {
                 label for="labels" { "Labels to set (key=value) and to remove (key-)" }
                 input id="labels" name="labels" required placeholder="rack=a feed=2 spare-";
             }
-            Ask::Variables => {
+            ActionInput::Variables => {
                 label for="variables" { "Variables, one a line: NAME=VALUE sets, NAME- removes. A value is true, 8, [a,b] or text; \"8\" is text" }
                 textarea.code id="variables" name="variables" rows="5" maxlength="10000" spellcheck="false" required {}
             }
@@ -281,18 +295,20 @@ fn question(action: &Action, profiles: &[ProfileView]) -> Markup {
 /// Returns the body of the order for one node.
 fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
     let bad = |text: &str| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", text, "go back and correct it");
-    let value = match action.ask {
-        Ask::Nothing => Ok(Value::Null),
-        Ask::Moved => serde_json::to_value(Approve { moved: fields.is_ticked("moved") }),
-        Ask::Profile => serde_json::to_value(AssignProfile { profile: fields.text("profile").to_owned() }),
-        Ask::Drain => {
+    let value = match action.input {
+        ActionInput::Nothing => Ok(Value::Null),
+        ActionInput::Moved => serde_json::to_value(Approve { moved: fields.is_ticked("moved") }),
+        ActionInput::Profile => serde_json::to_value(AssignProfile { profile: fields.text("profile").to_owned() }),
+        ActionInput::Drain => {
             let workloads = if fields.text("workloads") == "stop" { DrainPolicy::Stop } else { DrainPolicy::Wait };
             serde_json::to_value(Drain { workloads, grace_s: None })
         }
-        Ask::Pin => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
-        Ask::Once => serde_json::to_value(boot_once(fields)),
-        Ask::Labels => Ok(labels(fields.text("labels"))),
-        Ask::Variables => serde_json::to_value(variables(fields.text("variables")).map_err(|error| bad(&error))?),
+        ActionInput::Pin => serde_json::to_value(Pin { generation: None, off: fields.is_ticked("off") }),
+        ActionInput::Once => serde_json::to_value(boot_once(fields)),
+        ActionInput::Labels => Ok(labels(fields.text("labels"))),
+        ActionInput::Variables => {
+            serde_json::to_value(variables(fields.text("variables")).map_err(|error| bad(&error))?)
+        }
     };
     value.map_err(|error| bad(&error.to_string()))
 }
@@ -378,5 +394,5 @@ pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<
         (html::table(&["Node", "ID", "Result"], &rows, ""))
         p { a href=(format!("{PREFIX}/nodes")) { "Nodes" } }
     };
-    Ok(Page { client: &client, title: action.title.to_owned(), place: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: action.title.to_owned(), nav_path: "/nodes", content }.answer(&headers))
 }

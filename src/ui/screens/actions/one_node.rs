@@ -6,7 +6,7 @@ use crate::{
     client::{ApiClient, ApiError, encoded},
     form::Fields,
     gate::{fields, redirect},
-    html::shown,
+    html::{self, shown},
 };
 use axum::{
     body::Body,
@@ -83,36 +83,35 @@ pub(in crate::screens) fn forms(detail: &NodeDetail, role: Role) -> Markup {
             }
             form.inline method="post" action=(to("doctor")) { button { "Run readiness checks" } }
             (boot_once(detail, &to("boot-once")))
-            (asked(&to("accept-nic"), "Accept NIC", "The node is recognised by this NIC, too.", &html! {
+            (details_form(&to("accept-nic"), "Accept NIC", "The node is recognised by this NIC, too.", &html! {
                 label for="mac" { "MAC address" }
                 input id="mac" name="mac" required maxlength="17" placeholder="52:54:00:12:34:56";
             }, false))
-            (asked(&to("replace"), "Replace hardware", "Another machine takes over name, profile, variables and labels of this node.", &html! {
+            (details_form(&to("replace"), "Replace hardware", "Another machine takes over name, profile, variables and labels of this node.", &html! {
                 label for="new" { "ID or name of the new machine" }
                 input id="new" name="new" required maxlength="63";
             }, true))
-            (asked(&to("fence"), "Fence", "The node is declared dead, and its virtual machines start elsewhere. Do this only when its power is off: otherwise they run twice.", &html! {
+            (details_form(&to("fence"), "Fence", "The node is declared dead, and its VMs start elsewhere. Do this only when its power is off: otherwise they run twice.", &html! {
                 label for="confirm" { "Name of this node, to confirm that it is off" }
                 input id="confirm" name="confirm" required maxlength="63" autocomplete="off";
             }, true))
             @if role >= Role::Admin {
-                (asked(&to("revoke"), "Revoke certificate", "The node is cut off now, until it boots again.", &Markup::default(), true))
+                (details_form(&to("revoke"), "Revoke certificate", "The node is cut off now, until it boots again.", &Markup::default(), true))
             }
         }
     }
 }
 
 /// Renders a collapsed form with the effect of the order, its input and the reason.
-fn asked(to: &str, title: &str, effect: &str, question: &Markup, is_dangerous: bool) -> Markup {
+fn details_form(to: &str, title: &str, effect: &str, inputs: &Markup, is_dangerous: bool) -> Markup {
     let id = format!("reason-{}", to.rsplit('/').next().unwrap_or_default());
     html! {
         details {
             summary { (title) "…" }
             form.stack method="post" action=(to) {
                 p { (effect) }
-                (question)
-                label for=(id) { "Reason, for the audit log" }
-                input id=(id) name="reason" maxlength="500";
+                (inputs)
+                (html::reason_input(&id))
                 button class=(if is_dangerous { "danger" } else { "main" }) { (title) }
             }
         }
@@ -128,7 +127,7 @@ fn boot_once(detail: &NodeDetail, to: &str) -> Markup {
                 button { "Clear boot once" }
             }
         } @else {
-            (asked(to, "Boot once", "The next boot only differs; the node keeps its profile.", &html! {
+            (details_form(to, "Boot once", "The next boot only differs; the node keeps its profile.", &html! {
                 label for="once-profile" { "Profile, empty for its own" }
                 input id="once-profile" name="profile" maxlength="63";
                 label for="once-args" { "Additional kernel arguments; -NAME removes one" }

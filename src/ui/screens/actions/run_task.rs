@@ -1,6 +1,6 @@
 //! The form that runs a task, like `meshd task run` and `meshd node exec`.
 
-use super::{Answer, may_order, node_choice, notes};
+use super::{Answer, key_input, may_order, node_choice, notes};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
@@ -17,7 +17,6 @@ use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_config::reader::parse_duration;
 use meshd_model::work::task::Launcher;
 use meshd_proto::task::TaskUser;
-use meshd_types::hex;
 
 /// Submitted fields, and the error of their submission.
 #[derive(Default)]
@@ -45,7 +44,7 @@ async fn form(client: &ApiClient, headers: &HeaderMap, draft: &TaskDraft) -> Ans
         @if let Some(problem) = &draft.problem { (problem) }
         @if may_order(client) {
             form.stack method="post" action=(format!("{PREFIX}/tasks")) {
-                input type="hidden" name="key" value=(hex(&(client.environment.random)()));
+                (key_input(client))
                 label for="argv" { "Program and arguments, one on each line; no shell reads them" }
                 textarea.code id="argv" name="argv" rows="5" spellcheck="false" required { (fields.text("argv")) }
                 (input(draft, "group", "Group of nodes, or empty for one node", "cfd"))
@@ -71,7 +70,7 @@ async fn form(client: &ApiClient, headers: &HeaderMap, draft: &TaskDraft) -> Ans
             p { "Tasks are run from the role operator on." }
         }
     };
-    Ok(Page { client, title: "Run task".to_owned(), place: "/tasks", content }.answer(headers))
+    Ok(Page { client, title: "Run task".to_owned(), nav_path: "/tasks", content }.answer(headers))
 }
 
 /// Runs the task of the form. On an error, shows the error above the form and keeps the submitted fields.

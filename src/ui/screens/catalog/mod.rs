@@ -44,5 +44,5 @@ pub(crate) async fn images(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Images" }
         (html::table(&["Name", "State", "Version", "Versions kept", "Profiles"], &rows, "The site has no image."))
     };
-    Ok(Page { client: &client, title: "Images".to_owned(), place: "/images", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Images".to_owned(), nav_path: "/images", content }.answer(&headers))
 }

@@ -34,17 +34,17 @@ pub(crate) async fn overlays(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Overlays" }
         (html::table(&["Name", "Purpose", "Files", "Packages", "Services", "Variables", "Profiles"], &rows, "The site has no overlay."))
     };
-    Ok(Page { client: &client, title: "Overlays".to_owned(), place: "/overlays", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Overlays".to_owned(), nav_path: "/overlays", content }.answer(&headers))
 }
 
 /// Shows one overlay, or one of its files.
 pub(crate) async fn overlay(
     client: ApiClient,
     Path(name): Path<String>,
-    Query(query): Query<Vec<(String, String)>>,
+    Query(query): Query<Fields>,
     headers: HeaderMap,
 ) -> Answer {
-    let (query, failed) = (Fields(query), |error| client.failed(&error));
+    let failed = |error| client.failed(&error);
     let here = overlay_page(&name);
     let content = match query.text("path") {
         "" => {
@@ -68,7 +68,7 @@ pub(crate) async fn overlay(
             }
         }
     };
-    Ok(Page { client: &client, title: format!("Overlay {name}"), place: "/overlays", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Overlay {name}"), nav_path: "/overlays", content }.answer(&headers))
 }
 
 fn overlay_page(name: &str) -> String {

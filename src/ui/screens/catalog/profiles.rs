@@ -36,7 +36,7 @@ pub(crate) async fn profiles(client: ApiClient, headers: HeaderMap) -> Answer {
         h1 { "Profiles" }
         (html::table(&["Name", "Extends", "Image", "Overlays", "VFIO", "Nodes"], &rows, "The site has no profile."))
     };
-    Ok(Page { client: &client, title: "Profiles".to_owned(), place: "/profiles", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Profiles".to_owned(), nav_path: "/profiles", content }.answer(&headers))
 }
 
 pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers: HeaderMap) -> Answer {
@@ -51,7 +51,7 @@ pub(crate) async fn profile(client: ApiClient, Path(name): Path<String>, headers
         h2 { "Revisions" }
         (revision_table(&client, &name, &revisions))
     };
-    Ok(Page { client: &client, title: name, place: "/profiles", content }.answer(&headers))
+    Ok(Page { client: &client, title: name, nav_path: "/profiles", content }.answer(&headers))
 }
 
 /// Renders the values of the profile and of the profiles that it extends.
@@ -111,11 +111,10 @@ fn changes_link(profile: &str, before: Option<&RevisionView>, view: &RevisionVie
 pub(crate) async fn profile_diff(
     client: ApiClient,
     Path(name): Path<String>,
-    Query(asked): Query<Vec<(String, String)>>,
+    Query(query): Query<Fields>,
     headers: HeaderMap,
 ) -> Answer {
-    let asked = Fields(asked);
-    let (from, to) = (asked.text("from"), asked.text("to"));
+    let (from, to) = (query.text("from"), query.text("to"));
     let path = api::COMPARE_PROFILE_REVISIONS.path([&name]).with("from", from).with("to", to);
     let found = client.get(path).await;
     let RevisionDiffView { diff } = found.map_err(|error| client.failed(&error))?;
@@ -133,7 +132,7 @@ pub(crate) async fn profile_diff(
         p { "+ added, - removed, ~ changed" }
         (html::table(&["Change", "File"], &files, "No file differs."))
     };
-    Ok(Page { client: &client, title: format!("Changes of {name}"), place: "/profiles", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Changes of {name}"), nav_path: "/profiles", content }.answer(&headers))
 }
 
 /// Renders the form that rolls the profile back to a revision. Selecting the site file's revision ends a rollback.

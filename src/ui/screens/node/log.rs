@@ -27,36 +27,35 @@ const SOURCES: [LogSource; 3] = [LogSource::Kernel, LogSource::System, LogSource
 pub(crate) async fn page(
     client: ApiClient,
     Path(node): Path<String>,
-    Query(asked): Query<Vec<(String, String)>>,
+    Query(query): Query<Fields>,
     headers: HeaderMap,
 ) -> Answer {
-    let asked = Fields(asked);
     let failed = |error| client.failed(&error);
-    let path = api::GET_NODE_TIMELINE.path([&node]).with_nonempty("session", asked.text("session"));
+    let path = api::GET_NODE_TIMELINE.path([&node]).with_nonempty("session", query.text("session"));
     let boot = client.get(path).await.map_err(failed)?;
     let path = api::GET_NODE_LOG.path([&node]).with("session", boot.session);
     let records = client.tail(path, MAX_LOG).await.map_err(failed)?;
-    let lines = matching(&lines(&records), asked.text("source"), asked.text("q"));
+    let lines = matching(&lines(&records), query.text("source"), query.text("q"));
     let content = html! {
         h1 { "Log of " (html::node_link(&boot.node.to_string(), &boot.name)) }
         p { "Boot " code { (boot.session) } " of " (html::time(boot.opened_at)) ", " (boot.result.as_str()) }
-        (filters(&boot, &asked))
+        (filters(&boot, &query))
         div id="log" data-live {
             @if lines.is_empty() { p.quiet { "There are no such lines. A node sends its log once its agent is linked." } }
             @else { pre.output tabindex="0" aria-label="Log" { @for line in &lines { (line) "\n" } } }
         }
     };
     let title = format!("Log of {}", boot.name);
-    Ok(Page { client: &client, title, place: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title, nav_path: "/nodes", content }.answer(&headers))
 }
 
-fn filters(boot: &TimelineView, asked: &Fields) -> Markup {
+fn filters(boot: &TimelineView, query: &Fields) -> Markup {
     html! {
         form.filters action=(format!("{PREFIX}/nodes/{}/log", boot.node)) {
-            label { "Text" input name="q" type="search" value=(asked.text("q")); }
+            label { "Text" input name="q" type="search" value=(query.text("q")); }
             label { "Source" select name="source" {
                 option value="" { "all" }
-                @for source in SOURCES { option value=(source.as_str()) selected[asked.text("source") == source.as_str()] { (source.as_str()) } }
+                @for source in SOURCES { option value=(source.as_str()) selected[query.text("source") == source.as_str()] { (source.as_str()) } }
             } }
             label { "Boot" select name="session" {
                 @for other in &boot.boots {
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn line_in_two_pieces_is_one_line_and_sources_do_not_mix() {
+    fn split_log_lines_are_joined_per_source() {
         let records = [
             "cut off\n".to_owned(),
             record("kernel", 0, "[    0.000000] Linux\n[    0.1"),

@@ -43,8 +43,8 @@ struct Related {
 }
 
 /// Converts status 404 and 409 to `None`: a node may have never booted.
-fn found<T>(asked: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
-    match asked {
+fn found<T>(result: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if matches!(error.status, StatusCode::NOT_FOUND | StatusCode::CONFLICT) => Ok(None),
         Err(error) => Err(error),
@@ -71,17 +71,16 @@ async fn related(client: &ApiClient, detail: &NodeDetail, session: &str) -> Resu
 pub(crate) async fn page(
     client: ApiClient,
     Path(node): Path<String>,
-    Query(asked): Query<Vec<(String, String)>>,
+    Query(query): Query<Fields>,
     headers: HeaderMap,
 ) -> Answer {
-    let asked = Fields(asked);
     let failed = |error| client.failed(&error);
     let detail = client.get(api::GET_NODE.path([&node])).await.map_err(failed)?;
-    let related = related(&client, &detail, asked.text("session")).await.map_err(failed)?;
+    let related = related(&client, &detail, query.text("session")).await.map_err(failed)?;
     let view = &detail.node;
     let content = html! {
         h1 { (shown(&view.name)) " " span id="phase" data-live { (html::phase(view.phase)) } }
-        @if !asked.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(asked.text("done"))) } }
+        @if !query.text("done").is_empty() { div.alert.good role="status" { "Done: " (shown(query.text("done"))) } }
         section id="conditions" data-live aria-label="Conditions" { (conditions(&detail)) }
         @if actions::may_order(&client) { section aria-label="Actions" { (actions::one_node::forms(&detail, client.caller.role)) } }
         section { h2 { "Boot" } div id="boot" data-live {
@@ -100,7 +99,7 @@ pub(crate) async fn page(
             p { a href=(format!("{PREFIX}/events?node={}", view.id)) { "All events of this node" } }
         }
     };
-    Ok(Page { client: &client, title: view.name.clone(), place: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: view.name.clone(), nav_path: "/nodes", content }.answer(&headers))
 }
 
 /// Renders problems and their hints.
@@ -113,8 +112,8 @@ fn conditions(detail: &NodeDetail) -> Markup {
         @for check in failing {
             div.alert.bad { strong { "check " (shown(&check.name)) ": " (shown(&check.detail)) } p { (shown(&check.remediation)) } }
         }
-        @for rival in &detail.rivals {
-            div.alert.bad { strong { "Another machine asked to be this node: " (shown(&rival.words())) } " last " (time(rival.last)) }
+        @for machine in &detail.conflicting_machines {
+            div.alert.bad { strong { "Another machine asked to be this node: " (shown(&machine.words())) } " last " (time(machine.last)) }
         }
         @if let Some(reason) = &detail.held_because { div.alert.warn { "Held by an operator: " (shown(reason)) } }
     }
@@ -180,14 +179,14 @@ fn generations(related: &Related) -> Markup {
         }
     };
     let row = |view: &GenerationView| {
-        let given = &view.given;
+        let delivered = &view.delivered;
         vec![
-            code(given.generation.0.short()),
+            code(delivered.generation.0.short()),
             marks(view),
-            plain(&given.profile),
-            plain(&given.image),
-            code(given.version.short()),
-            time(given.given_at),
+            plain(&delivered.profile),
+            plain(&delivered.image),
+            code(delivered.version.short()),
+            time(delivered.delivered_at),
         ]
     };
     let rows: Vec<_> = related.history.iter().map(row).collect();
@@ -221,7 +220,7 @@ fn difference(view: &DiffView) -> Markup {
 fn work(related: &Related, may_order: bool) -> Markup {
     html! {
         @if related.vms.is_empty() && related.tasks.is_empty() && related.slots.is_empty() { p.quiet { "Nothing." } }
-        @if !related.vms.is_empty() { h3 { "Virtual machines" } (super::work::vms::vm_table(&related.vms)) }
+        @if !related.vms.is_empty() { h3 { "VMs" } (super::work::vms::vm_table(&related.vms)) }
         @if !related.tasks.is_empty() { h3 { "Tasks" } (super::work::tasks::task_table(&related.tasks)) }
         @if !related.slots.is_empty() { h3 { "Slots" } (super::work::slots::slot_table(&related.slots, may_order)) }
     }

@@ -18,11 +18,10 @@ use meshd_api::{OverlayFileView, routes as api};
 pub(crate) async fn page(
     client: ApiClient,
     Path(node): Path<String>,
-    Query(asked): Query<Vec<(String, String)>>,
+    Query(query): Query<Fields>,
     headers: HeaderMap,
 ) -> Answer {
-    let asked = Fields(asked);
-    let path = asked.text("path");
+    let path = query.text("path");
     let files = client.get(api::LIST_NODE_OVERLAY_FILES.path([&node]).with_nonempty("path", path)).await;
     let files = files.map_err(|error| client.failed(&error))?;
     let here = format!("{PREFIX}/nodes/{}/overlay", encoded(&node));
@@ -33,7 +32,7 @@ pub(crate) async fn page(
             _ => (list(&files, &here)),
         }
     };
-    Ok(Page { client: &client, title: format!("Overlay of {node}"), place: "/nodes", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Overlay of {node}"), nav_path: "/nodes", content }.answer(&headers))
 }
 
 fn list(files: &[OverlayFileView], here: &str) -> Markup {

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn end_of_an_output_is_shown() {
+    fn long_output_is_truncated_to_its_end() {
         let long = "é".repeat(MAX_OUTPUT + 10);
         assert_eq!(tail(&long).chars().count(), MAX_OUTPUT);
     }

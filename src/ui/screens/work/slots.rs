@@ -72,7 +72,7 @@ fn orders(slot: &SlotView) -> Markup {
             @if slot.state == SlotState::Disabled {
                 form.inline method="post" action=(to("enable")) { button { "Enable" } }
             } @else {
-                form.inline method="post" action=(to("disable")) { button title="No virtual machine gets it until it is enabled" { "Disable" } }
+                form.inline method="post" action=(to("disable")) { button title="No VM gets it until it is enabled" { "Disable" } }
             }
             @if slot.state == SlotState::CleanupBlocked {
                 form.inline method="post" action=(to("release")) { button { "Retry cleanup" } }
@@ -97,7 +97,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let slots = client.get(api::LIST_SLOTS.path([])).await.map_err(|error| client.failed(&error))?;
     let table = slot_table(&slots, actions::may_order(&client));
     let content = html! { h1 { "Slots" } div id="rows" data-live { (table) } };
-    Ok(Page { client: &client, title: "Slots".to_owned(), place: "/slots", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Slots".to_owned(), nav_path: "/slots", content }.answer(&headers))
 }
 
 /// Parses an optional field.

@@ -49,7 +49,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
         @if actions::may_order(&client) { p { a.button href=(format!("{PREFIX}/tasks/new")) { "Run task…" } } }
         div id="rows" data-live { (task_table(&tasks.rows)) }
     };
-    Ok(Page { client: &client, title: "Tasks".to_owned(), place: "/tasks", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Tasks".to_owned(), nav_path: "/tasks", content }.answer(&headers))
 }
 
 pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: HeaderMap) -> Answer {
@@ -74,7 +74,7 @@ pub(crate) async fn one(client: ApiClient, Path(task): Path<String>, headers: He
         h2 { "Output" }
         div id="output" data-live { pre.output tabindex="0" { (tail(&task_output(&output))) } }
     };
-    Ok(Page { client: &client, title: format!("Task {}", task.id), place: "/tasks", content }.answer(&headers))
+    Ok(Page { client: &client, title: format!("Task {}", task.id), nav_path: "/tasks", content }.answer(&headers))
 }
 
 /// Returns the text of records, each on a line. Omits the first record if its beginning is cut.

@@ -36,24 +36,20 @@ pub(in crate::screens) fn vm_table(vms: &[VmView]) -> Markup {
         ]
     };
     let rows: Vec<_> = vms.iter().map(row).collect();
-    html::table(
-        &["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Trouble"],
-        &rows,
-        "There is no virtual machine.",
-    )
+    html::table(&["Name", "State", "Node", "CPUs", "Memory", "Units", "Addresses", "Trouble"], &rows, "There is no VM.")
 }
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
     let vms = client.list(api::LIST_VMS.path([]).with("sort", "name").with("limit", ROWS)).await;
     let vms = vms.map_err(|error| client.failed(&error))?;
     let content = html! {
-        h1 { "Virtual machines" }
+        h1 { "VMs" }
         @if actions::may_order(&client) {
-            div.actions { a.button href=(format!("{PREFIX}/vms/new")) { "Create virtual machine" } }
+            div.actions { a.button href=(format!("{PREFIX}/vms/new")) { "Create VM" } }
         }
         div id="rows" data-live { (vm_table(&vms.rows)) }
     };
-    Ok(Page { client: &client, title: "VMs".to_owned(), place: "/vms", content }.answer(&headers))
+    Ok(Page { client: &client, title: "VMs".to_owned(), nav_path: "/vms", content }.answer(&headers))
 }
 
 pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: HeaderMap) -> Answer {
@@ -76,8 +72,7 @@ pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: Head
                     summary { "Delete…" }
                     form.stack method="post" action=(to("delete")) {
                         p { "It is shut down, all that it has is released, and its record is deleted." }
-                        label for="reason" { "Reason, for the audit log" }
-                        input id="reason" name="reason" maxlength="500";
+                        (html::reason_input("reason"))
                         button.danger { "Delete " (vm.name) }
                     }
                 }
@@ -94,7 +89,7 @@ pub(crate) async fn one(client: ApiClient, Path(vm): Path<String>, headers: Head
             p { a.button href=(format!("{PREFIX}/vms/{}/console", vm.uuid)) { "Open console" } }
         }
     };
-    Ok(Page { client: &client, title: vm.name.to_string(), place: "/vms", content }.answer(&headers))
+    Ok(Page { client: &client, title: vm.name.to_string(), nav_path: "/vms", content }.answer(&headers))
 }
 
 pub(crate) async fn order(

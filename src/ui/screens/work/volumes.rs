@@ -28,7 +28,7 @@ pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
             "The site has no volume.",
         ))
     };
-    Ok(Page { client: &client, title: "Volumes".to_owned(), place: "/volumes", content }.answer(&headers))
+    Ok(Page { client: &client, title: "Volumes".to_owned(), nav_path: "/volumes", content }.answer(&headers))
 }
 
 fn row(volume: &VolumeView, may_order: bool) -> Vec<Markup> {
@@ -54,8 +54,7 @@ fn remove_form(volume: &VolumeView) -> Markup {
             summary { "Remove…" }
             form.stack method="post" action=(format!("{PREFIX}/volumes/{}/remove", volume.digest)) {
                 p { "The file is deleted." }
-                label for=(id) { "Reason, for the audit log" }
-                input id=(id) name="reason" maxlength="500";
+                (html::reason_input(&id))
                 button.danger { "Remove " (volume.name) }
             }
         }

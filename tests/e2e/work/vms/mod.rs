@@ -96,7 +96,7 @@ fn takes_no_work(rack: &Rack, toml: &Path) {
 }
 
 #[test]
-fn a_netbooted_node_runs_machines_with_its_gpu_disk_and_networks_through_drift_and_the_deaths_of_agent_and_qemu() {
+fn netbooted_node_runs_vms_with_gpu_disk_and_networks_through_crashes() {
     retry_dead_emulator(run_machines);
 }
 

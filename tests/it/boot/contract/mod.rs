@@ -75,7 +75,7 @@ impl Names {
     }
 }
 
-fn everything_that_is_named_is_served(site: &Site) {
+fn assert_named_files_are_served(site: &Site) {
     let world = site.start();
     let machine = PxeNode::new(&world, 1);
     machine.host().ip(&["address", "add", &format!("{ADDRESS}/24"), "dev", "eth0"]).unwrap();
@@ -214,21 +214,21 @@ fn expected(world: &World, name: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn all_that_meshd_names_where_it_owns_dhcp_is_served() {
-    everything_that_is_named_is_served(&Site { proxy: false, boot: "" });
+fn named_files_are_served_in_authoritative_mode() {
+    assert_named_files_are_served(&Site { proxy: false, boot: "" });
 }
 
 #[test]
-fn all_that_meshd_names_beside_another_dhcp_server_is_served() {
-    everything_that_is_named_is_served(&Site { proxy: true, boot: "" });
+fn named_files_are_served_in_proxy_mode() {
+    assert_named_files_are_served(&Site { proxy: true, boot: "" });
 }
 
 #[test]
-fn all_that_meshd_names_where_only_tftp_gets_through_is_served() {
-    everything_that_is_named_is_served(&Site { proxy: false, boot: "kernel_transport = \"tftp\"" });
+fn named_files_are_served_with_tftp_transport() {
+    assert_named_files_are_served(&Site { proxy: false, boot: "kernel_transport = \"tftp\"" });
 }
 
 #[test]
-fn all_that_meshd_names_where_the_overlay_is_a_url_is_served() {
-    everything_that_is_named_is_served(&Site { proxy: true, boot: "delivery = \"url\"" });
+fn named_files_are_served_with_url_delivery() {
+    assert_named_files_are_served(&Site { proxy: true, boot: "delivery = \"url\"" });
 }

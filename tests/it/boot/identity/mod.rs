@@ -8,13 +8,13 @@ use meshd_model::fleet::{ConditionKind, Phase, Stage, Verb};
 use meshd_types::MacAddr;
 use std::time::Duration;
 
-/// Another machine with this one's UUID.
-fn twin<'a>(rig: &'a Rig, number: u8, of: &Machine<'_>) -> Machine<'a> {
+/// A second machine with the UUID of `of`.
+fn duplicate_of<'a>(rig: &'a Rig, number: u8, of: &Machine<'_>) -> Machine<'a> {
     Machine { uuid: of.uuid, ..Machine::new(rig, number) }
 }
 
 #[tokio::test]
-async fn of_two_machines_with_one_uuid_the_first_is_untouched_and_both_are_shown() {
+async fn duplicate_uuid_is_refused_and_shown_on_the_first_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut first = Machine::new(&rig, 1);
@@ -22,7 +22,7 @@ async fn of_two_machines_with_one_uuid_the_first_is_untouched_and_both_are_shown
     first.boot(Stage::Online).await;
     let id = first.id();
     let before = rig.node(id);
-    let mut second = twin(&rig, 2, &first);
+    let mut second = duplicate_of(&rig, 2, &first);
     second.boot(Stage::Script).await;
     assert!(second.script.contains("# refusal id_collision"), "{}", second.script);
     assert!(second.script.contains("SN-1") && second.script.contains("SN-2"), "both sides: {}", second.script);
@@ -35,7 +35,7 @@ async fn of_two_machines_with_one_uuid_the_first_is_untouched_and_both_are_shown
     let node = rig.node(id);
     assert_eq!((node.phase, node.mac, &node.certificates), (Phase::Online, first.mac, &before.certificates));
     assert_eq!(node.fingerprint, before.fingerprint, "nothing of the second one is in it");
-    let [rival] = node.rivals.as_slice() else { panic!("one rival: {node:?}") };
+    let [rival] = node.conflicting_machines.as_slice() else { panic!("one rival: {node:?}") };
     assert_eq!((rival.mac, rival.fingerprint.serial.as_str()), (second.mac, "SN-2"));
     assert!(rival.last > rival.since, "it asks all the while");
     let weak = rig.condition(id, ConditionKind::WeakIdentity).expect("the UUID is known to be shared");
@@ -45,20 +45,20 @@ async fn of_two_machines_with_one_uuid_the_first_is_untouched_and_both_are_shown
     rig.central.nodes.approve(id, &ordered(Verb::Approve)).await.unwrap();
     let node = rig.node(id);
     assert!(
-        node.rivals.is_empty() && rig.condition(id, ConditionKind::IdCollision).is_none(),
+        node.conflicting_machines.is_empty() && rig.condition(id, ConditionKind::IdCollision).is_none(),
         "an operator has seen it"
     );
 }
 
 #[tokio::test]
-async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the_first_stays_what_it_was() {
+async fn denied_uuid_gives_both_machines_new_ids_and_keeps_node_state() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut first = Machine::new(&rig, 1);
     first.boot_approved(Stage::Online).await;
     let old = first.id();
     rig.central.nodes.assign_profile(old, "compute".parse().unwrap(), &ordered(Verb::AssignProfile)).await.unwrap();
-    let mut second = twin(&rig, 2, &first);
+    let mut second = duplicate_of(&rig, 2, &first);
     second.boot(Stage::Script).await;
     assert!(second.script.contains("id_collision"), "{}", second.script);
 
@@ -72,7 +72,7 @@ async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the
     assert!(second.script.contains("/overlay/"), "it goes on by itself: {}", second.script);
     assert_ne!(second.id(), old);
     assert_eq!(rig.node(second.id()).phase, Phase::Discovered, "and is a stranger like any other");
-    assert!(rig.node(old).rivals.is_empty());
+    assert!(rig.node(old).conflicting_machines.is_empty());
 
     first.power_off().await;
     first.boot(Stage::Online).await;
@@ -86,7 +86,7 @@ async fn a_uuid_that_the_site_lists_gives_both_machines_ids_of_their_own_and_the
 }
 
 #[tokio::test]
-async fn what_an_operator_says_while_a_machine_gets_its_new_id_holds_for_the_new_id() {
+async fn quarantine_during_id_change_applies_to_the_new_id() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -107,7 +107,7 @@ async fn what_an_operator_says_while_a_machine_gets_its_new_id_holds_for_the_new
 }
 
 #[tokio::test]
-async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
+async fn new_nic_keeps_node_id_and_profile_and_old_nic_as_alias() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -130,7 +130,11 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
     assert_eq!(node.fingerprint.macs.len(), 2);
     assert_eq!(rig.central.boot.node_of_mac(old), Some(id), "the old card is still its own");
     assert!(rig.condition(id, ConditionKind::HardwareChanged).is_some());
-    assert_eq!((rig.condition(id, ConditionKind::IdCollision), node.rivals.len()), (None, 0), "that is resolved");
+    assert_eq!(
+        (rig.condition(id, ConditionKind::IdCollision), node.conflicting_machines.len()),
+        (None, 0),
+        "that is resolved"
+    );
     assert_eq!(node.fingerprint.board_serial, "B-1");
 
     machine.power_off().await;
@@ -144,7 +148,7 @@ async fn a_new_network_card_keeps_id_and_profile_and_the_old_one_is_an_alias() {
 }
 
 #[tokio::test]
-async fn a_node_boots_from_its_first_question_on_and_is_not_taken_over_before_its_script_went_out() {
+async fn booting_node_is_not_taken_over_before_its_script_is_sent() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -161,7 +165,7 @@ async fn a_node_boots_from_its_first_question_on_and_is_not_taken_over_before_it
 }
 
 #[tokio::test]
-async fn two_machines_that_show_the_same_for_the_first_time_at_once_do_not_become_one() {
+async fn concurrent_machines_with_one_uuid_yield_one_boot() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machines: Vec<_> = (1..9)
@@ -178,11 +182,11 @@ async fn two_machines_that_show_the_same_for_the_first_time_at_once_do_not_becom
     let collides = machines.iter().filter(|machine| machine.script.contains("id_collision")).count();
     assert_eq!((boots, collides), (1, 7));
     let node = rig.central.store().read(|model| model.nodes().next().cloned()).expect("one");
-    assert_eq!((node.fingerprint.macs.len(), node.rivals.len()), (1, 7), "{node:?}");
+    assert_eq!((node.fingerprint.macs.len(), node.conflicting_machines.len()), (1, 7), "{node:?}");
 }
 
 #[tokio::test]
-async fn a_node_in_maintenance_is_not_taken_over_while_its_link_is_down_for_a_moment() {
+async fn node_in_maintenance_is_not_taken_over_during_short_link_loss() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -197,7 +201,7 @@ async fn a_node_in_maintenance_is_not_taken_over_while_its_link_is_down_for_a_mo
 }
 
 #[tokio::test]
-async fn a_card_that_moves_to_another_machine_is_of_that_machine_alone() {
+async fn nic_moved_to_another_machine_belongs_to_that_node_only() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let (mut one, mut two) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
@@ -221,7 +225,7 @@ async fn a_card_that_moves_to_another_machine_is_of_that_machine_alone() {
 }
 
 #[tokio::test]
-async fn a_power_cycled_node_is_not_held_up_by_its_old_link_and_a_live_one_is() {
+async fn power_cycled_node_boots_and_node_with_live_link_is_refused() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -288,13 +292,13 @@ async fn id5_accepted_nic_boots_the_node_that_nothing_else_identifies() {
     machine.step(Stage::Script).await;
     assert!(machine.script.contains("/overlay/"), "{}", machine.script);
     let node = rig.node(id);
-    assert_eq!((machine.id(), node.mac, node.fingerprint.macs.len(), node.rivals.len()), (id, new, 2, 0));
+    assert_eq!((machine.id(), node.mac, node.fingerprint.macs.len(), node.conflicting_machines.len()), (id, new, 2, 0));
     let events = rig.events("nic_accepted");
     assert_eq!(events[0].by.as_ref().map(|by| by.verb), Some(Verb::AcceptNic));
 }
 
 #[test]
-fn id5_accept_nic_of_the_program_lets_the_machine_boot() {
+fn id5_accept_nic_command_lets_the_machine_boot() {
     let world = World::new("auto");
     let mut machine = PxeNode::new(&world, 1);
     machine.serial.clear();

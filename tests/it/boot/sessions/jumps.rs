@@ -9,7 +9,7 @@ use std::time::Duration;
 const YEAR_MS: i64 = 365 * 86_400_000;
 
 #[tokio::test]
-async fn when_the_clock_jumps_nodes_stay_online_and_boot_again_as_before() {
+async fn clock_jump_keeps_nodes_online_and_able_to_boot() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);

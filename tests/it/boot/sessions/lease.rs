@@ -184,7 +184,7 @@ fn node_address_outlives_its_lease_until_a_server_changes_or_refuses_it() {
 }
 
 #[test]
-fn address_that_was_kept_goes_when_the_server_refuses_it() {
+fn kept_address_is_removed_when_server_refuses_it() {
     let world = World::prepared("auto");
     world.nodes.ip(&["address", "add", "10.77.0.50/24", "dev", "eth0"]).unwrap();
     let server = Server::start(&world);

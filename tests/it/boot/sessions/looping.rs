@@ -9,7 +9,7 @@ use meshd_model::fleet::{ConditionKind, Phase, Stage, Verb};
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_loop_is_held_in_ipxe_asks_again_for_hours_and_is_let_go_by_a_word() {
+async fn boot_loop_is_quarantined_in_ipxe_until_released() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -60,7 +60,7 @@ async fn a_loop_is_held_in_ipxe_asks_again_for_hours_and_is_let_go_by_a_word() {
 }
 
 #[tokio::test]
-async fn who_is_released_without_having_been_let_in_is_unknown_as_before() {
+async fn release_of_unapproved_machine_is_no_approval() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -80,7 +80,7 @@ async fn who_is_released_without_having_been_let_in_is_unknown_as_before() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_reprovisioned_again_and_again_or_is_slow_is_no_loop() {
+async fn repeated_reprovisioning_and_slow_boot_are_no_boot_loop() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -100,7 +100,7 @@ async fn a_node_that_is_reprovisioned_again_and_again_or_is_slow_is_no_loop() {
 }
 
 #[tokio::test]
-async fn a_machine_that_never_asks_for_its_script_is_named_by_its_mac_and_shown_by_the_doctor() {
+async fn boot_loop_without_script_request_is_reported_by_mac() {
     let mut world = World::prepared("auto");
     let mac = {
         let rig = Rig::new(&world);
@@ -122,7 +122,7 @@ async fn a_machine_that_never_asks_for_its_script_is_named_by_its_mac_and_shown_
 }
 
 #[test]
-fn a_quarantined_machine_waits_in_ipxe_and_boots_once_the_command_line_releases_it() {
+fn quarantined_machine_waits_in_ipxe_and_boots_after_cli_release() {
     let mut world = World::prepared("auto");
     {
         let rig = Rig::new(&world);

@@ -8,7 +8,7 @@ mod ready;
 mod renewed;
 pub mod rig;
 mod stalled;
-mod told;
+mod reports;
 
 use crate::world::World;
 use serde_json::Value;

@@ -19,7 +19,7 @@ fn told(session: Option<BootSessionId>, status: CheckStatus) -> FromAgent {
 }
 
 #[tokio::test]
-async fn checks_of_an_earlier_boot_make_no_node_ready_and_are_void_when_it_boots_again() {
+async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -51,19 +51,19 @@ async fn checks_of_an_earlier_boot_make_no_node_ready_and_are_void_when_it_boots
 }
 
 #[tokio::test]
-async fn an_operator_asks_and_gets_what_ran_after_the_question() {
+async fn node_doctor_returns_only_checks_run_after_the_request() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
     machine.boot(Stage::Online).await;
     let (id, by) = (machine.id(), ordered(Verb::Doctor));
-    let mut asked = machine.asked.take().expect("a link");
+    let mut check_requests = machine.check_requests.take().expect("a link");
     let link = machine.link.expect("a link");
     let (said, answer) = tokio::join!(rig.central.links.node_doctor(id, &by), async {
-        let asked = asked.recv().await.expect("a request");
+        let request_id = check_requests.recv().await.expect("a request");
         // What ran before the question is no answer to it.
         rig.central.agents.link_message(link, told(None, CheckStatus::Pass)).await.expect("taken");
-        let fresh = CheckReport { asked: Some(asked), ..report(None, CheckStatus::Fail) };
+        let fresh = CheckReport { request_id: Some(request_id), ..report(None, CheckStatus::Fail) };
         rig.central.agents.link_message(link, FromAgent::Checks(Box::new(fresh))).await
     });
     answer.expect("taken");
@@ -94,7 +94,7 @@ async fn agent_of_the_previous_version_links_and_is_shown_as_outdated() {
 }
 
 #[tokio::test]
-async fn node_whose_checks_are_not_told_any_more_is_degraded_although_its_link_stands() {
+async fn node_without_recent_checks_is_degraded_while_linked() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = Machine::new(&rig, 1);

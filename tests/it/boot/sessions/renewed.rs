@@ -14,7 +14,7 @@ fn renewal() -> FromAgent {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_is_over() {
+async fn certificate_renewed_over_a_link_keeps_it_and_voids_the_old_one() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -43,7 +43,7 @@ async fn a_certificate_that_is_renewed_over_a_link_holds_it_and_the_one_before_i
 }
 
 #[tokio::test]
-async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
+async fn ca_rotation_without_grace_removes_node_certificates() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -61,7 +61,7 @@ async fn a_rotation_without_grace_leaves_no_certificate_in_any_record() {
 }
 
 #[tokio::test]
-async fn node_that_enrols_again_may_ask_twice_because_an_answer_may_be_lost() {
+async fn reenrolment_may_be_repeated_with_the_same_key_before_linking() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -99,7 +99,7 @@ async fn node_that_enrols_again_may_ask_twice_because_an_answer_may_be_lost() {
 }
 
 #[tokio::test]
-async fn rotation_without_grace_ends_the_tokens_of_the_one_before() {
+async fn ca_rotation_without_grace_voids_earlier_enrolment_tokens() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);

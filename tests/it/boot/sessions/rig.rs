@@ -2,7 +2,7 @@
 
 use crate::world::{World, unpack};
 use meshd::daemon;
-use meshd_central::{Clock, DhcpSeen, DhcpStep, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared};
+use meshd_central::{Clock, DhcpChange, DhcpObservation, Fetched, Lan, LinkCommand, LinkId, Neighbour, Shared};
 use meshd_config::Delivery;
 use meshd_model::{
     boot::{Endpoint, ScriptRequest},
@@ -160,7 +160,7 @@ pub struct Machine<'a> {
     /// What its agent tells of it.
     pub facts: Facts,
     /// Requests for its checks that came by its link.
-    pub asked: Option<mpsc::UnboundedReceiver<u64>>,
+    pub check_requests: Option<mpsc::UnboundedReceiver<u64>>,
     /// Tokens by which it is to enrol again, as they came by its link.
     pub tokens: Option<mpsc::UnboundedReceiver<Secret<String>>>,
 }
@@ -181,7 +181,7 @@ impl<'a> Machine<'a> {
             version: VERSION,
             answers: false,
             facts: Facts::default(),
-            asked: None,
+            check_requests: None,
             tokens: None,
         }
     }
@@ -189,7 +189,7 @@ impl<'a> Machine<'a> {
     pub async fn dhcp(&self, exchange: DhcpExchange) {
         let expires_at = self.rig.central.now().after(Duration::from_secs(86_400));
         let lease = Lease { mac: self.mac, address: self.address, expires_at, vm: None };
-        let seen = DhcpSeen {
+        let seen = DhcpObservation {
             mac: self.mac,
             exchange,
             uuid: None,
@@ -200,7 +200,7 @@ impl<'a> Machine<'a> {
             relay_port: None,
             is_relayed: false,
         };
-        self.rig.central.boot.dhcp_steps(&[DhcpStep::Seen(seen)]).await.unwrap();
+        self.rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(seen)]).await.unwrap();
     }
 
     pub async fn ask_script(&mut self) {
@@ -258,15 +258,15 @@ impl<'a> Machine<'a> {
         let hello = Hello { version: self.version, node, session: self.session(), facts: self.facts.clone() };
         let (commands, mut inbox) = mpsc::channel(8);
         let answers = self.answers;
-        let (asking, asked) = mpsc::unbounded_channel();
+        let (check_sender, check_requests) = mpsc::unbounded_channel();
         let (ordering, tokens) = mpsc::unbounded_channel();
-        (self.asked, self.tokens) = (Some(asked), Some(tokens));
+        (self.check_requests, self.tokens) = (Some(check_requests), Some(tokens));
         // The link is there as long as somebody reads it; a machine that lost power reads nothing and answers nothing.
         tokio::spawn(async move {
             while let Some(command) = inbox.recv().await {
                 match command {
                     LinkCommand::Probe(answer) if answers => drop(answer.send(())),
-                    LinkCommand::Send(FromCentral::Check { asked }) => drop(asking.send(asked)),
+                    LinkCommand::Send(FromCentral::Check { request_id }) => drop(check_sender.send(request_id)),
                     LinkCommand::Send(FromCentral::EnrolAgain { token, .. }) => drop(ordering.send(token)),
                     _ => {}
                 }

@@ -9,7 +9,7 @@ use meshd_model::fleet::{ConditionKind, Stage};
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_boot_that_stops_after_any_stage_is_stalled_by_name_and_goes_on_as_if_nothing_was() {
+async fn stalled_boot_names_its_missing_stage_and_can_continue() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     for pair in Stage::ALL.windows(2) {
@@ -48,7 +48,7 @@ async fn a_boot_that_stops_after_any_stage_is_stalled_by_name_and_goes_on_as_if_
 }
 
 #[tokio::test]
-async fn a_stall_survives_kill_9_and_ends_when_the_machine_goes_on() {
+async fn boot_stall_survives_kill_9_and_clears_on_progress() {
     let mut world = World::prepared("auto");
     {
         let rig = Rig::new(&world);

@@ -1,7 +1,7 @@
 //! The agent plane and the agent, over loopback TLS, with a made-up central node behind them.
 
 mod fake;
-mod walk;
+mod agent;
 
 use fake::{Fake, Node, Seen, deadline};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -69,7 +69,7 @@ fn enrol(node: &str, session: &str, token: &str, csr_pem: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_failure_of_a_token_is_401_with_one_body() {
+async fn token_failures_all_return_401_with_one_body() {
     let fake = Fake::start().await;
     let (session, csr) = ("01".repeat(12), fake::csr(&fake::key()));
     let good = fake.mint(Duration::from_secs(900));
@@ -99,7 +99,7 @@ async fn every_failure_of_a_token_is_401_with_one_body() {
 }
 
 #[tokio::test]
-async fn a_route_of_another_plane_or_without_its_credential_is_refused() {
+async fn foreign_route_or_missing_credential_is_refused() {
     let fake = Fake::start().await;
     let huge = "x".repeat(meshd_proto::MAX_MESSAGE + 1);
     for (request, status) in [
@@ -147,7 +147,7 @@ async fn tls_1_2_and_foreign_authorities_are_refused_on_both_sides() {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_may_renew_and_nothing_else() {
+async fn expired_certificate_can_only_renew() {
     let fake = Fake::start().await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.long_ago()).expect("issued");
@@ -162,7 +162,7 @@ async fn an_expired_certificate_may_renew_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_link_that_breaks_the_rules_or_falls_silent_ends_and_is_reported_once() {
+async fn link_that_breaks_protocol_or_is_silent_ends_and_is_reported_once() {
     let fake = Fake::start_with(Duration::from_secs(3), meshd_trust::NODE_CERT_LIFE).await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
@@ -189,7 +189,7 @@ async fn a_link_that_breaks_the_rules_or_falls_silent_ends_and_is_reported_once(
 }
 
 #[tokio::test]
-async fn a_probe_is_answered_by_a_live_link_and_a_stop_says_goodbye() {
+async fn link_answers_probe_and_stop_sends_goodbye() {
     let fake = Fake::start().await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
@@ -204,7 +204,7 @@ async fn a_probe_is_answered_by_a_live_link_and_a_stop_says_goodbye() {
 }
 
 #[tokio::test]
-async fn a_link_of_a_revoked_node_ends_though_the_node_reads_nothing() {
+async fn link_of_revoked_node_ends_while_node_reads_nothing() {
     let fake = Fake::start().await;
     let key = fake::key();
     let issued = fake.authority.issue_node(&fake::csr(&key), fake.node(), fake.now()).expect("issued");
@@ -220,7 +220,7 @@ async fn a_link_of_a_revoked_node_ends_though_the_node_reads_nothing() {
 }
 
 #[tokio::test]
-async fn waiting_nodes_find_a_place_among_idle_connections() {
+async fn waiting_node_is_served_despite_idle_connections() {
     let fake = Fake::start_small().await;
     let mut idle = Vec::new();
     for _ in 0..24 {

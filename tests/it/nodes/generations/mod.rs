@@ -1,7 +1,7 @@
 //! What a node boots, and what it runs: orders for one boot, variables, groups, reloads, generations. With the real `meshd serve`.
 
-mod anew;
-mod kept;
+mod rerender;
+mod retention;
 mod orders;
 mod packages;
 mod reload;

@@ -5,7 +5,7 @@ use crate::world::{World, node::PxeNode};
 use std::fs;
 
 #[test]
-fn what_is_ordered_for_one_boot_is_used_by_one_session_outlives_a_restart_and_is_gone_in_the_next() {
+fn boot_once_order_survives_restart_and_applies_to_one_session() {
     let mut world = World::new("auto");
     PxeNode::new(&world, 1).power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
@@ -31,7 +31,7 @@ fn what_is_ordered_for_one_boot_is_used_by_one_session_outlives_a_restart_and_is
 }
 
 #[test]
-fn a_script_that_is_asked_for_again_in_the_same_boot_has_the_order_still() {
+fn boot_once_order_applies_to_repeated_scripts_of_one_boot() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     machine.boot();
@@ -47,7 +47,7 @@ fn a_script_that_is_asked_for_again_in_the_same_boot_has_the_order_still() {
 }
 
 #[test]
-fn variables_of_a_node_have_types_are_shown_and_change_what_it_boots() {
+fn node_variables_are_typed_and_can_be_set_and_unset() {
     let mut world = reload::world();
     let types = [("slots", "integer"), ("tuned", "bool"), ("rack", "text"), ("disks", "list"), ("serial", "text")];
     let variable = |(name, kind)| format!("[variables.{name}]\ntype = \"{kind}\"\nrequired = false\n");

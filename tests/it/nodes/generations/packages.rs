@@ -1,10 +1,9 @@
 //! IM-4: a package that a profile needs and its image does not have is refused at reload, assign and promote, not at boot.
 
 use super::{
-    done,
-    kept::image_without,
-    refused,
+    done, refused,
     reload::{edit, world},
+    retention::image_without,
 };
 use crate::world::node::PxeNode;
 

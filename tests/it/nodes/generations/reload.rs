@@ -54,7 +54,7 @@ fn revisions_of_an_edited_profile_are_listed_with_their_changes() {
 }
 
 #[test]
-fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
+fn reload_applies_edit_at_once_and_refuses_faulty_edit_as_a_whole() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -89,7 +89,7 @@ fn an_edit_is_live_at_once_and_one_with_faults_is_refused_with_all_of_them() {
 }
 
 #[test]
-fn what_cannot_change_is_named_and_the_rest_is_live() {
+fn reload_applies_edits_and_names_keys_that_need_a_restart() {
     let mut world = world();
     world.start();
     edit(&world, "port = 8080", "port = 8081");
@@ -107,7 +107,7 @@ fn what_cannot_change_is_named_and_the_rest_is_live() {
 }
 
 #[test]
-fn a_group_gives_its_nodes_variables_and_overlays_and_knows_them() {
+fn group_is_shown_on_its_node_and_unknown_overlay_is_refused() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);

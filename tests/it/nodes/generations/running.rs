@@ -33,7 +33,7 @@ fn history(world: &World, id: &str) -> Vec<Value> {
 }
 
 #[test]
-fn a_reboot_is_required_while_what_runs_is_not_what_would_boot_whatever_changed_it() {
+fn reboot_required_is_shown_while_running_generation_differs() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -82,7 +82,7 @@ fn a_reboot_is_required_while_what_runs_is_not_what_would_boot_whatever_changed_
 }
 
 #[test]
-fn what_a_node_was_never_given_is_drift_until_it_runs_something_known() {
+fn unknown_generation_is_drift_until_node_runs_a_known_one() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -105,7 +105,7 @@ fn what_a_node_was_never_given_is_drift_until_it_runs_something_known() {
 }
 
 #[test]
-fn a_pinned_node_boots_that_generation_again_byte_for_byte_whatever_becomes_of_its_profile() {
+fn pinned_node_boots_same_generation_after_profile_edits() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -148,7 +148,7 @@ fn a_pinned_node_boots_that_generation_again_byte_for_byte_whatever_becomes_of_i
 }
 
 #[test]
-fn a_pin_to_what_is_not_all_there_any_more_is_refused() {
+fn pin_to_damaged_or_missing_generation_is_refused() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -167,7 +167,7 @@ fn a_pin_to_what_is_not_all_there_any_more_is_refused() {
 }
 
 #[test]
-fn a_profile_that_is_rolled_back_is_what_it_was_for_every_node_until_it_is_let_go() {
+fn profile_rollback_applies_to_every_node_until_ended() {
     let mut world = world();
     world.start();
     let machine = PxeNode::new(&world, 1);
@@ -197,21 +197,21 @@ fn a_profile_that_is_rolled_back_is_what_it_was_for_every_node_until_it_is_let_g
     world.start();
     edit(&world, "[profiles.compute]", "kernel_args = [\"quiet\"]\n[profiles.compute]");
     done(&world, &["reload"]);
-    let stranger = PxeNode::new(&world, 2);
-    let script = stranger.power_on().unwrap();
+    let other = PxeNode::new(&world, 2);
+    let script = other.power_on().unwrap();
     assert!(!script.0.contains("quiet"), "{}", script.0);
-    assert!(!stranger.load(&script).unwrap().contains_key("etc/new-file"));
+    assert!(!other.load(&script).unwrap().contains_key("etc/new-file"));
     let all = revisions(&world);
     let marks: Vec<(bool, bool)> = all.iter().map(|one| (one["filed"] == true, one["held"] == true)).collect();
     assert_eq!(marks, [(true, false), (false, false), (false, true)], "{all:?}");
     done(&world, &["profile", "rollback", "discovery", "--off"]);
-    let script = stranger.ipxe().unwrap();
+    let script = other.ipxe().unwrap();
     assert!(script.0.contains("quiet"), "{}", script.0);
-    assert!(stranger.load(&script).unwrap().contains_key("etc/new-file"));
+    assert!(other.load(&script).unwrap().contains_key("etc/new-file"));
     assert_eq!(world.events("profile_rolled_back").len(), 2);
     // What is gone is refused, and nothing has changed.
     let name = all[2]["generation"].as_str().unwrap();
     fs::remove_file(world.path("state/revisions").join(format!("{name}.json"))).unwrap();
     refused(&world, &["profile", "rollback", "discovery", "--to", name], &["cannot be rolled back", "profile history"]);
-    assert!(stranger.ipxe().unwrap().0.contains("quiet"));
+    assert!(other.ipxe().unwrap().0.contains("quiet"));
 }

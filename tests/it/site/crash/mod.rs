@@ -71,7 +71,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn killed_again_and_again_under_load_it_loses_nothing_that_it_acknowledged() {
+fn acknowledged_changes_survive_kill_9_under_load() {
     let kills = number("MESHD_CRASH_KILLS").unwrap_or(FEW);
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let seed = number("MESHD_CRASH_SEED").unwrap_or_else(now);
@@ -113,7 +113,7 @@ fn killed_again_and_again_under_load_it_loses_nothing_that_it_acknowledged() {
 }
 
 #[test]
-fn a_store_that_lost_what_was_acknowledged_is_found_out() {
+fn store_that_lost_acknowledged_changes_is_detected() {
     let mut world = World::new("approve");
     PxeNode::new(&world, 1).power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().parse().unwrap();
@@ -151,7 +151,7 @@ fn a_store_that_lost_what_was_acknowledged_is_found_out() {
 const FIRST: [&str; 4] = ["store-whole", "store-renamed", "file-written", "file-renamed"];
 
 #[test]
-fn a_first_start_that_is_killed_at_any_step_is_completed_by_the_next_one_and_made_once() {
+fn first_start_killed_at_any_step_is_completed_by_the_next_one() {
     let mut world = World::prepared("auto");
     for place in FIRST {
         for time in 1..9 {

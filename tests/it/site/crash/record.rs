@@ -17,27 +17,27 @@ use std::{
 struct Ordered<T> {
     acknowledged: Option<T>,
     /// Asked for after that; any of them may have been done.
-    asked: Vec<T>,
+    unanswered: Vec<T>,
 }
 
 impl<T: PartialEq + Clone> Ordered<T> {
     fn ask(&mut self, what: T) {
-        self.asked.push(what);
+        self.unanswered.push(what);
     }
 
     fn acknowledge(&mut self, what: T) {
-        self.asked.clear();
+        self.unanswered.clear();
         self.acknowledged = Some(what);
     }
 
     fn allows(&self, found: Option<&T>) -> bool {
-        self.acknowledged.as_ref() == found || found.is_some_and(|found| self.asked.contains(found))
+        self.acknowledged.as_ref() == found || found.is_some_and(|found| self.unanswered.contains(found))
     }
 }
 
 impl<T> Default for Ordered<T> {
     fn default() -> Self {
-        Ordered { acknowledged: None, asked: Vec::new() }
+        Ordered { acknowledged: None, unanswered: Vec::new() }
     }
 }
 

@@ -110,7 +110,7 @@ fn listing(bytes: &[u8], dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_image_comes_whole_from_a_mirror_and_the_same_again_is_the_same_version() {
+fn image_import_is_complete_and_reproducible() {
     let desk = Desk::new();
     let manifest = desk.import().unwrap();
     assert_eq!((manifest.kernel_release.as_str(), manifest.alpine_release.as_str()), (RELEASE, VERSION));
@@ -134,7 +134,7 @@ fn an_image_comes_whole_from_a_mirror_and_the_same_again_is_the_same_version() {
 }
 
 #[test]
-fn a_package_that_the_mirror_lacks_fails_the_import_by_name() {
+fn import_fails_naming_the_package_that_the_mirror_lacks() {
     let desk = Desk::new();
     desk.mirror.sync("community", &[]);
     desk.refused(&["`dmidecode`", "the recipe"]);
@@ -146,7 +146,7 @@ fn a_package_that_the_mirror_lacks_fails_the_import_by_name() {
 }
 
 #[test]
-fn what_was_changed_on_the_way_is_refused_and_the_version_before_stays() {
+fn corrupted_download_is_refused_and_old_version_stays() {
     let desk = Desk::new();
     desk.import().unwrap();
     let flip = |path: PathBuf, at: usize| {
@@ -180,7 +180,7 @@ fn kernel_and_modules_of_different_releases_are_refused() {
 }
 
 #[test]
-fn an_index_of_a_stranger_and_a_bundle_without_a_digest_are_refused() {
+fn foreign_index_and_bundle_without_digest_are_refused() {
     let desk = Desk::new();
     let stranger = Mirror::new(RELEASE, RELEASE, &main_packages(), &community_packages());
     fs::copy(stranger.file("main/x86_64/APKINDEX.tar.gz"), desk.mirror.file("main/x86_64/APKINDEX.tar.gz")).unwrap();
@@ -197,7 +197,7 @@ fn an_index_of_a_stranger_and_a_bundle_without_a_digest_are_refused() {
 }
 
 #[test]
-fn a_mirror_that_is_not_there_is_named() {
+fn unreachable_mirror_is_named_in_the_error() {
     let desk = Desk::new();
     // Bound, so that nobody else gets the port, and never listened on.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -222,7 +222,7 @@ fn carried(desk: &Desk) -> PathBuf {
 }
 
 #[test]
-fn a_folder_is_imported_with_a_recipe_and_without_one() {
+fn folder_is_imported_with_and_without_a_recipe() {
     let desk = Desk::new();
     let folder = carried(&desk);
     let with = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap();
@@ -238,7 +238,7 @@ fn a_folder_is_imported_with_a_recipe_and_without_one() {
 }
 
 #[test]
-fn a_folder_with_digests_must_have_them_right() {
+fn folder_with_wrong_or_missing_digest_is_refused() {
     let desk = Desk::new();
     let folder = carried(&desk);
     let sums =

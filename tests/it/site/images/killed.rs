@@ -49,7 +49,7 @@ fn manifest(blobs: &Path, text: &str) -> ImageManifest {
 }
 
 #[test]
-fn a_promotion_that_is_killed_leaves_the_old_version_or_the_new_one() {
+fn killed_promotion_leaves_the_old_or_the_new_version() {
     let dir = tempfile::tempdir().unwrap();
     let blobs = dir.path().join("blobs");
     let site = dir.path().join("site.toml");

@@ -16,7 +16,7 @@ fn all_free(task: &Value) -> bool {
 }
 
 #[test]
-fn an_allreduce_over_two_nodes_is_right_and_nothing_of_it_is_left() {
+fn allreduce_over_two_nodes_succeeds_and_leaves_nothing() {
     let rig = Rig::new();
     let program = rig.program();
     let (code, out, said) = rig.run(&["--ranks-per-node", "2", "--", &program]);
@@ -66,7 +66,7 @@ fn an_allreduce_over_two_nodes_is_right_and_nothing_of_it_is_left() {
 }
 
 #[test]
-fn a_task_has_its_nodes_alone_and_cancel_and_time_end_all_of_it_whatever_it_does() {
+fn task_holds_its_nodes_exclusively_and_cancel_or_timeout_ends_it() {
     let rig = Rig::new();
     let program = rig.program();
     let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "stay"]);
@@ -119,7 +119,7 @@ fn a_task_has_its_nodes_alone_and_cancel_and_time_end_all_of_it_whatever_it_does
 }
 
 #[test]
-fn ranks_that_were_on_their_way_when_the_task_ended_end_with_it() {
+fn ranks_still_starting_when_the_task_fails_end_with_it() {
     let rig = Rig::new();
     // The first one fails while the last ones are not in the control group yet.
     let script = "[ $MESHD_LOCAL_RANK = 0 ] && exit 3; exec sleep 1000";
@@ -132,7 +132,7 @@ fn ranks_that_were_on_their_way_when_the_task_ended_end_with_it() {
 }
 
 #[test]
-fn a_task_whose_proxy_does_not_reach_the_head_fails_and_says_where() {
+fn unreachable_proxy_fails_the_task_and_names_its_node() {
     let rig = Rig::new();
     rig.hide(0, 1);
     // Hydra's head waits for all proxies, for ever.
@@ -144,7 +144,7 @@ fn a_task_whose_proxy_does_not_reach_the_head_fails_and_says_where() {
 }
 
 #[test]
-fn a_task_goes_on_without_the_central_node_and_is_finished_when_it_is_back() {
+fn task_continues_without_central_node_and_finishes_on_its_return() {
     let mut rig = Rig::new();
     let program = rig.program();
     let (id, task) = rig.unless_hung(|rig, attempt| {
@@ -168,7 +168,7 @@ fn a_task_goes_on_without_the_central_node_and_is_finished_when_it_is_back() {
 }
 
 #[test]
-fn the_end_of_an_agent_or_of_a_node_fails_the_task_and_frees_the_others() {
+fn loss_of_agent_or_node_fails_task_and_frees_other_nodes() {
     let mut rig = Rig::new();
     let program = rig.program();
     let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "stay"]);
@@ -241,7 +241,7 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
 }
 
 #[test]
-fn program_runs_on_one_node_that_is_named_and_its_exit_code_and_output_come_back() {
+fn node_exec_returns_exit_code_and_output_of_the_program() {
     let rig = Rig::new();
     let node = rig.world.json(&["node", "list", "-o", "json"])[1]["id"].as_str().unwrap().to_owned();
     let exec = |args: &[&str]| {

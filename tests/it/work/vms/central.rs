@@ -188,7 +188,7 @@ fn sits(world: &World, name: &str) {
 }
 
 #[test]
-fn a_machine_is_fetched_run_sat_at_adopted_and_released() {
+fn vm_is_fetched_run_attached_adopted_and_released() {
     let world = world();
     let guests = Node::new();
     let digest = add(&world, &guests, Guest::Echo, "echo");
@@ -241,7 +241,7 @@ fn a_machine_is_fetched_run_sat_at_adopted_and_released() {
 }
 
 #[test]
-fn node_show_tells_memory_and_storage_of_the_last_heartbeat() {
+fn node_show_reports_memory_and_storage_of_last_heartbeat() {
     let world = world();
     let mut machine = Machine::new(&world, &PxeNode::new(&world, 1).boot());
     machine.start();
@@ -259,7 +259,7 @@ fn node_show_tells_memory_and_storage_of_the_last_heartbeat() {
 }
 
 #[test]
-fn a_volume_that_is_not_what_its_digest_says_is_never_run() {
+fn volume_with_wrong_digest_is_never_run() {
     let world = world();
     let guests = Node::new();
     let digest = add(&world, &guests, Guest::Deaf, "deaf");

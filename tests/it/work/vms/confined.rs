@@ -26,7 +26,7 @@ async fn runs(node: &Node, uuid: &str, more: serde_json::Value) -> (meshd_agent:
 }
 
 #[tokio::test]
-async fn processes_of_a_guest_have_a_user_of_their_own_and_no_rights() {
+async fn vm_processes_have_their_own_user_and_no_capabilities() {
     let node = Node::new();
     let (mut vms, spec) = runs(
         &node,
@@ -62,7 +62,7 @@ async fn processes_of_a_guest_have_a_user_of_their_own_and_no_rights() {
 }
 
 #[tokio::test]
-async fn qemu_of_a_guest_runs_in_its_seccomp_sandbox() {
+async fn vm_qemu_runs_in_a_seccomp_sandbox() {
     let node = Node::new();
     let (mut vms, spec) = runs(&node, "11223344-5566-7788-99aa-bbccddee0c02", json!({})).await;
     let pid = pid_of(&node, spec.uuid).as_raw_nonzero().get();
@@ -72,7 +72,7 @@ async fn qemu_of_a_guest_runs_in_its_seccomp_sandbox() {
 }
 
 #[tokio::test]
-async fn processes_of_a_guest_are_in_a_control_group_with_its_limits() {
+async fn vm_processes_run_in_a_control_group_with_limits() {
     let node = Node::new();
     let (mut vms, spec) = runs(&node, "11223344-5566-7788-99aa-bbccddee0c03", json!({})).await;
     let pid = pid_of(&node, spec.uuid).as_raw_nonzero().get();
@@ -98,7 +98,7 @@ async fn processes_of_a_guest_are_in_a_control_group_with_its_limits() {
 }
 
 #[tokio::test]
-async fn two_guests_have_two_users_and_a_later_agent_knows_both() {
+async fn vms_have_different_users_and_restarted_agent_adopts_both() {
     let node = Node::new();
     let (mut vms, one) = runs(&node, "11223344-5566-7788-99aa-bbccddee0c04", json!({})).await;
     let two = node.spec(Guest::Echo, json!({ "uuid": "11223344-5566-7788-99aa-bbccddee0c05", "name": "two" }));

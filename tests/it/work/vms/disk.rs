@@ -2,11 +2,11 @@
 //! device of this machine under another name.
 
 use super::{
-    desk::{hears, reaches},
     guest::{Guest, Node},
+    manager::{hears, reaches},
 };
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{DiskUse, LeftDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmUpdate, VmWant};
+use meshd_proto::vm::{DiskUse, LeftDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmTargetState, VmUpdate};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -69,56 +69,56 @@ fn lay(node: &Node) -> Loop {
     real
 }
 
-fn order(desk: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
+fn order(manager: &VmManager, spec: &VmSpec, start: u32, known: Option<DiskUse>) {
     let disks = known.into_iter().map(|known| ("root".parse().unwrap(), known)).collect::<BTreeMap<_, _>>();
-    let want = VmWant::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
-    desk.order(VmOrder { uuid: spec.uuid, want });
+    let want = VmTargetState::Run { spec: Box::new(spec.clone()), start, grace_s: 0, slots: Vec::new(), disks };
+    manager.order(VmOrder { uuid: spec.uuid, want });
 }
 
-async fn stopped(desk: &mut VmManager, spec: &VmSpec) {
-    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Stop { grace_s: 0 } });
-    reaches(desk, spec.uuid, ReportedVmState::Stopped).await;
+async fn stopped(manager: &mut VmManager, spec: &VmSpec) {
+    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Stop { grace_s: 0 } });
+    reaches(manager, spec.uuid, ReportedVmState::Stopped).await;
 }
 
-async fn failed(desk: &mut VmManager, spec: &VmSpec) -> VmFailure {
-    reaches(desk, spec.uuid, ReportedVmState::Failed).await.failure.expect("it says why")
+async fn failed(manager: &mut VmManager, spec: &VmSpec) -> VmFailure {
+    reaches(manager, spec.uuid, ReportedVmState::Failed).await.failure.expect("it says why")
 }
 
 #[tokio::test]
-async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one_finds_nothing() {
+async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     let node = Node::new();
     let real = lay(&node);
     let digest = node.image(Guest::Deaf);
     let volume = json!({ "name": "root", "format": "raw", "disk": "slot:eui.1", "digest": digest });
     let spec = node.spec(Guest::Deaf, json!({ "volumes": [volume] }));
-    let mut desk = node.desk();
-    order(&desk, &spec, 1, None);
-    let running = reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
+    let mut manager = node.manager();
+    order(&manager, &spec, 1, None);
+    let running = reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     assert_eq!(running.disks, BTreeMap::from([("root".parse().unwrap(), DiskUse::Done)]));
     assert_eq!(real.read(510, 2), [0x55, 0xaa], "the guest's boot sector");
-    stopped(&mut desk, &spec).await;
+    stopped(&mut manager, &spec).await;
 
     // What the guest wrote stays over a restart, an agent's end, and a boot of the node that forgot everything.
     real.put(BEHIND, b"the guest's");
-    order(&desk, &spec, 2, None);
-    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
-    stopped(&mut desk, &spec).await;
-    drop(desk);
+    order(&manager, &spec, 2, None);
+    reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
+    stopped(&mut manager, &spec).await;
+    drop(manager);
     fs::remove_dir_all(node.run_folder()).unwrap();
-    let mut desk = node.desk();
-    order(&desk, &spec, 3, Some(DiskUse::Done));
-    reaches(&mut desk, spec.uuid, ReportedVmState::Running).await;
-    stopped(&mut desk, &spec).await;
+    let mut manager = node.manager();
+    order(&manager, &spec, 3, Some(DiskUse::Done));
+    reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
+    stopped(&mut manager, &spec).await;
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
     // Where nobody knows that it was written, what is on it protects it.
-    drop(desk);
+    drop(manager);
     fs::remove_dir_all(node.run_folder()).unwrap();
-    let mut desk = node.desk();
+    let mut manager = node.manager();
     // Once it was on the disk, nobody needed the image any more.
     assert_eq!(node.image(Guest::Deaf), digest);
-    order(&desk, &spec, 4, None);
-    let refused = failed(&mut desk, &spec).await;
+    order(&manager, &spec, 4, None);
+    let refused = failed(&mut manager, &spec).await;
     assert!(
         refused.detail.contains("disk_not_empty: volume root: `eui.1` is not empty: ")
             && refused.detail.contains(" on vdz"),
@@ -127,8 +127,8 @@ async fn an_image_is_written_once_the_guest_keeps_what_it_wrote_and_the_next_one
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
     let left = LeftDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
-    desk.order(VmOrder { uuid: spec.uuid, want: VmWant::Release { disks: vec![left] } });
-    hears(&mut desk, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+    manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: vec![left] } });
+    hears(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
 }

@@ -10,7 +10,7 @@ const FIRMWARE: &str = "BdsDxe";
 const REFUSED: &str = "Security Violation";
 
 #[tokio::test]
-async fn uefi_speaks_on_the_console_and_a_tpm_lives_as_long_as_its_machine() {
+async fn uefi_writes_to_console_and_tpm_ends_with_its_vm() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "firmware": "uefi", "vtpm": true, "memory": "256M" }));
     let mut vms = node.agent();
@@ -25,7 +25,7 @@ async fn uefi_speaks_on_the_console_and_a_tpm_lives_as_long_as_its_machine() {
 }
 
 #[tokio::test]
-async fn secure_boot_runs_the_firmware_that_insists_on_it() {
+async fn secure_boot_firmware_refuses_an_unsigned_guest() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "firmware": "uefi", "secure_boot": true, "memory": "256M" }));
     let mut vms = node.agent();

@@ -164,7 +164,7 @@ impl Node {
     }
 
     /// An agent's desk of this node.
-    pub fn desk(&self) -> VmManager {
+    pub fn manager(&self) -> VmManager {
         VmManager::open(self.places())
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 /// Set for the copy of this program that runs inside of a network namespace of its own.
 const INSIDE: &str = "MESHD_GUEST_INSIDE";
-const NAME: &str = "work::vms::isolated::port_of_a_guest_is_its_users_filtered_and_gone_with_it";
+const NAME: &str = "work::vms::isolated::vm_port_is_owned_filtered_and_removed_with_its_vm";
 
 fn run(program: &str, args: &[&str]) {
     let ran = Command::new(program).args(args).output().unwrap();
@@ -30,7 +30,7 @@ fn connects(user: u32, to: &TcpListener) -> bool {
 }
 
 #[test]
-fn port_of_a_guest_is_its_users_filtered_and_gone_with_it() {
+fn vm_port_is_owned_filtered_and_removed_with_its_vm() {
     if std::env::var_os(INSIDE).is_some() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         return runtime.block_on(inside());

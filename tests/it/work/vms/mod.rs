@@ -3,17 +3,17 @@
 pub mod central;
 mod confined;
 mod console;
-mod desk;
+mod manager;
 mod disk;
 mod firmware;
 mod guest;
-mod held;
+mod paused;
 mod isolated;
 pub mod linux;
 mod overlay;
-mod short;
+mod limits;
 mod typing;
-mod words;
+mod console_log;
 
 use self::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use meshd_agent::vm::StartError;
@@ -28,7 +28,7 @@ fn pid_of(node: &Node, uuid: meshd_types::SystemUuid) -> rustix::process::Pid {
 }
 
 #[tokio::test]
-async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
+async fn vm_runs_with_console_and_is_released_without_leftovers() {
     let node = Node::new();
     let spec = node.spec(Guest::Echo, json!({ "cloud_init": { "user_data": "#cloud-config\n" } }));
     let mut vms = node.agent();
@@ -53,7 +53,7 @@ async fn a_machine_runs_speaks_hears_and_is_released_without_a_trace() {
 }
 
 #[tokio::test]
-async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_with_its_disk() {
+async fn vm_shuts_down_on_power_button_and_restarts_with_its_disk() {
     let node = Node::new();
     let spec = node.spec(Guest::Polite, json!({ "restart": { "when": "always" } }));
     let mut vms = node.agent();
@@ -71,7 +71,7 @@ async fn a_guest_that_hears_the_power_button_ends_by_itself_and_starts_again_wit
 }
 
 #[tokio::test]
-async fn a_guest_that_does_not_hear_it_is_ended_when_its_time_is_over() {
+async fn vm_that_ignores_power_button_is_ended_after_grace_time() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
@@ -87,7 +87,7 @@ async fn a_guest_that_does_not_hear_it_is_ended_when_its_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_qemu_that_is_killed_is_failed_at_once_or_run_again_where_the_policy_says_so() {
+async fn killed_qemu_fails_at_once_or_restarts_by_policy() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "restart": { "when": "on-failure", "delay_s": 1, "attempts": 1 } }));
     let mut vms = node.agent();
@@ -110,7 +110,7 @@ async fn a_qemu_that_is_killed_is_failed_at_once_or_run_again_where_the_policy_s
 }
 
 #[tokio::test]
-async fn a_guest_that_switches_itself_off_is_stopped() {
+async fn vm_that_powers_off_is_stopped() {
     let node = Node::new();
     let spec = node.spec(Guest::Short, json!({ "restart": { "when": "on-failure" } }));
     let mut vms = node.agent();
@@ -122,7 +122,7 @@ async fn a_guest_that_switches_itself_off_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_new_agent_takes_over_what_the_last_one_left_running() {
+async fn restarted_agent_adopts_running_vm() {
     let node = Node::new();
     let spec = node.spec(Guest::Echo, json!({}));
     let mut vms = node.agent();
@@ -150,7 +150,7 @@ async fn a_new_agent_takes_over_what_the_last_one_left_running() {
 }
 
 #[tokio::test]
-async fn what_ended_while_no_agent_watched_is_told_by_the_next() {
+async fn vm_that_ended_without_agent_is_reported_by_the_next_agent() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
@@ -168,7 +168,7 @@ async fn what_ended_while_no_agent_watched_is_told_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_qemu_that_does_not_start_is_failed_with_its_own_words() {
+async fn qemu_start_failure_is_reported_with_its_log() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     // What it wrote before is kept, and this is no disk.
@@ -184,7 +184,7 @@ async fn a_qemu_that_does_not_start_is_failed_with_its_own_words() {
 }
 
 #[tokio::test]
-async fn what_the_node_cannot_run_leaves_nothing_begun() {
+async fn refused_vm_leaves_no_files() {
     let node = Node::new();
     let sound = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
@@ -208,25 +208,25 @@ async fn what_the_node_cannot_run_leaves_nothing_begun() {
 }
 
 #[tokio::test]
-async fn another_specification_of_the_same_machine_is_not_run_over_it() {
+async fn changed_specification_of_started_vm_is_refused() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();
     vms.start(&spec, 1).await.unwrap();
     let other = node.spec(Guest::Deaf, json!({ "vcpus": 2 }));
     assert!(matches!(vms.start(&other, 1).await, Err(StartError::Differs { .. })));
-    let twin = node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
-    assert!(vms.start(&twin, 1).await.unwrap_err().to_string().contains("name_taken"));
+    let same_name = node.spec(Guest::Deaf, json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" }));
+    assert!(vms.start(&same_name, 1).await.unwrap_err().to_string().contains("name_taken"));
     // In the midst of its start.
     vms.release(spec.uuid).await.unwrap();
     assert!(node.processes().is_empty());
-    vms.start(&twin, 1).await.unwrap();
-    vms.release(twin.uuid).await.unwrap();
+    vms.start(&same_name, 1).await.unwrap();
+    vms.release(same_name.uuid).await.unwrap();
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn a_damaged_folder_is_not_taken_over_and_can_be_released() {
+async fn damaged_vm_folder_is_not_adopted_and_can_be_released() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({}));
     let mut vms = node.agent();

@@ -7,7 +7,7 @@ use std::{path::Path, process::Command};
 const OPENRC: &str = "ebegin() { :; }\newarn() { echo \"$@\"; }\neend() { return \"$1\"; }\n";
 
 #[test]
-fn without_kvm_the_service_warns_and_leaves_the_verdict_to_the_check() {
+fn kvm_host_service_without_kvm_warns_and_creates_no_device() {
     let dir = tempfile::tempdir().unwrap();
     let modprobe = dir.path().join("modprobe");
     write_program(&modprobe, "#!/bin/sh\nexit 1\n");

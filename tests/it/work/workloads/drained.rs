@@ -36,7 +36,7 @@ fn state(rig: &Rig, task: &Task) -> TaskState {
 }
 
 #[tokio::test]
-async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced() {
+async fn drain_waits_for_or_ends_a_task_and_maintenance_needs_force() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -70,15 +70,15 @@ async fn a_drain_waits_for_a_task_or_ends_it_and_maintenance_wants_to_be_forced(
 }
 
 #[tokio::test]
-async fn a_task_has_no_node_with_machines_that_nobody_ordered() {
+async fn node_with_unrecorded_vm_is_refused_to_a_task() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     group(&world, &rig, &[node.id()]).await;
-    let stranger = Vm::new(ask(9, ""), None, rig.central.now());
-    tell(&node, &[(&stranger, ReportedVmState::Running)]).await;
+    let unrecorded = Vm::new(ask(9, ""), None, rig.central.now());
+    report_vms(&node, &[(&unrecorded, ReportedVmState::Running)]).await;
     let refused = code(&run(&rig).await.expect_err("it would not be alone"));
     assert!(refused.contains("not on record"), "{refused}");
-    tell(&node, &[]).await;
+    report_vms(&node, &[]).await;
     run(&rig).await.unwrap();
 }

@@ -23,7 +23,7 @@ fn forced(verb: Verb) -> AuditContext {
 /// The node is drained: its machine is off and it says so.
 async fn drain(rig: &Rig, node: &Machine<'_>, vm: &Vm) {
     rig.central.nodes.drain_with(node.id(), DrainPolicy::Stop, None, &ordered(Verb::Drain)).await.unwrap();
-    tell(node, &[(vm, ReportedVmState::Stopped)]).await;
+    report_vms(node, &[(vm, ReportedVmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(node.id()).phase, meshd_model::fleet::Phase::Maintenance);
 }
@@ -34,7 +34,7 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     let id = node.id();
     let role = meshd_trust::Role::Admin;
     let once = async |profile: Option<ProfileName>, args: &[&str], by: AuditContext| {
@@ -57,7 +57,7 @@ async fn pr4_profile_edit_of_vfio_is_refused_while_a_slot_is_in_use() {
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     world.edit_site("overlays = [\"motd\"]", "overlays = [\"motd\"]\nkernel_args = [\"quiet\"]");
     let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
     assert!(reload.changed, "nobody hosts otherwise by it: {reload:?}");
@@ -78,12 +78,12 @@ async fn pr4_rollback_to_another_vfio_is_refused_while_a_slot_is_in_use() {
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     let discovery: ProfileName = "discovery".parse().unwrap();
     let rollback = async |by: AuditContext| rig.central.generations.rollback(discovery.clone(), None, &by).await;
     let refused = rollback(ordered(Verb::Rollback)).await.expect_err("its units would be others");
     assert!(code(&refused).contains("vm-1"), "{refused}");
-    assert_eq!(rig.central.generations.revisions(&discovery).held, None, "nothing has changed");
+    assert_eq!(rig.central.generations.revisions(&discovery).pinned, None, "nothing has changed");
     rollback(forced(Verb::Rollback)).await.expect("forced");
     let refused = rig
         .central

@@ -5,7 +5,7 @@ use crate::world::World;
 use meshd_api::DrainPolicy;
 use meshd_central::{ConsoleError, LinkError, OperateError};
 use meshd_model::fleet::{AuditContext, Phase};
-use meshd_proto::vm::VmWant;
+use meshd_proto::vm::VmTargetState;
 use std::time::Duration;
 
 fn forced(verb: Verb) -> AuditContext {
@@ -13,32 +13,32 @@ fn forced(verb: Verb) -> AuditContext {
 }
 
 #[tokio::test]
-async fn after_a_reboot_of_the_node_the_record_says_that_it_is_gone_and_the_policy_decides() {
+async fn vm_lost_by_node_reboot_is_restarted_only_by_its_policy() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let once = create(&rig, ask(1, ""), None).await.unwrap();
     let always = create(&rig, ask(2, "[restart]\nwhen = \"always\""), None).await.unwrap();
-    tell(&node, &[(&once, ReportedVmState::Running), (&always, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&once, ReportedVmState::Running), (&always, ReportedVmState::Running)]).await;
     node.power_off().await;
     node.boot(Stage::Online).await;
     ready(&node).await;
     assert_eq!(rig.events("vm_lost").len(), 2);
     assert_eq!((life(&rig, &once), life(&rig, &always)), (VmPhase::Failed, VmPhase::Ordered));
-    tell(&node, &[]).await;
+    report_vms(&node, &[]).await;
     assert_eq!(rig.events("vm_lost").len(), 2, "that they are not there is known");
-    tell(&node, &[(&always, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&always, ReportedVmState::Running)]).await;
     assert_eq!(record(&rig, &always).map(|vm| (vm.start, vm.node())), Some((2, Some(node.id()))));
 }
 
 #[tokio::test]
-async fn one_of_a_lost_node_is_moved_after_the_machine_booted_anew_and_one_with_a_unit_never() {
+async fn vm_of_lost_node_moves_after_its_reboot_unless_it_has_a_unit() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut first = host(&rig, 1).await;
     let moves = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
     let bound = create(&rig, ask(2, "on_node_loss = \"restart\"\nunits = 1"), None).await.unwrap();
-    tell(&first, &[(&moves, ReportedVmState::Running), (&bound, ReportedVmState::Running)]).await;
+    report_vms(&first, &[(&moves, ReportedVmState::Running), (&bound, ReportedVmState::Running)]).await;
     let lost = first.id();
     first.power_off().await;
     rig.pass(Duration::from_secs(30)).await;
@@ -59,7 +59,7 @@ async fn one_of_a_lost_node_is_moved_after_the_machine_booted_anew_and_one_with_
 }
 
 #[tokio::test]
-async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does() {
+async fn fenced_node_loses_its_vms_and_movable_ones_move() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut first = Machine::new(&rig, 1);
@@ -86,7 +86,7 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
     assert!(rig.central.store().read(|model| model.allocations(first.id()).is_none()));
     // The old machine comes back with what it had: it is a stranger there.
     first.boot(Stage::Online).await;
-    tell(&first, &[(&moves, ReportedVmState::Running)]).await;
+    report_vms(&first, &[(&moves, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(record(&rig, &moves).and_then(|vm| vm.node()), Some(second.id()));
     rig.central.workloads.delete_vm(moves.uuid(), Some(first.id()), &ordered(Verb::VmDelete)).await.unwrap();
@@ -99,19 +99,19 @@ async fn an_operator_fences_a_node_that_does_not_answer_and_what_may_move_does()
         "the other copy is the one that counts"
     );
     // Whoever says that it has a machine that has no node is not given what an operator types for it.
-    tell(&first, &[(&stays, ReportedVmState::Running)]).await;
+    report_vms(&first, &[(&stays, ReportedVmState::Running)]).await;
     let sat = rig.central.workloads.open_console(stays.uuid(), 0, true, None).await;
     assert!(matches!(sat, Err(ConsoleError::Unplaced(uuid)) if uuid == stays.uuid()));
 }
 
 #[tokio::test]
-async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it_was_drained_or_that_is_forced() {
+async fn node_with_vms_is_not_rebooted_or_removed_unless_drained_or_forced() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     let profile = || "compute".parse().unwrap();
     let holds = |what: Result<(), OperateError>| assert!(code(&what.expect_err("it holds one")).contains("vm-1"));
     holds(rig.central.nodes.reboot(id, &ordered(Verb::Reboot)).await);
@@ -124,7 +124,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     };
     let patience = || match rig.central.workloads.vm_orders(id, Some(vm.uuid())).first().map(|order| order.want.clone())
     {
-        Some(VmWant::Stop { grace_s }) => grace_s,
+        Some(VmTargetState::Stop { grace_s }) => grace_s,
         want => panic!("{want:?}"),
     };
     drain(None).await;
@@ -134,7 +134,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
     assert!(create(&rig, ask(2, ""), None).await.is_err());
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Draining, "it has not said that it is off");
-    tell(&node, &[(&vm, ReportedVmState::Stopped)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     assert!(node.heartbeat(0).await);
     assert_eq!(rig.node(id).phase, Phase::Maintenance);
     rig.central.nodes.assign_profile(id, profile(), &ordered(Verb::AssignProfile)).await.unwrap();
@@ -145,7 +145,7 @@ async fn a_node_that_holds_virtual_machines_is_not_rebooted_or_removed_unless_it
 }
 
 #[tokio::test]
-async fn node_that_was_heard_of_a_moment_ago_is_not_fenced() {
+async fn recently_heard_node_is_not_fenced() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;

@@ -1,6 +1,6 @@
 //! Virtual machines as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
 
-mod cards;
+mod nics;
 mod drained;
 mod guarded;
 mod lost;
@@ -10,7 +10,7 @@ mod policy;
 mod slots;
 mod started;
 mod tasks;
-mod words;
+mod commands;
 
 use crate::boot::sessions::rig::{Machine, Rig, ordered};
 use meshd_central::{LinkCommand, VmError};
@@ -81,7 +81,7 @@ pub fn life(rig: &Rig, vm: &Vm) -> VmPhase {
 }
 
 /// The node tells of these, and of no others.
-pub async fn tell(machine: &Machine<'_>, vms: &[(&Vm, ReportedVmState)]) {
+pub async fn report_vms(machine: &Machine<'_>, vms: &[(&Vm, ReportedVmState)]) {
     let report = |(vm, state): &(&Vm, ReportedVmState)| VmReport::new(vm.uuid(), vm.name().clone(), *state);
     let vms = vms.iter().map(report).collect();
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms })).await);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::world::World;
 use meshd_central::{LinkCommand, LinkError, OperateError, SlotParts, VmVerb};
-use meshd_proto::vm::VmWant;
+use meshd_proto::vm::VmTargetState;
 use meshd_types::SystemUuid;
 
 /// The site trusts this UUID no more.
@@ -14,7 +14,7 @@ async fn deny(world: &World, rig: &Rig, uuid: SystemUuid) {
 }
 
 #[tokio::test]
-async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_one() {
+async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = Machine::new(&rig, 1);
@@ -27,7 +27,7 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     let restart = "units = 1\n[restart]\nwhen = \"always\"";
     let stays = create(&rig, ask(1, restart), Some(old)).await.unwrap();
     let going = create(&rig, ask(2, ""), None).await.unwrap();
-    tell(&node, &[(&stays, ReportedVmState::Running), (&going, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&stays, ReportedVmState::Running), (&going, ReportedVmState::Running)]).await;
     rig.central.workloads.delete_vm(going.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     deny(&world, &rig, node.uuid).await;
     node.power_off().await;
@@ -41,23 +41,23 @@ async fn virtual_machines_and_slots_go_with_a_machine_whose_id_becomes_another_o
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
     let orders = rig.central.workloads.vm_orders(new, None);
     let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
-    assert!(matches!(want(&stays), Some(VmWant::Run { start: 2, .. })), "{orders:?}");
+    assert!(matches!(want(&stays), Some(VmTargetState::Run { start: 2, .. })), "{orders:?}");
     assert!(want(&going).is_some(), "it is asked to release it");
     let [slot] = rig.central.workloads.slots().try_into().expect("one slot");
     assert_eq!((slot.id.node, slot.approved.is_some(), slot.state.as_str()), (new, true, "reserved"));
     assert!(rig.central.store().read(|model| model.allocations(old).is_none()));
-    tell(&node, &[(&stays, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&stays, ReportedVmState::Running)]).await;
     released(&node, &going).await;
     assert_eq!((record(&rig, &going), life(&rig, &stays)), (None, VmPhase::Running));
 }
 
 #[tokio::test]
-async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() {
+async fn vm_of_replaced_node_may_run_on_the_new_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let (mut old, new) = (host(&rig, 1).await, host(&rig, 2).await);
     let vm = create(&rig, ask(1, ""), Some(old.id())).await.unwrap();
-    tell(&old, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&old, &[(&vm, ReportedVmState::Running)]).await;
     old.power_off().await;
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Replace) };
     rig.central.nodes.replace(old.id(), new.id(), &by).await.unwrap();
@@ -67,13 +67,13 @@ async fn a_virtual_machine_of_a_node_that_was_replaced_may_run_on_the_new_one() 
 }
 
 #[tokio::test]
-async fn a_node_that_comes_back_while_it_is_being_fenced_is_not_fenced() {
+async fn node_that_returns_during_fencing_is_not_fenced() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, ""), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     // Its link is one that does not answer, and does not end either.
     let mut inbox = read_orders(&mut node).await;
     let central = rig.central.clone();

@@ -3,10 +3,10 @@
 use super::*;
 use crate::world::World;
 use meshd_central::{SlotParts, VmError, VmVerb};
-use meshd_proto::vm::VmWant;
+use meshd_proto::vm::VmTargetState;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_after_it_went() {
+async fn unit_ordered_concurrently_is_given_once_and_freed_on_release() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -26,7 +26,7 @@ async fn of_many_orders_for_one_unit_one_is_followed_and_nothing_stays_reserved_
     assert!(bad.iter().flatten_err().all(|error| error.contains("unit_taken")), "{bad:?}");
     assert_eq!(vm.request.spec.units.iter().map(ToString::to_string).collect::<Vec<_>>(), [UNIT]);
     // Cancelled while it starts.
-    tell(&node, &[(&vm, ReportedVmState::Starting)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Starting)]).await;
     let by = ordered(Verb::VmDelete);
     rig.central.workloads.delete_vm(vm.uuid(), None, &by).await.unwrap();
     assert_eq!(life(&rig, &vm), VmPhase::Releasing);
@@ -51,7 +51,7 @@ impl<'a, I: Iterator<Item = &'a Result<Vm, VmError>>> Errors for I {
 }
 
 #[tokio::test]
-async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
+async fn unplaceable_vm_is_refused_with_reason_and_not_recorded() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let refused = |ask: VmRequest| async {
@@ -89,27 +89,27 @@ async fn what_cannot_be_placed_is_refused_with_why_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_was_started_again() {
+async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[cloud_init]\nuser_data = \"hunter2\""), None).await.unwrap();
     let want = |rig: &Rig| rig.central.workloads.vm_orders(id, None).pop().map(|order| order.want);
-    assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })));
+    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })));
     assert_eq!(life(&rig, &vm), VmPhase::Ordered);
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!((life(&rig, &vm), rig.events("vm_started").len()), (VmPhase::Running, 1));
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.events("vm_started").len(), 1, "said again, it is no news");
     let order = async |verb, by| rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(by)).await.unwrap();
     order(VmVerb::Start, Verb::VmStart).await;
-    assert!(matches!(want(&rig), Some(VmWant::Run { start: 1, .. })), "it runs");
+    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 1, .. })), "it runs");
     order(VmVerb::Restart, Verb::VmRestart).await;
-    assert!(matches!(want(&rig), Some(VmWant::Run { start: 2, .. })));
+    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 2, .. })));
     order(VmVerb::Stop, Verb::VmStop).await;
-    assert!(matches!(want(&rig), Some(VmWant::Stop { .. })));
-    tell(&node, &[(&vm, ReportedVmState::Stopped)]).await;
+    assert!(matches!(want(&rig), Some(VmTargetState::Stop { .. })));
+    report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
     let told = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
     assert!(!told.contains("hunter2"), "{told}");
@@ -118,39 +118,42 @@ async fn a_node_is_told_the_whole_wish_until_it_is_as_wanted_also_after_meshd_wa
     let rig = Rig::new(&world);
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
     rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
-    assert!(matches!(want(&rig), Some(VmWant::Run { start: 3, .. })));
+    assert!(matches!(want(&rig), Some(VmTargetState::Run { start: 3, .. })));
 }
 
 #[tokio::test]
-async fn one_that_nobody_ordered_is_shown_and_left_alone_until_an_operator_releases_it() {
+async fn unrecorded_vm_is_shown_and_kept_until_an_operator_releases_it() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
-    let stranger = Vm::new(ask(9, ""), None, rig.central.now());
+    let unrecorded = Vm::new(ask(9, ""), None, rig.central.now());
     for _ in 0..2 {
-        tell(&node, &[(&stranger, ReportedVmState::Running)]).await;
+        report_vms(&node, &[(&unrecorded, ReportedVmState::Running)]).await;
     }
     assert_eq!(rig.events("vm_unknown").len(), 1);
     assert_eq!(rig.central.workloads.orphan_vms().len(), 1);
     assert!(rig.central.workloads.vm_orders(node.id(), None).is_empty(), "nobody ends it");
     let by = ordered(Verb::VmDelete);
-    assert!(rig.central.workloads.delete_vm(stranger.uuid(), None, &by).await.is_err(), "on which node?");
-    rig.central.workloads.delete_vm(stranger.uuid(), Some(node.id()), &by).await.unwrap();
+    assert!(rig.central.workloads.delete_vm(unrecorded.uuid(), None, &by).await.is_err(), "on which node?");
+    rig.central.workloads.delete_vm(unrecorded.uuid(), Some(node.id()), &by).await.unwrap();
     let orders = rig.central.workloads.vm_orders(node.id(), None);
-    assert!(matches!(orders.as_slice(), [order] if order.want == VmWant::Release { disks: Vec::new() }), "{orders:?}");
-    tell(&node, &[]).await;
-    released(&node, &stranger).await;
-    assert_eq!(record(&rig, &stranger), None);
+    assert!(
+        matches!(orders.as_slice(), [order] if order.want == VmTargetState::Release { disks: Vec::new() }),
+        "{orders:?}"
+    );
+    report_vms(&node, &[]).await;
+    released(&node, &unrecorded).await;
+    assert_eq!(record(&rig, &unrecorded), None);
     assert!(rig.central.workloads.orphan_vms().is_empty());
 }
 
 #[tokio::test]
-async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
+async fn blocked_release_reports_reason_and_keeps_its_unit() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     let blocked = VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "QEMU does not end".to_owned() };
     for _ in 0..2 {
@@ -165,7 +168,7 @@ async fn a_release_that_is_blocked_says_why_and_holds_what_it_has() {
 }
 
 #[tokio::test]
-async fn the_slot_of_a_node_that_cannot_prove_itself_is_not_approved() {
+async fn slot_of_node_with_unproven_check_is_not_approved() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = Machine::new(&rig, 1);
@@ -185,7 +188,7 @@ async fn the_slot_of_a_node_that_cannot_prove_itself_is_not_approved() {
 }
 
 #[tokio::test]
-async fn a_disk_belongs_to_one_slot_whichever_of_its_names_is_said() {
+async fn disk_belongs_to_one_slot_under_any_of_its_names() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = Machine::new(&rig, 1);
@@ -213,7 +216,7 @@ async fn a_disk_belongs_to_one_slot_whichever_of_its_names_is_said() {
 }
 
 #[tokio::test]
-async fn where_an_operator_lets_machines_in_a_unit_is_given_only_after_its_slot_is_approved() {
+async fn unit_is_assigned_only_after_its_slot_is_approved() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = Machine::new(&rig, 1);
@@ -232,6 +235,6 @@ async fn where_an_operator_lets_machines_in_a_unit_is_given_only_after_its_slot_
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "reserved");
     assert!(rig.central.workloads.approve_slot(slot.id.clone(), Default::default(), &by).await.is_err(), "it is held");
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(rig.central.workloads.slot(&slot.id).unwrap().state.as_str(), "active");
 }

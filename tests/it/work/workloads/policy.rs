@@ -26,7 +26,7 @@ fn unproven(check: &str) -> FromAgent {
 }
 
 #[tokio::test]
-async fn letting_machines_in_and_giving_their_units_are_two_switches() {
+async fn slot_approval_is_independent_of_node_approval() {
     let (_world, rig) = rig("auto", "slots = \"approve\"");
     let _node = host(&rig, 1).await;
     let slot = rig.central.workloads.slots().pop().expect("a candidate");
@@ -39,7 +39,7 @@ async fn letting_machines_in_and_giving_their_units_are_two_switches() {
 }
 
 #[tokio::test]
-async fn units_that_need_no_approval_are_given_only_where_the_node_proves_what_it_can() {
+async fn automatic_slot_approval_needs_proven_checks() {
     let (_world, rig) = rig("auto", "slots = \"auto\"");
     let node = host(&rig, 1).await;
     assert!(node.say(unproven("network")).await);
@@ -56,7 +56,7 @@ async fn units_that_need_no_approval_are_given_only_where_the_node_proves_what_i
 }
 
 #[tokio::test]
-async fn processors_are_shared_as_the_site_says() {
+async fn cpu_overcommit_limits_vm_placement() {
     let (_world, rig) = rig("auto", "cpu_overcommit = 1");
     let _node = host(&rig, 1).await;
     for number in 0..4 {
@@ -67,7 +67,7 @@ async fn processors_are_shared_as_the_site_says() {
 }
 
 #[tokio::test]
-async fn a_node_tells_what_it_has_in_this_boot_and_again_when_it_changes() {
+async fn node_capabilities_decide_placement_and_follow_changes() {
     let (_world, rig) = rig("auto", "cpu_overcommit = 4");
     let mut node = Machine::new(&rig, 1);
     node.facts = facts("ready");
@@ -115,7 +115,7 @@ async fn a_node_tells_what_it_has_in_this_boot_and_again_when_it_changes() {
 }
 
 #[test]
-fn a_vm_toml_stands_on_a_template_of_the_site_that_it_was_sent_to() {
+fn vm_file_uses_templates_of_the_server_site() {
     let mut world = World::prepared("auto");
     world.edit_site("[http]", "[vms.templates.default]\nvcpus = 3\nmemory = \"2G\"\n[http]");
     let file = world.path("vm.toml");

@@ -7,7 +7,7 @@ use meshd_central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     UnitState,
-    vm::{DiskUse, LeftDisk, VmWant},
+    vm::{DiskUse, LeftDisk, VmTargetState},
 };
 use std::fs;
 
@@ -62,7 +62,7 @@ fn disk(vm: &Vm) -> String {
 }
 
 #[tokio::test]
-async fn the_disk_of_a_slot_goes_with_its_unit_and_comes_back_with_it() {
+async fn slot_disk_is_assigned_and_released_with_its_unit() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let node = rack(&rig, wide()).await;
@@ -82,7 +82,8 @@ async fn the_disk_of_a_slot_goes_with_its_unit_and_comes_back_with_it() {
     let vm = create(&rig, ask(2, &format!("units = 1\n{}", raw("slot"))), None).await.expect("one slot has a disk");
     assert_eq!((units(&vm), disk(&vm)), (vec![UNIT], "slot:eui.sda".to_owned()));
     let orders = rig.central.workloads.vm_orders(node.id(), None);
-    let [VmWant::Run { spec, slots, .. }] = orders.iter().map(|order| &order.want).collect::<Vec<_>>()[..] else {
+    let [VmTargetState::Run { spec, slots, .. }] = orders.iter().map(|order| &order.want).collect::<Vec<_>>()[..]
+    else {
         panic!("{orders:?}")
     };
     assert_eq!(spec.disks().map(ToString::to_string).collect::<Vec<_>>(), ["eui.sda"]);
@@ -100,7 +101,7 @@ async fn the_disk_of_a_slot_goes_with_its_unit_and_comes_back_with_it() {
     drop(rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
     let orders = rig.central.workloads.vm_orders(node.id(), None);
     let left = LeftDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
-    assert_eq!(orders[0].want, VmWant::Release { disks: vec![left] }, "{orders:?}");
+    assert_eq!(orders[0].want, VmTargetState::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
     assert_eq!(rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
     let again = create(&rig, ask(4, &format!("units = 1\n{}", raw("slot"))), None).await.unwrap();
@@ -108,7 +109,7 @@ async fn the_disk_of_a_slot_goes_with_its_unit_and_comes_back_with_it() {
 }
 
 #[tokio::test]
-async fn one_without_a_node_has_no_disk_of_a_slot_and_gets_one_when_it_is_placed_again() {
+async fn unplaced_vm_has_no_slot_disk_and_gets_one_on_placement() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = rack(&rig, wide()).await;
@@ -136,13 +137,13 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
 
 fn left(rig: &Rig, node: NodeId) -> Vec<LeftDisk> {
     match rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want) {
-        Some(VmWant::Release { disks }) => disks,
+        Some(VmTargetState::Release { disks }) => disks,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_was_fenced() {
+async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = rack(&rig, wide()).await;
@@ -152,7 +153,10 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
     let fresh = LeftDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     runs(&node, &vm).await;
     let told = rig.central.workloads.vm_orders(node.id(), None);
-    assert!(matches!(&told[0].want, VmWant::Run { disks, .. } if disks.len() == 1), "a boot makes it forget: {told:?}");
+    assert!(
+        matches!(&told[0].want, VmTargetState::Run { disks, .. } if disks.len() == 1),
+        "a boot makes it forget: {told:?}"
+    );
     node.power_off().await;
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
@@ -177,7 +181,7 @@ async fn the_disk_of_a_slot_is_held_until_its_node_has_wiped_it_also_after_that_
 }
 
 #[tokio::test]
-async fn a_slot_shows_what_is_near_takes_it_on_a_word_and_its_fabric_unit_goes_with_it() {
+async fn slot_shows_nearest_parts_and_takes_them_on_approval() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let node = rack(&rig, wide()).await;
@@ -207,7 +211,7 @@ async fn a_slot_shows_what_is_near_takes_it_on_a_word_and_its_fabric_unit_goes_w
 }
 
 #[tokio::test]
-async fn a_slot_whose_disk_is_gone_or_in_use_is_not_given() {
+async fn slot_with_missing_or_busy_disk_is_not_assigned() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut node = rack(&rig, wide()).await;
@@ -239,7 +243,7 @@ async fn a_slot_whose_disk_is_gone_or_in_use_is_not_given() {
 }
 
 #[tokio::test]
-async fn a_machine_that_is_placed_while_an_order_for_another_profile_is_on_its_way_stops_that_order() {
+async fn profile_change_is_refused_when_a_vm_is_placed_concurrently() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -260,7 +264,7 @@ async fn a_machine_that_is_placed_while_an_order_for_another_profile_is_on_its_w
 }
 
 #[tokio::test]
-async fn a_site_by_which_a_node_that_holds_machines_would_boot_another_profile_is_refused_until_it_holds_none() {
+async fn reload_that_changes_profile_of_node_with_vms_is_refused() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -279,7 +283,7 @@ async fn a_site_by_which_a_node_that_holds_machines_would_boot_another_profile_i
 }
 
 #[tokio::test]
-async fn each_write_and_wipe_of_a_disk_is_an_event_and_an_audit_record() {
+async fn disk_write_and_wipe_are_events_and_audit_records() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let node = rack(&rig, wide()).await;

@@ -9,7 +9,7 @@ use meshd_model::{
     fleet::{AuditContext, Phase},
     work::VmDesiredState,
 };
-use meshd_proto::vm::{VmFailure, VmFailureKind, VmWant};
+use meshd_proto::vm::{VmFailure, VmFailureKind, VmTargetState};
 use meshd_types::Digest;
 
 /// The node says that it could not run them, by the order of this number.
@@ -24,7 +24,7 @@ async fn order(rig: &Rig, vm: &Vm, verb: VmVerb) -> Result<Vm, VmError> {
     rig.central.workloads.order_vm(vm.uuid(), verb, &ordered(Verb::VmStart)).await
 }
 
-fn want(rig: &Rig, node: NodeId) -> Option<VmWant> {
+fn want(rig: &Rig, node: NodeId) -> Option<VmTargetState> {
     rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want)
 }
 
@@ -37,7 +37,7 @@ async fn check(machine: &Machine<'_>, status: &str) {
 }
 
 #[tokio::test]
-async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_holds_nothing() {
+async fn vm_refused_at_first_start_is_tried_on_next_node_then_unplaced() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
@@ -47,8 +47,12 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     let moved = record(&rig, &vm).unwrap();
     assert_eq!((moved.node(), moved.start, moved.desired_state), (Some(second.id()), 2, VmDesiredState::Run));
     assert!(rig.central.store().read(|model| model.allocations(first.id()).is_none()), "nothing stays reserved");
-    assert_eq!(want(&rig, first.id()), Some(VmWant::Release { disks: Vec::new() }), "what is left of it there goes");
-    assert!(matches!(want(&rig, second.id()), Some(VmWant::Run { start: 2, .. })));
+    assert_eq!(
+        want(&rig, first.id()),
+        Some(VmTargetState::Release { disks: Vec::new() }),
+        "what is left of it there goes"
+    );
+    assert!(matches!(want(&rig, second.id()), Some(VmTargetState::Run { start: 2, .. })));
     refuse(first, &vm, 1, "bridge_missing: br0").await;
     assert!(rig.central.workloads.orphan_vms().is_empty(), "it is known there");
     // Said again, it is old; the second one refuses it as well.
@@ -65,22 +69,22 @@ async fn what_a_node_refuses_at_its_first_start_is_tried_on_the_next_and_then_ho
     let again = record(&rig, &vm).unwrap();
     let (node, machine) = if again.node() == Some(one.id()) { (one.id(), &one) } else { (two.id(), &two) };
     assert_eq!((again.node(), again.obstacle), (Some(node), None));
-    assert_eq!(want(&rig, node), Some(VmWant::Release { disks: Vec::new() }));
+    assert_eq!(want(&rig, node), Some(VmTargetState::Release { disks: Vec::new() }));
     released(machine, &vm).await;
-    assert!(matches!(want(&rig, node), Some(VmWant::Run { start: 3, .. })));
-    tell(machine, &[(&vm, ReportedVmState::Running)]).await;
+    assert!(matches!(want(&rig, node), Some(VmTargetState::Run { start: 3, .. })));
+    report_vms(machine, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!(life(&rig, &vm), VmPhase::Running);
 }
 
 #[tokio::test]
-async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_node_would_take() {
+async fn vm_refused_after_it_ran_stays_on_its_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
     let vm = create(&rig, ask(1, ""), Some(one.id())).await.unwrap();
-    tell(&one, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&one, &[(&vm, ReportedVmState::Running)]).await;
     order(&rig, &vm, VmVerb::Stop).await.unwrap();
-    tell(&one, &[(&vm, ReportedVmState::Stopped)]).await;
+    report_vms(&one, &[(&vm, ReportedVmState::Stopped)]).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
     refuse(&one, &vm, 2, "memory_exceeded: 1G").await;
     assert_eq!(
@@ -106,15 +110,15 @@ async fn what_a_node_refuses_after_it_ran_there_stays_there_and_so_does_what_no_
 }
 
 #[tokio::test]
-async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_that_is_disabled() {
+async fn vm_is_not_started_on_drained_or_failing_node_or_disabled_slot() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     order(&rig, &vm, VmVerb::Stop).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Stopped)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     let refused = async |verb| code(&order(&rig, &vm, verb).await.expect_err("it is not started"));
     // Its slot.
     let slot = rig.central.workloads.slots().pop().expect("a slot").id;
@@ -134,21 +138,21 @@ async fn nothing_is_started_on_a_node_that_is_drained_or_fails_nor_with_a_slot_t
     for verb in [VmVerb::Start, VmVerb::Restart] {
         assert!(refused(verb).await.contains("meshd node resume"));
     }
-    assert!(matches!(want(&rig, id), Some(VmWant::Stop { .. })), "nothing has changed");
+    assert!(matches!(want(&rig, id), Some(VmTargetState::Stop { .. })), "nothing has changed");
     rig.central.nodes.resume(id, &ordered(Verb::Resume)).await.unwrap();
     ready(&node).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_to_run_is_said_to_a_node_only_after_its_checks_of_this_boot_passed() {
+async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let always = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
     let off = create(&rig, ask(2, ""), None).await.unwrap();
-    tell(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&always, ReportedVmState::Running), (&off, ReportedVmState::Running)]).await;
     order(&rig, &off, VmVerb::Stop).await.unwrap();
     assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 2);
     // A link that is made anew changes nothing.
@@ -159,23 +163,23 @@ async fn what_is_to_run_is_said_to_a_node_only_after_its_checks_of_this_boot_pas
     node.power_off().await;
     node.boot(Stage::Link).await;
     let told = rig.central.workloads.vm_orders(id, None);
-    assert!(matches!(told.as_slice(), [one] if matches!(one.want, VmWant::Stop { .. })), "{told:?}");
+    assert!(matches!(told.as_slice(), [one] if matches!(one.want, VmTargetState::Stop { .. })), "{told:?}");
     assert!(rig.central.workloads.vm_orders(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
     assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 1);
     check(&node, "PASS").await;
     let told = rig.central.workloads.vm_orders(id, None);
-    assert!(told.iter().any(|order| matches!(order.want, VmWant::Run { start: 2, .. })), "{told:?}");
+    assert!(told.iter().any(|order| matches!(order.want, VmTargetState::Run { start: 2, .. })), "{told:?}");
 }
 
 #[tokio::test]
-async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
+async fn vm_is_not_restarted_on_rebooted_node_out_of_service() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     let id = node.id();
     let vm = create(&rig, ask(1, "[restart]\nwhen = \"always\""), None).await.unwrap();
-    tell(&node, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&node, &[(&vm, ReportedVmState::Running)]).await;
     rig.central.nodes.drain_with(id, DrainPolicy::Wait, None, &ordered(Verb::Drain)).await.unwrap();
     node.power_off().await;
     node.boot(Stage::Online).await;
@@ -188,24 +192,24 @@ async fn after_a_boot_nothing_starts_on_a_node_that_is_out_of_service() {
 }
 
 #[tokio::test]
-async fn a_node_with_machines_that_nobody_ordered_is_given_nothing_and_theirs_are_not_started_elsewhere() {
+async fn unrecorded_vm_blocks_its_node_and_is_not_started_elsewhere() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
-    let stranger = Vm::new(ask(9, ""), None, rig.central.now());
-    tell(&node, &[(&stranger, ReportedVmState::Running)]).await;
+    let unrecorded = Vm::new(ask(9, ""), None, rig.central.now());
+    report_vms(&node, &[(&unrecorded, ReportedVmState::Running)]).await;
     let refused = code(&create(&rig, ask(1, ""), None).await.expect_err("what it has left is not known"));
     assert!(refused.contains("has_work_not_on_record"), "{refused}");
     let other = host(&rig, 2).await;
     let twice = code(&create(&rig, ask(9, ""), None).await.expect_err("it runs"));
     assert!(twice.contains(&format!("--node {}", node.id())), "{twice}");
     assert_eq!(create(&rig, ask(1, ""), None).await.unwrap().node(), Some(other.id()));
-    tell(&node, &[]).await;
+    report_vms(&node, &[]).await;
     create(&rig, ask(9, ""), Some(node.id())).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_here_is_told_before_anything_is_recorded() {
+async fn missing_volume_is_reported_before_the_vm_is_recorded() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let _node = host(&rig, 1).await;
@@ -221,16 +225,16 @@ async fn a_file_that_is_not_here_is_told_before_anything_is_recorded() {
 }
 
 #[tokio::test]
-async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_operator_speak() {
+async fn restored_vm_is_not_started_before_confirmation() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut first = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "on_node_loss = \"restart\""), None).await.unwrap();
-    tell(&first, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&first, &[(&vm, ReportedVmState::Running)]).await;
     let restored = async || {
         let all = |tx: &mut meshd_store::Tx<'_>| {
             let mut vm = tx.vm(vm.uuid()).cloned().unwrap();
-            vm.restored();
+            vm.mark_unconfirmed();
             tx.put_vm(vm);
             Ok::<_, meshd_store::StoreError>(())
         };
@@ -239,23 +243,23 @@ async fn what_a_backup_says_of_machines_starts_none_until_their_nodes_or_an_oper
     restored().await;
     assert_eq!(life(&rig, &vm), VmPhase::Unconfirmed);
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty());
-    tell(&first, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&first, &[(&vm, ReportedVmState::Running)]).await;
     assert_eq!((life(&rig, &vm), record(&rig, &vm).unwrap().obstacle), (VmPhase::Running, None), "its node has it");
     // It was moved after the backup: the other one has it, and this one boots anew.
     restored().await;
     let second = host(&rig, 2).await;
-    tell(&second, &[(&vm, ReportedVmState::Running)]).await;
+    report_vms(&second, &[(&vm, ReportedVmState::Running)]).await;
     first.power_off().await;
     first.boot(Stage::Online).await;
     ready(&first).await;
-    tell(&first, &[]).await;
+    report_vms(&first, &[]).await;
     rig.pass(std::time::Duration::from_secs(10)).await;
     assert!(rig.central.workloads.vm_orders(first.id(), None).is_empty(), "never two copies");
     assert!(code(&order(&rig, &vm, VmVerb::Start).await.expect_err("it runs")).contains("release that one"));
     let by = AuditContext { forced: true, ..ordered(Verb::VmDelete) };
     rig.central.workloads.delete_vm(vm.uuid(), Some(second.id()), &by).await.unwrap();
-    tell(&second, &[]).await;
+    report_vms(&second, &[]).await;
     released(&second, &vm).await;
     order(&rig, &vm, VmVerb::Start).await.unwrap();
-    assert!(matches!(want(&rig, first.id()), Some(VmWant::Run { .. })));
+    assert!(matches!(want(&rig, first.id()), Some(VmTargetState::Run { .. })));
 }

@@ -47,13 +47,13 @@ fn record(rig: &Rig, id: TaskId) -> Task {
     rig.central.tasks.task_record(id).unwrap()
 }
 
-async fn news(machine: &Machine<'_>, news: TaskUpdate) -> Option<FromCentral> {
-    machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Task(news)).await.unwrap()
+async fn send_update(machine: &Machine<'_>, send_update: TaskUpdate) -> Option<FromCentral> {
+    machine.rig.central.agents.link_message(machine.link.expect("a link"), FromAgent::Task(send_update)).await.unwrap()
 }
 
 async fn runs(machine: &Machine<'_>, task: TaskId) {
     let tasks = vec![TaskReport { task, state: TaskNodeState::Running { launch: None } }];
-    news(machine, TaskUpdate::All { tasks }).await;
+    send_update(machine, TaskUpdate::All { tasks }).await;
 }
 
 /// Two nodes of group `pair`.
@@ -64,7 +64,7 @@ async fn pair<'a>(world: &World, rig: &'a Rig) -> [Machine<'a>; 2] {
 }
 
 #[tokio::test]
-async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
+async fn group_naming_a_node_by_two_ids_counts_it_once() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let [mut first, second] = pair(&world, &rig).await;
@@ -80,13 +80,13 @@ async fn a_group_that_names_a_node_by_two_ids_has_it_once() {
     let task = run(&rig, None).await.unwrap();
     assert_eq!(task.holding().collect::<Vec<_>>(), [second.id()]);
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
-    news(&second, TaskUpdate::Released { task: task.id }).await;
+    send_update(&second, TaskUpdate::Released { task: task.id }).await;
     assert_eq!((record(&rig, task.id).state, record(&rig, task.id).is_open()), (TaskState::Cancelled, false));
     run(&rig, None).await.expect("it is free again");
 }
 
 #[tokio::test]
-async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
+async fn fenced_or_removed_node_is_released_from_its_task() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let [mut first, mut second] = pair(&world, &rig).await;
@@ -117,31 +117,31 @@ async fn a_node_that_is_fenced_or_removed_is_no_tasks_any_more_at_once() {
 }
 
 #[tokio::test]
-async fn a_node_writes_into_the_output_of_a_task_only_while_the_task_has_it() {
+async fn task_output_is_accepted_only_while_the_task_holds_the_node() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let [first, second] = pair(&world, &rig).await;
     let task = run(&rig, None).await.unwrap();
     let piece = |at: u64, text: &str| {
-        let data = Piece::of(text.as_bytes().to_vec());
+        let data = Piece::from_bytes(text.as_bytes().to_vec());
         TaskUpdate::Output(Output { task: task.id, stream: Stream::Out, at, data })
     };
     let kept = |upto| Some(FromCentral::OutputStored(OutputStored { task: task.id, stream: Stream::Out, upto }));
-    assert_eq!(news(&first, piece(0, "good\n")).await, kept(5));
+    assert_eq!(send_update(&first, piece(0, "good\n")).await, kept(5));
     rig.central.tasks.cancel_task(task.id, &ordered(Verb::TaskCancel)).await.unwrap();
-    assert_eq!(news(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
+    assert_eq!(send_update(&first, piece(5, "last\n")).await, kept(10), "what it wrote until it was killed");
     for node in [&first, &second] {
-        news(node, TaskUpdate::Released { task: task.id }).await;
+        send_update(node, TaskUpdate::Released { task: task.id }).await;
     }
     assert_eq!(record(&rig, task.id).state, TaskState::Cancelled);
-    assert_eq!(news(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
+    assert_eq!(send_update(&first, piece(10, "bad\n")).await, kept(u64::MAX), "thrown away");
     let kept = rig.central.tasks.task_output(task.id, 0).await.unwrap();
     let kept = String::from_utf8(kept.lines).unwrap();
     assert!(kept.contains("good") && kept.contains("last") && !kept.contains("bad"), "{kept}");
 }
 
 #[tokio::test]
-async fn a_node_that_invents_work_drives_out_no_events_of_others() {
+async fn events_of_unrecorded_work_are_rate_limited() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -154,7 +154,7 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
         });
         assert!(node.say(FromAgent::Vm(VmUpdate::All { vms: vms.collect() })).await);
         let tasks = vec![TaskReport { task: TaskId([round; 4]), state: TaskNodeState::Starting }];
-        news(&node, TaskUpdate::All { tasks }).await;
+        send_update(&node, TaskUpdate::All { tasks }).await;
     };
     for round in 0..100 {
         invent(round).await;
@@ -169,7 +169,7 @@ async fn a_node_that_invents_work_drives_out_no_events_of_others() {
 }
 
 #[tokio::test]
-async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
+async fn unrecorded_task_is_released_only_after_it_ended() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let [mut first, _second] = pair(&world, &rig).await;
@@ -182,7 +182,7 @@ async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
         (over, TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail }),
     ];
     let tasks = states.map(|(task, state)| TaskReport { task, state }).to_vec();
-    news(&first, TaskUpdate::All { tasks: tasks.clone() }).await;
+    send_update(&first, TaskUpdate::All { tasks: tasks.clone() }).await;
     let mut told = Vec::new();
     while let Ok(command) = inbox.try_recv() {
         if let LinkCommand::Send(FromCentral::Task(order)) = command {
@@ -192,7 +192,7 @@ async fn work_on_no_record_is_let_go_when_it_has_ended_and_never_before() {
     assert_eq!(told, [(over, TaskDesiredState::Gone)]);
     // It is not free before it has nothing of either.
     for (left, free) in [(tasks, false), (Vec::new(), true)] {
-        news(&first, TaskUpdate::All { tasks: left }).await;
+        send_update(&first, TaskUpdate::All { tasks: left }).await;
         assert_eq!(run(&rig, Some(2)).await.is_ok(), free);
     }
 }

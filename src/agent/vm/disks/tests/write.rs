@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    fake::{Fake, Loop, run as tool},
+    fake::{FakeMachine, LoopDevice, run as tool},
     vm::{CheckRunner, disks::disk_release::release, reservations::Reservations},
 };
 use meshd_proto::vm::LeftDisk;
@@ -79,8 +79,8 @@ fn progress_of_qemu_img_is_parsed() {
 
 /// A node whose only disk `vdz` is a loop device, with an image of 4 MiB.
 struct Node {
-    fake: Fake,
-    real: Loop,
+    fake: FakeMachine,
+    real: LoopDevice,
     config: Arc<HostConfig>,
     files: VmPaths,
     digest: Digest,
@@ -89,7 +89,7 @@ struct Node {
 
 impl Node {
     fn new(format: &str) -> Self {
-        let (fake, real) = (Fake::new("", &[]), Loop::new(8 * MIB));
+        let (fake, real) = (FakeMachine::new("", &[]), LoopDevice::new(8 * MIB));
         let number = fs::read_to_string(format!("/sys/block/{}/dev", real.name())).expect("its number");
         for (name, text) in [("dev", number.trim()), ("size", "16384"), ("wwid", "eui.1")] {
             fake.file(&format!("sys/block/vdz/{name}"), text);

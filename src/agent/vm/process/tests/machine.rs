@@ -16,8 +16,8 @@ fn machine(when: RestartWhen) -> VmStateMachine {
 
 fn running(when: RestartWhen) -> VmStateMachine {
     let mut machine = machine(when);
-    assert_eq!(machine.on(at(0), VmEvent::Start), Some(VmAction::Launch));
-    assert_eq!(machine.on(at(1), VmEvent::GuestRunning), None);
+    assert_eq!(machine.handle(at(0), VmEvent::Start), Some(VmAction::Launch));
+    assert_eq!(machine.handle(at(1), VmEvent::GuestRunning), None);
     assert_eq!(machine.state(), ReportedVmState::Running);
     machine
 }
@@ -33,9 +33,9 @@ fn kind(machine: &VmStateMachine) -> Option<VmFailureKind> {
 #[test]
 fn stopped_guest_is_not_restarted_by_its_policy() {
     let mut machine = running(RestartWhen::Always);
-    assert_eq!(machine.on(at(5), VmEvent::Stop { grace: GRACE }), Some(VmAction::PowerDown));
-    machine.on(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
-    assert_eq!(machine.on(at(6), ended()), None);
+    assert_eq!(machine.handle(at(5), VmEvent::Stop { grace: GRACE }), Some(VmAction::PowerDown));
+    machine.handle(at(6), VmEvent::ShuttingDown(ShutdownCause::Guest));
+    assert_eq!(machine.handle(at(6), ended()), None);
     assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Stopped, None));
     assert_eq!(machine.record(), &VmRecord::default());
 }
@@ -43,55 +43,55 @@ fn stopped_guest_is_not_restarted_by_its_policy() {
 #[test]
 fn guest_that_ignores_acpi_is_terminated_then_killed() {
     let mut machine = running(RestartWhen::Never);
-    machine.on(at(5), VmEvent::Stop { grace: GRACE });
-    assert_eq!(machine.on(at(34), VmEvent::Tick), None, "within the grace period");
-    assert_eq!(machine.on(at(35), VmEvent::Tick), Some(VmAction::Terminate));
-    assert_eq!(machine.on(at(35) + TERM_TIMEOUT, VmEvent::Tick), Some(VmAction::Kill));
-    machine.on(at(46), ended());
+    machine.handle(at(5), VmEvent::Stop { grace: GRACE });
+    assert_eq!(machine.handle(at(34), VmEvent::Tick), None, "within the grace period");
+    assert_eq!(machine.handle(at(35), VmEvent::Tick), Some(VmAction::Terminate));
+    assert_eq!(machine.handle(at(35) + TERM_TIMEOUT, VmEvent::Tick), Some(VmAction::Kill));
+    machine.handle(at(46), ended());
     assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
 fn second_stop_shortens_the_grace_period_only() {
     let mut machine = running(RestartWhen::Never);
-    machine.on(at(5), VmEvent::Stop { grace: GRACE });
-    machine.on(at(6), VmEvent::Stop { grace: at(1000) });
+    machine.handle(at(5), VmEvent::Stop { grace: GRACE });
+    machine.handle(at(6), VmEvent::Stop { grace: at(1000) });
     assert_eq!(machine.deadline(), Some(at(35)));
-    machine.on(at(7), VmEvent::Stop { grace: at(0) });
-    assert_eq!(machine.on(at(7), VmEvent::Tick), Some(VmAction::Terminate));
+    machine.handle(at(7), VmEvent::Stop { grace: at(0) });
+    assert_eq!(machine.handle(at(7), VmEvent::Tick), Some(VmAction::Terminate));
 }
 
 #[test]
 fn stop_during_the_start_terminates_qemu() {
     let mut machine = machine(RestartWhen::Always);
-    machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(1), VmEvent::Stop { grace: GRACE }), Some(VmAction::Terminate));
-    machine.on(at(1), VmEvent::GuestRunning);
+    machine.handle(at(0), VmEvent::Start);
+    assert_eq!(machine.handle(at(1), VmEvent::Stop { grace: GRACE }), Some(VmAction::Terminate));
+    machine.handle(at(1), VmEvent::GuestRunning);
     assert_eq!(machine.state(), ReportedVmState::Stopping, "too late");
-    machine.on(at(2), ended());
+    machine.handle(at(2), ended());
     assert_eq!(machine.state(), ReportedVmState::Stopped);
 }
 
 #[test]
 fn qemu_that_ends_before_the_guest_runs_fails_with_its_log() {
     let mut machine = machine(RestartWhen::Never);
-    machine.on(at(0), VmEvent::Start);
-    machine.on(at(1), ended());
+    machine.handle(at(0), VmEvent::Start);
+    machine.handle(at(1), ended());
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::NotStarted)));
     let failure = machine.record().failure.clone().expect("set");
     assert_eq!(failure.log, ["last line"]);
     assert!(failure.detail.contains("signal 9"));
-    assert_eq!(machine.on(at(2), VmEvent::Start), Some(VmAction::Launch), "an order starts it again");
+    assert_eq!(machine.handle(at(2), VmEvent::Start), Some(VmAction::Launch), "an order starts it again");
     assert_eq!(kind(&machine), None);
 }
 
 #[test]
 fn start_timeout_kills_qemu_and_grows_with_memory() {
     let mut machine = machine(RestartWhen::Never);
-    machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(120), VmEvent::Tick), None);
-    assert_eq!(machine.on(at(121), VmEvent::Tick), Some(VmAction::Kill));
-    machine.on(at(122), ended());
+    machine.handle(at(0), VmEvent::Start);
+    assert_eq!(machine.handle(at(120), VmEvent::Tick), None);
+    assert_eq!(machine.handle(at(121), VmEvent::Tick), Some(VmAction::Kill));
+    machine.handle(at(122), ended());
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::StartTimeout)));
     assert_eq!(machine.record().failure.as_ref().map(|failure| failure.log.len()), Some(1));
 }
@@ -101,14 +101,14 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
     let mut machine = running(RestartWhen::OnFailure);
     let mut now = 10;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
-        machine.on(at(now), ended());
+        machine.handle(at(now), ended());
         assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Crashed)));
         assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
-        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
-        machine.on(at(now + delay), VmEvent::GuestRunning);
+        assert_eq!(machine.handle(at(now + delay), VmEvent::Tick), Some(VmAction::Launch));
+        machine.handle(at(now + delay), VmEvent::GuestRunning);
         now += delay + 1;
     }
-    machine.on(at(now), ended());
+    machine.handle(at(now), ended());
     assert_eq!(machine.state(), ReportedVmState::Failed);
     assert!(
         machine.record().failure.as_ref().is_some_and(|failure| failure.detail.contains("gave up after 3 restarts"))
@@ -118,10 +118,10 @@ fn restart_delay_doubles_until_the_attempts_are_used_up() {
 #[test]
 fn stable_run_resets_the_restart_counter() {
     let mut machine = running(RestartWhen::OnFailure);
-    machine.on(at(10), ended());
-    machine.on(at(12), VmEvent::Tick);
-    machine.on(at(12), VmEvent::GuestRunning);
-    machine.on(at(112), ended());
+    machine.handle(at(10), ended());
+    machine.handle(at(12), VmEvent::Tick);
+    machine.handle(at(12), VmEvent::GuestRunning);
+    machine.handle(at(112), ended());
     assert_eq!(machine.record().restarts, 1);
 }
 
@@ -133,8 +133,8 @@ fn guest_that_powers_off_restarts_only_with_policy_always() {
         (RestartWhen::Always, ReportedVmState::Waiting),
     ] {
         let mut machine = running(when);
-        machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
-        machine.on(at(5), ended());
+        machine.handle(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
+        machine.handle(at(5), ended());
         assert_eq!(machine.state(), state, "{when:?}");
     }
 }
@@ -142,24 +142,24 @@ fn guest_that_powers_off_restarts_only_with_policy_always() {
 #[test]
 fn panic_before_shutdown_is_reported_as_panic() {
     let mut machine = running(RestartWhen::Never);
-    machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Panic));
-    machine.on(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
-    machine.on(at(5), ended());
+    machine.handle(at(5), VmEvent::ShuttingDown(ShutdownCause::Panic));
+    machine.handle(at(5), VmEvent::ShuttingDown(ShutdownCause::Guest));
+    machine.handle(at(5), ended());
     assert_eq!(kind(&machine), Some(VmFailureKind::GuestPanic));
 }
 
 #[test]
 fn restart_stops_then_starts_and_a_later_stop_wins() {
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), VmEvent::Restart { grace: GRACE }), Some(VmAction::PowerDown));
-    assert_eq!(machine.on(at(6), ended()), Some(VmAction::Launch));
-    machine.on(at(7), VmEvent::GuestRunning);
-    machine.on(at(8), VmEvent::Restart { grace: GRACE });
-    machine.on(at(9), VmEvent::Stop { grace: GRACE });
-    assert_eq!(machine.on(at(10), ended()), None);
+    assert_eq!(machine.handle(at(5), VmEvent::Restart { grace: GRACE }), Some(VmAction::PowerDown));
+    assert_eq!(machine.handle(at(6), ended()), Some(VmAction::Launch));
+    machine.handle(at(7), VmEvent::GuestRunning);
+    machine.handle(at(8), VmEvent::Restart { grace: GRACE });
+    machine.handle(at(9), VmEvent::Stop { grace: GRACE });
+    assert_eq!(machine.handle(at(10), ended()), None);
     assert_eq!(machine.state(), ReportedVmState::Stopped);
     assert_eq!(
-        machine.on(at(11), VmEvent::Restart { grace: GRACE }),
+        machine.handle(at(11), VmEvent::Restart { grace: GRACE }),
         Some(VmAction::Launch),
         "a stopped VM is started"
     );
@@ -189,12 +189,12 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
         machine
     };
     let mut running = adopted();
-    running.on(at(1), VmEvent::GuestRunning);
+    running.handle(at(1), VmEvent::GuestRunning);
     assert_eq!((running.state(), running.record().guest_ran), (ReportedVmState::Running, true));
     let mut hanging = adopted();
     let deadline = hanging.deadline().expect("set");
-    assert_eq!(hanging.on(deadline, VmEvent::Tick), Some(VmAction::Kill));
-    hanging.on(deadline, VmEvent::Ended { exit: "was killed".to_owned(), log: Vec::new() });
+    assert_eq!(hanging.handle(deadline, VmEvent::Tick), Some(VmAction::Kill));
+    hanging.handle(deadline, VmEvent::Ended { exit: "was killed".to_owned(), log: Vec::new() });
     assert_eq!(hanging.state(), ReportedVmState::Failed);
 }
 
@@ -204,15 +204,15 @@ fn vm_of_an_earlier_boot_waits_for_an_order() {
     machine.record = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
     machine.adopt_after_reboot();
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen)));
-    assert_eq!((machine.deadline(), machine.on(at(9999), VmEvent::Tick)), (None, None));
-    assert_eq!(machine.on(at(10_000), VmEvent::Start), Some(VmAction::Launch));
+    assert_eq!((machine.deadline(), machine.handle(at(9999), VmEvent::Tick)), (None, None));
+    assert_eq!(machine.handle(at(10_000), VmEvent::Start), Some(VmAction::Launch));
 }
 
 #[test]
 fn process_that_survives_sigkill_is_reported() {
     let mut machine = running(RestartWhen::Always);
-    assert_eq!(machine.on(at(5), VmEvent::Discard), Some(VmAction::Kill));
-    machine.on(at(5) + KILL_TIMEOUT, VmEvent::Tick);
+    assert_eq!(machine.handle(at(5), VmEvent::Discard), Some(VmAction::Kill));
+    machine.handle(at(5) + KILL_TIMEOUT, VmEvent::Tick);
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Immortal)));
 }
 
@@ -223,22 +223,22 @@ fn paused(resumable: bool) -> VmEvent {
 #[test]
 fn paused_guest_is_reported_and_resumes_by_order() {
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), paused(true)), None);
+    assert_eq!(machine.handle(at(5), paused(true)), None);
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Paused, Some(VmFailureKind::Paused)));
     assert_eq!((machine.deadline(), machine.record().wanted), (None, true));
-    assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Resume));
+    assert_eq!(machine.handle(at(6), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU reports it");
-    machine.on(at(7), VmEvent::Resumed);
+    machine.handle(at(7), VmEvent::Resumed);
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Running, None));
-    machine.on(at(8), paused(true));
-    assert_eq!(machine.on(at(9), VmEvent::Restart { grace: GRACE }), Some(VmAction::Resume));
-    machine.on(at(10), paused(true));
+    machine.handle(at(8), paused(true));
+    assert_eq!(machine.handle(at(9), VmEvent::Restart { grace: GRACE }), Some(VmAction::Resume));
+    machine.handle(at(10), paused(true));
     assert_eq!(
-        machine.on(at(11), VmEvent::Stop { grace: GRACE }),
+        machine.handle(at(11), VmEvent::Stop { grace: GRACE }),
         Some(VmAction::Terminate),
         "a paused guest cannot handle ACPI"
     );
-    machine.on(at(12), ended());
+    machine.handle(at(12), ended());
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Stopped, None));
 }
 
@@ -247,32 +247,32 @@ fn restart_policy_resumes_a_paused_guest_a_limited_number_of_times() {
     let mut machine = running(RestartWhen::OnFailure);
     let mut now = 5;
     for (restarts, delay) in [(1, 2), (2, 4), (3, 6)] {
-        machine.on(at(now), paused(true));
+        machine.handle(at(now), paused(true));
         assert_eq!((machine.record().restarts, machine.deadline()), (restarts, Some(at(now + delay))));
-        assert_eq!(machine.on(at(now + delay), VmEvent::Tick), Some(VmAction::Resume));
+        assert_eq!(machine.handle(at(now + delay), VmEvent::Tick), Some(VmAction::Resume));
         now += delay;
-        machine.on(at(now), VmEvent::Resumed);
+        machine.handle(at(now), VmEvent::Resumed);
     }
-    machine.on(at(now), paused(true));
+    machine.handle(at(now), paused(true));
     assert_eq!((machine.state(), machine.deadline()), (ReportedVmState::Paused, None), "paused until an order");
-    assert_eq!(machine.on(at(now), VmEvent::Start), Some(VmAction::Resume));
+    assert_eq!(machine.handle(at(now), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.record().restarts, 0);
 }
 
 #[test]
 fn guest_that_cannot_resume_is_restarted() {
     let mut machine = running(RestartWhen::OnFailure);
-    assert_eq!(machine.on(at(5), paused(false)), Some(VmAction::Terminate));
-    machine.on(at(6), ended());
+    assert_eq!(machine.handle(at(5), paused(false)), Some(VmAction::Terminate));
+    machine.handle(at(6), ended());
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Waiting, Some(VmFailureKind::Paused)));
     let mut machine = running(RestartWhen::Never);
-    assert_eq!(machine.on(at(5), paused(false)), None);
+    assert_eq!(machine.handle(at(5), paused(false)), None);
     assert_eq!(machine.state(), ReportedVmState::Paused);
-    assert_eq!(machine.on(at(6), VmEvent::Start), Some(VmAction::Terminate));
-    assert_eq!(machine.on(at(7), ended()), Some(VmAction::Launch));
+    assert_eq!(machine.handle(at(6), VmEvent::Start), Some(VmAction::Terminate));
+    assert_eq!(machine.handle(at(7), ended()), Some(VmAction::Launch));
     let mut machine = running(RestartWhen::Never);
-    machine.on(at(5), paused(true));
-    machine.on(at(6), ended());
+    machine.handle(at(5), paused(true));
+    machine.handle(at(6), ended());
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Crashed)));
 }
 
@@ -283,11 +283,11 @@ fn failure() -> VmFailure {
 #[test]
 fn guest_that_cannot_start_is_killed() {
     let mut machine = machine(RestartWhen::Never);
-    machine.on(at(0), VmEvent::Start);
-    assert_eq!(machine.on(at(1), VmEvent::GuestStartFailed(failure())), Some(VmAction::Kill));
-    machine.on(at(2), ended());
+    machine.handle(at(0), VmEvent::Start);
+    assert_eq!(machine.handle(at(1), VmEvent::GuestStartFailed(failure())), Some(VmAction::Kill));
+    machine.handle(at(2), ended());
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::Prepare)));
-    assert_eq!(running(RestartWhen::Never).on(at(3), VmEvent::GuestStartFailed(failure())), None, "too late");
+    assert_eq!(running(RestartWhen::Never).handle(at(3), VmEvent::GuestStartFailed(failure())), None, "too late");
 }
 
 fn any_event() -> impl Strategy<Value = VmEvent> {
@@ -310,14 +310,14 @@ fn any_event() -> impl Strategy<Value = VmEvent> {
 
 proptest! {
     #[test]
-    fn any_sequence_of_events_leaves_a_deadline_or_a_resting_state(
+    fn event_sequences_leave_a_deadline_or_a_resting_state(
         events in proptest::collection::vec((0u64..200, any_event()), 0..60), when in 0usize..3,
     ) {
         let when = [RestartWhen::Never, RestartWhen::OnFailure, RestartWhen::Always][when];
         let (mut machine, mut now) = (machine(when), Duration::ZERO);
         for (pause, event) in events {
             now += Duration::from_secs(pause);
-            machine.on(now, event);
+            machine.handle(now, event);
             let waits = matches!(machine.state(), ReportedVmState::Starting | ReportedVmState::Stopping | ReportedVmState::Waiting);
             prop_assert!(machine.deadline().is_some() == waits || machine.state() == ReportedVmState::Paused);
             prop_assert!(machine.record().restarts <= 3);
@@ -326,8 +326,8 @@ proptest! {
         for _ in 0..40 {
             let Some(deadline) = machine.deadline() else { break };
             now = now.max(deadline);
-            if machine.on(now, VmEvent::Tick) == Some(VmAction::Launch) {
-                machine.on(now, ended());
+            if machine.handle(now, VmEvent::Tick) == Some(VmAction::Launch) {
+                machine.handle(now, ended());
             }
         }
         prop_assert_eq!(machine.deadline(), None);

@@ -80,7 +80,7 @@ fn host() -> HostResources {
         ],
         slots: Vec::new(),
         bridges: BTreeSet::from(["br0".to_owned(), "mesh-nat0".to_owned()]),
-        private: Some(crate::nat::Subnet::of([172, 30, 2, 0].into(), 24)),
+        private: Some(crate::nat::Subnet::containing([172, 30, 2, 0].into(), 24)),
         uefi: vec![Uefi { code: "/code".into(), vars: "/vars".into(), secure: false }],
         images: [(digest(), ImageFile { path: "/images/x".into(), header })].into(),
     }
@@ -273,7 +273,7 @@ fn qemu_without_seccomp_sandbox_is_refused() {
 }
 
 #[test]
-fn all_refusals_are_returned_at_once() {
+fn refusals_are_all_returned_at_once() {
     let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br0" }] }));
     let wanted = spec(serde_json::json!({
         "vcpus": 64, "memory": "1T", "numa_node": 7, "vtpm": true, "firmware": "uefi", "secure_boot": true,

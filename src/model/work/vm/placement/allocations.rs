@@ -21,7 +21,7 @@ pub struct AllocatedResources {
 impl AllocatedResources {
     const NOTHING: AllocatedResources = AllocatedResources { memory: 0, hugepages: 0, shared: 0, alone: 0 };
 
-    fn of(spec: &VmSpec) -> Self {
+    fn from_spec(spec: &VmSpec) -> Self {
         let (memory, vcpus) = (spec.node_memory(), u64::from(spec.vcpus));
         let hugepages = if spec.hugepages { spec.memory.bytes() } else { 0 };
         let (shared, alone) = if spec.shares_processors() { (vcpus, 0) } else { (0, vcpus) };
@@ -68,7 +68,7 @@ impl Allocations {
     pub fn add(&mut self, vm: &Vm) {
         self.remove(vm.uuid());
         let spec = &vm.request.spec;
-        let (sum, bound) = (AllocatedResources::of(spec), spec.numa_node);
+        let (sum, bound) = (AllocatedResources::from_spec(spec), spec.numa_node);
         self.all = self.all.join(sum, u64::saturating_add);
         if let Some(node) = bound {
             let before = self.bound.entry(node).or_default();

@@ -30,35 +30,35 @@ fn report(state: ReportedVmState, restarts: u32) -> VmReport {
 }
 
 #[test]
-fn what_is_told_is_news_once_and_the_order_is_the_whole_wish() {
+fn report_yields_one_change_and_order_carries_desired_state() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     assert_eq!((vm.phase(true), vm.is_settled()), (VmPhase::Ordered, false));
     assert_eq!(vm.apply_report(report(ReportedVmState::Starting, 0), at(1)), None);
     assert_eq!(vm.apply_report(report(ReportedVmState::Running, 0), at(2)), Some(VmChange::Started));
     assert_eq!(vm.apply_report(report(ReportedVmState::Running, 0), at(3)), None);
-    assert_eq!(vm.seen.as_ref().map(|seen| seen.since), Some(at(2)));
+    assert_eq!(vm.last_report.as_ref().map(|last| last.since), Some(at(2)));
     assert!(vm.is_settled() && vm.has_reported(&report(ReportedVmState::Running, 0)));
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
-    let Some(VmOrder { want: VmWant::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
+    let Some(VmOrder { want: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
     let own = vm.request.grace_s;
     for (grace, told) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
         assert!(!vm.is_settled());
-        assert_eq!(vm.order(node()).map(|order| order.want), Some(VmWant::Stop { grace_s: told }));
+        assert_eq!(vm.order(node()).map(|order| order.want), Some(VmTargetState::Stop { grace_s: told }));
     }
     assert_eq!(vm.apply_report(report(ReportedVmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
     assert!(vm.is_settled());
     vm.desired_state = VmDesiredState::Release;
     assert_eq!(vm.phase(true), VmPhase::Releasing);
-    assert!(matches!(vm.order(node()), Some(VmOrder { want: VmWant::Release { .. }, .. })));
+    assert!(matches!(vm.order(node()), Some(VmOrder { want: VmTargetState::Release { .. }, .. })));
     let other = Basis::Mac(MacAddr([2, 0, 0, 0, 0, 9])).node_id();
     assert_eq!(vm.order(other), None, "it is no concern of another node");
     vm.stray_nodes.insert(other);
-    assert!(matches!(vm.order(other), Some(VmOrder { want: VmWant::Release { .. }, .. })));
+    assert!(matches!(vm.order(other), Some(VmOrder { want: VmTargetState::Release { .. }, .. })));
 }
 
 #[test]
-fn after_a_reboot_of_its_node_the_restart_policy_decides_and_is_told_once() {
+fn vm_after_node_reboot_follows_restart_policy_once() {
     let next = BootSessionId([2; 12]);
     for (when, loss, again) in [
         (RestartWhen::Never, OnNodeLoss::Wait, false),
@@ -81,7 +81,7 @@ fn after_a_reboot_of_its_node_the_restart_policy_decides_and_is_told_once() {
 }
 
 #[test]
-fn one_that_its_node_has_no_more_is_lost_and_one_that_it_never_had_is_awaited() {
+fn vm_missing_on_node_is_lost_only_after_its_first_report() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     assert_eq!(vm.missing(true, at(1)), None, "the order may be under way");
     vm.apply_report(report(ReportedVmState::Running, 0), at(2));
@@ -90,7 +90,7 @@ fn one_that_its_node_has_no_more_is_lost_and_one_that_it_never_had_is_awaited() 
 }
 
 #[test]
-fn only_one_that_stands_on_nothing_of_its_node_may_move() {
+fn vm_bound_to_its_node_may_not_move() {
     let vm = placed(RestartWhen::Never, OnNodeLoss::Restart);
     assert!(vm.may_move());
     let bound = |change: fn(&mut Vm)| {
@@ -110,34 +110,34 @@ fn only_one_that_stands_on_nothing_of_its_node_may_move() {
 }
 
 #[test]
-fn a_record_is_stored_as_it_is_and_words_are_bounded() {
+fn vm_record_round_trips_with_bounded_failure_text() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let failure = VmFailure { kind: VmFailureKind::Crashed, detail: "é".repeat(2000), log: vec!["x".into(); 99] };
     vm.apply_report(VmReport { failure: Some(failure), ..report(ReportedVmState::Failed, 3) }, at(1));
-    let kept = vm.seen.as_ref().and_then(|seen| seen.failure.as_ref()).expect("it failed");
+    let kept = vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).expect("it failed");
     assert_eq!((kept.detail.len(), kept.log.len()), (MAX_FAILURE_TEXT, MAX_FAILURE_LINES));
     let stored = serde_json::to_string(&vm).expect("plain");
     assert_eq!(serde_json::from_str::<Vm>(&stored).expect("its own text"), vm);
 }
 
 #[test]
-fn an_order_is_settled_only_by_a_word_on_that_order() {
+fn vm_is_settled_only_by_report_of_its_current_start() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let of = |start: u32, state| VmReport { start: Some(start), ..report(state, 0) };
     assert_eq!(vm.apply_report(of(1, ReportedVmState::Running), at(1)), Some(VmChange::Started));
     assert!(vm.is_settled());
-    vm.ordered();
+    vm.start_by_operator();
     assert!(!vm.is_settled(), "the restart may be lost");
     assert!(vm.has_reported(&of(1, ReportedVmState::Running)) && !vm.has_reported(&of(2, ReportedVmState::Running)));
     assert_eq!(vm.apply_report(of(2, ReportedVmState::Running), at(2)), Some(VmChange::Started));
     assert!(vm.is_settled());
     vm.apply_report(of(2, ReportedVmState::Failed), at(3));
-    vm.ordered();
+    vm.start_by_operator();
     assert!(!vm.is_settled());
 }
 
 #[test]
-fn one_that_waited_for_its_files_is_ordered_again_by_the_next_agent() {
+fn vm_missing_while_starting_is_ordered_again() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     vm.apply_report(report(ReportedVmState::Starting, 0), at(1));
     assert_eq!(vm.missing(true, at(2)), None);
@@ -145,7 +145,7 @@ fn one_that_waited_for_its_files_is_ordered_again_by_the_next_agent() {
 }
 
 #[test]
-fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
+fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
     let other = |number| Basis::Mac(MacAddr([2, 0, 0, 0, 1, number])).node_id();
     let refused = |vm: &Vm, start| {
         let failure = VmFailure { kind: VmFailureKind::Refused, detail: "kvm_missing: x".into(), log: Vec::new() };
@@ -156,7 +156,7 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
     };
     let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let (given, from) = refused(&vm, Some(1));
-    assert_eq!((from, given.place.is_none(), given.needs_placement()), (Some(node()), true, true));
+    assert_eq!((from, given.placement.is_none(), given.needs_placement()), (Some(node()), true, true));
     assert!(given.stray_nodes.contains(&node()));
     assert_eq!(refused(&vm, None).1, None);
     let mut again = vm.clone();
@@ -183,14 +183,14 @@ fn only_a_first_start_that_was_refused_is_given_back_and_only_so_often() {
 }
 
 #[test]
-fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_wiped_longer() {
+fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let volume = |name: &str, disk: &str| {
         let text = format!(r#"{{"name": "{name}", "format": "raw", "disk": "{disk}"}}"#);
         serde_json::from_str::<Volume>(&text).expect("a volume")
     };
     vm.request.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
-    let place = vm.place.clone().expect("it has one");
+    let place = vm.placement.clone().expect("it has one");
     vm.assign(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
     assert_eq!(vm.request.spec.volumes[0], volume("a", "slot:eui.1"));
     let told = |use_of: &[(&str, DiskUse)]| {
@@ -206,9 +206,9 @@ fn what_became_of_a_disk_is_kept_as_long_as_it_has_its_node_and_what_was_to_be_w
     assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
     let left = |disk: &str| LeftDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
     let order = |vm: &Vm| vm.order(node()).map(|order| order.want);
-    assert_eq!(order(&vm), Some(VmWant::Release { disks: vec![left("eui.1")] }), "the named one is kept");
+    assert_eq!(order(&vm), Some(VmTargetState::Release { disks: vec![left("eui.1")] }), "the named one is kept");
     let mut kept = vm.clone();
     kept.cancel_wipes();
     assert_eq!(order(&kept), None);
-    assert!(vm.left(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
+    assert!(vm.confirm_release(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
 }

@@ -104,7 +104,7 @@ const AT_1: &str = r#", "numa_node": 1"#;
 const HUGE: &str = r#", "hugepages": true"#;
 
 #[test]
-fn threads_are_shared_by_the_ratio_of_the_site_and_not_with_those_who_have_theirs_alone() {
+fn vcpus_are_overcommitted_except_for_vms_with_dedicated_threads() {
     let mut node = Node::new(None);
     for number in 0..4 {
         node.take(request(number, 8, "64M", ""));
@@ -123,7 +123,7 @@ fn threads_are_shared_by_the_ratio_of_the_site_and_not_with_those_who_have_their
 }
 
 #[test]
-fn of_two_nodes_the_one_with_more_free_threads_is_taken() {
+fn node_with_more_free_threads_is_chosen() {
     let (mut busy, mut idle) = (Node::new(None), Node { number: 2, ..Node::new(None) });
     busy.take(request(0, 8, "64M", ""));
     idle.take(request(1, 1, "128M", ""));
@@ -132,7 +132,7 @@ fn of_two_nodes_the_one_with_more_free_threads_is_taken() {
 }
 
 #[test]
-fn a_node_has_as_many_machines_as_its_agent_keeps() {
+fn node_with_max_vms_is_full() {
     let mut node = Node::new(None);
     for number in 0..MAX_VMS {
         let vm = Vm::new(request(u16::try_from(number).expect("few"), 1, "16M", ""), None, Timestamp::EPOCH);
@@ -142,7 +142,7 @@ fn a_node_has_as_many_machines_as_its_agent_keeps() {
 }
 
 #[test]
-fn huge_pages_are_those_that_the_node_has_set_aside_not_those_of_its_profile() {
+fn hugepages_are_counted_as_reported_by_the_node() {
     let mut node = Node::new(Some(hosting()));
     assert_eq!(node.rejections(&request(0, 1, "512M", HUGE)), ["hugepages_exceeded"], "no page of 1 GiB divides it");
     assert_eq!(node.rejections(&request(0, 1, "5G", HUGE)), ["hugepages_exceeded"]);
@@ -165,7 +165,7 @@ fn huge_pages_are_those_that_the_node_has_set_aside_not_those_of_its_profile() {
 }
 
 #[test]
-fn a_numa_node_has_its_own_threads_and_memory() {
+fn numa_node_limits_threads_and_memory_of_bound_vm() {
     let mut node = Node::new(Some(hosting()));
     assert_eq!(node.rejections(&request(0, 5, "1G", AT_1)), ["cpus_exceeded"]);
     assert_eq!(
@@ -187,7 +187,7 @@ fn a_numa_node_has_its_own_threads_and_memory() {
 }
 
 #[test]
-fn a_machine_is_bound_to_the_numa_node_of_its_units_if_that_has_room_for_it() {
+fn vm_is_bound_to_numa_node_of_its_units_if_capacity_allows() {
     let units = vec![unit(1, 0), unit(2, 1), unit(3, 1)];
     let node = || Node { units: units.clone(), ..Node::new(Some(hosting())) };
     let fit =
@@ -213,7 +213,7 @@ fn a_machine_is_bound_to_the_numa_node_of_its_units_if_that_has_room_for_it() {
 }
 
 #[test]
-fn programs_firmware_bridges_and_processor_models_are_looked_at_before_a_node_is_chosen() {
+fn node_without_required_feature_is_rejected() {
     let has = Hosting { cpu_models: vec!["EPYC-Milan".to_owned()], bridges: vec!["br0".to_owned()], ..hosting() };
     let node = Node::new(Some(has.clone()));
     let nic = |bridge: &str| format!(r#", "nics": [{{"mac": "52:54:00:00:00:01", "bridge": "{bridge}"}}]"#);

@@ -99,7 +99,7 @@ fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, us
 }
 
 #[test]
-fn every_open_slot_is_given_once_no_closed_one_ever_and_few_nodes_are_looked_at() {
+fn open_slots_are_assigned_once_with_few_complete_candidates() {
     const NODES: u16 = 50;
     // Of every third node half of the slots are closed.
     let mut rack: Vec<Node> = (0..NODES).map(|node| Node::new(node, 8, |unit| node % 3 == 0 && unit < 4)).collect();
@@ -123,7 +123,7 @@ fn every_open_slot_is_given_once_no_closed_one_ever_and_few_nodes_are_looked_at(
 
 proptest! {
     #[test]
-    fn a_look_at_few_nodes_chooses_as_well_as_one_at_all(
+    fn placement_with_few_complete_candidates_is_optimal(
         nodes in prop::collection::vec((0..4u8, 0..4u8), 1..8),
         wishes in prop::collection::vec(0..4usize, 1..16),
     ) {

@@ -74,7 +74,7 @@ fn words(unfit: &NoPlacement) -> (Verdict, Vec<&'static str>) {
 }
 
 #[test]
-fn a_wish_that_any_unit_fulfils_gives_way_to_one_that_has_no_choice() {
+fn broad_device_selector_yields_to_specific_one() {
     let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
     let none = Allocations::default();
     for wishes in [["any", "device:10de:2335"], ["device:10de:2335", "any"], ["vendor:10de", "0000:01:00.1"]] {
@@ -88,7 +88,7 @@ fn a_wish_that_any_unit_fulfils_gives_way_to_one_that_has_no_choice() {
 }
 
 #[test]
-fn the_whole_node_is_every_unit_and_switch_and_only_when_nobody_has_any() {
+fn whole_node_request_needs_every_unit_and_switch_free_and_ready() {
     let switch = unit("0000:09:00", "22a3", UnitKind::Switch, UnitState::Ready);
     let mut units = vec![gpu("0000:01:00"), gpu("0000:02:00"), switch];
     let (none, one) = (Allocations::default(), holding(&[(request(7, "1G", &["any"]), &["0000:02:00.0"])]));
@@ -106,7 +106,7 @@ fn the_whole_node_is_every_unit_and_switch_and_only_when_nobody_has_any() {
 }
 
 #[test]
-fn the_answer_says_none_no_single_node_or_not_ready() {
+fn verdict_is_none_no_single_node_or_not_ready() {
     let (one, none) = ([gpu("0000:01:00")], Allocations::default());
     let two = request(1, "1G", &["any", "any"]);
     let hosts = [host(1, &one, &none), host(2, &one, &none)];
@@ -127,7 +127,7 @@ fn the_answer_says_none_no_single_node_or_not_ready() {
 }
 
 #[test]
-fn a_node_without_kvm_says_kvm_missing_unless_emulation_is_allowed() {
+fn node_without_kvm_is_rejected_unless_vm_allows_emulation() {
     let none = Allocations::default();
     let emulated = CandidateNode { runs: VmSupport::Emulated, ..host(1, &[], &none) };
     let mut request = request(1, "1G", &[]);
@@ -140,7 +140,7 @@ fn a_node_without_kvm_says_kvm_missing_unless_emulation_is_allowed() {
 }
 
 #[test]
-fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
+fn request_above_node_capacity_is_rejected_with_reason() {
     let held = holding(&[(request(7, "15G", &[]), &[])]);
     let none = Allocations::default();
     let of = |request: &VmRequest, held: &Allocations| match place(request, None, [host(1, &[], held)].into_iter()) {
@@ -173,7 +173,7 @@ fn memory_huge_pages_processors_disks_and_numa_nodes_are_what_the_node_has() {
 }
 
 #[test]
-fn devices_are_packed_memory_is_spread_and_a_named_node_is_the_only_one() {
+fn placement_packs_devices_spreads_memory_and_respects_named_node() {
     let (few, many) = ([gpu("0000:01:00")], [gpu("0000:01:00"), gpu("0000:02:00")]);
     let (none, some) = (Allocations::default(), holding(&[(request(7, "4G", &[]), &[])]));
     let hosts = [host(1, &many, &none), host(2, &few, &none), host(3, &[], &some), host(4, &[], &none)];
@@ -216,7 +216,7 @@ fn disks(names: &[&str]) -> Vec<DiskFacts> {
 }
 
 #[test]
-fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_its_unit() {
+fn named_disk_selects_unit_of_its_slot_and_slot_disk_follows_unit() {
     let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
     let slots = [slot(1, "0000:01:00.0", Some("disk-one"), None), slot(1, "0000:02:00.1", Some("disk-two"), None)];
     let (none, disks) = (Allocations::default(), disks(&["disk-one", "disk-two", "disk-three"]));
@@ -250,7 +250,7 @@ fn a_disk_that_is_named_brings_the_unit_of_its_slot_and_that_of_a_slot_follows_i
 }
 
 #[test]
-fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
+fn slot_without_free_disk_is_rejected_for_slot_disk_request() {
     let units = [gpu("0000:01:00")];
     let none = Allocations::default();
     let mut wants = request(1, "1G", &["any"]);
@@ -279,7 +279,7 @@ fn a_slot_without_a_disk_or_whose_disk_is_taken_does_not_fit_who_asks_for_it() {
 }
 
 #[test]
-fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
+fn fabric_device_unit_is_assigned_with_its_slot_only() {
     let mut units = [gpu("0000:01:00"), gpu("0000:02:00"), gpu("0000:09:00")];
     let slots = [slot(1, "0000:01:00.0", None, Some("0000:09:00.1")), slot(1, "0000:02:00.0", None, Some("mlx5_0"))];
     let none = Allocations::default();
@@ -299,7 +299,7 @@ fn the_unit_of_a_fabric_device_goes_with_its_slot_and_with_nobody_else() {
 }
 
 #[test]
-fn nic_has_the_addresses_of_its_slot_also_where_a_whole_node_is_given() {
+fn nic_of_whole_node_vm_has_address_of_its_slot() {
     // The fabric device comes first, and is no slot of its own.
     let units = [gpu("0000:01:00"), gpu("0000:02:00")];
     let mac = "52:54:00:12:34:56".parse().expect("a MAC");

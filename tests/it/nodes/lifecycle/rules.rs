@@ -12,7 +12,7 @@ fn add(world: &World, text: &str) {
 }
 
 #[tokio::test]
-async fn a_machine_that_fits_a_rule_is_let_in_by_it_and_others_wait() {
+async fn matching_rule_approves_machine_and_others_wait() {
     let world = World::prepared("approve");
     add(
         &world,
@@ -26,7 +26,7 @@ async fn a_machine_that_fits_a_rule_is_let_in_by_it_and_others_wait() {
     assert_eq!(node.profile.as_ref().map(|name| name.as_str()), Some("compute"));
     let by =
         rig.events("phase").into_iter().find(|event| event.detail.ends_with("approved")).and_then(|event| event.by);
-    assert_eq!(by.map(|by| (by.who, by.verb)), Some((Principal::Rule("bought".parse().unwrap()), Verb::Approve)));
+    assert_eq!(by.map(|by| (by.principal, by.verb)), Some((Principal::Rule("bought".parse().unwrap()), Verb::Approve)));
 
     other.boot(Stage::Overlay).await;
     assert_eq!((rig.node(other.id()).phase, &other.token), (Phase::Discovered, &None));
@@ -38,7 +38,7 @@ async fn a_machine_that_fits_a_rule_is_let_in_by_it_and_others_wait() {
 }
 
 #[tokio::test]
-async fn no_rule_lets_in_whom_an_operator_turned_away_or_holds() {
+async fn rule_does_not_approve_rejected_or_quarantined_machine() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let (mut turned_away, mut held) = (Machine::new(&rig, 1), Machine::new(&rig, 2));

@@ -1,8 +1,8 @@
 //! BIOS and UEFI at once: from power-on to online, with a stranger at every stage; then one of them into another profile.
 
 use super::{
+    attacker::{self, asks_in_vain, guesses_in_vain},
     images,
-    stranger::{self, asks_in_vain, guesses_in_vain},
 };
 use crate::{
     overlays::{PEEK_END, peeked, with_peek},
@@ -18,7 +18,7 @@ const BIOS: u8 = 1;
 const UEFI: u8 = 2;
 
 #[test]
-fn bios_and_uefi_come_online_without_leaking_a_secret_and_one_becomes_something_else_by_a_reboot() {
+fn bios_and_uefi_boot_online_without_secret_leak_and_change_profile() {
     let mut test = up(|mut options, dir| {
         (options.firmware, options.powered) = (Mix::of([Firmware::Bios, Firmware::Uefi]), false);
         let overlays = with_peek(dir);
@@ -29,7 +29,7 @@ fn bios_and_uefi_come_online_without_leaking_a_secret_and_one_becomes_something_
             .set("profiles.discovery.overlays", r#"["base", "agent", "peek"]"#)
     });
     let rack = &mut test.rack;
-    let stranger = rack.neighbour("stranger", stranger::ADDRESS).or_end();
+    let stranger = rack.neighbour("stranger", attacker::ADDRESS).or_end();
 
     asks_in_vain(rack, &stranger, BIOS, "before the boot");
     rack.power(BIOS, Power::On).or_end();

@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::net::Ipv4Addr;
 
 #[tokio::test]
-async fn a_capability_in_foreign_hands_is_an_alarm_by_head_too() {
+async fn foreign_head_request_on_capability_raises_an_alarm() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -24,7 +24,7 @@ async fn a_capability_in_foreign_hands_is_an_alarm_by_head_too() {
 }
 
 #[test]
-fn metrics_have_a_listener_of_their_own_and_none_on_the_boot_plane() {
+fn metrics_are_served_on_their_own_listener_only() {
     let mut world = World::prepared("auto");
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let site = site.replace("[enroll]", "[metrics]\naddress = \"10.77.0.1\"\n[enroll]");
@@ -62,7 +62,7 @@ fn metrics_have_a_listener_of_their_own_and_none_on_the_boot_plane() {
 }
 
 #[test]
-fn the_doctor_finds_no_fault_in_a_sound_site_and_says_how_to_start_one_that_is_down() {
+fn doctor_passes_sound_site_and_names_start_command_when_down() {
     let mut world = World::prepared("auto");
     let down = world.meshd(&["doctor"]);
     let text = String::from_utf8_lossy(&down.stdout).into_owned();
@@ -108,7 +108,7 @@ fn lease_script(changes: &str) -> String {
 }
 
 #[test]
-fn a_node_follows_the_time_servers_of_its_lease_and_no_others() {
+fn node_uses_only_time_servers_of_its_lease() {
     assert_eq!(lease_script("change deconfig; change bound; change renew"), "ip link set dev eth0 up\n");
     let log =
         lease_script("export ntpsrv='10.77.0.1 10.77.0.2'\nchange bound; change renew\nntpsrv=10.77.0.3 change renew");

@@ -74,7 +74,7 @@ fn prune(world: &World, kind: &str) {
 }
 
 #[test]
-fn a_profile_that_is_rolled_back_keeps_its_image_and_its_bundles_as_long_as_it_is() {
+fn rolled_back_profile_retains_its_image_and_bundles() {
     let mut world = world();
     edit(&world, "overlays = [\"base\", \"agent\"]", "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]");
     let (first, layer) = (image(&world, 1), bundle(&world, 1));
@@ -109,7 +109,7 @@ fn a_profile_that_is_rolled_back_keeps_its_image_and_its_bundles_as_long_as_it_i
 }
 
 #[test]
-fn a_pinned_node_mounts_the_layer_that_it_had_though_its_bundle_is_built_anew_and_pruned() {
+fn pinned_node_retains_its_bundle_layer_through_rebuild_and_prune() {
     let mut world = world();
     edit(&world, "overlays = [\"base\", \"agent\"]", "overlays = [\"base\", \"agent\"]\nbundles = [\"tools\"]");
     let layer = bundle(&world, 1);

@@ -23,7 +23,7 @@ fn until(rack: &Rack, id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> 
 }
 
 #[test]
-fn a_machine_stays_what_it_is_through_a_twin_a_power_cycle_and_another_card_and_is_forgotten_when_told() {
+fn node_keeps_identity_through_collision_power_cycle_and_new_nic() {
     let mut test: TestRack = up(|mut options, _| {
         (options.nodes, options.powered) = (2, false);
         options.set("enroll.policy", "approve")

@@ -4,7 +4,7 @@ use super::*;
 use crate::world::World;
 use meshd_central::{SlotError, SlotParts};
 use meshd_model::work::SlotNic;
-use meshd_proto::vm::{Nic, VmWant};
+use meshd_proto::vm::{Nic, VmTargetState};
 use meshd_types::MacAddr;
 use std::{collections::BTreeSet, fs, net::Ipv4Addr};
 
@@ -52,7 +52,7 @@ async fn refused(rig: &Rig, ask: VmRequest, node: Option<NodeId>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_none() {
+async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
     let world = site();
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -77,7 +77,7 @@ async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_n
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
     let told = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
-    assert!(matches!(&told, VmWant::Run { spec, .. } if spec.nics == first.request.spec.nics), "{told:?}");
+    assert!(matches!(&told, VmTargetState::Run { spec, .. } if spec.nics == first.request.spec.nics), "{told:?}");
     rig.central.workloads.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     refused(&rig, small(40, ON_BR0), None).await;
     released(&node, first).await;
@@ -89,7 +89,7 @@ async fn of_many_orders_at_once_each_gets_an_address_of_its_own_until_there_is_n
 }
 
 #[tokio::test]
-async fn whose_a_mac_address_and_an_address_are_is_told_for_all_cards_at_once() {
+async fn nic_conflicts_are_reported_for_all_nics_at_once() {
     let world = site();
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -129,7 +129,7 @@ async fn whose_a_mac_address_and_an_address_are_is_told_for_all_cards_at_once() 
 }
 
 #[tokio::test]
-async fn in_the_private_network_an_address_is_one_machines_of_its_node_and_what_the_node_gave_is_shown() {
+async fn private_network_address_is_unique_per_node_and_shown() {
     let world = site();
     let rig = Rig::new(&world);
     let (one, two) = (host(&rig, 1).await, host(&rig, 2).await);
@@ -165,7 +165,7 @@ async fn approve(rig: &Rig, unit: &str, nic: (&str, Option<Ipv4Addr>)) -> Result
 }
 
 #[tokio::test]
-async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() {
+async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
     let world = site();
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -200,12 +200,12 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
     let vm = create(&rig, slotted(1, "bridge = \"br0\""), None).await.unwrap();
     let nic = &vm.request.spec.nics[0];
     assert_eq!((nic.mac.to_string().as_str(), nic.address), (own, Some(ip(211))));
-    let card =
-        rig.central.workloads.all_vm_nics().1.into_iter().find(|card| card.vm == vm.uuid()).expect("DHCP knows it");
-    assert_eq!((card.mac, card.address), (nic.mac, nic.address));
+    let vm_nic =
+        rig.central.workloads.all_vm_nics().1.into_iter().find(|vm_nic| vm_nic.vm == vm.uuid()).expect("DHCP knows it");
+    assert_eq!((vm_nic.mac, vm_nic.address), (nic.mac, nic.address));
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
-    assert!(!rig.central.workloads.all_vm_nics().1.iter().any(|card| card.mac == nic.mac));
+    assert!(!rig.central.workloads.all_vm_nics().1.iter().any(|vm_nic| vm_nic.mac == nic.mac));
 
     // On its node's private network the slot's address would be nobody's.
     let vm = create(&rig, slotted(3, "bridge = \"mesh-nat0\""), None).await.unwrap();
@@ -213,7 +213,7 @@ async fn the_addresses_of_a_slot_are_those_of_whoever_has_it_and_nobody_elses() 
 }
 
 #[tokio::test]
-async fn a_machine_that_lost_its_slot_has_none_of_its_addresses() {
+async fn vm_that_lost_its_slot_has_no_slot_address() {
     let world = site();
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
@@ -224,12 +224,12 @@ async fn a_machine_that_lost_its_slot_has_none_of_its_addresses() {
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
     let lost = record(&rig, &vm).expect("on record");
-    assert!(lost.place.is_none() && lost.request.spec.nics[0].address.is_none());
+    assert!(lost.placement.is_none() && lost.request.spec.nics[0].address.is_none());
     assert!(rig.central.workloads.all_vm_nics().1.is_empty(), "a card without a slot is nobody's");
 }
 
 #[tokio::test]
-async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
+async fn slot_nic_conflict_is_checked_again_at_assignment() {
     let world = site();
     let rig = Rig::new(&world);
     let node = host(&rig, 1).await;
@@ -253,7 +253,7 @@ async fn what_a_slot_was_approved_with_is_looked_at_again_before_it_is_given() {
     // The node is given up, and its guest may run on: nobody gets the addresses.
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Remove) };
     rig.central.nodes.remove(node.id(), &by).await.unwrap();
-    assert!(record(&rig, &vm).is_some_and(|vm| vm.place.is_none() && addresses(&vm) == [ip(31)]));
+    assert!(record(&rig, &vm).is_some_and(|vm| vm.placement.is_none() && addresses(&vm) == [ip(31)]));
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;
     assert!(taken.contains("assigned to the virtual machine"), "{taken}");
 }

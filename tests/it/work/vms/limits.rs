@@ -30,7 +30,7 @@ impl Drop for Ended {
 }
 
 #[test]
-fn a_volume_that_does_not_fit_leaves_nothing_begun_and_another_node_does_not_get_it() {
+fn volume_without_space_leaves_no_file_and_is_denied_to_other_nodes() {
     let world = world();
     let guests = Node::new();
     let digest = add(&world, &guests, Guest::Deaf, "deaf");
@@ -59,7 +59,7 @@ fn a_volume_that_does_not_fit_leaves_nothing_begun_and_another_node_does_not_get
     for wanted in [&digest, &"f".repeat(64)] {
         let (status, said) =
             attacker.run(attacker.get(&stranger, &format!("/v1/volumes/{wanted}"))).expect("an answer");
-        assert!(status == 403 && said.contains("no virtual machine of this node names it"), "{status} {said}");
+        assert!(status == 403 && said.contains("no VM of this node names it"), "{status} {said}");
     }
 
     // There is room again.
@@ -74,7 +74,7 @@ fn a_volume_that_does_not_fit_leaves_nothing_begun_and_another_node_does_not_get
 }
 
 #[test]
-fn a_terminal_that_sleeps_holds_up_neither_the_guest_nor_the_agent_and_is_told_what_it_missed() {
+fn stopped_terminal_blocks_neither_guest_nor_agent_and_reports_loss() {
     let world = world();
     let guests = Node::new();
     let digest = add(&world, &guests, Guest::Counts, "counts");

@@ -17,7 +17,7 @@ fn shown(world: &World, id: &str) -> Value {
 }
 
 #[test]
-fn a_machine_waits_with_its_facts_shown_and_goes_on_when_a_rule_comes_that_it_fits() {
+fn waiting_machine_shows_facts_and_is_approved_by_a_new_rule() {
     let world = World::new("approve");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();
@@ -63,7 +63,7 @@ fn reservation_names_a_node_until_an_operator_renames_it() {
 }
 
 #[test]
-fn an_operator_drains_resumes_and_removes_a_running_node_and_it_is_cut_off() {
+fn running_node_is_drained_resumed_and_removed_by_commands() {
     let world = World::new("auto");
     let machine = PxeNode::new(&world, 1);
     let overlay = machine.boot();

@@ -51,7 +51,7 @@ async fn types(vms: &Vms, uuid: SystemUuid) {
 }
 
 #[tokio::test]
-async fn nothing_that_a_guest_writes_while_agents_die_and_come_is_lost_or_told_twice() {
+async fn console_log_is_complete_and_unrepeated_over_agent_restarts() {
     let node = Node::new();
     let spec = node.spec(Guest::Counts, json!({}));
     let mut vms = node.agent();
@@ -94,7 +94,7 @@ async fn nothing_that_a_guest_writes_while_agents_die_and_come_is_lost_or_told_t
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_holds_up_nobody_and_is_told_how_much_it_missed() {
+async fn slow_console_reader_blocks_no_other_and_learns_its_loss() {
     let node = Node::new();
     let spec = node.spec(Guest::Counts, json!({}));
     let mut vms = node.agent();

@@ -44,8 +44,8 @@ impl PublicOverlay {
         })
     }
 
-    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest, except for the present agent.
-    /// Files with secrets are not stored; those of the present rendering `now` are used if their digests are equal.
+    /// Rebuilds an overlay from its stored description. `content` returns the bytes of a digest, except for the current agent.
+    /// Files with secrets are not stored; those of the current rendering `now` are used if their digests are equal.
     pub fn restore<E>(
         files: &[ArchivedFile],
         agent: &AgentBinary,
@@ -59,19 +59,19 @@ impl PublicOverlay {
                 ArchivedKind::File if file.digest == agent.digest => Kind::Agent,
                 ArchivedKind::File => Kind::File(content(&file.digest)?),
                 ArchivedKind::Secret => {
-                    let is_it = |it: &&RenderedFile| it.path == file.path && it.digest == file.digest;
-                    return Ok(now.and_then(|now| now.files.iter().find(is_it)).cloned());
+                    let is_same = |other: &&RenderedFile| other.path == file.path && other.digest == file.digest;
+                    return Ok(now.and_then(|now| now.files.iter().find(is_same)).cloned());
                 }
             };
             let ArchivedFile { path, mode, owner, digest, size, .. } = file.clone();
             Ok(Some(RenderedFile { path, kind, mode, owner, origins: vec![Origin::Generated], digest, size }))
         };
         let files = files.iter().filter_map(|file| one(file).transpose()).collect::<Result<Vec<_>, E>>()?;
-        // Restrict the present secrets to those of the stored rendering.
-        let was_given =
+        // Restrict the current secrets to those of the stored rendering.
+        let was_stored =
             |path: &SafePath| files.iter().any(|file| file.path == *path && matches!(file.kind, Kind::Secret(_)));
         let now = now.iter().flat_map(|now| &now.secrets);
-        let secrets = now.filter(|secret| was_given(secret.path())).cloned().collect();
+        let secrets = now.filter(|secret| was_stored(secret.path())).cloned().collect();
         Ok(PublicOverlay { members: pack(&files, agent, &[]), digest: digest(&files), files, secrets })
     }
 }

@@ -124,7 +124,7 @@ async fn send(fake: &Fake, task: u64, node: NodeId, life: Duration) {
 }
 
 #[tokio::test]
-async fn a_node_enrols_by_its_token_links_reports_and_reboots_when_asked() {
+async fn agent_enrols_by_token_links_reports_and_reboots_on_order() {
     let fake = Fake::start().await;
     let token = fake.mint(Duration::from_secs(900));
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(token.clone()));
@@ -154,7 +154,7 @@ async fn a_node_enrols_by_its_token_links_reports_and_reboots_when_asked() {
 }
 
 #[tokio::test]
-async fn a_restarted_agent_goes_on_with_its_key_and_certificate() {
+async fn restarted_agent_keeps_its_key_and_certificate() {
     let fake = Fake::start().await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
     machine.start();
@@ -171,7 +171,7 @@ async fn a_restarted_agent_goes_on_with_its_key_and_certificate() {
 }
 
 #[tokio::test]
-async fn a_refused_token_leaves_the_node_too_and_an_approval_brings_it_online_without_a_reboot() {
+async fn refused_token_is_deleted_and_approval_needs_no_reboot() {
     let fake = Fake::start().await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some("wrong".into()));
     machine.start();
@@ -185,7 +185,7 @@ async fn a_refused_token_leaves_the_node_too_and_an_approval_brings_it_online_wi
 }
 
 #[tokio::test]
-async fn an_agent_whose_certificate_has_expired_renews_it_and_links() {
+async fn agent_with_expired_certificate_renews_and_links() {
     let fake = Fake::start().await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
     machine.start();
@@ -206,7 +206,7 @@ async fn an_agent_whose_certificate_has_expired_renews_it_and_links() {
 }
 
 #[tokio::test]
-async fn an_agent_does_not_talk_to_a_central_node_of_another_authority() {
+async fn agent_refuses_central_node_of_another_authority() {
     let (ours, theirs) = (Fake::start().await, Fake::start().await);
     let token = ours.mint(Duration::from_secs(900));
     let mut machine = Machine::new(&ours, &ours.ca_pem, Some(token.clone()));
@@ -224,7 +224,7 @@ async fn an_agent_does_not_talk_to_a_central_node_of_another_authority() {
 }
 
 #[tokio::test]
-async fn an_agent_renews_at_half_its_life_over_its_link_which_goes_on() {
+async fn agent_renews_at_half_certificate_life_and_keeps_its_link() {
     // The clock of the central node stands still, so that the link itself is not over for it.
     let fake = Fake::start_with(Duration::from_secs(60), Duration::from_secs(4)).await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
@@ -244,7 +244,7 @@ async fn an_agent_renews_at_half_its_life_over_its_link_which_goes_on() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_restarted_does_no_task_twice_and_tells_its_outcome_again() {
+async fn restarted_agent_repeats_action_outcome_and_not_the_action() {
     let fake = Fake::start().await;
     let mut machine = Machine::new(&fake, &fake.ca_pem, Some(fake.mint(Duration::from_secs(900))));
     machine.start();

@@ -9,7 +9,7 @@ use meshd_model::fleet::{DhcpExchange, Phase, Stage, Verb};
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_removed_node_has_nothing_left_to_come_in_by_and_is_discovered_when_it_boots() {
+async fn removed_node_loses_credentials_and_is_rediscovered_on_boot() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -45,7 +45,7 @@ async fn a_removed_node_has_nothing_left_to_come_in_by_and_is_discovered_when_it
 }
 
 #[tokio::test]
-async fn a_drained_node_finishes_what_runs_and_stays_out_of_service_until_it_is_resumed() {
+async fn drained_node_finishes_work_and_stays_out_of_service_until_resumed() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -80,7 +80,7 @@ async fn a_drained_node_finishes_what_runs_and_stays_out_of_service_until_it_is_
 }
 
 #[tokio::test]
-async fn a_quarantined_node_is_cut_off_told_why_in_ipxe_and_let_go_by_a_word() {
+async fn quarantined_node_loses_link_and_boots_after_release() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -103,7 +103,7 @@ async fn a_quarantined_node_is_cut_off_told_why_in_ipxe_and_let_go_by_a_word() {
 }
 
 #[tokio::test]
-async fn a_rejected_machine_is_refused_until_it_is_approved() {
+async fn rejected_machine_is_refused_until_approved() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -120,7 +120,7 @@ async fn a_rejected_machine_is_refused_until_it_is_approved() {
 }
 
 #[tokio::test]
-async fn new_hardware_takes_the_place_of_the_old_with_all_that_was_said_of_it() {
+async fn replacement_hardware_takes_over_profile_and_reservation() {
     let world = World::prepared("approve");
     let old_id = "uuid:4c010203-0405-0607-0809-0a0b0c0d0e01".parse::<meshd_types::Basis>().unwrap().node_id();
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();

@@ -15,7 +15,7 @@ async fn counted(rig: &Rig, nodes: &[NodeId]) -> [u64; 2] {
 }
 
 #[tokio::test]
-async fn an_edit_of_an_overlay_renders_those_anew_that_have_it_and_nobody_else() {
+async fn overlay_edit_rerenders_only_nodes_that_use_the_overlay() {
     let world = world();
     let rig = Rig::new(&world);
     let (mut plain, mut grouped) = (Machine::new(&rig, 1), Machine::new(&rig, 2));

@@ -12,7 +12,7 @@ const NODE: u8 = 1;
 const FOREIGN: &str = "FOREIGN-OVERLAY-RUNS";
 
 #[test]
-fn a_new_node_by_tftp_waits_without_a_token_through_kills_of_meshd_and_is_let_in_without_a_reboot() {
+fn new_node_by_tftp_waits_without_token_and_needs_no_reboot_on_approval() {
     let mut test = up(|mut options, _| {
         (options.nodes, options.powered) = (1, false);
         options.extras = vec![vec![Extra::Disk]];

@@ -12,7 +12,7 @@ const OFFLINE_AFTER: u64 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn a_silent_node_is_offline_after_its_time_and_at_most_one_look_later() {
+async fn silent_node_is_offline_within_one_scan_of_its_deadline() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -42,7 +42,7 @@ async fn a_silent_node_is_offline_after_its_time_and_at_most_one_look_later() {
 }
 
 #[tokio::test]
-async fn a_node_that_speaks_now_and_then_is_never_offline_however_seldom_anybody_looks() {
+async fn node_with_heartbeats_stays_online_despite_rare_scans() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
@@ -57,7 +57,7 @@ async fn a_node_that_speaks_now_and_then_is_never_offline_however_seldom_anybody
 }
 
 #[tokio::test]
-async fn a_restart_gives_every_node_its_whole_time_to_come_back() {
+async fn restart_gives_nodes_the_full_offline_timeout_to_reconnect() {
     let world = World::prepared("auto");
     let (id, mac) = {
         let rig = Rig::new(&world);

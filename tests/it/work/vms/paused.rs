@@ -2,7 +2,7 @@
 
 use super::guest::{DEADLINE, Guest, HELLO, Node, reaches, says};
 use crate::world::write_program;
-use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFailureKind, VmOrder, VmUpdate, VmWant};
+use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFailureKind, VmOrder, VmTargetState, VmUpdate};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -37,7 +37,7 @@ fn mount(args: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_guest_that_fills_the_store_is_held_with_the_reason_and_goes_on_once_there_is_room() {
+async fn vm_on_full_store_is_paused_with_reason_and_resumes() {
     let node = Node::new();
     let store = Small::mount(&node.run_folder(), "small");
     let spec = node.spec(
@@ -69,7 +69,7 @@ async fn a_guest_that_fills_the_store_is_held_with_the_reason_and_goes_on_once_t
 }
 
 #[tokio::test]
-async fn a_held_guest_is_stopped_without_waiting_for_it() {
+async fn paused_vm_is_stopped_without_its_grace_time() {
     let node = Node::new();
     let _store = Small::mount(&node.run_folder(), "small");
     let spec = node.spec(
@@ -87,7 +87,7 @@ async fn a_held_guest_is_stopped_without_waiting_for_it() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_made_for_machines_is_bounded_by_the_memory_that_is_left() {
+async fn vm_store_is_bounded_by_free_memory() {
     let node = Node::new();
     let _store = Small::mount(&node.run_folder(), "mesh-machines");
     let size = || {
@@ -106,7 +106,7 @@ async fn a_store_that_was_made_for_machines_is_bounded_by_the_memory_that_is_lef
 }
 
 #[tokio::test]
-async fn what_a_machine_of_another_boot_left_is_not_started_by_its_policy() {
+async fn vm_of_an_earlier_boot_is_not_started_by_its_restart_policy() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "restart": { "when": "always", "delay_s": 1 } }));
     let mut vms = node.agent();
@@ -135,7 +135,7 @@ async fn what_a_machine_of_another_boot_left_is_not_started_by_its_policy() {
 }
 
 #[tokio::test]
-async fn the_tpm_of_a_qemu_that_cannot_be_run_is_ended() {
+async fn tpm_is_ended_when_qemu_does_not_start() {
     let node = Node::new();
     let spec = node.spec(Guest::Deaf, json!({ "vtpm": true }));
     let qemu = node.path().join("root/opt/bundles/qemu/bin/qemu-system-x86_64");
@@ -151,15 +151,15 @@ async fn the_tpm_of_a_qemu_that_cannot_be_run_is_ended() {
 }
 
 #[tokio::test]
-async fn one_machine_too_many_leaves_nobody_out_of_what_is_told() {
+async fn vm_over_the_report_limit_hides_no_earlier_vm() {
     let node = Node::new();
-    let mut desk = node.desk();
+    let mut manager = node.manager();
     let run = |uuid: &str, digest: &str| {
         let volumes = json!([{ "name": "root", "format": "qcow2", "digest": digest }]);
         let name = format!("vm-{uuid}");
         let spec =
             node.spec(Guest::Deaf, json!({ "uuid": uuid, "name": name, "volumes": volumes, "allow_tcg": false }));
-        let want = VmWant::Run {
+        let want = VmTargetState::Run {
             spec: Box::new(spec.clone()),
             start: 1,
             grace_s: 0,
@@ -170,12 +170,12 @@ async fn one_machine_too_many_leaves_nobody_out_of_what_is_told() {
     };
     let last = run("ffffffff-5566-7788-99aa-bbccddeeff00", &node.image(Guest::Deaf).to_string());
     let uuid = last.uuid;
-    desk.order(last);
+    manager.order(last);
     let missing = "f".repeat(64);
-    (0..=MAX_VMS).for_each(|n| desk.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
+    (0..=MAX_VMS).for_each(|n| manager.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
     let told = timeout(DEADLINE, async {
         loop {
-            if let VmUpdate::All { vms } = desk.next_update().await
+            if let VmUpdate::All { vms } = manager.next_update().await
                 && vms.len() == MAX_VMS
             {
                 return vms;

@@ -4,7 +4,7 @@ use crate::world::World;
 use std::fs;
 
 #[test]
-fn all_faults_of_a_file_are_told_before_anybody_is_asked_and_what_is_on_record_outlives_a_kill() {
+fn vm_file_faults_are_all_reported_and_refused_vm_is_not_recorded() {
     let mut world = World::prepared("auto");
     let file = world.path("vm.toml");
     let faulty = "name = \"train 7\"\nvcpus = 0\nmemory = \"64GB\"\nsecure_boot = true\nunits = \"some\"\n";
