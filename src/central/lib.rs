@@ -7,11 +7,11 @@
 //! | --- | --- |
 //! | `locks` | mutexes with a fixed order |
 //! | `environment` | store, clock, randomness, boot LAN, site snapshot, event log |
-//! | `orphan_workloads` | VMs and tasks that nodes report and that have no record |
+//! | `unrecorded_work` | VMs and tasks that nodes report and that have no record |
 //! | `links` | the live link of each node: commands, heartbeats, checks, deadlines |
 //! | `enrolment` | credentials of nodes: capabilities, tokens, certificates, authority |
 //! | `tasks` | programs on the metal of nodes |
-//! | `workloads` | virtual machines, slots, volumes, consoles |
+//! | `vms` | VMs, slots, volumes, consoles |
 //! | `generations` | what nodes boot: rendering, archive, drift, reload, rollback |
 //! | `boot` | the boot of a machine: DHCP, files, script, admission, overlay |
 //! | `nodes` | orders of operators about nodes |
@@ -45,9 +45,9 @@ pub mod links;
 mod locks;
 pub mod nodes;
 mod operations;
-mod orphan_workloads;
+mod unrecorded_work;
 pub mod tasks;
-pub mod workloads;
+pub mod vms;
 
 pub use admin::{ApiTokenError, Snapshot};
 pub use boot::{
@@ -66,7 +66,7 @@ pub use links::{LinkCommand, LinkError, LinkId, WATCH_INTERVAL, doctor_report};
 pub use nodes::{BulkError, BulkOrder, MAX_BULK, NamingError, OperateError, OrderError};
 pub use operations::MAX_OPERATIONS;
 pub use tasks::{TaskError, TaskRequest, TaskTarget};
-pub use workloads::{
+pub use vms::{
     ConsoleError, ConsoleFrame, ConsoleSession, MAX_SITE_VMS, NodeConsole, RunningWorkError, SlotError, SlotParts,
     VmError, VmVerb, VolumeUseError, active_work,
 };
@@ -86,10 +86,10 @@ use meshd_store::Store;
 use meshd_trust::CertificateAuthority;
 use meshd_types::Timestamp;
 use nodes::NodeOps;
-use orphan_workloads::OrphanWork;
 use std::{collections::BTreeMap, sync::Arc};
 use tasks::Tasks;
-use workloads::Workloads;
+use unrecorded_work::OrphanWork;
+use vms::Workloads;
 
 pub type Shared = Arc<Central>;
 

@@ -1,6 +1,6 @@
 //! Binds all sockets of all segments before any service starts. Errors are one sentence with a hint.
 
-use super::{files::Connections, supervisor::DaemonTasks};
+use super::{open_file_limit::Connections, supervisor::DaemonTasks};
 use crate::serve::{
     admin, agent,
     bind::{self, Service},

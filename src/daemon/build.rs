@@ -1,24 +1,14 @@
 //! Reads all files and builds all services before a socket is opened.
 
-use super::DaemonError;
+use super::{DaemonError, ipxe_loaders::read_loaders};
 use crate::serve::lan::SystemLan;
-use bytes::Bytes;
 use meshd_backup::AUTHORITY;
 use meshd_central::{Central, Clock, Entropy as _, Lan, Parts, Shared, SystemClock, SystemEntropy, load_catalog};
 use meshd_config::Site;
 use meshd_image::catalog::load_agent;
 use meshd_store::Store;
 use meshd_trust::CertificateAuthority;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-};
-
-/// Loaders that must exist.
-pub const REQUIRED_LOADERS: [&str; 3] = ["undionly.kpxe", "snponly.efi", "ipxe.efi"];
-/// Maximum size of a loader, in bytes.
-const MAX_BINARY: u64 = 64 * 1024 * 1024;
+use std::sync::Arc;
 
 /// Reads all files and builds the central node.
 pub fn build(site: Site) -> Result<Shared, DaemonError> {
@@ -28,7 +18,7 @@ pub fn build(site: Site) -> Result<Shared, DaemonError> {
 
 /// Builds the central node with another clock and another boot LAN.
 pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Result<Shared, DaemonError> {
-    let loaders = loaders(&site.boot.loaders_dir)?;
+    let loaders = read_loaders(&site.boot.loaders_dir)?;
     let agent_binary = load_agent(&site)?.bytes;
     let mut random = [0; 32];
     SystemEntropy.fill(&mut random);
@@ -52,30 +42,4 @@ pub fn build_with(site: Site, clock: Box<dyn Clock>, lan: Box<dyn Lan>) -> Resul
         entropy: Box::new(SystemEntropy),
         lan,
     }))
-}
-
-fn loaders(dir: &Path) -> Result<BTreeMap<String, Bytes>, DaemonError> {
-    let mut loaders = BTreeMap::new();
-    let mut missing = Vec::new();
-    // Other files in the folder are ignored.
-    let names: BTreeSet<&str> = meshd_dhcp::client_arch::loader_names().chain(REQUIRED_LOADERS).collect();
-    for name in names {
-        match read_bounded(&dir.join(name)) {
-            Ok(bytes) => drop(loaders.insert(name.to_owned(), bytes)),
-            Err(_) if REQUIRED_LOADERS.contains(&name) => missing.push(name),
-            Err(_) => {}
-        }
-    }
-    if missing.is_empty() {
-        return Ok(loaders);
-    }
-    Err(DaemonError::Loaders { dir: dir.to_owned(), missing: missing.join(", ") })
-}
-
-fn read_bounded(path: &Path) -> std::io::Result<Bytes> {
-    let size = std::fs::metadata(path)?.len();
-    if size == 0 || size > MAX_BINARY {
-        return Err(std::io::Error::other(format!("its size is {size} bytes")));
-    }
-    std::fs::read(path).map(Bytes::from)
 }

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `bind` | binds all sockets of all segments before any service starts |
 //! | `build` | reads all files and builds all services before a socket is opened |
-//! | `files` | the limit of open files, and the share of each API |
+//! | `ipxe_loaders` | reads the iPXE programs that firmware loads |
+//! | `open_file_limit` | the limit of open files, and the share of each API |
 //! | `privileges` | drops privileges while the process has one thread, because later threads inherit capabilities |
 //! | `reload` | reload: detects edited site files, overlays and secrets, and new images |
 //! | `supervisor` | supervises all tasks: the first that ends stops the others |
@@ -14,13 +15,15 @@
 
 mod bind;
 mod build;
-mod files;
+mod ipxe_loaders;
+mod open_file_limit;
 mod privileges;
 mod reload;
 mod supervisor;
 
 pub use bind::DaemonError;
-pub use build::{REQUIRED_LOADERS, build, build_with};
+pub use build::{build, build_with};
+pub use ipxe_loaders::REQUIRED_LOADERS;
 pub use privileges::{PrivilegeError, settle};
 
 use crate::serve::metrics::{self, Metrics};

@@ -64,7 +64,7 @@ fn refused<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Privileg
 pub fn settle(site: &Site) -> Result<(), PrivilegeError> {
     // Files created from here on are private. The admin socket sets its mode explicitly.
     umask(Mode::RWXG | Mode::RWXO);
-    super::files::raise_limit();
+    super::open_file_limit::raise_limit();
     let uid = Uid::effective();
     if let Some(name) = &site.process.user {
         let user = User::from_name(name).map_err(refused("look up a user"))?;

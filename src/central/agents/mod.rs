@@ -17,7 +17,7 @@ use crate::{
     links::{LinkCommand, LinkId, Links},
     nodes::NodeOps,
     tasks::Tasks,
-    workloads::Workloads,
+    vms::Workloads,
 };
 use hello::record_hello;
 use meshd_proto::{FromAgent, FromCentral, Hello, Welcome};

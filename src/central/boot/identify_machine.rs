@@ -15,7 +15,7 @@ use crate::{
         records::{clear_condition, phase_event, raise_if_new, raised},
         site_snapshot::SiteSnapshot,
     },
-    workloads::move_work,
+    vms::move_work,
 };
 use meshd_model::{
     boot::Refusal,

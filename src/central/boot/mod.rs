@@ -5,7 +5,7 @@
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
 //! | `segments` | health of DHCP on each segment |
 //! | `nic_presence` | which machine has an address, and whether a node is present |
-//! | `fetch` | loaders, kernel, initramfs, packages and modloop are fetched |
+//! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
 //! | `script` | the boot script: identity, admission, rendering, capability, plan |
 //! | `session_guard` | keeps the boot of a machine from other machines |
 //! | `identify_machine` | which node a machine is, and whether it may boot |
@@ -18,7 +18,7 @@
 mod boot_log;
 mod identify_machine;
 mod dhcp;
-mod fetch;
+mod fetched_stages;
 mod nic_presence;
 mod overlay;
 mod queue;
@@ -29,7 +29,7 @@ mod session_guard;
 mod stalls;
 
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
-pub use fetch::Fetched;
+pub use fetched_stages::Fetched;
 pub use overlay::{OverlayDenied, OverlayTransfer};
 pub use segments::{OtherServer, PoolUse, SegmentHealth};
 pub(super) use stalls::SCAN_INTERVAL;

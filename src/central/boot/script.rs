@@ -4,7 +4,7 @@ use crate::{
     boot::{BootService, identify_machine::BootRequest, script_cache::CachedScript},
     environment::records::{phase_event, raise_if_new, record_stage},
     generations::RenderError,
-    workloads::rebooted,
+    vms::rebooted,
 };
 use meshd_model::{
     boot::{self, Endpoint, PlanRequest, QueryError, Refusal, ScriptRequest},

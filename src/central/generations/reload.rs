@@ -3,7 +3,7 @@
 use crate::{
     environment::site_snapshot::SiteSnapshot,
     generations::{Generations, render_context::Contexts},
-    workloads::check_no_running_work,
+    vms::check_no_running_work,
 };
 use meshd_config::{Fault, Faults, Site};
 use meshd_image::{

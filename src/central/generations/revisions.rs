@@ -4,7 +4,7 @@ use crate::{
     environment::alarms::log_failure,
     environment::site_snapshot::{RolledBackProfile, RolledBackProfiles, SiteSnapshot},
     generations::{Generations, render::RenderError},
-    workloads::{RunningWorkError, check_no_running_work},
+    vms::{RunningWorkError, check_no_running_work},
 };
 use meshd_config::{Profile, Site};
 use meshd_image::catalog::{Image, bundle::load_layer, image::load_version, read_overlays};

@@ -8,7 +8,7 @@ use super::{
     operations::{approve_in, release_in},
     setting_changes::{once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
 };
-use crate::{enrolment::revoke::has_valid_certificate, workloads::check_no_running_work};
+use crate::{enrolment::revoke::has_valid_certificate, vms::check_no_running_work};
 use meshd_api::{BulkTarget, DrainPolicy};
 use meshd_model::fleet::{AuditContext, Generation, LabelChange, Lease, NextBootOverride, Node, Phase};
 use meshd_store::{Model, StoreError, Tx};

@@ -4,7 +4,7 @@ use super::{NodeOps, OperateError};
 use crate::{
     environment::records::phase_event,
     tasks::edit_task,
-    workloads::{active_work, vm_event},
+    vms::{active_work, vm_event},
 };
 use meshd_api::DrainPolicy;
 use meshd_model::{

@@ -1,7 +1,7 @@
 //! Why an order about a node is refused.
 
 use super::{NamingError, OrderError};
-use crate::{generations::RenderError, links::LinkError, workloads::RunningWorkError};
+use crate::{generations::RenderError, links::LinkError, vms::RunningWorkError};
 use meshd_model::fleet::UnlawfulTransition;
 use meshd_store::StoreError;
 use meshd_types::{MacAddr, NodeId};

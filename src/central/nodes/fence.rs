@@ -3,7 +3,7 @@
 use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::{
     enrolment::revoke::revoke_credentials, environment::records::phase_event, links::LinkError, tasks::mark_node_lost,
-    workloads::release_vms,
+    vms::release_vms,
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, PhaseChange};
 use meshd_types::{NodeId, fail};

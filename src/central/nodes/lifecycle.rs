@@ -6,7 +6,7 @@ use crate::{
     environment::records::{clear_condition, phase_event},
     links::LinkError,
     nodes::NodeOps,
-    workloads::{check_no_running_work, check_no_task, check_no_work, move_vms, remove_node_work},
+    vms::{check_no_running_work, check_no_task, check_no_work, move_vms, remove_node_work},
 };
 use meshd_model::fleet::{
     AuditContext, BootSession, ConditionKind, Event, EventKind, Lease, Node, Phase, PhaseChange, Stage,

@@ -30,8 +30,8 @@ pub use error::OperateError;
 pub use naming::NamingError;
 
 use super::{
-    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf,
-    orphan_workloads::OrphanWork, tasks::Tasks, workloads::Workloads,
+    enrolment::Enrolment, environment::Environment, generations::Generations, links::Links, locks::Leaf, tasks::Tasks,
+    unrecorded_work::OrphanWork, vms::Workloads,
 };
 use meshd_model::fleet::Lease;
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use crate::{
         NodeOps,
         lifecycle::{acknowledge, existing_node},
     },
-    workloads::check_no_running_work,
+    vms::check_no_running_work,
 };
 use meshd_model::fleet::{AuditContext, ConditionKind, NamedNode, Node, Phase, PhaseChange, find_node};
 use meshd_proto::{ActionOutcome, NodeAction};

@@ -1,7 +1,7 @@
 //! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
 
 use super::{OperateError, boot_settings::OrderError};
-use crate::workloads::check_no_running_work;
+use crate::vms::check_no_running_work;
 use meshd_config::{MAX_VARS, Site};
 use meshd_model::{
     boot,

@@ -1,14 +1,14 @@
-//! Starts, cancels and watches tasks.
+//! Starts and cancels tasks.
 //!
 //! The transaction that stores a task also claims its nodes, so that no node has two. The order for each node follows from the record
 //! ([`Task::order_for`]). It is sent whenever the record changes, at each welcome, and again while a node has not followed it.
 
 use super::node_selection::claim;
-use crate::{environment::alarms::log_failure, links::LinkCommand, tasks::Tasks};
+use crate::{links::LinkCommand, tasks::Tasks};
 use meshd_config::Site;
 use meshd_model::{
-    fleet::{Actor, AuditContext, Cause, Event, EventKind, Phase},
-    work::task::{Launcher, Member, NodeObservation, Task, TaskSpec, TaskState},
+    fleet::{Actor, AuditContext, Cause, Event, EventKind},
+    work::task::{Launcher, Member, Task, TaskSpec, TaskState},
 };
 use meshd_proto::{FromCentral, task::TaskUser};
 use meshd_store::{Chunk, Model, StoreError, Tx};
@@ -211,27 +211,6 @@ impl Tasks {
             self.env.store.read(|model| model.open_tasks().filter(is_unfinished).cloned().collect());
         unfinished.iter().for_each(|task| self.send_orders(task));
     }
-
-    /// Checks the time limit and the nodes of every open task.
-    pub(crate) async fn check_open_tasks(&self) {
-        let now = self.env.now();
-        let unfinished: Vec<(TaskId, Vec<(NodeId, NodeObservation)>)> = self.env.store.read(|model| {
-            let observation = |task: &Task| {
-                task.holding().map(|id| (id, observation(model.node(id).map(|node| node.phase)))).collect()
-            };
-            model.open_tasks().map(|task| (task.id, observation(task))).collect()
-        });
-        for (id, nodes) in unfinished {
-            let ids = [id];
-            let edited = self.edit_tasks(&ids, |task| {
-                for (node, observation) in &nodes {
-                    task.observe(*node, observation.clone(), now);
-                }
-                task.timer(now);
-            });
-            log_failure(edited.await, "cannot record the state of a task");
-        }
-    }
 }
 
 /// Returns the name of the target in the record, and its nodes.
@@ -268,22 +247,6 @@ pub(crate) fn edit_task(
     }
     tx.put_task(after.clone());
     Some(after)
-}
-
-/// Derives the state of a task's part from the phase of its node.
-fn observation(phase: Option<Phase>) -> NodeObservation {
-    match phase {
-        None | Some(Phase::Removed) => NodeObservation::Gone("an operator removed the node".to_owned()),
-        Some(Phase::Online | Phase::Degraded | Phase::Draining | Phase::Enrolling) => NodeObservation::There,
-        Some(phase) => NodeObservation::Lost(format!("the node is {phase}")),
-    }
-}
-
-/// Marks a node's part of a task as lost, in the transaction of the cause. The other nodes receive their orders at the next reminder
-/// at the latest.
-pub(crate) fn mark_node_lost(tx: &mut Tx<'_>, node: NodeId, why: &str, now: Timestamp) {
-    let task = tx.task_on(node).map(|task| task.id);
-    edit_task(tx, task, now, |task| task.observe(node, NodeObservation::Gone(why.to_owned()), now));
 }
 
 /// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced hardware.

@@ -2,22 +2,25 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `lifecycle` | starts and cancels tasks, sends orders to nodes, checks time limits |
+//! | `lifecycle` | starts and cancels tasks, sends orders to nodes |
+//! | `node_loss` | fails a task whose node is lost, or whose time is over |
 //! | `node_selection` | selects the nodes of a task, or gives the reason against each |
 //! | `node_reports` | processes reports of nodes: state, output, release |
 
 mod lifecycle;
+mod node_loss;
 mod node_selection;
 mod node_reports;
 
+pub(crate) use lifecycle::edit_task;
 pub use lifecycle::{TaskError, TaskRequest, TaskTarget};
-pub(crate) use lifecycle::{edit_task, mark_node_lost};
+pub(crate) use node_loss::mark_node_lost;
 
 use super::{
     environment::Environment,
     links::Links,
     locks::{Ordered, TASK_ORDERS},
-    orphan_workloads::OrphanWork,
+    unrecorded_work::OrphanWork,
 };
 use meshd_proto::task::Stream;
 use meshd_store::{Limits, PieceLogs};

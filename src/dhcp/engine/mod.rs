@@ -2,23 +2,24 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | here | the segment of a packet |
 //! | `exchange` | one request: the reply, the lease, the change to store |
 //! | `proxy` | one request in proxy mode: another server leases addresses |
 //! | `sender_check` | Ethernet source against chaddr; relay port (option 82) against the node's port |
+//! | `client_segment` | the segment of a packet: by interface, relay address or renewed address |
 //! | `segment_state` | state of one segment: leases, fill level, other servers |
-//! | `started_exchanges` | proxy mode: clients that sent a DISCOVER |
+//! | `proxy_discovers` | proxy mode: clients that sent a DISCOVER |
 //! | `rate_limit` | packets per second of each sender |
 //!
 //! One engine owns the lease tables of all segments and decides in the order of arrival. A decision becomes binding when its reply is
 //! sent; an acknowledgement is sent only after the user stored its lease.
 
+mod client_segment;
 mod exchange;
 mod proxy;
 mod rate_limit;
 mod segment_state;
 mod sender_check;
-mod started_exchanges;
+mod proxy_discovers;
 
 use crate::{
     boot_file::{BootFile, BootSources},
@@ -232,27 +233,5 @@ impl Engine {
     /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// Returns the index of the client's segment.
-    fn segment_of(&self, request: &ClientMessage, origin: Origin) -> Option<usize> {
-        let direct = self.segment_of_interface.get(origin.interface_index).copied().flatten();
-        match request.network() {
-            // A relay on a direct segment is unknown: any machine there could claim to be one.
-            Some(network) => self.relays.get(&network).copied().or_else(|| self.behind_relay(network)),
-            // A renewal is sent by unicast, past the relay; its address determines the segment.
-            None => {
-                let routed = request.ciaddr == *origin.source.ip() && !request.ciaddr.is_unspecified();
-                routed.then(|| self.behind_relay(request.ciaddr)).flatten().or(direct)
-            }
-        }
-    }
-
-    fn behind_relay(&self, address: Ipv4Addr) -> Option<usize> {
-        self.relays.values().copied().find(|index| self.is_on(*index, address))
-    }
-
-    fn is_on(&self, index: usize, address: Ipv4Addr) -> bool {
-        self.segments.get(index).is_some_and(|segment| segment.is_on_network(address))
     }
 }

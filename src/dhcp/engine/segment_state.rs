@@ -1,6 +1,6 @@
 //! The state of one segment: mode, leases, fill level, other servers.
 
-use super::started_exchanges::StartedExchanges;
+use super::proxy_discovers::StartedExchanges;
 use crate::{
     config::{DhcpMode, Link, Reservation, ReservedNic, Segment, Subnet},
     effect::{Lease, OtherServer, PoolUse, SegmentStatus},

@@ -9,14 +9,14 @@
 //! | `reply` | builds OFFER, ACK and NAK |
 //! | `reply_destination` | sender of a request, receiver of a reply |
 //! | `server_message` | packets of other DHCP servers |
-//! | `probe` | packets that make other DHCP servers answer |
+//! | `other_server_probe` | packets that make other DHCP servers answer |
 //! | `udp_frame` | builds an Ethernet frame for a client without an address |
 
 mod udp_frame;
 mod server_message;
 mod client_class;
 mod options;
-mod probe;
+mod other_server_probe;
 mod relay_agent_information;
 mod reply;
 mod request;
@@ -24,8 +24,8 @@ mod reply_destination;
 
 pub(crate) use client_class::VendorClass;
 pub(crate) use options::Options;
-pub(crate) use probe::probe_mac;
-pub use probe::probe_packets;
+pub(crate) use other_server_probe::probe_mac;
+pub use other_server_probe::probe_packets;
 pub(crate) use reply::{ReplyBuilder, ReplyContent};
 pub use reply_destination::{CLIENT_PORT, Destination, Origin, PROXY_PORT, SERVER_PORT};
 pub(crate) use request::ClientMessage;

@@ -4,7 +4,7 @@ use super::error::{BuildError, failed, io_error};
 use super::parts::plan::PackagePlan;
 use super::parts::recipe::Recipe;
 use super::parts::repo::Repo;
-use super::parts::{contents, fetch, fetch::DebianPackage, installed, kernel, plan, recipe};
+use super::parts::{contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, modloop, plan, recipe};
 use super::{
     command::{self, ToolCommand},
     import::{ImportRequest, import, recipe::is_import},
@@ -235,7 +235,7 @@ impl Build<'_> {
         };
         let (packages, initramfs, modloop) = thread::scope(|scope| {
             let modloop = scope.spawn(|| {
-                let make = || kernel::modloop(&sources.kernel, self.recipe.modloop, sources.date, &files.modloop);
+                let make = || modloop::make(&sources.kernel, self.recipe.modloop, sources.date, &files.modloop);
                 self.timed(BuildStep::Modloop, make)
             });
             let initramfs =
@@ -260,12 +260,12 @@ impl Build<'_> {
             .map_err(failed("put the modules into the tree"))?;
         let key = sources.tree.join("etc/apk/keys").join(keys::PUBLIC_NAME);
         fs::copy(trusted.join(keys::PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
-        kernel::furnish_initramfs(&self.request.recipe_dir, &self.recipe.initramfs, &sources.tree)
+        initramfs::prepare(&self.request.recipe_dir, &self.recipe.initramfs, &sources.tree)
     }
 
     fn initramfs(&self, sources: &Sources, out: &Path) -> Result<(), BuildError> {
         let recipe = &self.recipe.initramfs;
-        kernel::initramfs(recipe, &sources.tree, &sources.kernel.release, sources.date, out)
+        initramfs::make(recipe, &sources.tree, &sources.kernel.release, sources.date, out)
     }
 
     fn store(&self, recipe: Digest, sources: &Sources, files: &BlobFiles) -> Result<ImageManifest, BuildError> {

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `request` | the query of `GET /boot/script` |
 //! | `plan` | kernel, initrds and overlay of a node |
-//! | `kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `script` add those of the boot chain |
+//! | `profile_kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `script` add those of the boot chain |
 //! | `refusal` | the reason why a machine does not boot now |
 //! | `script` | renders a plan or a refusal for iPXE |
 //! | `failure` | the query of `GET /boot/failed` |
@@ -16,7 +16,7 @@
 
 mod boot_queue;
 mod failure;
-mod kernel_args;
+mod profile_kernel_args;
 mod plan;
 mod ipxe_quote;
 mod refusal;
@@ -27,10 +27,10 @@ mod tests;
 
 pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
 pub use failure::BootFailure;
-pub use kernel_args::kernel_args;
 pub use plan::{
     BootContents, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, PlanRequest, choose, decide, effective_profile,
 };
+pub use profile_kernel_args::kernel_args;
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};
 pub use script::{boot_script, entry_script, refusal_script};

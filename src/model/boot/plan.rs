@@ -1,6 +1,6 @@
 //! Decides which kernel, initrds and arguments a node boots with.
 
-use super::{Endpoint, Refusal, ScriptRequest, kernel_args::check_args};
+use super::{Endpoint, Refusal, ScriptRequest, profile_kernel_args::check_args};
 use crate::fleet::{Condition, ConditionKind, Node, Phase};
 use meshd_config::{Delivery, Edit, Profile, Site, Transport, edit_args};
 use meshd_types::{Arch, BootSessionId, Digest, ImageName, NodeId, ProfileName, Secret};

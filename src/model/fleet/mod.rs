@@ -38,11 +38,11 @@ pub use generations::{
     revision::RevisionDiff, revision::RevisionSummary, revision::Revisions,
 };
 pub use node::{
-    approval_rules::matching_rule, certificate::Certificate, condition::Condition, condition::ConditionKind,
-    identity::CONFLICT_UPDATE_INTERVAL, identity::ConflictingMachine, identity::Identified, identity::IdentityConflict,
-    identity::MAX_CONFLICTING_MACHINES, identity::ObservedMachine, identity::identify, label::LabelChange,
-    label::LabelError, label::LabelKey, label::LabelValue, label::Labels, label::MAX_LABELS, label::label_words,
-    phase::Phase, phase::PhaseChange, phase::Transition, phase::UnlawfulTransition, readiness::CheckProvenance,
+    approval_rules::matching_rule, certificate::Certificate, check_validity::CheckProvenance, condition::Condition,
+    condition::ConditionKind, identity::CONFLICT_UPDATE_INTERVAL, identity::ConflictingMachine, identity::Identified,
+    identity::IdentityConflict, identity::MAX_CONFLICTING_MACHINES, identity::ObservedMachine, identity::identify,
+    label::LabelChange, label::LabelError, label::LabelKey, label::LabelValue, label::Labels, label::MAX_LABELS,
+    label::label_words, phase::Phase, phase::PhaseChange, phase::Transition, phase::UnlawfulTransition,
     record::Fingerprint, record::LinkState, record::NextBootOverride, record::Node, relay_port::RelayPort,
     selector::NamedNode, selector::Selector, selector::SelectorError, selector::find_node, unit_map::ApprovedFunction,
     unit_map::UnitMap,

@@ -20,11 +20,11 @@ pub use vm::placement::{
     allocations::Allocations,
     candidate::{CandidateNode, PlacementFit, VmSupport},
     explain::{MAX_EXPLAINED, rejections},
+    node_choice::{place, place_by},
     reject_reason::{NoPlacement, RejectReason, Rejection, Verdict},
-    scheduler::{place, place_by},
 };
 pub use vm::{
-    node_loss::MAX_REFUSED,
+    failover_policy::MAX_REFUSED,
     numa_locality::Locality,
     phase::VmPhase,
     record::{NodeReport, Placement, StartOrders, Vm, VmChange, VmDesiredState},

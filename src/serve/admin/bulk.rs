@@ -7,8 +7,8 @@ use crate::serve::admin::{
     routes::{
         Answer,
         node_lifecycle::checked_drain,
+        node_settings::{Body, body, checked_vars, profile},
         node_view,
-        orders::{Body, body, checked_vars, profile},
     },
     transport::auth::Caller,
 };

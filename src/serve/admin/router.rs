@@ -73,11 +73,11 @@ fn nodes(binder: Binder) -> Binder {
 
 fn boot_settings(binder: Binder) -> Binder {
     binder
-        .post(&api::ASSIGN_NODE_PROFILE, orders::assign_profile)
-        .post(&api::CHANGE_NODE_VARIABLES, orders::vars)
-        .post(&api::LABEL_NODE, orders::label)
-        .post(&api::RENAME_NODE, orders::rename)
-        .post(&api::SET_NODE_BOOT_ONCE, orders::boot_once)
+        .post(&api::ASSIGN_NODE_PROFILE, node_settings::assign_profile)
+        .post(&api::CHANGE_NODE_VARIABLES, node_settings::vars)
+        .post(&api::LABEL_NODE, node_settings::label)
+        .post(&api::RENAME_NODE, node_settings::rename)
+        .post(&api::SET_NODE_BOOT_ONCE, node_settings::boot_once)
         .post(&api::PIN_NODE, generations::pin)
         .get(&api::LIST_NODE_GENERATIONS, generations::history)
         .get(&api::COMPARE_NODE_GENERATIONS, generations::diff)

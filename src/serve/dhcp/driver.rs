@@ -1,8 +1,9 @@
-//! The task of the DHCP service. Replies without a stored change are sent at once. Changes are collected and stored together in a flush.
+//! The task of the DHCP service: reads packets, and runs the periodic work.
 
 use super::{
     convert,
     machines::Records,
+    reply_after_commit::{Committing, PendingReply, finished},
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
     warnings,
@@ -11,14 +12,12 @@ use crate::serve::log::Log;
 use meshd_central::{DhcpChange, Shared};
 use meshd_config::DhcpMode;
 use meshd_dhcp::{
-    BootSources, Effect, Engine, Origin, Reply, Setup, Warning, client_arch::loader_names, packet::probe_packets,
+    BootSources, Effect, Engine, Origin, Setup, Warning, client_arch::loader_names, packet::probe_packets,
 };
-use meshd_store::StoreError;
 use std::{
     collections::VecDeque,
-    future::{Future, pending, poll_fn},
+    future::poll_fn,
     io,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -32,14 +31,6 @@ const MAX_PACKET: usize = 2048;
 const READ_BATCH: usize = 64;
 /// Maximum number of changes and replies that wait for a flush. Beyond it, meshd reads no packets, and the kernel drops packets.
 const MAX_WAITING: usize = 4096;
-/// Minimum time between two commits. A commit costs as much for one lease as for a hundred, so changes are collected. A single client is
-/// never delayed by it.
-const COMMIT_INTERVAL: Duration = Duration::from_millis(8);
-/// Replies of one flush are sent in slices, one millisecond apart. A slice contains at least this many replies, and at least
-/// 1/`SLICE_PART` of the waiting ones. The receive buffer of a relay (208 KiB) holds about 270 replies.
-const SLICE: usize = 12;
-const SLICE_PART: usize = 8;
-const BETWEEN_SLICES: Duration = Duration::from_millis(1);
 /// Pause after a receive error.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of events and alarms that are being stored.
@@ -92,39 +83,23 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
     Ok(())
 }
 
-/// A running commit, with the replies that wait for it.
-type Committing = Pin<Box<dyn Future<Output = (Result<(), StoreError>, Vec<PendingReply>)> + Send>>;
-
-async fn finished(committing: &mut Option<Committing>) -> (Result<(), StoreError>, Vec<PendingReply>) {
-    match committing {
-        Some(committing) => committing.await,
-        None => pending().await,
-    }
-}
-
-/// A reply that waits for a commit, and the arrival time of its request.
-struct PendingReply {
-    reply: Reply,
-    since: Instant,
-}
-
 /// The state of the task.
-struct Driver {
-    shared: Shared,
+pub(super) struct Driver {
+    pub(super) shared: Shared,
     engine: Engine,
     /// Version of the VM NICs that the engine knows.
     nics_seen: u64,
-    interfaces: Vec<BoundInterface>,
-    changes: Vec<DhcpChange>,
-    waiting: Vec<PendingReply>,
+    pub(super) interfaces: Vec<BoundInterface>,
+    pub(super) changes: Vec<DhcpChange>,
+    pub(super) waiting: Vec<PendingReply>,
     /// Replies whose changes are stored.
-    ready_replies: VecDeque<PendingReply>,
-    next_slice: tokio::time::Instant,
-    telemetry: DhcpTelemetry,
-    log: Arc<Log>,
+    pub(super) ready_replies: VecDeque<PendingReply>,
+    pub(super) next_slice: tokio::time::Instant,
+    pub(super) telemetry: DhcpTelemetry,
+    pub(super) log: Arc<Log>,
     tasks: TaskTracker,
     /// Earliest start of the next commit.
-    next_commit: tokio::time::Instant,
+    pub(super) next_commit: tokio::time::Instant,
     ticks: u64,
     paused_until: Option<tokio::time::Instant>,
     buffer: Box<[u8; MAX_PACKET]>,
@@ -283,24 +258,8 @@ impl Driver {
         None
     }
 
-    /// Executes effects in order. Replies after a change wait until the change is stored.
-    fn perform(&mut self, effects: impl IntoIterator<Item = Effect>, since: Instant) {
-        let mut waits = false;
-        for effect in effects {
-            match effect {
-                Effect::Reply(reply) if waits => self.waiting.push(PendingReply { reply, since }),
-                Effect::Reply(reply) => self.send(&reply, since),
-                Effect::Store(change) => {
-                    waits = true;
-                    self.changes.push(convert::change(change));
-                }
-                Effect::Warn(warning) => self.warn(&warning),
-            }
-        }
-    }
-
     /// Logs a warning, and records its event or alarm.
-    fn warn(&mut self, warning: &Warning) {
+    pub(super) fn warn(&mut self, warning: &Warning) {
         let cause = warnings::cause(warning);
         self.log.warn(cause, || warnings::text(warning));
         self.raise(warning);
@@ -319,49 +278,6 @@ impl Driver {
         }
         let (shared, detail) = (Arc::clone(&self.shared), warnings::text(warning));
         self.tasks.spawn(async move { shared.boot.dhcp_alarm(mac, kind, &sender, detail).await });
-    }
-
-    fn send(&mut self, reply: &Reply, since: Instant) {
-        let Some(interface) = self.interfaces.get(reply.interface_index) else { return };
-        match interface.send(reply) {
-            Ok(()) => self.telemetry.sent(reply.kind, since),
-            Err(error) => {
-                self.telemetry.unsent();
-                self.log.warn("send", || format!("cannot send a DHCP reply to {:?}: {error}", reply.to));
-            }
-        }
-    }
-
-    /// Begins to store the collected changes, if there are any.
-    fn commit(&mut self) -> Option<Committing> {
-        if self.changes.is_empty() {
-            return None;
-        }
-        self.next_commit = tokio::time::Instant::now() + COMMIT_INTERVAL;
-        let (changes, waiting) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.waiting));
-        let shared = Arc::clone(&self.shared);
-        Some(Box::pin(async move { (shared.boot.apply_dhcp_changes(&changes).await, waiting) }))
-    }
-
-    /// Releases the replies of a finished commit.
-    fn committed(&mut self, (stored, waiting): (Result<(), StoreError>, Vec<PendingReply>)) {
-        if let Err(error) = stored {
-            let (count, error) = (waiting.len(), &error as &dyn std::error::Error);
-            tracing::error!(count, error, "cannot store leases: their clients get no DHCP reply");
-            return;
-        }
-        self.ready_replies.extend(waiting);
-        self.send_slice();
-    }
-
-    /// Sends a slice of the ready replies.
-    fn send_slice(&mut self) {
-        let slice = SLICE.max(self.ready_replies.len() / SLICE_PART).min(self.ready_replies.len());
-        let replies: Vec<PendingReply> = self.ready_replies.drain(..slice).collect();
-        for PendingReply { reply, since } in replies {
-            self.send(&reply, since);
-        }
-        self.next_slice = tokio::time::Instant::now() + BETWEEN_SLICES;
     }
 
     /// Runs the periodic work.

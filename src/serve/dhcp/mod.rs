@@ -6,7 +6,8 @@
 //! | `find_other_servers` | finds other DHCP servers before meshd runs |
 //! | `socket` | opens the ports of each interface, sends and receives |
 //! | `frame_socket` | sends Ethernet frames to clients without an address |
-//! | `driver` | the task: packets to the engine, effects to sockets, store and log |
+//! | `driver` | the task: packets to the engine, warnings to the log, periodic work |
+//! | `reply_after_commit` | stores changes together, then sends their replies |
 //! | `machines` | looks up machines for the engine |
 //! | `convert` | converts between types of the engine and types of site.toml, model and central node |
 //! | `warnings` | texts, events and alarms for warnings of the engine |
@@ -16,6 +17,7 @@ mod convert;
 mod driver;
 mod frame_socket;
 mod machines;
+mod reply_after_commit;
 mod socket;
 mod find_other_servers;
 mod telemetry;

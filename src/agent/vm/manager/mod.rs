@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `vms` | the VMs of this node and their supervisors |
 //! | `waiting_vms` | VMs that wait for a volume, a disk write or their own release; stored |
-//! | `disk_writes` | disk writes in progress |
+//! | `disk_write_queue` | disk writes in progress |
 //! | `reports` | state reports, combined from all of these |
 
-mod disk_writes;
+mod disk_write_queue;
 mod reports;
 pub mod vms;
 mod waiting_vms;
@@ -21,7 +21,7 @@ use crate::{
         failure::failure,
         host::config::HostConfig,
         manager::{
-            disk_writes::DiskWrites,
+            disk_write_queue::DiskWrites,
             waiting_vms::{PendingStart, WaitingVms},
         },
         net::nic_addresses::{self, NicAddresses},

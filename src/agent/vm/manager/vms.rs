@@ -9,10 +9,11 @@ use crate::{
         host::{capacity, config::HostConfig, memory, resources},
         net::{nic_addresses, tap_ports},
         process::{
-            launch, qemu_process,
+            launch,
+            persisted_vm::{PersistedVm, SupervisorCommand},
+            qemu_process,
             supervisor::VmSupervisor,
             vm_event::{VmEvent, VmRecord},
-            vm_record::{PersistedVm, SupervisorCommand},
             vm_state_machine,
         },
         reservations::Reservations,

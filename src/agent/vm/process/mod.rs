@@ -6,20 +6,20 @@
 //! | `vm_event` | its events, actions and stored state |
 //! | `exit_status` | why QEMU ended or paused the guest; pure |
 //! | `supervisor` | passes events to the state machine and executes its actions |
-//! | `vm_record` | commands to a supervisor, and the stored record of a VM |
+//! | `persisted_vm` | commands to a supervisor, and the stored record of a VM |
 //! | `launch` | checks resources, makes files, starts QEMU; cleans up after its end |
 //! | `qemu_process` | starts, finds, watches and signals a process |
 //! | `qmp_client` | the connection to QEMU's control socket |
 //! | `qmp_message` | messages of the QEMU Machine Protocol; pure |
-//! | `release_check` | waits until units and disks of a stopped VM are free |
+//! | `release_wait` | waits until units and disks of a stopped VM are free |
 
 pub mod exit_status;
 pub mod launch;
 pub mod qemu_process;
 pub mod qmp_message;
 pub mod qmp_client;
-pub mod release_check;
+pub mod release_wait;
 pub mod supervisor;
 pub mod vm_event;
-pub mod vm_record;
+pub mod persisted_vm;
 pub mod vm_state_machine;

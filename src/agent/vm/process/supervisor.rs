@@ -2,10 +2,10 @@
 
 use super::{
     launch::{self, Launched},
+    persisted_vm::{PersistedVm, SupervisorCommand, report},
     qemu_process::{self, WatchedProcess},
     qmp_client::{QmpSession, QmpSessionConfig},
-    release_check,
-    vm_record::{PersistedVm, SupervisorCommand, report},
+    release_wait,
     vm_state_machine::{SURVIVES_KILL, ShutdownCause, VmAction, VmEvent, VmStateMachine},
 };
 use crate::{
@@ -332,7 +332,7 @@ impl VmSupervisor {
         } else {
             launch::clean_up(&self.spec, &self.files, &self.config).await;
             // A VM that never ran had no units and disks.
-            let free = if self.ran { release_check::wait_until_free(&self.config, &self.spec).await } else { Ok(()) };
+            let free = if self.ran { release_wait::wait_until_free(&self.config, &self.spec).await } else { Ok(()) };
             match free {
                 Ok(()) => self.files.remove().await,
                 in_use => in_use,

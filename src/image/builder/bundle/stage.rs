@@ -6,7 +6,7 @@ use super::{
 };
 use crate::builder::{
     error::{BuildError, io_error},
-    parts::initrd::set_mode,
+    parts::cpio::set_mode,
 };
 use meshd_types::BundleName;
 use std::{

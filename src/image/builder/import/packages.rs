@@ -14,7 +14,7 @@ use crate::builder::{
     error::{BuildError, failed, io_error},
     keys::{PUBLIC_NAME, RepoKey},
     parts::{
-        initrd,
+        cpio,
         recipe::{Algorithm, Compression},
         repo,
     },
@@ -152,7 +152,7 @@ impl PackageImport<'_> {
         paths.extend(listed.into_iter().chain(last));
         let date = chosen.iter().map(|record| record.built).max().unwrap_or(0);
         let out = scratch.join("packages.initrd");
-        initrd::pack(&root, &paths, date, COMPRESSION, scratch, &out)?;
+        cpio::pack(&root, &paths, date, COMPRESSION, scratch, &out)?;
         Ok(out)
     }
 

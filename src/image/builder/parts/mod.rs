@@ -7,16 +7,20 @@
 //! | `installed` | apk's installed database: the files of each package |
 //! | `plan` | the content of each package of the repository |
 //! | `modules` | selects kernel modules and their dependencies |
-//! | `kernel` | kernel, initramfs and modloop |
+//! | `kernel` | unpacks the kernel package and prunes its modules |
+//! | `initramfs` | the initramfs |
+//! | `modloop` | the modloop |
 //! | `repo` | creates and signs the package repository |
-//! | `initrd` | packs files as a reproducible compressed cpio |
+//! | `cpio` | packs files as a reproducible compressed cpio |
 //! | `contents` | services and kernel modules of an image, which overlays may require |
 
 pub(crate) mod contents;
 pub(crate) mod fetch;
-pub(crate) mod initrd;
+pub(crate) mod cpio;
 pub mod installed;
+pub(crate) mod initramfs;
 pub(crate) mod kernel;
+pub(crate) mod modloop;
 pub(crate) mod modules;
 pub mod plan;
 pub mod recipe;

@@ -9,7 +9,7 @@ use crate::builder::{
     command::ToolCommand,
     error::{BuildError, failed, io_error},
     keys::RepoKey,
-    parts::initrd::{self, set_mode},
+    parts::cpio::{self, set_mode},
 };
 use std::{
     collections::BTreeSet,
@@ -164,7 +164,7 @@ impl Repo<'_> {
     }
 
     fn finish(&self, path: &Path, mode: Option<u32>) -> Result<(), BuildError> {
-        initrd::finish(path, mode, self.date)
+        cpio::finish(path, mode, self.date)
     }
 
     fn pack(&self, plan: &PackagePlan, stage: &Path, package: &Path) -> Result<(), BuildError> {
@@ -206,7 +206,7 @@ impl Repo<'_> {
         };
         let folders = ["packages".to_owned(), format!("packages/{}", self.arch)];
         let files: Vec<String> = folders.into_iter().chain(packages.iter().chain([&index]).map(within)).collect();
-        initrd::pack(root, &files, self.date, COMPRESSION, self.work, out)
+        cpio::pack(root, &files, self.date, COMPRESSION, self.work, out)
     }
 }
 

@@ -12,7 +12,7 @@
 //! | `label` | labels of a node: `key=value` |
 //! | `selector` | selects nodes by labels, by ID, and by name or its beginning |
 //! | `relay_port` | switch port behind a DHCP relay |
-//! | `readiness` | verifies that the checks of a node belong to its current boot |
+//! | `check_validity` | verifies that the checks of a node belong to its current boot |
 //! | `unit_map` | compares the units of a node with its approved units |
 
 pub mod approval_rules;
@@ -21,7 +21,7 @@ pub mod condition;
 pub mod identity;
 pub mod label;
 pub mod phase;
-pub mod readiness;
+pub mod check_validity;
 pub mod record;
 pub mod relay_port;
 pub mod selector;

@@ -2,11 +2,11 @@
 
 use super::{
     certificate::Certificate,
+    check_validity::CheckProvenance,
     condition::{Condition, ConditionKind},
     identity::ConflictingMachine,
     label::{Labels, label_words},
     phase::Phase,
-    readiness::CheckProvenance,
     relay_port::RelayPort,
     unit_map::UnitMap,
 };

@@ -11,18 +11,20 @@
 //! | module | content |
 //! | --- | --- |
 //! | `transitions` | events of a task |
+//! | `node_loss` | a node of a task is lost, boots again, or is removed |
 //! | `time_limits` | time limits of a task |
 //! | `desired_state` | desired state of a task on one node |
 
 mod desired_state;
+mod node_loss;
 mod time_limits;
 mod transitions;
 
 #[cfg(test)]
 mod tests;
 
+pub use node_loss::NodeObservation;
 pub use time_limits::{HEAD_PATIENCE, START_LIMIT};
-pub use transitions::NodeObservation;
 
 use meshd_proto::task::{HydraLaunch, MAX_NODES, MAX_RANKS_PER_NODE, TaskFault, TaskUser};
 use meshd_types::{BootSessionId, GroupName, NodeId, TaskId, Timestamp};

@@ -2,20 +2,7 @@
 
 use super::{Launcher, Member, MemberState, Task, TaskCause, TaskEnd, TaskState};
 use meshd_proto::task::{MAX_DETAIL, TaskNodeState};
-use meshd_types::{BootSessionId, NodeId, Timestamp};
-
-/// An observation of a node of a task, other than its task reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeObservation {
-    /// The node is in service: linked, or without a link for a short time.
-    There,
-    /// The node was offline for too long or is out of service, with the reason.
-    Lost(String),
-    /// The agent of this boot session has linked.
-    Linked(BootSessionId),
-    /// An operator fenced or removed the node, with the reason.
-    Gone(String),
-}
+use meshd_types::{NodeId, Timestamp};
 
 impl Task {
     /// Applies a report of a node; `None` if the report does not contain this task.
@@ -65,29 +52,6 @@ impl Task {
         self.finish_if_free(now);
     }
 
-    /// Applies an observation of a node.
-    pub fn observe(&mut self, node: NodeId, observation: NodeObservation, now: Timestamp) {
-        let Some(member) = self.member(node).filter(|member| member.is_held()) else { return };
-        match observation {
-            NodeObservation::There => {}
-            NodeObservation::Linked(session) if session == member.session => member.lost = false,
-            NodeObservation::Linked(_) => {
-                (member.state, member.lost) = (MemberState::Released, false);
-                let detail = "the node was started anew".to_owned();
-                self.ends(TaskState::Failed, TaskCause::NodeRebooted, detail, Some(node), now);
-            }
-            NodeObservation::Lost(why) => {
-                member.lost = true;
-                self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
-            }
-            NodeObservation::Gone(why) => {
-                (member.state, member.lost) = (MemberState::Released, false);
-                self.ends(TaskState::Failed, TaskCause::NodeLost, why, Some(node), now);
-            }
-        }
-        self.finish_if_free(now);
-    }
-
     /// Cancels the task. Returns false if it has ended or ends already.
     pub fn cancel(&mut self, detail: String, now: Timestamp) -> bool {
         let first = self.end.is_none();
@@ -97,7 +61,7 @@ impl Task {
     }
 
     /// Returns the member of a node, preferably one that the task still holds.
-    fn member(&mut self, node: NodeId) -> Option<&mut Member> {
+    pub(super) fn member(&mut self, node: NodeId) -> Option<&mut Member> {
         let is_it = |member: &Member| member.node == node;
         // A record of an earlier meshd may name a node twice.
         let held = self.members.iter().position(|member| is_it(member) && member.is_held());

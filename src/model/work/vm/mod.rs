@@ -7,12 +7,12 @@
 //! | `phase` | phase of a VM, derived from desired state and last report |
 //! | `disks` | disks that a VM uses, used before, or leaves on a node |
 //! | `numa_locality` | NUMA locality of a VM on its node |
-//! | `node_loss` | restart, move or stop of a VM whose node is lost or refuses it |
+//! | `failover_policy` | restart, move or stop of a VM whose node is lost or refuses it |
 //! | `reserved_nic` | NICs: owner of a MAC address, scope of an IP address |
 
 pub mod disks;
 pub mod numa_locality;
-pub mod node_loss;
+pub mod failover_policy;
 pub mod phase;
 pub mod placement;
 pub mod record;

@@ -1,6 +1,6 @@
 //! `POST /v1/backup`: streams an encrypted backup.
 
-use crate::serve::admin::{Plane, error::Refused, routes::orders};
+use crate::serve::admin::{Plane, error::Refused, routes::node_settings};
 use axum::{
     body::Body,
     extract::State,
@@ -22,9 +22,9 @@ const PIECE: usize = 64 << 10;
 pub(crate) async fn backup(
     State(Plane { central, .. }): State<Plane>,
     context: AuditContext,
-    order: orders::Body<MakeBackup>,
+    order: node_settings::Body<MakeBackup>,
 ) -> Result<Response, Refused> {
-    let MakeBackup { key, blobs } = orders::body(order)?;
+    let MakeBackup { key, blobs } = node_settings::body(order)?;
     // The length of the key is not secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {

@@ -4,7 +4,7 @@ use crate::serve::admin::{
     Plane,
     binder::Binder,
     error::Refused,
-    routes::{Answer, gone, orders},
+    routes::{Answer, gone, node_settings},
 };
 use axum::{
     Json,
@@ -84,7 +84,7 @@ async fn source_files(
 }
 
 async fn settings(State(Plane { central, .. }): State<Plane>, Path(name): Path<String>) -> Answer<Vec<SettingView>> {
-    let (named, site) = (orders::profile(&name)?, central.site());
+    let (named, site) = (node_settings::profile(&name)?, central.site());
     let profile = site.profiles.get(&named).ok_or_else(|| no_profile(&name, &site))?;
     Ok(Json(profile.settings.iter().cloned().map(Into::into).collect()))
 }
@@ -116,7 +116,7 @@ async fn rendered(plane: Plane, node: &str, profile: Option<String>) -> Result<R
     let id = central.nodes.resolve(node)?;
     let mut node = central.store().read(|model| model.node(id).cloned()).ok_or_else(|| gone(id))?;
     if let Some(text) = profile {
-        let named = orders::profile(&text)?;
+        let named = node_settings::profile(&text)?;
         let site = central.site();
         if !site.profiles.contains_key(&named) {
             return Err(no_profile(&text, &site));

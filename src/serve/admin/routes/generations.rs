@@ -4,8 +4,9 @@ use crate::serve::admin::{
     Plane,
     error::Refused,
     routes::{
-        Answer, TargetNode, detail, node_view,
-        orders::{Body, body, profile},
+        Answer, TargetNode, detail,
+        node_settings::{Body, body, profile},
+        node_view,
     },
 };
 use axum::{

@@ -8,7 +8,7 @@
 //! | `events` | the event log and the audit log |
 //! | `generations` | history, diff, pin, rollback, reload |
 //! | `node_lifecycle` | the lifecycle of nodes |
-//! | `orders` | boot settings of a node |
+//! | `node_settings` | profile, variables, labels, name and boot settings of a node |
 //! | `slots` | slots |
 //! | `stored_logs` | streaming of task output and boot logs |
 //! | `tasks` | tasks and their output |
@@ -23,7 +23,7 @@ pub(crate) mod consoles;
 pub(crate) mod events;
 pub(crate) mod generations;
 pub(crate) mod node_lifecycle;
-pub(crate) mod orders;
+pub(crate) mod node_settings;
 pub(crate) mod slots;
 pub(crate) mod stored_logs;
 pub(crate) mod tasks;

@@ -5,8 +5,9 @@ use crate::serve::admin::{
     binder::Binder,
     error::Refused,
     routes::{
-        Answer, TargetNode, node_view,
-        orders::{Body, body},
+        Answer, TargetNode,
+        node_settings::{Body, body},
+        node_view,
     },
 };
 use axum::{

@@ -6,7 +6,7 @@ use crate::serve::admin::{
     error::Refused,
     routes::{
         Answer,
-        orders::{Body, body},
+        node_settings::{Body, body},
     },
 };
 use axum::{

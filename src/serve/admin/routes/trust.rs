@@ -5,7 +5,7 @@ use crate::serve::admin::{
     error::Refused,
     routes::{
         Answer, TargetNode, detail,
-        orders::{Body, body},
+        node_settings::{Body, body},
     },
 };
 use axum::{

@@ -11,7 +11,7 @@ use crate::serve::admin::{
     },
     routes::{
         Answer,
-        orders::{Body, body},
+        node_settings::{Body, body},
     },
 };
 use axum::{

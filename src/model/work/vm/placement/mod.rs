@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `scheduler` | filters and ranks the nodes |
+//! | `node_choice` | filters and ranks the nodes |
 //! | `candidate` | a node as the scheduler sees it, and the result |
 //! | `feature_filter` | programs, firmware, bridges and CPU models |
 //! | `capacity_filter` | CPUs, memory and huge pages, also per NUMA node |
@@ -19,7 +19,7 @@ pub mod device_selector;
 pub mod explain;
 pub mod feature_filter;
 pub mod reject_reason;
-pub mod scheduler;
+pub mod node_choice;
 pub mod slot_resources;
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use crate::work::{
     vm::placement::{
         allocations::Allocations,
         candidate::{PlacementFit, VmSupport},
+        node_choice::place,
         reject_reason::NoPlacement,
-        scheduler::place,
     },
 };
 use meshd_proto::{Hosting, PciFacts, UnitFacts, UnitState, vm::MAX_VMS};

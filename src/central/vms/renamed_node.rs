@@ -1,6 +1,6 @@
 //! Moves the work of a node to its new ID.
 
-use crate::{tasks::mark_node_lost, workloads::vms::vm_event};
+use crate::{tasks::mark_node_lost, vms::lifecycle::vm_event};
 use meshd_model::{
     fleet::{Actor, EventKind},
     work::{ApprovedSlot, SlotId, Vm, slots_of_node},

@@ -6,7 +6,7 @@
 use super::Workloads;
 use crate::{
     tasks::mark_node_lost,
-    workloads::{slots::remove_slots, vms::vm_event},
+    vms::{lifecycle::vm_event, slots::remove_slots},
 };
 use meshd_model::{
     fleet::{Actor, AuditContext, Cause, EventKind},

@@ -1,7 +1,7 @@
 //! Audit records of disks: each written image, each disk assigned unchanged, and each wipe, with the disk's identity and previous
 //! content.
 
-use crate::workloads::vms::vm_event;
+use crate::vms::lifecycle::vm_event;
 use meshd_model::{
     fleet::{AuditContext, EventKind, Principal, Verb},
     work::Vm,

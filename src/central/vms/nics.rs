@@ -1,6 +1,6 @@
 //! MAC and IP addresses of virtual NICs. The transaction that records a virtual machine reserves them, until the record is removed.
 
-use crate::{environment::site_snapshot::SiteSnapshot, workloads::Workloads};
+use crate::{environment::site_snapshot::SiteSnapshot, vms::Workloads};
 use meshd_config::{MacPrefix, Owner, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,

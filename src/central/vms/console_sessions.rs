@@ -5,9 +5,9 @@
 
 use crate::{
     links::LinkCommand,
-    workloads::{
+    vms::{
         Workloads,
-        vms::{VmError, vm_event},
+        lifecycle::{VmError, vm_event},
     },
 };
 use bytes::Bytes;

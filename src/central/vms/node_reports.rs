@@ -1,9 +1,9 @@
 //! Processes reports of nodes about their VMs. Differences to the records are recorded. Unknown VMs are listed and left running.
 
-use super::{disk_records, lost_node::put_or_remove};
-use crate::workloads::{
+use super::{disk_records, failover::put_or_remove};
+use crate::vms::{
     Workloads,
-    vms::{existing_vm, vm_event},
+    lifecycle::{existing_vm, vm_event},
 };
 use meshd_config::vm::VmRequest;
 use meshd_model::{

@@ -1,9 +1,9 @@
 //! Checks that a placed VM may start on its node.
 
-use crate::workloads::{
+use crate::vms::{
     Workloads,
-    placement::implied,
-    vms::{VmError, accepts_work},
+    lifecycle::{VmError, accepts_work},
+    placement_candidates::implied,
 };
 use meshd_config::Site;
 use meshd_model::{

@@ -3,10 +3,10 @@
 //! Each order changes the record, and the node receives the complete desired state. The transaction that records a virtual machine also
 //! places it, so that two orders never get the same unit.
 
-use crate::workloads::{
+use crate::vms::{
     Workloads,
     nics::{check_slot_nics, is_private_address_taken, reserve},
-    placement::{add_slots, candidate_nodes, slot_disks},
+    placement_candidates::{add_slots, candidate_nodes, slot_disks},
     readiness::{check_startable, may_run},
 };
 use meshd_config::{Site, vm::VmRequest};

@@ -1,7 +1,7 @@
 //! Approves, disables, enables and releases slots.
 
 use super::VmError;
-use crate::workloads::{Workloads, nics::slot_address_conflict, placement::implied};
+use crate::vms::{Workloads, nics::slot_address_conflict, placement_candidates::implied};
 use meshd_config::Site;
 use meshd_model::{
     fleet::{AuditContext, Event, EventKind, Node},

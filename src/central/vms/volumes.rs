@@ -1,6 +1,6 @@
 //! Files of virtual machines: which node may fetch them, and when they may be removed.
 
-use crate::workloads::Workloads;
+use crate::vms::Workloads;
 use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
 use meshd_model::work::{Vm, VmDesiredState};
 use meshd_store::Model;

@@ -1,6 +1,6 @@
 //! Describes nodes as candidates of placement: capacity, units, slots.
 
-use crate::workloads::vms::accepts_work;
+use crate::vms::lifecycle::accepts_work;
 use meshd_config::{Site, SlotPolicy};
 use meshd_model::{
     boot::effective_profile,

@@ -1,6 +1,6 @@
 //! Packs files as a reproducible compressed cpio.
 
-use super::{kernel::compress, recipe::Compression};
+use super::recipe::{Algorithm, Compression};
 use crate::builder::{
     command::ToolCommand,
     error::{BuildError, failed, io_error},
@@ -47,4 +47,15 @@ pub(crate) fn finish(path: &Path, mode: Option<u32>, date: u64) -> Result<(), Bu
 
 pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), BuildError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", path))
+}
+
+/// Compresses an archive deterministically.
+pub(crate) fn compress(from: &Path, how: Compression, out: &Path) -> Result<(), BuildError> {
+    let run = match how.algorithm {
+        Algorithm::Gzip => ToolCommand::new("gzip").args(["-n", "-c"]),
+        Algorithm::Zstd => ToolCommand::new("zstd").args(["-q", "-c", "-T0"]),
+    };
+    let input = File::open(from).map_err(io_error("open", from))?;
+    let output = File::create(out).map_err(io_error("make", out))?;
+    run.arg(format!("-{}", how.level)).input(input).into_file(output).map_err(failed("compress an archive"))
 }
