@@ -1,4 +1,4 @@
-//! Connects an operator to the console of a virtual machine.
+//! Connects an operator to the console of a VM.
 //!
 //! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator delays only that
 //! connection, and the node drops output and reports the gap.

@@ -1,4 +1,4 @@
-//! Frees the virtual machines of a node that is fenced or removed, and places them elsewhere.
+//! Frees the VMs of a node that is fenced or removed, and places them elsewhere.
 //!
 //! There are never two copies of a VM. A VM leaves its node only after the node has released it, or after the node has lost its
 //! credentials and its machine is certainly off: the machine booted again, or an operator fenced it.

@@ -1,4 +1,4 @@
-//! Creates, starts, stops and deletes virtual machines.
+//! Creates, starts, stops and deletes VMs.
 //!
 //! Each order changes the record, and the node receives the complete desired state. The transaction that records a virtual machine also
 //! places it, so that two orders never get the same unit.

@@ -49,7 +49,7 @@ fn full_pool_warns_once_and_reclaims_longest_expired_lease() {
     let young = boot(&mut engine, at(10), mac(2), Program::Os);
     let refused = Packet::discover(mac(3), Program::Os).to(&mut engine, at(3599));
     assert!(matches!(refused.0[..], [Effect::Warn(Warning::Pool { level: PoolLevel::Exhausted, .. })]), "{refused:?}");
-    assert!(Packet::discover(mac(3), Program::Os).to(&mut engine, at(3599)).0.is_empty(), "it is said once");
+    assert!(Packet::discover(mac(3), Program::Os).to(&mut engine, at(3599)).0.is_empty(), "the engine warns once");
     assert_eq!(engine.counters().refused, 2);
     let outcome = Packet::discover(mac(3), Program::Os).to(&mut engine, at(3600));
     assert_eq!(outcome.expect(MessageType::Offer).address(), old);

@@ -1,4 +1,4 @@
-//! What becomes of a task whose node is lost, boots again, or is removed.
+//! The effect of a node that is lost, boots again or is removed on its task.
 
 use super::{MemberState, Task, TaskCause, TaskState};
 use meshd_types::{BootSessionId, NodeId, Timestamp};

@@ -22,7 +22,7 @@ impl Vm {
             self.last_report = None;
             return None;
         }
-        Some(self.lose("its node has it no more".to_owned(), serves, now))
+        Some(self.lose("the node does not report the VM any longer".to_owned(), serves, now))
     }
 
     /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is in service.
