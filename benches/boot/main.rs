@@ -1,6 +1,6 @@
 //! Power-on to online: meshd beside stock Alpine netboot from dnsmasq and nginx, `cargo bench --bench boot -- [--rounds N]`.
 //!
-//! Both boot the same kernel, modules and packages in the same virtual machine on the same wire, in turns; the median counts. Stock
+//! Both boot the same kernel, modules and packages in the same VM on the same wire, in turns; the median counts. Stock
 //! is what Alpine's wiki describes: its own initramfs as mkinitfs makes it, packages, modloop and apkovl by HTTP, its default
 //! services. It is online when its last service has called nginx; meshd's node is online when its agent has enrolled, its link is
 //! up and its checks have passed, by the central node's own record.

@@ -109,9 +109,9 @@ impl Server {
     /// Waits for the call of the node's last service.
     pub fn until_online(&self, rack: &Rack, after: Duration) -> Result<(), LabError> {
         rack.wait(after, "the stock node to be online", |_| {
-            let asked = fs::read_to_string(&self.log).unwrap_or_default();
-            let last = asked.lines().last().unwrap_or("nothing was asked for").to_owned();
-            Ok(Wait::on(asked.contains("GET /online "), last))
+            let request_log = fs::read_to_string(&self.log).unwrap_or_default();
+            let last = request_log.lines().last().unwrap_or("nothing was asked for").to_owned();
+            Ok(Wait::on(request_log.contains("GET /online "), last))
         })
     }
 }

@@ -116,16 +116,16 @@ impl Agent<'_> {
                 None => std::future::pending().await,
             }
         };
-        let heard = tokio::select! {
+        let incoming = tokio::select! {
             () = timer => return Event::Timer,
-            heard = async {
+            incoming = async {
                 match &mut self.link {
                     Some(link) => link.next().await,
                     None => std::future::pending().await,
                 }
-            } => heard,
+            } => incoming,
         };
-        match heard {
+        match incoming {
             Some(Ok(Message::Text(text))) => serde_json::from_str(&text).map_or(Event::KeepAlive, Event::Message),
             Some(Ok(Message::Close(_))) | None => self.lost("the link was closed"),
             Some(Ok(_)) => Event::KeepAlive,
@@ -160,17 +160,17 @@ impl Agent<'_> {
                 self.say(&FromAgent::Hello(Box::new(hello))).await
             }
             Action::Heartbeat => {
-                let said = self.say(&FromAgent::Heartbeat(Heartbeat::default())).await;
-                said.or(self.send(Message::Ping(Bytes::new())).await)
+                let sent = self.say(&FromAgent::Heartbeat(Heartbeat::default())).await;
+                sent.or(self.send(Message::Ping(Bytes::new())).await)
             }
             Action::Send(message) => {
-                let said = self.say(&message).await;
-                if said.is_none() && matches!(message, FromAgent::Checks(_)) {
+                let sent = self.say(&message).await;
+                if sent.is_none() && matches!(message, FromAgent::Checks(_)) {
                     self.host.finish(Step::Link);
                     self.host.finish(Step::Return);
                     self.linked = true;
                 }
-                said
+                sent
             }
             Action::RunChecks => Some(Event::ChecksDone(CheckReport { checks: checks(), ..CheckReport::default() })),
             Action::Close => {

@@ -79,11 +79,11 @@ impl Fabric {
         let (answer, answered) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(awaited, answer);
         self.relay.send_to(packet, (SERVER, 67)).await?;
-        let heard = timeout(patience, answered).await;
-        if heard.is_err() {
+        let outcome = timeout(patience, answered).await;
+        if outcome.is_err() {
             self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&awaited);
         }
-        Ok(heard.ok().and_then(Result::ok))
+        Ok(outcome.ok().and_then(Result::ok))
     }
 }
 

@@ -107,7 +107,7 @@ async fn weather(arguments: &Arguments, wire: &Wire, site: &Site, server: frame:
         fabric: fabric::Fabric::open()?,
         tally: Tally::default(),
         trust: OnceCell::new(),
-        facts: facts::collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None),
+        facts: facts::collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None, &Facts::default()),
         loader: "snponly.efi",
         over: CancellationToken::new(),
     });

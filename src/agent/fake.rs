@@ -1,8 +1,9 @@
 //! Fake machines for tests: sysfs and procfs in a folder, and a kernel that binds drivers.
 
-use super::system::Tree;
-use crate::vfio::KernelOps;
-use crate::vfio::ProbeError;
+use crate::{
+    system::Tree,
+    vfio::{KernelOps, ProbeError},
+};
 use std::{
     cell::RefCell,
     collections::BTreeMap,
@@ -16,6 +17,9 @@ use std::{
 
 /// One PCI function: address, `vendor:device`, class, IOMMU group (none below 0), bound driver or empty, NUMA node.
 pub type PciFunctionRow = (&'static str, &'static str, &'static str, i32, &'static str, i32);
+
+/// Interface, destination, mask and gateway.
+type FakeRoute<'a> = (&'a str, [u8; 4], [u8; 4], [u8; 4]);
 
 /// A machine whose files are removed on drop.
 pub struct FakeMachine {
@@ -99,6 +103,16 @@ impl FakeMachine {
         self.file(&format!("{folder}/address"), &format!("{mac}\n"));
         self.link(&format!("{folder}/device"), "../..");
         self.link(&format!("sys/class/net/{name}"), &format!("../../devices/pci0000:00/{function}/net/{name}"));
+    }
+
+    /// Writes the IPv4 routes.
+    pub fn routes(&self, routes: &[FakeRoute<'_>]) {
+        let number = |address: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(address));
+        let mut table = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n".to_owned();
+        for (name, net, mask, gateway) in routes {
+            table += &format!("{name} {} {} 1 0 0 0 {} 0 0 0\n", number(*net), number(*gateway), number(*mask));
+        }
+        self.file("proc/net/route", &table);
     }
 
     /// Adds a disk of a function with one partition; `number` is the device number of the partition.

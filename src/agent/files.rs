@@ -98,12 +98,7 @@ pub fn import_ticket(path: &Path, config: &Path, boot: &Path) -> Result<(), File
     fs::remove_file(path).map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
-/// Removes the token by replacing the file.
-pub fn forget_token(path: &Path, boot: &BootPart) -> Result<(), FileError> {
-    store_boot(path, &BootPart { token: None, ..boot.clone() })
-}
-
-/// Replaces the boot data, for example to store a new token.
+/// Replaces the boot data, to store or remove a token.
 pub fn store_boot(path: &Path, boot: &BootPart) -> Result<(), FileError> {
     replace_unsynced(path, &to_json(path, boot)?)
 }
@@ -130,13 +125,18 @@ pub(super) fn replace_unsynced(path: &Path, text: &str) -> Result<(), FileError>
     write(path, text, false)
 }
 
+/// Removes a file. A missing file is not an error.
+pub(super) fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn write(path: &Path, text: &str, is_synced: bool) -> Result<(), FileError> {
     let new = path.with_extension("new");
     let result = (|| {
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_exists(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(text.as_bytes())?;
         if is_synced {
@@ -167,11 +167,12 @@ mod tests {
             token: Some(Secret::new("very-secret".into())),
         };
         fs::write(&path, serde_json::to_string(&boot).expect("plain")).expect("written");
-        forget_token(&path, &boot).expect("rewritten");
+        let boot = BootPart { token: None, ..boot };
+        store_boot(&path, &boot).expect("rewritten");
         let text = fs::read_to_string(&path).expect("there");
         assert!(!text.contains("very-secret"));
         let rest: BootPart = serde_json::from_str(&text).expect("whole");
-        assert_eq!(rest, BootPart { token: None, ..boot });
+        assert_eq!(rest, boot);
         assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).expect("there").count(), 1);
     }

@@ -11,8 +11,8 @@
 //! | `disks` | whole disks and their use |
 //! | `vfio` | passthrough of PCI devices |
 //! | `checks` | readiness checks |
-//! | `vm` | virtual machines, run by QEMU |
-//! | `nat` | the private network and the firewall of VMs |
+//! | `vm` | VMs, run by QEMU |
+//! | `private_network` | the private network and the firewall of VMs |
 //! | `task` | tasks: programs on bare metal |
 //!
 //! Uses `meshd_types` and `meshd_proto`, and no other crate of meshd.
@@ -25,7 +25,7 @@ pub mod files;
 pub mod task;
 mod link;
 pub mod link_state;
-mod nat;
+mod private_network;
 pub mod system;
 pub mod vfio;
 pub mod vm;

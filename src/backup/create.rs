@@ -106,8 +106,9 @@ pub fn create(source: BackupSource<'_>, key: &Secret<String>, out: impl Write) -
     }
     archive.file("site.toml", &site.file)?;
     let blobs_dir = absolute(&site.blobs_dir);
-    let own = [meshd_store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
-    archive.folder(STATE, &site.state_dir, &|path| path == blobs_dir || own.iter().any(|own| path == own))?;
+    let separate = [meshd_store::FOLDER, AUTHORITY].map(|folder| absolute(&site.state_dir.join(folder)));
+    archive
+        .folder(STATE, &site.state_dir, &|path| path == blobs_dir || separate.iter().any(|folder| path == folder))?;
     let all_blobs = blobs_dir.join(BLOBS);
     let disposable = DISPOSABLE.map(|folder| blobs_dir.join(folder));
     let skipped = |path: &Path| (path == all_blobs && !blobs) || disposable.iter().any(|folder| path == folder);
@@ -147,9 +148,9 @@ impl<W: Write> BackupArchive<W> {
         from: &Path,
     ) -> Result<(), BackupError> {
         let path = safe(name, from)?;
-        let mut seen = DigestReader { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
-        self.packer.file(&path, mode, size, &mut seen).map_err(failed("back up", from))?;
-        self.members.insert(name.to_owned(), seen.member());
+        let mut reader = DigestReader { content: content.take(size), hash: sha2::Sha256::new(), size: 0 };
+        self.packer.file(&path, mode, size, &mut reader).map_err(failed("back up", from))?;
+        self.members.insert(name.to_owned(), reader.member());
         Ok(())
     }
 
@@ -159,7 +160,7 @@ impl<W: Write> BackupArchive<W> {
         self.put(name, about.permissions().mode() & 0o7777, about.len(), file, from)
     }
 
-    /// Returns all paths in a folder except the absolute paths in `skip`. Files that disappear meanwhile are ignored.
+    /// Adds a folder except the absolute paths for which `skip` returns true. Files that disappear meanwhile are ignored.
     fn folder(&mut self, name: &str, from: &Path, skip: &dyn Fn(&Path) -> bool) -> Result<(), BackupError> {
         for path in sorted(from)? {
             let Some(last) = path.file_name().and_then(|last| last.to_str()) else {
@@ -197,13 +198,13 @@ impl<W: Write> BackupArchive<W> {
     fn finish(mut self, manifest: Manifest) -> Result<Manifest, BackupError> {
         let manifest = Manifest { members: std::mem::take(&mut self.members), ..manifest };
         let text = serde_json::to_vec(&manifest).expect("plain data");
-        let here = Path::new(MANIFEST);
+        let path = Path::new(MANIFEST);
         self.packer
-            .file(&safe(MANIFEST, here)?, PRIVATE, text.len() as u64, text.as_slice())
+            .file(&safe(MANIFEST, path)?, PRIVATE, text.len() as u64, text.as_slice())
             .and_then(|()| self.packer.finish())
             .and_then(StreamWriter::finish)
             .and_then(|mut out| out.flush())
-            .map_err(failed("write", here))?;
+            .map_err(failed("write", path))?;
         Ok(manifest)
     }
 }

@@ -1,12 +1,12 @@
 //! Encrypts backups in the age format with a passphrase (age-encryption.org/v1): `age -d FILE | tar -tz` lists one.
 
-use super::{BackupError, failed};
+use super::{BackupError, damaged, failed};
 use age::{
     DecryptError, Decryptor, Encryptor, scrypt,
     secrecy::SecretString,
     stream::{StreamReader, StreamWriter},
 };
-use meshd_types::{Digest, Secret, fail};
+use meshd_types::{Digest, Secret, failpoint};
 use sha2::Digest as _;
 use std::{
     ffi::OsString,
@@ -28,14 +28,14 @@ const WORK_FACTOR: u8 = if cfg!(test) { 10 } else { 18 };
 const MAX_WORK_FACTOR: u8 = 20;
 
 fn passphrase(key: &Secret<String>) -> SecretString {
-    if !fail::defends("backup-encryption") {
+    if !failpoint::defends("backup-encryption") {
         return SecretString::from("everybody knows this passphrase");
     }
     // Exposed only to the key derivation.
     SecretString::from(key.expose().clone())
 }
 
-/// Encrypts what is written to the result; call `finish` on it.
+/// Returns an encrypting writer; call `finish` on it.
 pub(super) fn encrypt<W: Write>(out: W, key: &Secret<String>) -> Result<StreamWriter<W>, BackupError> {
     // The length is no secret.
     let length = key.expose().chars().count();
@@ -51,12 +51,11 @@ pub(super) fn encrypt<W: Write>(out: W, key: &Secret<String>) -> Result<StreamWr
 
 /// Decrypts a backup. Each chunk is authenticated; the end is authenticated only when the result was read to its end.
 pub(super) fn decrypt<R: BufRead>(input: R, path: &Path, key: &Secret<String>) -> Result<StreamReader<R>, BackupError> {
-    let path = path.to_owned();
     let failure = |error: DecryptError| match error {
         DecryptError::DecryptionFailed | DecryptError::KeyDecryptionFailed | DecryptError::NoMatchingKeys => {
-            BackupError::Key { path }
+            BackupError::Key { path: path.to_owned() }
         }
-        error => BackupError::Damaged { path, what: error.to_string() },
+        error => damaged(path, error.to_string()),
     };
     let mut identity = scrypt::Identity::new(passphrase(key));
     identity.set_max_work_factor(MAX_WORK_FACTOR);
@@ -99,6 +98,5 @@ pub(super) fn check_digest(backup: &Path) -> Result<(), BackupError> {
     if text.split_whitespace().next() == Some(digest_of(backup)?.to_string().as_str()) {
         return Ok(());
     }
-    let what = format!("its bytes are not those of {}", file.display());
-    Err(BackupError::Damaged { path: backup.to_owned(), what })
+    Err(damaged(backup, format!("its bytes are not those of {}", file.display())))
 }

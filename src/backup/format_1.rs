@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! meshd-backup 1\n                      format
-//! {"site":...,"made_at":...,"kdf":...}\n  what may be known without the key
-//! chunks                                each bound to its place and to the two lines above
-//! end, SHA-256 of all that is above     so that damage is seen without the key
+//! {"site":...,"made_at":...,"kdf":...}\n  unencrypted metadata
+//! chunks                                each authenticated with its number and the two lines above
+//! end, SHA-256 of everything above      detects damage without the key
 //! ```
-//! A chunk's nonce is its number and whether it is the last one, so that chunks cannot be left out, moved or cut off.
+//! The nonce of a chunk contains its number and the last-chunk flag, so chunks cannot be omitted, reordered or truncated.
 
-use super::{BackupError, failed};
+use super::{BackupError, damaged, failed};
 use meshd_types::{Digest, Secret, Timestamp, unhex};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use serde::Deserialize;
@@ -31,6 +31,7 @@ const END: u32 = 0;
 const MAX_LINE: u64 = 4096;
 /// Maximum Argon2 parameters that are accepted, so that a crafted file cannot exhaust the machine.
 const MAX_KDF: (u32, u32, u32) = (1 << 20, 16, 16);
+const INVALID_HEAD: &str = "its head makes no sense";
 
 /// Unencrypted metadata.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -90,14 +91,13 @@ pub(super) struct Opener<R: Read> {
 impl<R: BufRead> Opener<R> {
     pub(super) fn open(mut input: R, path: &Path, passphrase: &Secret<String>) -> Result<Self, BackupError> {
         let (head, lines) = read_head(&mut input, path)?;
-        let damaged = || BackupError::Damaged { path: path.to_owned(), what: "its head makes no sense".to_owned() };
-        let key = head.key(passphrase).ok_or_else(damaged)?;
+        let key = head.key(passphrase).ok_or_else(|| damaged(path, INVALID_HEAD))?;
         let head = Digest::of(&lines).0;
         let mut opener = Opener { input, key, head, number: 0, chunk: Vec::new(), at: 0, is_over: false };
         // Decrypting the first chunk verifies the key.
         opener.next().map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => BackupError::Key { path: path.to_owned() },
-            _ => BackupError::Damaged { path: path.to_owned(), what: error.to_string() },
+            _ => damaged(path, error.to_string()),
         })?;
         Ok(opener)
     }
@@ -166,18 +166,16 @@ fn read_head(input: &mut impl BufRead, path: &Path) -> Result<(Head, Vec<u8>), B
         return Err(BackupError::Format { path: path.to_owned(), found: found.chars().take(20).collect() });
     }
     let second = line(&mut lines)?;
-    let damaged = |_| BackupError::Damaged { path: path.to_owned(), what: "its head makes no sense".to_owned() };
-    Ok((serde_json::from_str(&second).map_err(damaged)?, lines))
+    Ok((serde_json::from_str(&second).map_err(|_| damaged(path, INVALID_HEAD))?, lines))
 }
 
 /// Verifies the digest at the end of a file. Needs no key.
 pub(super) fn check(path: &Path) -> Result<Head, BackupError> {
-    let damaged = |what: &str| BackupError::Damaged { path: path.to_owned(), what: what.to_owned() };
     let mut input = BufReader::new(File::open(path).map_err(failed("read", path))?);
     let (head, lines) = read_head(&mut input, path)?;
     let mut hash = sha2::Sha256::new();
     hash.update(&lines);
-    let cut = |_| damaged("it is cut short");
+    let cut = |_| damaged(path, "it is cut short");
     while let Some(chunk) = read_chunk(&mut input).map_err(cut)? {
         hash.update(u32::try_from(chunk.len()).expect("a chunk is small").to_le_bytes());
         hash.update(&chunk);
@@ -186,10 +184,10 @@ pub(super) fn check(path: &Path) -> Result<Head, BackupError> {
     let mut digest = [0; 32];
     input.read_exact(&mut digest).map_err(cut)?;
     if hash.finalize()[..] != digest {
-        return Err(damaged("its bytes are not those that were written"));
+        return Err(damaged(path, "its bytes are not those that were written"));
     }
     if !input.fill_buf().map_err(failed("read", path))?.is_empty() {
-        return Err(damaged("something follows its end"));
+        return Err(damaged(path, "something follows its end"));
     }
     Ok(head)
 }

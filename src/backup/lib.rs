@@ -7,18 +7,18 @@
 //! | `encryption` | encrypts and decrypts the age format; the digest file beside a backup |
 //! | `format_1` | reads backups of format 1, which meshd wrote until November 2026 |
 //!
-//! The file has the age format and a passphrase, so that the program `age` decrypts it too. What is encrypted is a gzip-compressed tar.
-//! Its last member, `manifest.json`, has the digest of every other one:
+//! The file has the age format with a passphrase, so the program `age` decrypts it too. The content is a gzip-compressed tar.
+//! Its last member, `manifest.json`, contains the digests of all other members:
 //!
 //! | member | content |
 //! | --- | --- |
-//! | `site.toml`, `overlays/`, `images/` | the site as it is written |
-//! | `state/` | CA, keys, generations, revisions: all of the state folder |
-//! | `state/store/` | the store, as of one moment |
-//! | `blobs/` | manifests and versions of images and bundles; their blobs, if they were asked for |
+//! | `site.toml`, `overlays/`, `images/` | the site's configuration |
+//! | `state/` | the state folder: CA, keys, generations, revisions |
+//! | `state/store/` | a snapshot of the store |
+//! | `blobs/` | manifests and versions of images and bundles; optionally their blobs |
 //! | `secrets/<name>` | secrets of overlays |
 //!
-//! All of it is encrypted, because most of it would help somebody to take the rack over: the authority's key above all.
+//! All members are encrypted, because keys of the authority give control of the rack.
 //! docs/adr/0034-backups-in-the-age-format.md.
 
 mod create;
@@ -45,14 +45,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The member that speaks of all others.
+/// Name of the manifest member.
 const MANIFEST: &str = "manifest.json";
-/// Longest first line, in bytes: of the age format it has 21.
+/// Maximum length of the first line, in bytes. That of the age format has 21.
 const MAX_LINE: u64 = 64;
-/// Largest manifest, in bytes: some hundred thousand members.
+/// Maximum size of the manifest, in bytes: some hundred thousand members.
 const MAX_MANIFEST: u64 = 64 << 20;
 
-/// What can go wrong with a backup.
+/// Failures with backups.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// A file cannot be read or written.
@@ -63,81 +63,79 @@ pub enum BackupError {
         path: PathBuf,
         source: io::Error,
     },
-    /// It is another kind of file.
+    /// The file is no backup.
     #[error("cannot read {}: it is not a backup of meshd", path.display())]
     NoBackup { path: PathBuf },
-    /// A newer, or much older, meshd made it.
+    /// The format is newer, or no longer supported.
     #[error("cannot read the backup {}: this meshd does not read its format {found}; use the meshd that made it", path.display())]
     Format { path: PathBuf, found: String },
-    /// It is not what was written.
     #[error("cannot read the backup {}: it is damaged: {what}; use another backup", path.display())]
     Damaged { path: PathBuf, what: String },
-    /// Encrypted with another key. A damaged header looks the same.
+    /// The key is wrong, or the header is damaged.
     #[error("cannot open the backup {}: wrong key; name the key file of the backup with --key-file", path.display())]
     Key { path: PathBuf },
-    /// Without the key there is nothing to compare it with.
+    /// Verification without the key needs the digest file.
     #[error("cannot verify {} without its key: there is no {}; use --key-file", path.display(), file.display())]
     NoDigest { path: PathBuf, file: PathBuf },
-    /// A key that somebody could guess.
+    /// The key is short enough to be guessed.
     #[error("the key has {length} characters, at least {MIN_KEY} are needed; make one with: openssl rand -base64 32")]
     ShortKey { length: usize },
-    /// Something is there already.
     #[error("cannot restore into {}: the folder is not empty; name a new folder", path.display())]
     NotEmpty { path: PathBuf },
-    /// The restored site file cannot be made.
+    /// The restored site file cannot be rewritten.
     #[error("the site file in the backup cannot be read: {0}")]
     Site(String),
-    /// The restored store is refused.
+    /// The restored store is invalid.
     #[error(transparent)]
     Store(#[from] meshd_store::StoreError),
 }
 
-/// Of every member: how long it is and what it is.
+/// Size and digest of a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// In bytes.
     pub size: u64,
-    /// Of its content; of a link, of its target.
+    /// Digest of the content, or of a link's target.
     pub digest: Digest,
 }
 
-/// What is in a backup.
+/// Content of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The site's name.
     pub site: String,
-    /// The moment that the store is of.
+    /// Time of the store's snapshot.
     pub made_at: Timestamp,
-    /// The meshd that made it.
+    /// Version of the meshd that created the backup.
     pub meshd: String,
     /// [`meshd_store::VERSION`].
     pub store: String,
-    /// Whether blobs of images and bundles are in it.
+    /// Whether the backup contains blobs of images and bundles.
     pub blobs: bool,
-    /// Every member but this one.
+    /// All members except the manifest.
     pub members: BTreeMap<String, Member>,
 }
 
 impl Manifest {
-    /// Bytes of all members.
+    /// Returns the size of all members in bytes.
     pub fn size(&self) -> u64 {
         self.members.values().map(|member| member.size).sum()
     }
 }
 
-/// What is known of a backup after all of it was read.
+/// Result of [`verify`].
 #[derive(Clone, Debug)]
 pub struct Verified {
-    /// What anybody can see; `None` in the age format, which shows nothing.
+    /// Unencrypted metadata; `None` in the age format, which has none.
     pub head: Option<Head>,
-    /// What is in it; `None` without the key.
+    /// `None` without the key.
     pub manifest: Option<Manifest>,
 }
 
-/// Reads all of a backup and compares it with its digests: with the key those of all members, else that of the file.
+/// Reads a backup and verifies its digests: with the key those of all members, else that of the file.
 ///
 /// # Errors
-/// It is damaged, of another format, or encrypted with another key; without the key also if nothing says what its bytes should be.
+/// The backup is damaged, of another format, or encrypted with another key; without the key also a missing digest file.
 pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, BackupError> {
     let head = match BackupFormat::detect(path)? {
         BackupFormat::One => Some(format_1::check(path)?),
@@ -148,7 +146,7 @@ pub fn verify(path: &Path, key: Option<&Secret<String>>) -> Result<Verified, Bac
     Ok(Verified { head, manifest })
 }
 
-/// How the file is encrypted.
+/// Encryption format of the file.
 #[derive(Clone, Copy)]
 enum BackupFormat {
     /// Until November 2026.
@@ -173,7 +171,7 @@ impl BackupFormat {
     }
 }
 
-/// Hands over every member, and compares each with the manifest at the end.
+/// Passes every member to `each`, and compares all members with the manifest at the end.
 fn read(
     path: &Path,
     key: &Secret<String>,
@@ -195,10 +193,10 @@ fn read(
                 manifest = Some(serde_json::from_reader::<_, Manifest>(content.take(MAX_MANIFEST))?);
             }
             Unpacked::File(content) => {
-                let mut seen = DigestReader { content, hash: sha2::Sha256::new(), size: 0 };
-                each(&member, mode, Unpacked::File(&mut seen))?;
-                io::copy(&mut seen, &mut io::sink())?;
-                found.insert(name, seen.member());
+                let mut reader = DigestReader { content, hash: sha2::Sha256::new(), size: 0 };
+                each(&member, mode, Unpacked::File(&mut reader))?;
+                io::copy(&mut reader, &mut io::sink())?;
+                found.insert(name, reader.member());
             }
             Unpacked::Link(target) => {
                 found.insert(name, Member { size: 0, digest: Digest::of(target.as_bytes()) });
@@ -208,19 +206,18 @@ fn read(
         }
         Ok(())
     });
-    let damaged = |what: String| BackupError::Damaged { path: path.to_owned(), what };
-    // Behind the archive comes the end of the file, which is authenticated as well.
+    // The end of the file, after the archive, is authenticated as well.
     let ended = unpacked.and_then(|()| io::copy(&mut plain, &mut io::sink()));
-    ended.map_err(|error| damaged(error.to_string()))?;
-    let manifest = manifest.ok_or_else(|| damaged("it has no manifest".to_owned()))?;
+    ended.map_err(|error| damaged(path, error.to_string()))?;
+    let manifest = manifest.ok_or_else(|| damaged(path, "it has no manifest"))?;
     let differs = |name: &&String| manifest.members.get(*name) != found.get(*name);
     match manifest.members.keys().chain(found.keys()).find(differs) {
-        Some(name) => Err(damaged(format!("{name} is not what was backed up"))),
+        Some(name) => Err(damaged(path, format!("{name} is not what was backed up"))),
         None => Ok(manifest),
     }
 }
 
-/// Reads, and learns what it read.
+/// Computes size and digest of the content while reading.
 struct DigestReader<R> {
     content: R,
     hash: sha2::Sha256,
@@ -240,6 +237,10 @@ impl<R: Read> Read for DigestReader<R> {
         self.size += count as u64;
         Ok(count)
     }
+}
+
+fn damaged(path: &Path, what: impl Into<String>) -> BackupError {
+    BackupError::Damaged { path: path.to_owned(), what: what.into() }
 }
 
 fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {

@@ -40,27 +40,23 @@ pub struct Restored {
 pub async fn restore(path: &Path, key: &Secret<String>, into: &Path, now: Timestamp) -> Result<Restored, BackupError> {
     make_empty(into)?;
     let staging = into.join(STAGING);
-    let unpacked = unpack_whole(path, key, &staging).and_then(|manifest| {
+    let restored = async {
+        let manifest = unpack_whole(path, key, &staging)?;
         rewrite_site(&staging)?;
-        Ok(manifest)
-    });
-    let restored = match unpacked {
-        Ok(manifest) => open_store(&staging, &manifest, now).await.map(|nodes| (manifest, nodes)),
-        Err(error) => Err(error),
+        let nodes = open_store(&staging, &manifest, now).await?;
+        move_out(&staging, into)?;
+        Ok(Restored { site_file: into.join("site.toml"), manifest, nodes })
     };
-    let moved = restored.and_then(|restored| move_out(&staging, into).map(|()| restored));
-    match moved {
-        Ok((manifest, nodes)) => Ok(Restored { site_file: into.join("site.toml"), manifest, nodes }),
-        Err(error) => {
-            // The first error is reported.
-            let _ = fs::remove_dir_all(&staging);
-            Err(error)
-        }
+    let restored = restored.await;
+    if restored.is_err() {
+        // The first error is reported.
+        let _ = fs::remove_dir_all(&staging);
     }
+    restored
 }
 
 fn make_empty(into: &Path) -> Result<(), BackupError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(into).map_err(failed("make the folder", into))?;
+    make_folder(into).map_err(failed("make the folder", into))?;
     let mut entries = fs::read_dir(into).map_err(failed("read", into))?;
     match entries.next() {
         Some(_) => Err(BackupError::NotEmpty { path: into.to_owned() }),

@@ -110,7 +110,7 @@ async fn restored_backup_has_file_modes_and_valid_site_file() {
     assert_eq!((text("overlays/base/rootfs/etc/run").as_str(), mode("overlays/base/rootfs/etc/run")), ("x", 0o755));
     assert_eq!(text("blobs/images/small.json"), "a manifest", "through its link");
     assert!(!into.join("blobs/sha256/00").exists() && !into.join("state/ca/ca.new").exists());
-    assert!(!into.join("state/blobs").exists(), "blobs stand in one place");
+    assert!(!into.join("state/blobs").exists(), "blobs are backed up once");
     assert_eq!(text("site.toml.original"), fs::read_to_string(made.dir.path().join("site.toml")).unwrap());
 
     let site = meshd_config::load(&restored.site_file).unwrap();

@@ -10,7 +10,7 @@ use meshd_agent::task::task_enter;
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
-use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
+use std::{convert::Infallible, ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
 
 /// The build note. meshd reads it from the file and refuses programs without it (catalog/agent).
@@ -31,11 +31,11 @@ struct Cli {
     #[command(subcommand)]
     verb: Verb,
     #[command(flatten)]
-    places: Places,
+    paths: Paths,
 }
 
 #[derive(clap::Args)]
-struct Places {
+struct Paths {
     /// Public configuration, from the overlay
     #[arg(long, global = true, default_value = meshd_proto::AGENT_CONFIG_FILE, value_name = "FILE")]
     config: PathBuf,
@@ -45,7 +45,7 @@ struct Places {
     /// Key and certificate; keep it in tmpfs
     #[arg(long, global = true, default_value = "/run/meshd", value_name = "FOLDER")]
     state_dir: PathBuf,
-    /// Virtual machines and their volumes
+    /// VMs and their volumes
     #[arg(long, global = true, default_value = meshd_agent::vm::FOLDER, value_name = "FOLDER")]
     vm_dir: PathBuf,
     /// Folders of tasks; keep it in tmpfs
@@ -81,7 +81,7 @@ enum Verb {
         #[arg(long, conflicts_with = "output")]
         lines: bool,
     },
-    /// Devices for virtual machines
+    /// Devices for VMs
     #[command(subcommand)]
     Vfio(Vfio),
     /// Become a program of a task
@@ -98,7 +98,7 @@ enum Verb {
         #[arg(last = true, required = true)]
         argv: Vec<String>,
     },
-    /// Become a program of a virtual machine
+    /// Become a program of a VM
     #[command(hide = true, name = vm_enter::VERB)]
     VmEnter {
         #[arg(long)]
@@ -139,13 +139,13 @@ fn main() -> ExitCode {
     // Without this use, the linker would drop the note.
     std::hint::black_box(BUILD_NOTE);
     meshd_agent::set_build(env!("MESHD_COMMIT"), env!("MESHD_BUILD_TIME"));
-    let Cli { verb, places } = Cli::parse();
+    let Cli { verb, paths } = Cli::parse();
     let ended = match verb {
-        Verb::Run { token_file } => run(places, token_file),
-        Verb::Id => id(&places),
-        Verb::Facts => print_facts(&places),
-        Verb::Doctor { output, lines } => doctor(&places, if lines { ReportFormat::Lines } else { output }),
-        Verb::Vfio(Vfio::Bind) => vfio_bind(&places),
+        Verb::Run { token_file } => run(paths, token_file),
+        Verb::Id => id(&paths),
+        Verb::Facts => print_facts(&paths),
+        Verb::Doctor { output, lines } => doctor(&paths, if lines { ReportFormat::Lines } else { output }),
+        Verb::Vfio(Vfio::Bind) => vfio_bind(&paths),
         Verb::TaskEnter { procs, uid, dir, shm, argv } => {
             task_enter(task_enter::TaskExec { procs, uid, dir, shm }, &argv)
         }
@@ -160,10 +160,10 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(places: Places, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+fn run(paths: Paths, token_file: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter).init();
-    let Places { config, boot_file, state_dir, vm_dir, jobs_dir, root, reboot } = places;
+    let Paths { config, boot_file, state_dir, vm_dir, jobs_dir, root, reboot } = paths;
     let reboot = vec![reboot.to_string_lossy().into_owned()];
     let options = link_driver::Options { config, boot_file, token_file, state_dir, root, reboot, vm_dir, jobs_dir };
     // One thread is enough for one connection, and saves memory of the node.
@@ -187,8 +187,8 @@ async fn stop_on_signal(shutdown: CancellationToken) -> std::io::Result<()> {
     Ok(())
 }
 
-fn id(places: &Places) -> anyhow::Result<ExitCode> {
-    let hardware = facts::hardware(&Tree::new(&places.root));
+fn id(paths: &Paths) -> anyhow::Result<ExitCode> {
+    let hardware = facts::hardware(&Tree::new(&paths.root));
     let basis = hardware.basis(&DenyList::new());
     let basis = basis
         .ok_or_else(|| anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?"))?;
@@ -196,22 +196,23 @@ fn id(places: &Places) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_facts(places: &Places) -> anyhow::Result<ExitCode> {
+fn print_facts(paths: &Paths) -> anyhow::Result<ExitCode> {
     // A machine without an overlay has facts too.
-    let config = files::config(&places.config).ok();
-    let boot = config.as_ref().and_then(|config| files::boot(&places.boot_file, config).ok());
-    let facts = facts::collect(&Tree::new(&places.root), &places.vm_dir, config.as_ref(), boot.as_ref());
+    let config = files::config(&paths.config).ok();
+    let boot = config.as_ref().and_then(|config| files::boot(&paths.boot_file, config).ok());
+    let facts =
+        facts::collect(&Tree::new(&paths.root), &paths.vm_dir, config.as_ref(), boot.as_ref(), &Default::default());
     println!("{}", serde_json::to_string_pretty(&facts)?);
     Ok(ExitCode::SUCCESS)
 }
 
-fn doctor(places: &Places, output: ReportFormat) -> anyhow::Result<ExitCode> {
-    let config = files::config(&places.config)?;
-    let boot = files::boot(&places.boot_file, &config)?;
+fn doctor(paths: &Paths, output: ReportFormat) -> anyhow::Result<ExitCode> {
+    let config = files::config(&paths.config)?;
+    let boot = files::boot(&paths.boot_file, &config)?;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let now = Timestamp::from_millis(i64::try_from(since.as_millis())?);
-    let (tree, clock) = (Tree::new(&places.root), checks::CentralClock::load(&places.state_dir));
-    let ran = checks::report(&tree, &places.vm_dir, &config, &boot, clock, now);
+    let (tree, clock) = (Tree::new(&paths.root), checks::CentralClock::load(&paths.state_dir));
+    let ran = checks::report(&tree, &paths.vm_dir, &config, &boot, clock, now);
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
     let report = meshd_proto::DoctorReport::new(now, ran.session, ran.checks, &units);
     match output {
@@ -222,9 +223,9 @@ fn doctor(places: &Places, output: ReportFormat) -> anyhow::Result<ExitCode> {
     Ok(if report.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
-    let config = files::config(&places.config)?;
-    let tree = Tree::new(&places.root);
+fn vfio_bind(paths: &Paths) -> anyhow::Result<ExitCode> {
+    let config = files::config(&paths.config)?;
+    let tree = Tree::new(&paths.root);
     let bound = vfio::bind(&tree, &config.vfio, &vfio::LinuxKernel(&tree))?;
     for unit in &bound {
         println!("{unit}");
@@ -236,25 +237,24 @@ fn vfio_bind(places: &Places) -> anyhow::Result<ExitCode> {
 }
 
 fn vm_enter(entry: vm_enter::VmExec, pass: &[OsString], argv: &[String]) -> anyhow::Result<ExitCode> {
-    let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
+    let (program, args) = program_of(argv)?;
     let pass: Result<Vec<_>, _> = pass.iter().map(|pass| vm_enter::PassedFile::parse(pass)).collect();
     let entered = pass.and_then(|pass| vm_enter::VmExec { pass, ..entry }.enter(program, args));
-    match entered {
-        Ok(never) => match never {},
-        Err(why) => {
-            eprintln!("mesh-agent: {why}");
-            Ok(ExitCode::from(vm_enter::CANNOT_RUN))
-        }
-    }
+    Ok(cannot_run(entered, vm_enter::CANNOT_RUN))
 }
 
-fn task_enter(place: task_enter::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
-    let (program, args) = argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))?;
-    match task_enter::enter(&place, program, args) {
-        Ok(never) => match never {},
-        Err(why) => {
-            eprintln!("mesh-agent: {why}");
-            Ok(ExitCode::from(task_enter::CANNOT_RUN))
-        }
-    }
+fn task_enter(exec: task_enter::TaskExec, argv: &[String]) -> anyhow::Result<ExitCode> {
+    let (program, args) = program_of(argv)?;
+    Ok(cannot_run(task_enter::enter(&exec, program, args), task_enter::CANNOT_RUN))
+}
+
+fn program_of(argv: &[String]) -> anyhow::Result<(&String, &[String])> {
+    argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))
+}
+
+/// Prints why a program was not executed. A successful execution does not return.
+fn cannot_run(entered: Result<Infallible, String>, exit_code: u8) -> ExitCode {
+    let Err(error) = entered;
+    eprintln!("mesh-agent: {error}");
+    ExitCode::from(exit_code)
 }

@@ -22,13 +22,13 @@
 //! # Lock order
 //!
 //! A thread takes locks in this order only; [`locks::Ordered`] checks levels 4, 5 and 7 in debug builds. A lock of a level is never
-//! taken while another one of the same level is held.
+//! taken under another one of the same level.
 //!
 //! | level | lock | protects |
 //! | --- | --- | --- |
 //! | 1 | `Generations::reloading` (async) | a reload, a rollback, a pin |
 //! | 2 | `Authority::changing` (async) | a rotation, a backup |
-//! | 3 | `Workloads::volume_use` (async) | creation of a virtual machine; removal of a volume |
+//! | 3 | `Workloads::volume_use` (async) | creation of a VM; removal of a volume |
 //! | 4 | `Tasks::orders` | the order for a node is read from the store and queued |
 //! | 5 | `Links::deadlines` | deadlines change |
 //! | 6 | the store's own lock | the closure of `Store::read` or `Store::commit` runs |
@@ -110,27 +110,17 @@ pub struct Parts {
     pub lan: Box<dyn Lan>,
 }
 
-/// All services of the central node.
+/// All services of the central node; the table of modules describes them.
 pub struct Central {
-    /// Store, clock, randomness, site snapshot.
     pub env: Arc<Environment>,
-    /// Live links of nodes.
     pub links: Arc<Links>,
-    /// Credentials of nodes.
     pub enrolment: Arc<Enrolment>,
-    /// Tasks on nodes.
     pub tasks: Arc<Tasks>,
-    /// Virtual machines.
     pub workloads: Arc<Workloads>,
-    /// Rendering, generations, revisions, reload.
     pub generations: Arc<Generations>,
-    /// Boots of machines.
     pub boot: Arc<BootService>,
-    /// Orders about nodes.
     pub nodes: Arc<NodeOps>,
-    /// API tokens and backups.
     pub admin: Arc<Admin>,
-    /// The protocol of agents.
     pub agents: AgentSessions,
     /// Limits the scans of all boots, tasks and pending work.
     scans: Interval,
@@ -161,16 +151,7 @@ impl Central {
             orphans,
             freed_leases: Leaf::default(),
         });
-        let agents = AgentSessions {
-            env: env.clone(),
-            links: links.clone(),
-            enrolment: enrolment.clone(),
-            tasks: tasks.clone(),
-            workloads: workloads.clone(),
-            generations: generations.clone(),
-            boot: boot.clone(),
-            nodes: nodes.clone(),
-        };
+        let agents = AgentSessions { boot: boot.clone(), nodes: nodes.clone() };
         let admin = Arc::new(Admin { env: env.clone(), enrolment: enrolment.clone() });
         Arc::new(Central {
             env,

@@ -33,18 +33,14 @@ impl Central {
         Ok(operations::first(all, MAX_OPERATIONS))
     }
 
-    fn is_linked(&self, node: NodeId) -> bool {
-        self.links.link_state(node).since.is_some()
-    }
-
     fn work(&self, model: &Model) -> Vec<Operation> {
         let mut all: Vec<Operation> = model.open_tasks().filter_map(operations::task).collect();
         for vm in model.vms() {
-            let is_linked = vm.node().is_some_and(|node| self.is_linked(node));
+            let is_linked = vm.node().is_some_and(|node| self.links.is_linked(node));
             let transfer = vm.node().and_then(|node| self.workloads.fetching(node, vm.uuid()));
             all.extend(operations::vm(vm, is_linked));
             all.extend(operations::wipe(vm, is_linked));
-            all.extend(operations::former_nodes(vm, |node| self.is_linked(node)));
+            all.extend(operations::former_nodes(vm, |node| self.links.is_linked(node)));
             all.extend(transfer.map(|transfer| operations::transfer(vm, transfer)));
         }
         all
@@ -64,7 +60,7 @@ impl Central {
                     let reboot = operations::reboot(node, newest, sent.get(&node.id).copied(), since(false));
                     let drains = node.drains || node.phase == Phase::Draining;
                     let work = if drains { active_work(model, node.id) } else { Vec::new() };
-                    [reboot, operations::drain(node, &work, self.is_linked(node.id), since(true))]
+                    [reboot, operations::drain(node, &work, self.links.is_linked(node.id), since(true))]
                 });
                 of.flatten().collect::<Vec<_>>()
             })

@@ -127,7 +127,7 @@ struct Difference {
 
 fn difference(site: &Site, from: &meshd_config::Profile, to: &meshd_config::Profile) -> Result<Difference, Failure> {
     let mut renderer = Renderer::new(site, overlays(site)?);
-    let (before, after) = (renderer.kept(from)?, renderer.kept(to)?);
+    let (before, after) = (renderer.generation(from)?, renderer.generation(to)?);
     let only = |one: &meshd_config::Profile, other: &meshd_config::Profile| -> Vec<Setting> {
         let is_in_other = |setting: &Setting| other.settings.iter().any(|candidate| is_same(candidate, setting));
         let effective = one.settings.iter().filter(|setting| setting.removed_by.is_none());

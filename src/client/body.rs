@@ -2,9 +2,10 @@
 
 use crate::ClientError;
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::{
+    error::Error,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -13,14 +14,8 @@ use tokio::task::JoinSet;
 /// The body of a response, read while it arrives. Dropping the body closes the connection.
 #[derive(Debug)]
 pub struct ResponseBody {
-    body: Incoming,
-    _connection: JoinSet<Result<(), hyper::Error>>,
-}
-
-impl ResponseBody {
-    pub(crate) fn new(body: Incoming, connection: JoinSet<Result<(), hyper::Error>>) -> Self {
-        ResponseBody { body, _connection: connection }
-    }
+    pub(crate) body: Incoming,
+    pub(crate) _connection: JoinSet<Result<(), hyper::Error>>,
 }
 
 impl Body for ResponseBody {
@@ -40,19 +35,16 @@ impl Body for ResponseBody {
     }
 }
 
-/// Reads a whole body of at most `limit` bytes.
+/// Reads a complete body of at most `limit` bytes.
 ///
 /// # Errors
 /// The connection fails, or the body is larger than `limit`.
 pub async fn collect(body: ResponseBody, limit: usize) -> Result<Bytes, ClientError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) => Err(match error.downcast::<hyper::Error>() {
-            Ok(error) => ClientError::Connection(*error),
-            Err(error) => {
-                debug_assert!(error.is::<LengthLimitError>());
-                ClientError::TooLarge { limit }
-            }
-        }),
-    }
+    let collected = Limited::new(body, limit).collect().await;
+    // The only other error is a `LengthLimitError`.
+    let failed = |error: Box<dyn Error + Send + Sync>| match error.downcast::<hyper::Error>() {
+        Ok(error) => ClientError::Connection(*error),
+        Err(_) => ClientError::TooLarge { limit },
+    };
+    Ok(collected.map_err(failed)?.to_bytes())
 }

@@ -22,11 +22,9 @@ impl<S: Debug + AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 pub enum Endpoint {
     /// A Unix socket of this machine, by its path.
     Unix(PathBuf),
-    /// TCP with TLS.
     Tls {
         /// Host name or address; an IPv6 address has no brackets.
         host: String,
-        /// TCP port.
         port: u16,
         /// Name that the certificate of the server must contain.
         name: ServerName<'static>,

@@ -20,25 +20,13 @@ pub enum CallStage {
 pub enum ClientError {
     /// The client cannot connect to the server.
     #[error("cannot connect to {server}: {source}")]
-    Connect {
-        /// Address of the server.
-        server: Endpoint,
-        source: io::Error,
-    },
+    Connect { server: Endpoint, source: io::Error },
     /// The connection is open, but the TLS handshake failed.
     #[error("no TLS with {server}: {source}")]
-    Tls {
-        /// Address of the server.
-        server: Endpoint,
-        source: io::Error,
-    },
+    Tls { server: Endpoint, source: io::Error },
     /// The server exceeded a time limit.
     #[error("{server} did not answer in time")]
-    Timeout {
-        /// Address of the server.
-        server: Endpoint,
-        stage: CallStage,
-    },
+    Timeout { server: Endpoint, stage: CallStage },
     /// The connection failed, or the response is not HTTP.
     #[error("the connection broke: {0}")]
     Connection(#[source] hyper::Error),
@@ -47,12 +35,7 @@ pub enum ClientError {
     WebSocket(#[source] Box<tungstenite::Error>),
     /// The server rejected the upgrade to a WebSocket.
     #[error("status {status}")]
-    Rejected {
-        /// Status of the response.
-        status: StatusCode,
-        /// Body of the response.
-        body: Bytes,
-    },
+    Rejected { status: StatusCode, body: Bytes },
     /// The body is larger than the caller accepts.
     #[error("the response has more than {limit} bytes")]
     TooLarge {

@@ -72,7 +72,7 @@ impl Client {
             let mut tasks = JoinSet::new();
             tasks.spawn(connection);
             let response = sender.send_request(request).await?;
-            Ok(response.map(|body| ResponseBody::new(body, tasks)))
+            Ok(response.map(|body| ResponseBody { body, _connection: tasks }))
         };
         let exchanged = timeout(self.timeouts.response, exchange).await;
         exchanged.map_err(|_| self.timed_out(CallStage::Response))?.map_err(ClientError::Connection)

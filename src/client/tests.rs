@@ -1,17 +1,16 @@
-//! Tests of the client against servers that say exactly what a test wants.
+//! Tests of the client against scripted servers.
 
 use super::*;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::StatusCode;
-use std::path::Path;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
 };
 
-/// Long enough for everything but what never comes.
+/// A timeout that no test reaches.
 const LONG: Duration = Duration::from_secs(20);
 
 struct Server {
@@ -26,12 +25,8 @@ impl Server {
         Server { folder, listener }
     }
 
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
     fn client(&self, response: Duration) -> Client {
-        let endpoint = Endpoint::Unix(self.path().join("socket"));
+        let endpoint = Endpoint::Unix(self.folder.path().join("socket"));
         Client { endpoint, timeouts: Timeouts { connect: LONG, response } }
     }
 
@@ -59,7 +54,7 @@ async fn body_is_read_up_to_its_limit() {
         let answer = server.answer("HTTP/1.1 404 Not Found\r\ncontent-length: 5\r\n\r\nhello");
         let (response, _stream) = tokio::join!(client.send(request()), answer);
         let response = response.unwrap();
-        assert_eq!(response.status(), StatusCode::NOT_FOUND, "every status is an answer");
+        assert_eq!(response.status(), StatusCode::NOT_FOUND, "a response of any status is a success");
         match collect(response.into_body(), limit).await {
             Ok(body) => assert!(fits && body == "hello"),
             Err(error) => assert!(!fits && matches!(error, ClientError::TooLarge { limit: 4 }), "{error:?}"),
@@ -79,12 +74,10 @@ async fn silent_server_is_a_timeout() {
 async fn absent_server_is_a_connect_error() {
     let server = Server::start();
     let mut client = server.client(LONG);
-    client.endpoint = Endpoint::Unix(server.path().join("absent"));
+    client.endpoint = Endpoint::Unix(server.folder.path().join("absent"));
     let error = client.send(request()).await.unwrap_err();
-    assert!(
-        matches!(&error, ClientError::Connect { source, .. } if source.kind() == std::io::ErrorKind::NotFound),
-        "{error:?}"
-    );
+    let ClientError::Connect { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
     assert!(error.tls_error().is_none());
 }
 

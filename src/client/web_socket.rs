@@ -39,7 +39,7 @@ pub async fn upgrade(
     if let Some(path) = request.uri().path_and_query() {
         *request.uri_mut() = Uri::from(path.clone());
     }
-    let wanted = request.headers().get(SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
+    let expected = request.headers().get(SEC_WEBSOCKET_KEY).map(|key| derive_accept_key(key.as_bytes()));
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(ClientError::Connection)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(connection.with_upgrades());
@@ -50,7 +50,7 @@ pub async fn upgrade(
         return Err(ClientError::Rejected { status, body: body.map(|body| body.to_bytes()).unwrap_or_default() });
     }
     let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
-    if wanted.is_none() || accepted != wanted.as_deref() {
+    if expected.is_none() || accepted != expected.as_deref() {
         let error = tungstenite::Error::Protocol(ProtocolError::SecWebSocketAcceptKeyMismatch);
         return Err(ClientError::WebSocket(Box::new(error)));
     }

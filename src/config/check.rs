@@ -1,7 +1,6 @@
 //! Validation of single values of `site.toml`. Messages read `<cause>; <hint>`.
 
-use super::reader::{Document, Located};
-use std::fmt::Display;
+use super::reader::brief;
 
 /// Maximum length of a Unix socket path: 107 bytes (unix(7)), less one for the suffix of the temporary name.
 pub(super) const MAX_SOCKET_PATH: usize = 106;
@@ -26,11 +25,9 @@ const SSH_KEY_TYPES: [&str; 7] = [
     "sk-ecdsa-sha2-nistp256@openssh.com",
 ];
 
-/// Records an error of the form `message; hint`.
-pub(super) fn fault<T>(document: &Document, position: &Located<T>, error: &impl Display) {
-    let error = error.to_string();
-    let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
-    document.fault(position, message, hint);
+/// Returns an error that quotes the text, unless it is `sound`.
+fn check(sound: bool, text: &str, fault: &str) -> Result<(), String> {
+    if sound { Ok(()) } else { Err(format!("`{}` {fault}", brief(text))) }
 }
 
 /// Checks the name of a site, which is also a DNS name: letters, digits, `-` and `.`.
@@ -41,9 +38,7 @@ pub(super) fn name(text: &str) -> Result<(), String> {
         && text.bytes().last().is_some_and(plain)
         && text.bytes().all(|c| plain(c) || c == b'-' || c == b'.')
         && !text.contains("..");
-    sound.then_some(()).ok_or_else(|| {
-        format!("`{}` is not a valid name; use 1 to 63 letters, digits, `-` and `.`", super::reader::brief(text))
-    })
+    check(sound, text, "is not a valid name; use 1 to 63 letters, digits, `-` and `.`")
 }
 
 pub(super) fn interface(text: &str) -> Result<(), String> {
@@ -51,14 +46,12 @@ pub(super) fn interface(text: &str) -> Result<(), String> {
         && text.bytes().all(|c| c.is_ascii_graphic() && c != b'/' && c != b':')
         && text != "."
         && text != "..";
-    sound.then_some(()).ok_or_else(|| {
-        format!("`{}` cannot be a network interface; see `ip link` for their names", super::reader::brief(text))
-    })
+    check(sound, text, "cannot be a network interface; see `ip link` for their names")
 }
 
 /// Checks a kernel argument of a profile or an operator. The error reads `message; hint`.
 pub fn kernel_arg(text: &str) -> Result<(), String> {
-    let shown = super::reader::brief(text);
+    let shown = brief(text);
     let key = text.split('=').next().unwrap_or(text);
     if text.is_empty() {
         return Err("an empty kernel argument; remove it".into());
@@ -80,9 +73,7 @@ pub(super) fn package(text: &str) -> Result<(), String> {
     let sound = text.len() <= 128
         && text.bytes().next().is_some_and(|c| c.is_ascii_alphanumeric())
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"+._-".contains(&c));
-    sound.then_some(()).ok_or_else(|| {
-        format!("`{}` is not a package name; write it without version or repository: htop", super::reader::brief(text))
-    })
+    check(sound, text, "is not a package name; write it without version or repository: htop")
 }
 
 /// Checks an SSH public key. Errors never quote the text, which may be a private key.
@@ -106,9 +97,7 @@ pub(super) fn console(text: &str) -> Result<(), String> {
     let (device, options) = text.split_once(',').unwrap_or((text, "0"));
     let plain = |part: &str| !part.is_empty() && part.len() <= 16 && part.bytes().all(|c| c.is_ascii_alphanumeric());
     let sound = plain(device) && plain(options);
-    sound
-        .then_some(())
-        .ok_or_else(|| format!("`{}` is not a console; write tty0 or ttyS0,115200", super::reader::brief(text)))
+    check(sound, text, "is not a console; write tty0 or ttyS0,115200")
 }
 
 #[cfg(test)]

@@ -53,13 +53,7 @@ impl From<Fault> for Faults {
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, fault) in self.0.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
-            fmt::Display::fmt(fault, f)?;
-        }
-        Ok(())
+        f.write_str(&self.0.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n"))
     }
 }
 
@@ -85,7 +79,7 @@ pub fn suggest<'w>(text: &str, known: impl IntoIterator<Item = &'w str> + Clone)
 
 /// Optimal string alignment: insertions, deletions, substitutions, and two neighbours swapped.
 fn distance(left: &str, right: &str) -> usize {
-    // Longer words are nobody's typing mistake; the bound keeps the work small.
+    // Longer words are not typing mistakes; the bound limits the work.
     const MAX_WORD: usize = 64;
     let left: Vec<char> = left.chars().take(MAX_WORD).collect();
     let right: Vec<char> = right.chars().take(MAX_WORD).collect();

@@ -1,12 +1,12 @@
 //! Configuration: parses and validates `site.toml` and `vm.toml`, and reports all faults at once.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `check` | validation of single values of `site.toml` |
 //! | `edit` | edits of an inherited list: add or remove one element |
 //! | `fault` | faults of a configuration file: position, cause and hint |
 //! | `interfaces` | networks of this machine's interfaces, the default of a missing netmask |
-//! | `lenient` | reads single values from a site file that may have faults elsewhere |
+//! | `faulty_file_reader` | reads single values from a site file that may have faults elsewhere |
 //! | `parse` | parses `site.toml` section by section, then checks rules between sections |
 //! | `profile` | profiles after inheritance, and groups |
 //! | `reader` | strict TOML reader: typed getters, faults with line numbers, unknown keys rejected |
@@ -20,7 +20,7 @@ mod check;
 mod edit;
 mod fault;
 mod interfaces;
-mod lenient;
+mod faulty_file_reader;
 mod parse;
 mod profile;
 pub mod reader;
@@ -72,13 +72,13 @@ pub fn load(file: &Path) -> Result<Site, Faults> {
 /// Returns the admin socket of a site file, even if the file has faults elsewhere.
 pub fn admin_socket(file: &Path) -> Option<PathBuf> {
     let text = reader::read_text(file, "").ok()?;
-    lenient::admin_socket(&text, file)
+    faulty_file_reader::admin_socket(&text, file)
 }
 
 /// Returns the overlay folder of a site file, even if the file has faults elsewhere.
 pub fn overlays_dir(file: &Path) -> Option<PathBuf> {
     let text = reader::read_text(file, "").ok()?;
-    lenient::overlays_dir(&text, file)
+    faulty_file_reader::overlays_dir(&text, file)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::{
     AgentSettings, Boot, Delivery, Faults, Http, InterfaceNetwork, Site, Transport, check,
     reader::{self, Document, Located, Table, write_duration},
 };
-use crate::sections::{admin, enroll, groups, metrics, profiles, reservation, secrets, segment, vms};
+use crate::sections::{admin, dhcp_reservation, enroll, groups, metrics, profiles, secrets, segment, vms};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ const OFFLINE_AFTER: RangeInclusive<Duration> = Duration::from_secs(2)..=Duratio
 const MAX_SSH_KEYS: usize = 256;
 const MAX_CONSOLES: usize = 4;
 /// Bounds of `[boot].max_loading`.
-const MAX_LOADING: RangeInclusive<i64> = 1..=100_000;
+const MAX_LOADING: RangeInclusive<usize> = 1..=100_000;
 /// Default of `[boot].max_loading`: enough to fill 25 Gbit/s with ordinary NICs, and few enough that a share of 1 Gbit/s loads an image of
 /// 60 MB within two minutes, far below the timeout of any boot stage.
 const DEFAULT_MAX_LOADING: usize = 256;
@@ -42,7 +42,7 @@ fn read(document: &Document, file: &Path, networks: &[InterfaceNetwork]) -> Opti
     // Every section is read before the first `?`, so that all faults are reported.
     let head = head(document, &root, file);
     let segments = segment::read(document, &root, networks);
-    let reservations = reservation::read(document, &root, &segments);
+    let reservations = dhcp_reservation::read(document, &root, &segments);
     let vms = vms::read(document, &root, &segments);
     let listeners = listeners(document, &root);
     let taken = listeners.as_ref().map(|(http, agent)| [("[http]", http.port), ("[agent]", agent.port)]);
@@ -116,9 +116,7 @@ fn head(document: &Document, root: &Table<'_>, file: &Path) -> Option<Head> {
     let images_dir = or(&site, "images_dir", site.path("images_dir"), folder.join("images"));
     let overlays_dir = or(&site, "overlays_dir", site.path("overlays_dir"), folder.join("overlays"));
     let ssh_keys = site.strings("ssh_keys");
-    if ssh_keys.len() > MAX_SSH_KEYS {
-        site.fault("ssh_keys", format!("{} keys", ssh_keys.len()), format!("at most {MAX_SSH_KEYS}"));
-    }
+    site.is_within("ssh_keys", MAX_SSH_KEYS, ssh_keys.len(), "keys");
     let ssh_keys = ssh_keys.into_iter().filter_map(|key| checked(document, key, check::ssh_key));
     let ssh_keys = ssh_keys.map(|key| key.trim().to_owned()).collect();
     let state_dir = state_dir?;
@@ -137,7 +135,7 @@ pub(super) fn checked(
     text: Located<String>,
     rule: fn(&str) -> Result<(), String>,
 ) -> Option<String> {
-    rule(&text).map_err(|error| check::fault(document, &text, &error)).ok()?;
+    rule(&text).map_err(|error| document.error(&text, &error)).ok()?;
     Some(text.value)
 }
 
@@ -203,15 +201,11 @@ fn boot(document: &Document, root: &Table<'_>) -> Option<Boot> {
     let delivery = or(&boot, "delivery", boot.choice("delivery", &deliveries), default.delivery);
     let loaders_dir = or(&boot, "loaders_dir", boot.path("loaders_dir"), default.loaders_dir);
     let consoles = boot.strings("consoles");
-    if consoles.len() > MAX_CONSOLES {
-        boot.fault("consoles", format!("{} consoles", consoles.len()), format!("at most {MAX_CONSOLES}"));
-    }
+    boot.is_within("consoles", MAX_CONSOLES, consoles.len(), "consoles");
     let consoles: Vec<String> =
         consoles.into_iter().filter_map(|text| checked(document, text, check::console)).collect();
     let consoles = if boot.has("consoles") { consoles } else { default.consoles };
-    let max_loading = boot.integer("max_loading", MAX_LOADING);
-    let max_loading = max_loading.map(|limit| limit.map(|limit| usize::try_from(limit).unwrap_or(DEFAULT_MAX_LOADING)));
-    let max_loading = or(&boot, "max_loading", max_loading, default.max_loading);
+    let max_loading = or(&boot, "max_loading", boot.integer("max_loading", MAX_LOADING), default.max_loading);
     let (kernel_transport, delivery, loaders_dir) = (kernel_transport?, delivery?, loaders_dir?);
     Some(Boot { kernel_transport, delivery, loaders_dir, consoles, max_loading: max_loading? })
 }

@@ -1,7 +1,7 @@
 //! The validated site, as [`super::load`] returns it.
 
 use super::{Group, Profile, Vms};
-use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName};
+use meshd_types::{DenyList, Link, MacAddr, NodeId, Owner, ProfileName, RuleName, Segment, SystemUuid, VarName, unhex};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -188,12 +188,8 @@ impl std::str::FromStr for MacPrefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let octet = |part: &str| {
-            let hex = part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
-            hex.then(|| u8::from_str_radix(part, 16).ok()).flatten()
-        };
-        let trimmed = text.trim_end_matches([':', '-']);
-        let octets: Option<Vec<u8>> = trimmed.split([':', '-']).map(octet).collect();
+        let parts = text.trim_end_matches([':', '-']).split([':', '-']);
+        let octets: Option<Vec<u8>> = parts.map(|part| unhex(part).map(|[octet]| octet)).collect();
         octets.filter(|octets| octets.len() <= 6).map(MacPrefix).ok_or_else(|| {
             let shown = super::reader::brief(text);
             format!("`{shown}` is not a MAC address prefix; write whole octets: \"52:54:00\"")

@@ -32,8 +32,6 @@ pub enum DaemonError {
     AdminHttps(#[from] admin::HttpsError),
     #[error("cannot listen for signals")]
     Signal(#[source] std::io::Error),
-    #[error("a boot service failed")]
-    Service(#[source] std::io::Error),
     #[error(transparent)]
     TftpService(#[from] tftp::TftpError),
     #[error("the task `{task}` panicked; report this bug with the log above")]
@@ -88,16 +86,9 @@ impl BoundSegment {
         tracing::info!(address = %endpoint.address, http = endpoint.http_port, "segment is served");
         let (shared, token) = (central.clone(), stop.clone());
         tasks.spawn("TFTP", async move { Ok(tftp::run(shared, tftp, token).await?) });
-        let (shared, token) = (central.clone(), stop.clone());
         let limits = http::Limits { connections: connections.http, ..http::Limits::default() };
-        tasks.spawn("HTTP boot plane", async move {
-            http::run(limits, shared, http, token).await.map_err(DaemonError::Service)
-        });
-        let (shared, token) = (Arc::new(central.clone()), stop.clone());
+        tasks.spawn_infallible("HTTP boot plane", http::run(limits, central.clone(), http, stop.clone()));
         let limits = agent::AgentLimits { connections: connections.agent };
-        tasks.spawn("agent plane", async move {
-            agent::run(limits, shared, agent, token).await;
-            Ok(())
-        });
+        tasks.spawn_infallible("agent plane", agent::run(limits, Arc::new(central.clone()), agent, stop.clone()));
     }
 }

@@ -26,7 +26,11 @@ pub use build::{build, build_with};
 pub use ipxe_loaders::REQUIRED_LOADERS;
 pub use privileges::{PrivilegeError, settle};
 
-use crate::serve::metrics::{self, Metrics};
+use crate::serve::{
+    admin, dhcp,
+    metrics::{self, Metrics},
+    ndp,
+};
 use bind::BoundSockets;
 use meshd_central::{Shared, WATCH_INTERVAL};
 use meshd_config::{DhcpMode, Site};
@@ -44,7 +48,7 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
     let stop = CancellationToken::new();
     // Stale leases have no use, but they must not prevent the start.
     if let Err(error) = central.workloads.drop_stale_leases().await {
-        tracing::error!(%error, "leases of virtual machines that are gone stay on record");
+        tracing::error!(%error, "leases of VMs that are gone stay on record");
     }
     let tasks = spawn(&central, bound, &stop);
     tracing::info!(site = central.site().name, "meshd serves");
@@ -58,48 +62,30 @@ pub async fn serve(site: Site) -> Result<(), DaemonError> {
 fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> DaemonTasks {
     let mut tasks = DaemonTasks::default();
     let boot_address = bound.segments.first().map_or(std::net::Ipv4Addr::LOCALHOST, |segment| segment.endpoint.address);
-    let (shared, token) = (central.clone(), stop.clone());
-    tasks.spawn("DHCP", async move {
-        crate::serve::dhcp::run(shared, bound.dhcp, token).await.map_err(DaemonError::Service)
-    });
-    let (solicited, token) = (served(&central.site()), stop.clone());
-    tasks.spawn("IPv6 router solicitations", async move {
-        crate::serve::ndp::run(solicited, token).await;
-        Ok(())
-    });
+    tasks.spawn_infallible("DHCP", dhcp::run(central.clone(), bound.dhcp, stop.clone()));
+    tasks.spawn_infallible("IPv6 router solicitations", ndp::run(served(&central.site()), stop.clone()));
     for segment in bound.segments {
         segment.spawn(central, &mut tasks, stop);
     }
     let recorder = Metrics::install();
-    let observer = metrics::observe(central.clone(), stop.clone());
-    tasks.spawn("metrics", async move {
-        observer.await;
-        Ok(())
-    });
+    tasks.spawn_infallible("metrics", metrics::observe(central.clone(), stop.clone()));
     if let Some(listener) = bound.metrics {
         let metrics = metrics::serve(central.clone(), recorder.clone(), listener, stop.clone());
-        tasks.spawn("metrics listener", async move {
-            metrics.await;
-            Ok(())
-        });
+        tasks.spawn_infallible("metrics listener", metrics);
     }
-    let admin = crate::serve::admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
-    tasks.spawn("admin plane", async move {
-        admin.await;
-        Ok(())
-    });
+    let admin = admin::run(central.clone(), bound.admin, boot_address, recorder.clone(), stop.clone());
+    tasks.spawn_infallible("admin plane", admin);
     let (watched, stopped) = (central.clone(), stop.clone());
-    tasks.spawn("watch", async move {
+    tasks.spawn_infallible("watch", async move {
         let mut interval = tokio::time::interval(WATCH_INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stopped.run_until_cancelled(interval.tick()).await.is_some() {
             watched.watch().await;
             recorder.upkeep();
         }
-        Ok(())
     });
     let (generations, stopped) = (central.generations.clone(), stop.clone());
-    tasks.spawn("generations", async move {
+    tasks.spawn_infallible("generations", async move {
         generations.archive_revisions().await;
         loop {
             let woken = tokio::time::timeout(CHORES_EVERY, generations.wait_for_background_work());
@@ -110,7 +96,6 @@ fn spawn(central: &Shared, bound: BoundSockets, stop: &CancellationToken) -> Dae
                 break;
             }
         }
-        Ok(())
     });
     tasks.spawn("reload", reload::run(central.clone(), stop.clone()));
     tasks

@@ -1,7 +1,7 @@
 //! The limit of open files, and the share of each API. Each connection is one file, and the default limit is 1024.
 
 use crate::serve::{admin, agent, http};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Desired limit: all connections of the boot API of several segments, all agent links, and all TFTP transfers.
@@ -27,7 +27,7 @@ pub(super) struct Connections {
 impl Connections {
     /// Divides a number of open files among the APIs of a site. The sum is less than `files`.
     pub(super) fn of(files: u64, segments: usize) -> Self {
-        let files = if fail::defends("descriptor-reserve") { files } else { u64::MAX >> 8 };
+        let files = if failpoint::defends("descriptor-reserve") { files } else { u64::MAX >> 8 };
         let left = usize::try_from(files - RESERVED.min(files / 4)).unwrap_or(usize::MAX >> 8);
         let (of_segment, segments) = (left / 100, segments.max(1));
         Connections {
@@ -47,7 +47,7 @@ impl Connections {
 pub(super) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // Tests lower the limit.
-    let most = fail::bound("OPEN_FILES", u64::MAX);
+    let most = failpoint::bound("OPEN_FILES", u64::MAX);
     let wanted = maximum.map_or(WANTED, |most| most.min(WANTED)).min(most);
     let have = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
     if (have(current) < wanted || have(current) > most)

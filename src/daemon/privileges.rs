@@ -117,8 +117,8 @@ fn own(path: &Path, user: &User) -> Result<(), PrivilegeError> {
 fn keep_only_what_ports_want() -> Result<(), PrivilegeError> {
     clear_ambient_capability_set().map_err(refused("give up capabilities"))?;
     let permitted = capabilities(None).map_err(refused("see which capabilities there are"))?.permitted & KEPT;
-    let kept = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, kept).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
+    let retained = CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, retained).map_err(refused("keep CAP_NET_BIND_SERVICE and CAP_NET_RAW alone"))
 }
 
 fn become_user(user: &User) -> Result<(), PrivilegeError> {

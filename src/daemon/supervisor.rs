@@ -24,6 +24,14 @@ impl DaemonTasks {
         self.names.insert(handle.id(), name);
     }
 
+    /// Spawns a task that returns no error.
+    pub(super) fn spawn_infallible(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(name, async {
+            task.await;
+            Ok(())
+        });
+    }
+
     /// Waits for the signal or for a task that ends by itself, which is always a fault. Then stops and joins all tasks.
     pub(super) async fn until_stopped(
         mut self,
@@ -32,7 +40,9 @@ impl DaemonTasks {
     ) -> Result<(), DaemonError> {
         let mut outcome = tokio::select! {
             () = signal => Ok(()),
-            Some(ended) = self.set.join_next_with_id() => Err(self.ended_early(ended)),
+            Some(ended) = self.set.join_next_with_id() => {
+                self.finished(ended).and_then(|task| Err(DaemonError::EndedEarly { task }))
+            }
         };
         stop.cancel();
         let drained = tokio::time::timeout(DRAIN_DEADLINE, async {
@@ -52,19 +62,12 @@ impl DaemonTasks {
         outcome
     }
 
-    fn finished(&self, ended: Result<(Id, Result<(), DaemonError>), JoinError>) -> Result<(), DaemonError> {
-        match ended {
-            Ok((_, result)) => result,
-            Err(error) => Err(DaemonError::Panicked { task: self.names.get(&error.id()).copied().unwrap_or("?") }),
-        }
-    }
-
-    fn ended_early(&self, ended: Result<(Id, Result<(), DaemonError>), JoinError>) -> DaemonError {
+    /// Returns the task that ended without an error, or its error.
+    fn finished(&self, ended: Result<(Id, Result<(), DaemonError>), JoinError>) -> Result<&'static str, DaemonError> {
         let name = |id| self.names.get(&id).copied().unwrap_or("?");
         match ended {
-            Ok((id, Ok(()))) => DaemonError::EndedEarly { task: name(id) },
-            Ok((_, Err(error))) => error,
-            Err(error) => DaemonError::Panicked { task: name(error.id()) },
+            Ok((id, result)) => result.map(|()| name(id)),
+            Err(error) => Err(DaemonError::Panicked { task: name(error.id()) }),
         }
     }
 }
@@ -76,10 +79,7 @@ mod tests {
     /// Spawns a task that ends after the stop signal.
     fn spawn_patient(tasks: &mut DaemonTasks, stop: &CancellationToken) {
         let watched = stop.clone();
-        tasks.spawn("patient", async move {
-            watched.cancelled().await;
-            Ok(())
-        });
+        tasks.spawn_infallible("patient", async move { watched.cancelled().await });
     }
 
     #[tokio::test]

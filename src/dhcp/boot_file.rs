@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, net::Ipv4Addr};
 /// The boot file of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BootFile {
-    /// Nothing: the client is an operating system or a virtual machine.
+    /// Nothing: the client is an operating system or a VM.
     None,
     /// A file name, for TFTP.
     Tftp(&'static str),

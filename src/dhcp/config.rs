@@ -1,4 +1,4 @@
-//! Input of the engine: the networks to serve, reservations, and NICs of virtual machines. Pure.
+//! Input of the engine: the networks to serve, reservations, and NICs of VMs. Pure.
 
 use crate::boot_file::BootSources;
 use meshd_types::{DenyList, MacAddr, SystemUuid, VmName};
@@ -14,7 +14,7 @@ pub struct Setup {
     pub segments: Vec<Segment>,
     /// Addresses that belong to one NIC or machine.
     pub reservations: Vec<Reservation>,
-    /// NICs of virtual machines.
+    /// NICs of VMs.
     pub nics: Vec<ReservedNic>,
     /// UUIDs that do not identify a machine.
     pub non_identifying_uuids: DenyList,
@@ -40,18 +40,17 @@ pub struct Reservation {
     pub address: Ipv4Addr,
 }
 
-/// A NIC of a virtual machine. It gets an address but no boot file.
+/// A NIC of a VM. It gets an address but no boot file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedNic {
-    /// The virtual machine.
     pub vm: SystemUuid,
-    /// Name of the virtual machine, and the host name for the client.
+    /// Name of the VM, and the host name for the client.
     pub name: VmName,
     pub mac: MacAddr,
     pub address: Option<Ipv4Addr>,
 }
 
-/// A change of the NICs of virtual machines.
+/// A change of the NICs of VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NicChanges {
     /// The complete list of NICs.

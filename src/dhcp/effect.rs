@@ -42,7 +42,7 @@ pub enum ReplyKind {
 pub enum Change {
     /// A DHCP exchange of a client, with its lease.
     Exchange(ClientExchange),
-    /// A lease of a virtual machine's NIC, or of a client behind a router: it is no sign of a boot.
+    /// A lease of a VM's NIC, or of a client behind a router: it is no sign of a boot.
     LeaseGranted(Lease),
     /// A lease that ends or is removed.
     LeaseChanged(LeaseChange),
@@ -88,7 +88,7 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// End of the lease. The client keeps the address afterwards until another client needs it.
     pub expires_at: Timestamp,
-    /// The virtual machine of the NIC.
+    /// The VM of the NIC.
     pub vm: Option<SystemUuid>,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | [`config`] | input: segments, subnets, reservations, NICs of virtual machines |
+//! | [`config`] | input: segments, subnets, reservations, NICs of VMs |
 //! | [`machines`] | input: what the engine asks about the machine behind a NIC |
 //! | [`effect`] | output: replies, lease changes, client exchanges, segment status |
 //! | [`warning`] | output: what an operator should know |
@@ -16,15 +16,15 @@
 //! | [`boot_file`] | which file or URL a client boots |
 //! | [`client_arch`] | loaders by client architecture (option 93) |
 //! | [`firmware_quirks`] | where firmware departs from the RFCs |
-//! | `check` | checks the engine's invariants for arbitrary input; used by fuzz targets |
+//! | `fuzz_invariants` | checks the engine's invariants for arbitrary input; used by fuzz targets |
 
 pub mod boot_file;
-mod check;
 pub mod config;
 pub mod effect;
 pub mod engine;
 pub mod client_arch;
 pub mod firmware_quirks;
+mod fuzz_invariants;
 pub mod lease;
 pub mod machines;
 pub mod packet;
@@ -34,13 +34,13 @@ pub mod warning;
 mod tests;
 
 pub use boot_file::{BootFile, BootSources, NoLoader};
-pub use check::check_invariants;
 pub use config::{DhcpMode, Interface, Link, NicChanges, Owner, Reservation, ReservedNic, Segment, Setup, Subnet};
 pub use effect::{
     Change, ClientExchange, ClientKind, Effect, Lease, LeaseChange, OtherServer, PoolUse, Reply, ReplyKind,
     SegmentStatus,
 };
 pub use engine::{Counters, Engine};
+pub use fuzz_invariants::check_invariants;
 pub use machines::{Attachment, Machines, NoMachines, RelayPort};
 pub use packet::{ClientMessageType, Destination, Origin};
 pub use warning::Warning;

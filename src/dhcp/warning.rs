@@ -38,12 +38,8 @@ pub enum Warning {
         /// The reported port.
         seen: Option<RelayPort>,
     },
-    /// The address of a virtual machine cannot be reserved, because a configured reservation conflicts.
-    NotReserved {
-        /// The virtual machine.
-        vm: VmName,
-        address: Ipv4Addr,
-    },
+    /// The address of a VM cannot be reserved, because a configured reservation conflicts.
+    NotReserved { vm: VmName, address: Ipv4Addr },
     /// A pool reached a fill level.
     Pool {
         segment: Arc<str>,

@@ -2,10 +2,7 @@
 
 use super::{LabError, ProcessId, Rack, Wait};
 use crate::{
-    host::{
-        command,
-        wait::{until, until_soon},
-    },
+    host::{command, process::wait_for_child, wait::until},
     qemu::serial,
 };
 use meshd_config::{Profile, Site};
@@ -76,16 +73,16 @@ impl Rack {
 
     /// Stops meshd as `systemctl stop` does.
     pub fn stop_central(&mut self) -> Result<(), LabError> {
-        let process = self.record.central.take();
-        process.map_or(Ok(()), |process| process.end(NAME, STOP_LIMIT))?;
-        self.reap(NAME);
-        self.record.save(&self.layout.dir)
+        self.end_central(|process| process.end(NAME, STOP_LIMIT))
     }
 
     /// Kills meshd with SIGKILL.
     pub fn kill_central(&mut self) -> Result<(), LabError> {
-        let process = self.record.central.take();
-        process.map_or(Ok(()), |process| process.kill(NAME))?;
+        self.end_central(|process| process.kill(NAME))
+    }
+
+    fn end_central(&mut self, end: impl FnOnce(ProcessId) -> Result<(), LabError>) -> Result<(), LabError> {
+        self.record.central.take().map_or(Ok(()), end)?;
         self.reap(NAME);
         self.record.save(&self.layout.dir)
     }
@@ -145,8 +142,7 @@ impl Rack {
     /// Reaps a child that ended, so that no zombie remains.
     pub(super) fn reap(&mut self, name: &str) {
         if let Some(mut child) = self.children.remove(name) {
-            let never = super::Interrupt::default();
-            let _ = until_soon(&never, STOP_LIMIT, name, || Ok(Wait::some(child.try_wait().ok().flatten(), "it runs")));
+            let _ = wait_for_child(&mut child, STOP_LIMIT, name);
         }
     }
 }

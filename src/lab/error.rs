@@ -82,6 +82,12 @@ pub enum LabError {
     Interrupted,
 }
 
+impl From<meshd_config::Faults> for LabError {
+    fn from(faults: meshd_config::Faults) -> Self {
+        LabError::Site(faults.to_string())
+    }
+}
+
 impl LabError {
     /// Returns a conversion for `map_err` on file operations.
     pub(super) fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

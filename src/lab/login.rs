@@ -25,7 +25,7 @@ start() {
 
 /// Derives options of a rack whose first node permits root to log in without a password. Copies the overlays into the rack's folder.
 pub fn with_login(options: Options) -> Result<Options, LabError> {
-    let site = load(&options.site).map_err(|faults| LabError::Site(faults.to_string()))?;
+    let site = load(&options.site)?;
     let overlays = options.dir.join("overlays");
     copy(&site.overlays_dir, &overlays)?;
     write(&overlays.join(NAME).join("overlay.toml"), MANIFEST)?;

@@ -56,6 +56,8 @@ pub enum Firmware {
 }
 
 impl Firmware {
+    const ALL: [Firmware; 3] = [Firmware::Bios, Firmware::Uefi, Firmware::UefiHttp];
+
     /// Returns whether the firmware is OVMF, with UEFI variables.
     pub fn is_uefi(self) -> bool {
         self != Firmware::Bios
@@ -76,14 +78,9 @@ impl FromStr for Firmware {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "bios" => Ok(Firmware::Bios),
-            "uefi" => Ok(Firmware::Uefi),
-            "uefi-http" => Ok(Firmware::UefiHttp),
-            _ => {
-                Err(format!("`{text}` is no firmware of the lab; known: bios, uefi, uefi-http, or several: bios,uefi"))
-            }
-        }
+        let unknown =
+            || format!("`{text}` is no firmware of the lab; known: bios, uefi, uefi-http, or several: bios,uefi");
+        Firmware::ALL.into_iter().find(|firmware| firmware.to_string() == text).ok_or_else(unknown)
     }
 }
 
@@ -92,9 +89,9 @@ impl FromStr for Firmware {
 pub struct Mix(Vec<Firmware>);
 
 impl Mix {
-    pub fn of<const N: usize>(turns: [Firmware; N]) -> Self {
+    pub fn of<const N: usize>(rotation: [Firmware; N]) -> Self {
         const { assert!(N > 0, "a node has a firmware") };
-        Mix(turns.into())
+        Mix(rotation.into())
     }
 
     /// Returns the firmware of the node at a position, counted from 1.
@@ -199,7 +196,7 @@ mod tests {
 
     #[test]
     fn firmware_mix_round_trips_as_text() {
-        for firmware in [Firmware::Bios, Firmware::Uefi, Firmware::UefiHttp] {
+        for firmware in Firmware::ALL {
             assert_eq!(firmware.to_string().parse(), Ok(Mix::of([firmware])));
             assert_eq!(serde_json::to_value(firmware).expect("a word"), firmware.to_string().as_str());
         }

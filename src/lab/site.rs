@@ -62,15 +62,15 @@ pub type Setting = (String, String);
 pub fn derive(user: &Path, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<Site, LabError> {
     // The rack's file is in another folder, so relative paths of the user's file must become absolute.
     let user = &std::path::absolute(user).map_err(LabError::file("find", user))?;
-    let user_site = load(user).map_err(|faults| LabError::Site(faults.to_string()))?;
+    let user_site = load(user)?;
     let text = fs::read_to_string(user).map_err(LabError::file("read", user))?;
     let derived = rewrite(&text, &user_site, layout, settings, nodes)?;
     // A running meshd may read the file, so a valid file replaces it atomically.
     let temporary = layout.site.with_extension("toml.new");
     fs::write(&temporary, derived).map_err(LabError::file("write", &temporary))?;
-    load(&temporary).map_err(|faults| LabError::Site(faults.to_string()))?;
+    load(&temporary)?;
     fs::rename(&temporary, &layout.site).map_err(LabError::file("write", &layout.site))?;
-    load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))
+    Ok(load(&layout.site)?)
 }
 
 fn rewrite(text: &str, user_site: &Site, layout: &Layout, settings: &[Setting], nodes: u8) -> Result<String, LabError> {
@@ -113,10 +113,8 @@ fn name_nodes(document: &mut DocumentMut, user_site: &Site, nodes: u8) {
         !user_site.node_names.contains_key(owner) && !user_site.node_names.values().any(|used| used == name)
     };
     for (node, name) in names.filter(|(node, name)| is_unused(&Owner::Node(*node), name)) {
-        let reservation: InlineTable = [("node", node.to_string()), ("name", name)]
-            .into_iter()
-            .map(|(key, text)| (key, Value::from(text)))
-            .collect();
+        let fields = [("node", node.to_string()), ("name", name)];
+        let reservation: InlineTable = fields.into_iter().map(|(key, text)| (key, Value::from(text))).collect();
         match document.entry("reservation").or_insert(Item::ArrayOfTables(ArrayOfTables::new())) {
             Item::ArrayOfTables(tables) => tables.push(reservation.into_table()),
             item => item.as_array_mut().into_iter().for_each(|array: &mut Array| array.push(reservation.clone())),

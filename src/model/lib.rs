@@ -1,12 +1,24 @@
 //! The model of the central node: node life cycles, boot sessions, boot decisions, VM placement. Pure: time, randomness and I/O are
 //! arguments.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | [`fleet`] | nodes, phases, conditions, boot sessions, generations, events, the audit log |
 //! | [`work`] | VMs, slots and tasks: placement and life cycles |
 //! | [`boot`] | boot of a machine: request, decision, script |
 //! | [`operations`] | unfinished requests |
+
+/// Implements `as_str` of an enum that derives `strum::IntoStaticStr`.
+macro_rules! as_str {
+    ($type:ty) => {
+        impl $type {
+            /// Returns the word that is stored and shown.
+            pub fn as_str(self) -> &'static str {
+                self.into()
+            }
+        }
+    };
+}
 
 pub mod boot;
 pub mod fleet;

@@ -29,7 +29,7 @@ pub struct AgentConfig {
     /// OpenRC services that must run before the node is ready.
     #[serde(default)]
     pub services: Vec<String>,
-    #[serde(default, skip_serializing_if = "CheckPolicy::is_default")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub checks: CheckPolicy,
     /// PCI functions for VMs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,7 +53,7 @@ pub struct CheckPolicy {
     /// Checks with another rule than `on`, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rules: BTreeMap<String, CheckRule>,
-    #[serde(skip_serializing_if = "Thresholds::is_default")]
+    #[serde(skip_serializing_if = "is_default")]
     pub thresholds: Thresholds,
 }
 
@@ -70,6 +70,8 @@ pub enum CheckRule {
     /// The check is skipped.
     Off,
 }
+
+serialised_name!(CheckRule);
 
 /// Thresholds of checks; `None` selects the default of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,23 +96,10 @@ impl CheckPolicy {
     pub fn rule(&self, check: &str) -> CheckRule {
         self.rules.get(check).copied().unwrap_or_default()
     }
-
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
-impl Thresholds {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl CheckRule {
-    /// Returns the serialised name.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Agent configuration with token in one file, for one use on a machine that does not netboot.

@@ -5,10 +5,11 @@
 //! failures=1 warnings=0 1/2 GPU unit(s) ready
 //! ```
 
-use super::{DiskFacts, Hosting, SlotFacts, StoreFacts, UnitFacts, UnitKind, UnitState};
+use super::{DiskFacts, Hosting, SlotFacts, StoreFacts, UnitFacts, iommu_units};
 use meshd_types::{BootSessionId, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
+use strum::{Display, EnumString, IntoStaticStr};
 
 /// First word of a check line.
 const MARK: &str = "MESH_CHECK";
@@ -29,7 +30,7 @@ pub struct Check {
 }
 
 /// Verdict of a check. Only `Fail` prevents a node from being online.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Display, EnumString, IntoStaticStr)]
 #[serde(rename_all = "UPPERCASE")]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum CheckStatus {
@@ -39,6 +40,8 @@ pub enum CheckStatus {
     /// Not applicable to this profile.
     Skip,
 }
+
+serialised_name!(CheckStatus);
 
 /// All checks of one run, with its boot session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,20 +62,15 @@ pub struct CheckReport {
     pub resources: Option<Resources>,
 }
 
-/// Facts that change while a node runs.
+/// Facts that change while a node runs, as in [`super::Facts`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resources {
-    /// As [`super::Facts::units`].
     pub units: Vec<UnitFacts>,
-    /// As [`super::Facts::disks`].
     pub disks: Vec<DiskFacts>,
-    /// As [`super::Facts::slots`].
     pub slots: Vec<SlotFacts>,
-    /// As [`super::Facts::store`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreFacts>,
-    /// As [`super::Facts::hosting`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosting: Option<Box<Hosting>>,
 }
@@ -106,9 +104,8 @@ impl DoctorReport {
     /// Counts results of checks and units.
     pub fn new(at: Timestamp, session: Option<BootSessionId>, checks: Vec<Check>, units: &[UnitFacts]) -> Self {
         let (failures, warnings) = tally(&checks);
-        let counted = || units.iter().filter(|unit| unit.kind == UnitKind::Device);
-        let units_ready = counted().filter(|unit| unit.state == UnitState::Ready).count();
-        DoctorReport { at, session, checks, units_ready, units_total: counted().count(), failures, warnings }
+        let (units_ready, units_total) = iommu_units::count_ready(units);
+        DoctorReport { at, session, checks, units_ready, units_total, failures, warnings }
     }
 
     /// Returns one `MESH_CHECK` line for each check, then the summary.
@@ -182,34 +179,12 @@ impl FromStr for Check {
         let [status, name, detail, remediation, unproven] = found;
         let required = |value: Option<String>, at: usize| value.ok_or(LineError::Missing(KEYS[at]));
         Ok(Check {
-            status: required(status, 0)?.parse().map_err(|()| LineError::Value(KEYS[0]))?,
+            status: required(status, 0)?.parse().map_err(|_| LineError::Value(KEYS[0]))?,
             name: required(name, 1)?,
             detail: required(detail, 2)?,
             remediation: required(remediation, 3)?,
             unproven: unproven.is_some_and(|word| word == "yes"),
         })
-    }
-}
-
-impl CheckStatus {
-    /// Returns the serialised name.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-impl fmt::Display for CheckStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for CheckStatus {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        use CheckStatus::{Fail, Pass, Skip, Warn};
-        [Pass, Warn, Fail, Skip].into_iter().find(|status| status.as_str() == text).ok_or(())
     }
 }
 
@@ -256,6 +231,7 @@ fn unescape(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::UnitState;
     use proptest::prelude::*;
 
     fn check(status: CheckStatus, unproven: bool) -> Check {
@@ -289,7 +265,7 @@ mod tests {
         for output in [report.lines(), report.text()] {
             assert!(output.ends_with("\nfailures=1 warnings=1 1/2 GPU unit(s) ready\n"), "{output}");
         }
-        assert!(!report.text().contains("c\nd"), "nothing of a detail ends a line");
+        assert!(!report.text().contains("c\nd"), "a detail ends no line");
     }
 
     #[test]

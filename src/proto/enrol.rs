@@ -4,16 +4,13 @@ use super::Facts;
 use meshd_types::{BootSessionId, NodeId, Secret};
 use serde::{Deserialize, Serialize};
 
-/// Exchanges the token of the overlay for a certificate.
+/// Exchanges the one-time token of the overlay for a certificate. Node and session are those of the overlay.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EnrolRequest {
     /// [`super::VERSION`].
     pub version: u16,
-    /// Node ID from the overlay.
     pub node: NodeId,
-    /// Boot session from the overlay.
     pub session: BootSessionId,
-    /// The one-time token.
     pub token: Secret<String>,
     /// PKCS #10 request, PEM, at most [`super::MAX_CSR`] bytes. Only its public key is taken from it.
     pub csr_pem: String,
@@ -37,14 +34,13 @@ pub struct RenewRequest {
     pub csr_pem: String,
 }
 
-/// First message of a node that has neither token nor certificate. It then waits for [`PendingReply`]s.
+/// First message of a node that has neither token nor certificate. Node and session are those of the overlay. The node then waits for
+/// [`PendingReply`]s.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PendingHello {
     /// [`super::VERSION`].
     pub version: u16,
-    /// Node ID from the overlay.
     pub node: NodeId,
-    /// Boot session from the overlay.
     pub session: BootSessionId,
     /// As in [`EnrolRequest`].
     pub csr_pem: String,

@@ -36,7 +36,7 @@ pub struct Facts {
     pub versions: Versions,
 }
 
-/// The file system of virtual machines and their volumes.
+/// The file system of VMs and their volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreFacts {
@@ -96,7 +96,7 @@ pub struct CpuFacts {
     pub virtualization: String,
 }
 
-/// Memory, in KiB as `/proc/meminfo` has it.
+/// Memory in KiB, from `/proc/meminfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemoryFacts {
@@ -168,17 +168,17 @@ pub struct DiskFacts {
 impl DiskFacts {
     /// Returns the WWN, else the serial number. Kernel names change between boots.
     pub fn identity(&self) -> Option<&str> {
-        self.names().next()
+        self.identities().next()
     }
 
     /// Finds the disk with a WWN or serial number; `None` also if several match.
-    pub fn called<'a>(disks: &'a [DiskFacts], name: &str) -> Option<&'a DiskFacts> {
-        let mut found = disks.iter().filter(|disk| disk.names().any(|own| own == name));
+    pub fn by_identity<'a>(disks: &'a [DiskFacts], identity: &str) -> Option<&'a DiskFacts> {
+        let mut found = disks.iter().filter(|disk| disk.identities().any(|own| own == identity));
         found.next().filter(|_| found.next().is_none())
     }
 
     /// Returns WWN and serial number.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn identities(&self) -> impl Iterator<Item = &str> {
         [&self.wwid, &self.serial].into_iter().flatten().map(String::as_str)
     }
 }
@@ -215,7 +215,7 @@ pub struct NicFacts {
     pub addresses: Vec<IpAddr>,
 }
 
-/// Software versions, and the origin of this boot.
+/// Software versions, and the boot session, generation and profile of the overlay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Versions {
@@ -225,10 +225,7 @@ pub struct Versions {
     pub kernel: String,
     /// `PRETTY_NAME` of `/etc/os-release`.
     pub os: String,
-    /// Boot session from the overlay.
     pub session: Option<BootSessionId>,
-    /// Generation from the overlay.
     pub generation: String,
-    /// Profile from the overlay.
     pub profile: String,
 }

@@ -3,16 +3,15 @@
 //! | module | content |
 //! | --- | --- |
 //! | `boot` | the agent's configuration in an overlay: a public part, and a small part for one boot |
-//! | `bounded` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
+//! | `json_element_limit` | counts the elements of untrusted JSON before parsing: a list of empty records takes a hundred times its size in memory |
 //! | `check` | results of readiness checks: one line for each check, and the outcome of a run |
 //! | `enrol` | enrolment and renewal of a node's certificate |
 //! | `facts` | facts that a node reports at each connection, read from sysfs and procfs |
-//! | `vm_hosting` | capabilities of a node for VMs in its current boot, besides units and disks |
 //! | `log` | the log of one boot of a node, in pieces |
-//! | `task` | tasks on a node: the desired state in one direction, the whole actual state in the other |
+//! | `task` | tasks: desired state from the central node, reported state from the agent |
 //! | `link` | the link: versioned JSON messages over a mutual-TLS WebSocket |
-//! | `units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
-//! | `vm` | virtual machines: specification, desired state and reported state |
+//! | `iommu_units` | IOMMU groups of a node that can be assigned to VMs, with the reason where one cannot |
+//! | `vm` | VMs: capabilities of a node, specification, desired state and reported state |
 //!
 //! Every first message contains [`VERSION`]. [`OLDEST`] is accepted too and answered with the same number. A field may be added with a
 //! default. A changed meaning requires a new version. Unknown fields are ignored, so a newer agent can talk to an older central node.
@@ -26,16 +25,27 @@
 //! | [`CONSOLE_PATH`] | WebSocket | a valid client certificate, on request of the link | bytes, [`vm::ConsoleNote`] |
 //! | [`VOLUMES_PATH`] | GET, with a range | a valid client certificate of a node with a VM that uses the file | bytes |
 
+/// Implements `as_str`, which returns the serialised name.
+macro_rules! serialised_name {
+    ($type:ty) => {
+        impl $type {
+            /// Returns the serialised name.
+            pub fn as_str(self) -> &'static str {
+                self.into()
+            }
+        }
+    };
+}
+
 mod boot;
-pub mod bounded;
+pub mod json_element_limit;
 mod check;
 mod enrol;
 mod facts;
-mod vm_hosting;
 pub mod log;
 pub mod task;
 mod link;
-mod units;
+mod iommu_units;
 pub mod vm;
 
 pub use boot::{
@@ -47,9 +57,9 @@ pub use facts::{
     CpuFacts, DiskFacts, Facts, MAX_DEVICES, MemoryFacts, NicFacts, PciFacts, STORE_STEP, SlotFacts, SriovFacts,
     StoreFacts, StoreKind, SystemFacts, Versions,
 };
+pub use iommu_units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
 pub use link::{ActionId, ActionOrder, ActionOutcome, FromAgent, FromCentral, Heartbeat, Hello, NodeAction, Welcome};
-pub use units::{MAX_MEMBERS, MAX_UNITS, UnitFacts, UnitKind, UnitState, units_ready, whole_node};
-pub use vm_hosting::{Hosting, HugepageFacts, NumaFacts};
+pub use vm::{Hosting, HugepageFacts, NumaFacts};
 
 /// Protocol version. Since 2 an agent reports its checks also when nothing has changed.
 pub const VERSION: u16 = 2;
@@ -58,7 +68,7 @@ pub const OLDEST: u16 = VERSION - 1;
 
 /// Returns true if the version of the peer is supported.
 pub fn is_supported_version(version: u16) -> bool {
-    let oldest = if meshd_types::fail::defends("wire-previous-version") { OLDEST } else { VERSION };
+    let oldest = if meshd_types::failpoint::defends("wire-previous-version") { OLDEST } else { VERSION };
     (oldest..=VERSION).contains(&version)
 }
 

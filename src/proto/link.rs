@@ -12,7 +12,7 @@
 //!          Renewed ─────────────▶            (the old certificate is void)
 //!          ◀──────────────── Roots           first, and when the authority changes
 //!          ◀─────────── EnrolAgain           the authority was replaced without a grace time; a goodbye follows
-//!          ◀──────────────── Check           an operator asks for the checks; answered by Checks
+//!          ◀──────────────── Check           an operator requests the checks; the response is Checks
 //!          ◀─────────────────── Vm           the complete desired state of one VM; again after each welcome
 //!          Vm ──────────────────▶            the state of all VMs, at each change
 //!          ◀───────────────── Task           the complete desired state of one task on this node; again after each welcome
@@ -107,7 +107,7 @@ pub enum FromCentral {
     Roots {
         /// The roots of the site, PEM.
         roots_pem: String,
-        /// The node's certificate is under an older root: ask for another one soon.
+        /// The node's certificate is under an older root: request another one soon.
         #[serde(default)]
         renew: bool,
     },
@@ -186,7 +186,7 @@ pub struct ActionOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 pub enum NodeAction {
-    /// Restart the machine; done is reported before the machine goes down.
+    /// Restart the machine; `Done` is reported before the restart.
     Reboot,
 }
 

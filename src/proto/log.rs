@@ -16,18 +16,13 @@ use serde::{Deserialize, Serialize};
 pub enum LogSource {
     /// `/dev/kmsg`: kernel messages, with the seconds since the start of the kernel.
     Kernel,
-    /// `/var/log/messages`: what services write to syslog, the agent included.
+    /// `/var/log/messages`: syslog messages of services, including the agent.
     System,
     /// Why `mesh-init` stopped the boot.
     BootFailure,
 }
 
-impl LogSource {
-    /// Returns the serialised name.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+serialised_name!(LogSource);
 
 /// One piece of a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

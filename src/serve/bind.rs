@@ -129,26 +129,23 @@ pub fn udp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Resul
 
 /// Listens on a TCP port; with an interface, only for connections on it. Port 0 selects a free port. Needs a tokio runtime.
 pub fn tcp(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<tokio::net::TcpListener, BindError> {
-    let opened = || -> io::Result<tokio::net::TcpListener> {
-        let socket = on_interface(Type::STREAM, Protocol::TCP, interface)?;
-        // Connections of an earlier process linger in TIME_WAIT and must not delay a restart.
-        socket.set_reuse_address(true)?;
-        socket.bind(&SockAddr::from(at))?;
-        socket.listen(BACKLOG)?;
-        tokio::net::TcpListener::from_std(socket.into())
-    };
-    opened().map_err(|source| explain(source, service, interface, at))
+    let opened = listen(interface, at).and_then(|socket| tokio::net::TcpListener::from_std(socket.into()));
+    opened.map_err(|source| explain(source, service, interface, at))
 }
 
 /// Checks whether a program can listen on this TCP port now.
 pub fn is_free(service: Service, interface: Option<&str>, at: SocketAddrV4) -> Result<(), BindError> {
-    let opened = on_interface(Type::STREAM, Protocol::TCP, interface).and_then(|socket| {
-        socket.set_reuse_address(true)?;
-        socket.bind(&SockAddr::from(at))?;
-        // SO_REUSEADDR permits a second bind, so only a second `listen` detects another server.
-        socket.listen(1)
-    });
-    opened.map_err(|source| explain(source, service, interface, at))
+    // SO_REUSEADDR permits a second bind, so only a second `listen` detects another server.
+    listen(interface, at).map(drop).map_err(|source| explain(source, service, interface, at))
+}
+
+fn listen(interface: Option<&str>, at: SocketAddrV4) -> io::Result<Socket> {
+    let socket = on_interface(Type::STREAM, Protocol::TCP, interface)?;
+    // Connections of an earlier process linger in TIME_WAIT and must not delay a restart.
+    socket.set_reuse_address(true)?;
+    socket.bind(&SockAddr::from(at))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
 }
 
 /// Returns the interface that has a local address. Linux accepts packets for any local address on any interface. A listener bound to the

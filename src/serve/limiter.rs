@@ -8,7 +8,7 @@
 //!
 //! Each API has a separate limit, derived from the limit of open files, so no API can exhaust another's file descriptors.
 
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -189,7 +189,7 @@ impl ConnectionLimiter {
                 return permit;
             }
             let freed = self.freed.notified();
-            if fail::defends("connection-eviction") && self.evict() {
+            if failpoint::defends("connection-eviction") && self.evict() {
                 metrics::counter!("meshd_connections_evicted_total", "plane" => self.api).increment(1);
                 if self.api == HTTP {
                     metrics::counter!("meshd_http_evicted_total").increment(1);

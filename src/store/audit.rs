@@ -11,7 +11,7 @@ pub struct AuditFilter {
     pub from: AuditSeq,
     pub node: Option<NodeId>,
     /// Records of one actor.
-    pub who: Option<Principal>,
+    pub principal: Option<Principal>,
     pub correlation: Option<CorrelationId>,
     /// Maximum number of lines.
     pub limit: usize,
@@ -26,7 +26,7 @@ pub struct AuditFilter {
 impl AuditFilter {
     fn matches(&self, audit: &Audit) -> bool {
         self.node.is_none_or(|node| audit.node == Some(node))
-            && self.who.as_ref().is_none_or(|who| audit.by.principal == *who)
+            && self.principal.as_ref().is_none_or(|principal| audit.by.principal == *principal)
             && self.correlation.is_none_or(|correlation| audit.by.correlation == correlation)
             && self.has_text(audit)
     }

@@ -10,7 +10,7 @@
 //! | `journal` | the journal: a key-value map stored as a log of changes |
 //! | `model` | the model: all state in memory, with its indexes |
 //! | `open` | opens the store: folder, journal, and all records into the model |
-//! | `retain` | retention of events and audit lines: bounds for each class, shares for each source, folding of repeats |
+//! | `retention` | bounds of events, audit lines and finished tasks; folding of repeats |
 //! | `tx` | a transaction: reads see its staged changes |
 //!
 //! **Terms.** A *record* is one key with one JSON value. A *change* is what one [`Store::commit`] writes. The *journal* is the file of all
@@ -42,7 +42,7 @@
 //! **Full or broken disk.** All writers of a failed flush receive the error. The store refuses further changes until it can repeat the
 //! flush; a restart is not necessary.
 //!
-//! **Files beside the journal.** [`PieceLogs`], [`GenerationArchive`] and [`RevisionArchive`] hold large contents. An archive is
+//! **Files beside the journal.** [`ChunkLogs`], [`GenerationArchive`] and [`RevisionArchive`] hold large contents. An archive is
 //! written after the record that names it, so a crash may lose contents; reads report that.
 
 mod archive;
@@ -53,14 +53,14 @@ mod index;
 mod journal;
 mod model;
 mod open;
-mod retain;
+mod retention;
 mod tx;
 
 #[cfg(test)]
 mod tests;
 
+pub use archive::chunk_log::{Chunk, ChunkLogs, Limits, LogLine};
 pub use archive::generation_archive::{ArchiveError, GenerationArchive};
-pub use archive::piece_log::{Chunk, Limits, LogLine, PieceLogs};
 pub use archive::revisions::RevisionArchive;
 pub use audit::AuditFilter;
 pub use events::EventFilter;
@@ -73,7 +73,7 @@ pub use tx::Tx;
 use flush::Flusher;
 use journal::Journal;
 use meshd_model::fleet::{Event, EventSeq};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     collections::VecDeque,
     fs::File,
@@ -96,8 +96,6 @@ pub const MAX_IDEMPOTENCY_KEYS: usize = 32_768;
 pub const MAX_ANSWERS: usize = 512;
 /// Retention of an order with an idempotency key.
 pub const IDEMPOTENCY_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of tasks; the oldest finished ones are removed first.
-pub const MAX_TASKS: usize = 512;
 /// Maximum number of boot sessions of one MAC address.
 pub const MAX_SESSIONS_PER_MAC: usize = 8;
 /// Maximum number of boot sessions; the oldest are removed first.
@@ -244,7 +242,7 @@ impl Store {
     /// # Errors
     /// The disk is full, read-only or broken.
     pub async fn ready(&self) -> Result<(), StoreError> {
-        if !fail::defends("store-readiness") {
+        if !failpoint::defends("store-readiness") {
             return Ok(());
         }
         self.flusher.recover().await.map_err(StoreError::Write)?;

@@ -2,7 +2,7 @@
 
 use super::{
     MAX_UNKNOWN_NODES,
-    retain::Retained,
+    retention::Retained,
     tx::{Change, Staged},
 };
 use crate::index::{

@@ -3,9 +3,9 @@
 use super::{
     Flusher, Model, SUBSCRIBER_BACKLOG, Store, StoreError,
     journal::{AUDIT, EVENTS, Journal, Log, Records},
-    retain::{Record, Retained},
+    retention::{Record, Retained},
 };
-use meshd_types::fail;
+use meshd_types::failpoint;
 use serde::de::DeserializeOwned;
 use std::{
     fs,
@@ -53,7 +53,7 @@ impl Store {
 fn check_new(state_dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     let (path, authority, confirm) = (state_dir.join(FOLDER), state_dir.join(AUTHORITY), state_dir.join(CONFIRM));
     let is_empty = |dir: &Path| fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
-    if !is_empty(&path) || is_empty(&authority) || !fail::defends("missing-store") {
+    if !is_empty(&path) || is_empty(&authority) || !failpoint::defends("missing-store") {
         return Ok(None);
     }
     if !confirm.exists() {

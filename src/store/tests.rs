@@ -319,8 +319,8 @@ async fn order_writes_one_audit_line_in_its_transaction() {
     assert_eq!((&line.by, line.node, line.detail.as_str()), (&by, Some(node(1).id), "discovered -> approved; cleared"));
     assert_eq!(store.next_audit(), AuditSeq(1), "numbers go on where they stopped");
     for (other, found) in [
-        (AuditFilter { who: Some(Principal::Operator(6)), ..all.clone() }, 0),
-        (AuditFilter { who: Some(Principal::Operator(5)), ..all.clone() }, 1),
+        (AuditFilter { principal: Some(Principal::Operator(6)), ..all.clone() }, 0),
+        (AuditFilter { principal: Some(Principal::Operator(5)), ..all.clone() }, 1),
         (AuditFilter { node: Some(node(2).id), ..all.clone() }, 0),
         (AuditFilter { correlation: Some(CorrelationId([4; 8])), ..all.clone() }, 0),
         (AuditFilter { from: AuditSeq(1), ..all }, 0),

@@ -3,7 +3,7 @@
 use super::{
     Model, StoreError,
     journal::{AUDIT, Batch, EVENTS, Log},
-    retain::NewRecords,
+    retention::{NewRecords, surplus_tasks},
 };
 use meshd_model::{
     fleet::{Audit, BootSession, Event, History, IdempotencyRecord, Lease, Node, Phase, Revisions},
@@ -217,7 +217,7 @@ impl<'a> Tx<'a> {
     /// Stores a task. Removes the oldest finished tasks beyond the bound.
     pub fn put_task(&mut self, task: Task) {
         if self.task(task.id).is_none() {
-            for surplus in self.model.tasks.surplus() {
+            for surplus in surplus_tasks(self.model.tasks.all()) {
                 self.staged.tasks.insert(surplus, Change::Remove);
             }
         }

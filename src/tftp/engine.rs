@@ -17,7 +17,7 @@ use crate::{
     transfer::{EVICTABLE_RATE, RepeatedRequest, Transfer, TransferAction},
 };
 use bytes::Bytes;
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     collections::{BTreeSet, HashMap, hash_map::DefaultHasher},
     hash::{Hash, Hasher},
@@ -195,7 +195,7 @@ impl<F: Copy> Engine<F> {
         let unconfirmed = self.unconfirmed.first().map(|(_, client)| *client);
         let many_unconfirmed = self.unconfirmed.len() > self.limits.transfers / SHARE;
         let slowest =
-            if many_unconfirmed || !fail::defends("tftp-displaces-stalled") { None } else { self.slowest(now) };
+            if many_unconfirmed || !failpoint::defends("tftp-displaces-stalled") { None } else { self.slowest(now) };
         let Some(evicted) = slowest.or(unconfirmed) else { return false };
         self.end(evicted, Event::Evicted, out);
         true

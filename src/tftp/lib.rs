@@ -13,15 +13,15 @@
 //! | [`effect`] | outputs of the engine: datagrams, completed files, events |
 //! | [`files`] | traits of the user: file look-up ([`Files`]) and observation ([`Observer`]) |
 //! | [`driver`] | sockets and threads: request port, workers, batched I/O, adaptive polling |
-//! | `check` | checks the engine's invariants for arbitrary input; used by fuzz targets |
+//! | `fuzz_invariants` | checks the engine's invariants for arbitrary input; used by fuzz targets |
 //!
 //! Everything but [`driver`] is pure: no clock, no sockets, no threads.
 
-mod check;
 pub mod driver;
 pub mod effect;
 pub mod engine;
 pub mod files;
+mod fuzz_invariants;
 mod negotiation;
 mod packet;
 mod transfer;
@@ -29,9 +29,9 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
-pub use check::check_invariants;
 pub use driver::{Sockets, TftpError, serve};
 pub use effect::{Effects, Event, Refusal};
 pub use engine::{Engine, Limits};
 pub use files::{Files, Observer, Problem};
+pub use fuzz_invariants::check_invariants;
 pub use negotiation::{MAX_BLOCK, MAX_WINDOW};

@@ -15,7 +15,7 @@
 
 use crate::negotiation::Negotiated;
 use bytes::Bytes;
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::time::{Duration, Instant};
 
 /// Retransmissions of an OACK. Most size probes end here, without an answer or with an ERROR.
@@ -215,7 +215,7 @@ impl Transfer {
 
     fn is_too_slow(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.began);
-        age > MAX_SILENCE && rate(self.acked_bytes(), age) < MIN_RATE && fail::defends("tftp-minimum-rate")
+        age > MAX_SILENCE && rate(self.acked_bytes(), age) < MIN_RATE && failpoint::defends("tftp-minimum-rate")
     }
 
     fn acked_bytes(&self) -> u64 {

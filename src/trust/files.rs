@@ -1,12 +1,12 @@
 //! Files of keys and certificates, written atomically; private keys have mode 0600.
 
 use super::TrustError;
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 /// Maximum size of a key or certificate file, in bytes.
@@ -43,7 +43,7 @@ pub fn read_private(path: &Path) -> Result<Option<String>, TrustError> {
 
 /// Writes a file atomically and durably.
 pub fn write(path: &Path, content: &str, mode: u32) -> Result<(), TrustError> {
-    let temporary = temporary_name(path);
+    let temporary = path.with_extension("new");
     let written = write_and_rename(&temporary, path, content, mode);
     if written.is_err() {
         // The first error is reported.
@@ -61,14 +61,10 @@ fn write_and_rename(temporary: &Path, path: &Path, content: &str, mode: u32) -> 
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
     file.write_all(content.as_bytes())?;
     file.sync_all()?;
-    fail::point("file-written");
+    failpoint::point("file-written");
     fs::rename(temporary, path)?;
-    fail::point("file-renamed");
+    failpoint::point("file-renamed");
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-}
-
-fn temporary_name(path: &Path) -> PathBuf {
-    path.with_extension("new")
 }
 
 /// Creates the error of an operation on a file.

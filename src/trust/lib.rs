@@ -4,13 +4,13 @@
 //! | --- | --- |
 //! | `api_token` | API tokens of the admin API |
 //! | `authority` | the site's certificate authority: a root that nodes trust, and an issuer that signs certificates |
-//! | `capability` | capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes |
 //! | `enrol_token` | enrolment tokens: a secret that buys one certificate for one node |
 //! | `files` | files of keys and certificates, written atomically |
+//! | `overlay_capability` | capabilities: an unguessable URL part that opens one overlay, once, for one address, for minutes |
 //! | `secret_mark` | marks of secrets: a keyed digest that changes with the secret and reveals nothing |
 //! | `peer` | maps a verified client certificate to a node |
 //! | `verifier` | verifies client certificates in the TLS handshake |
-//! | `web` | the TLS certificate of the admin API: the operator's own, or a self-signed one that clients pin by fingerprint |
+//! | `web_certificate` | the TLS certificate of the admin API: the operator's own, or a self-signed one that clients pin by fingerprint |
 //!
 //! ```text
 //! boot session ─▶ capability      (16 bytes, minutes)    opens one overlay, once, for one address
@@ -21,22 +21,25 @@
 
 mod api_token;
 mod authority;
-pub mod capability;
 pub mod enrol_token;
 mod files;
-mod secret_mark;
+pub mod overlay_capability;
 mod peer;
+mod secret_mark;
 mod verifier;
-mod web;
+mod web_certificate;
 
 pub use api_token::{ApiToken, ParseRoleError, Role};
 pub use authority::{CertificateAuthority, GRACE, Issued, NODE_CERT_LIFE, RootState, signed_under};
 pub use enrol_token::{TokenRecord, TokenRefused};
 pub use peer::Peer;
 pub use secret_mark::{KEY_FILE as MARK_KEY_FILE, MarkKey};
-pub use web::{WebIdentity, fingerprint};
+pub use web_certificate::{WebIdentity, fingerprint};
 
 use std::path::PathBuf;
+
+/// `not_before` of all certificates, 2020-01-01T00:00:00Z in milliseconds: a machine with a wrong clock must accept them.
+const NOT_BEFORE_MS: i64 = 1_577_836_800_000;
 
 /// Failures with keys and certificates.
 #[derive(Debug, thiserror::Error)]

@@ -1,15 +1,15 @@
 //! Basic types: IDs, hardware addresses, names, paths, secrets, time. Pure.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `digest` | SHA-256 digests, which identify blobs, overlays and generations |
-//! | `fail` | failpoints: debug builds let tests stop the program at a place, or disable a defence |
-//! | `hardware` | hardware as firmware and Linux name it |
+//! | `failpoint` | debug builds let tests stop the program at a failpoint, or disable a defence |
+//! | `hardware` | hardware identifiers of firmware and Linux |
 //! | `id` | IDs of nodes, boot sessions, tasks and requests |
 //! | `name` | names of profiles, overlays, images, bundles, groups, tokens, rules and VMs |
 //! | `path` | a relative path on a node that cannot leave its root |
 //! | `secret` | a secret value that cannot be printed |
-//! | `segment` | networks on which machines boot: how packets arrive, which addresses are leased |
+//! | `segment` | networks on which machines boot, and the addresses that meshd leases there |
 //! | `text` | Unicode characters that disguise text |
 //! | `time` | wall-clock time: RFC 3339 in UTC, with milliseconds |
 //! | `vars` | variables of nodes, groups and profiles, which overlays use |
@@ -21,7 +21,7 @@
 pub use serde;
 
 mod digest;
-pub mod fail;
+pub mod failpoint;
 mod hardware;
 mod id;
 mod name;
@@ -74,6 +74,19 @@ pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
         *byte = u8::try_from(high * 16 + low).ok()?;
     }
     Some(out)
+}
+
+/// Implements `Debug` by `Display`, so that logs and test failures show the text form.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! debug_as_text {
+    ($type:ty) => {
+        impl std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
 }
 
 /// Implements serde by `Display` and `FromStr`, so that a value has one text form in files, messages and output.

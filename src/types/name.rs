@@ -122,7 +122,7 @@ name!(
 name!(
     /// The name of a VM.
     VmName,
-    "virtual machine"
+    "VM"
 );
 
 #[cfg(test)]

@@ -60,12 +60,6 @@ impl fmt::Display for SafePath {
     }
 }
 
-impl fmt::Debug for SafePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for SafePath {
     type Err = PathError;
 
@@ -74,6 +68,7 @@ impl FromStr for SafePath {
     }
 }
 
+super::debug_as_text!(SafePath);
 super::serde_as_text!(SafePath);
 
 #[cfg(test)]

@@ -63,12 +63,6 @@ impl fmt::Display for Timestamp {
     }
 }
 
-impl fmt::Debug for Timestamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for Timestamp {
     type Err = ParseTimestampError;
 
@@ -80,6 +74,7 @@ impl FromStr for Timestamp {
     }
 }
 
+super::debug_as_text!(Timestamp);
 super::serde_as_text!(Timestamp);
 
 #[cfg(test)]

@@ -79,9 +79,7 @@ impl VarValue {
             VarValue::List(_) => "list",
         }
     }
-}
 
-impl VarValue {
     /// Checks the length limits of the value.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use meshd_api::{
     CURSOR_HEADER, CallerView, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER,
     routes::{self as api, Array, GetPath, Json, JsonLines, PostPath, UntypedPost},
 };
-use meshd_types::{Digest, Secret, fail};
+use meshd_types::{Digest, Secret, failpoint};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use std::sync::Arc;
@@ -76,6 +76,14 @@ impl ApiError {
         ApiError { status, view: ErrorView { code, message: message.into(), hint, correlation_id: String::new() } }
     }
 
+    pub(crate) fn bad_request(message: impl Into<String>, hint: &str) -> Self {
+        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, hint)
+    }
+
+    pub(crate) fn no_such_action() -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")
+    }
+
     fn not_understood(error: &dyn std::error::Error) -> Self {
         let message = format!("the answer of the API is not understood: {error}");
         ApiError::new(StatusCode::BAD_GATEWAY, "bad_answer", message, "is meshd of the same version?")
@@ -85,9 +93,7 @@ impl ApiError {
 impl ApiClient {
     async fn call(&self, method: Method, path: &str, headers: HeaderMap, body: Body) -> Result<Response, ApiError> {
         let request = Request::builder().method(method).uri(path).body(body);
-        let mut request = request.map_err(|error| {
-            ApiError::new(StatusCode::BAD_REQUEST, "bad_request", format!("invalid address: {error}"), "")
-        })?;
+        let mut request = request.map_err(|error| ApiError::bad_request(format!("invalid address: {error}"), ""))?;
         request.extensions_mut().extend(self.origin.clone());
         request.headers_mut().extend(headers);
         self.sign(request.headers_mut())?;
@@ -123,7 +129,7 @@ impl ApiClient {
 
     pub(crate) async fn open_console(&self, vm: &str) -> Result<Arc<Console>, ApiError> {
         let nobody = || ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", "nobody is signed in", "sign in");
-        if self.is_foreign && fail::defends("ui-console-origin") {
+        if self.is_foreign && failpoint::defends("ui-console-origin") {
             let hint = "open it from the page of the VM";
             return Err(ApiError::new(StatusCode::FORBIDDEN, "bad_origin", "another site opens this console", hint));
         }
@@ -136,7 +142,7 @@ impl ApiClient {
         let console = self.consoles.open(session, vm, socket, self.environment.now);
         // This check follows the insertion into the table. A concurrent sign-out either finds the console there, or this check detects the
         // sign-out.
-        if !self.sessions.lives(session, (self.environment.now)()) && fail::defends("ui-console-late") {
+        if !self.sessions.lives(session, (self.environment.now)()) && failpoint::defends("ui-console-late") {
             self.consoles.end(session);
             return Err(nobody());
         }
@@ -190,16 +196,16 @@ impl ApiClient {
     /// Requests bytes and keeps the last ones: between `keep` and `2 * keep`, or all of a shorter response.
     pub(crate) async fn tail<R>(&self, path: GetPath<R>, keep: usize) -> Result<Vec<u8>, ApiError> {
         let mut body = self.read(path).await?.into_body();
-        let mut kept: Vec<u8> = Vec::new();
+        let mut tail: Vec<u8> = Vec::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| ApiError::not_understood(&error))?;
             let Some(bytes) = frame.data_ref() else { continue };
-            kept.extend_from_slice(&bytes[bytes.len().saturating_sub(keep)..]);
-            if kept.len() > 2 * keep {
-                kept.drain(..kept.len() - keep);
+            tail.extend_from_slice(&bytes[bytes.len().saturating_sub(keep)..]);
+            if tail.len() > 2 * keep {
+                tail.drain(..tail.len() - keep);
             }
         }
-        Ok(kept)
+        Ok(tail)
     }
 
     /// Sends an order.
@@ -219,7 +225,7 @@ impl ApiClient {
         let plain = |name: &str, value: &str| {
             HeaderValue::from_bytes(value.as_bytes()).map_err(|_| {
                 let message = format!("the {name} is more than one line");
-                ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, "write it in one line")
+                ApiError::bad_request(message, "write it in one line")
             })
         };
         if !notes.reason.is_empty() {

@@ -6,7 +6,7 @@
 //! | `client` | calls the admin API on behalf of the signed-in user |
 //! | `console` | interactive consoles of VMs |
 //! | `form` | fields of a submitted form |
-//! | `gate` | checks that precede every page: origin, session, security headers |
+//! | `request_checks` | checks that precede every page: origin, session, security headers |
 //! | `html` | layout of a page, and its parts: tables, badges, times |
 //! | `plain_text` | output of programs as plain text |
 //! | `screens` | the pages |
@@ -20,7 +20,7 @@ mod assets;
 mod client;
 mod console;
 mod form;
-mod gate;
+mod request_checks;
 mod html;
 mod plain_text;
 mod screens;
@@ -54,5 +54,5 @@ pub struct Environment {
 
 /// Returns the pages together with the API: requests outside [`PREFIX`] go to the API.
 pub fn router(environment: Environment) -> Router {
-    gate::router(environment)
+    request_checks::router(environment)
 }

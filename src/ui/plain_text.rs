@@ -1,10 +1,10 @@
 //! Output of programs as plain text.
 
-use meshd_types::{fail, is_misleading};
+use meshd_types::{failpoint, is_misleading};
 
 /// Returns false for characters that a page omits from foreign text: control characters, and characters that disguise other text.
 pub(crate) fn is_shown(c: char) -> bool {
-    !(c.is_control() || is_misleading(c) && fail::defends("ui-direction"))
+    !(c.is_control() || is_misleading(c) && failpoint::defends("ui-direction"))
 }
 
 /// Removes escape sequences, control characters and direction marks, so that none of them reaches the browser. Keeps line ends and tabs.

@@ -1,7 +1,7 @@
 //! Sessions in memory, and the single-use sign-in link.
 
 use meshd_api::CallerView;
-use meshd_types::{Digest, Secret, fail, hex};
+use meshd_types::{Digest, Secret, failpoint, hex};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -41,12 +41,13 @@ impl LinkCode {
 
     /// Returns true once, for the correct code.
     pub(crate) fn redeem(&self, code: &str) -> bool {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unused_code = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The comparison uses digests, so its duration reveals nothing about the code.
-        let is_right =
-            kept.as_ref().is_some_and(|kept| Digest::of(kept.expose().as_bytes()) == Digest::of(code.as_bytes()));
-        if is_right && fail::defends("ui-link-once") {
-            *kept = None;
+        let is_right = unused_code
+            .as_ref()
+            .is_some_and(|known| Digest::of(known.expose().as_bytes()) == Digest::of(code.as_bytes()));
+        if is_right && failpoint::defends("ui-link-once") {
+            *unused_code = None;
         }
         is_right
     }
@@ -67,7 +68,7 @@ pub(crate) struct Session {
 impl Session {
     fn is_over(&self, now: Instant) -> bool {
         now.duration_since(self.used) >= IDLE_TIME
-            || (now.duration_since(self.begun) >= MAX_LIFE && fail::defends("ui-session-life"))
+            || (now.duration_since(self.begun) >= MAX_LIFE && failpoint::defends("ui-session-life"))
     }
 
     fn belongs_to(&self, token: Option<&Secret<String>>) -> bool {
@@ -109,7 +110,7 @@ impl Sessions {
         let mut ended: Vec<Digest> = all.values().filter(|session| session.is_over(now)).map(|it| it.key).collect();
         ended.iter().for_each(|key| drop(all.remove(key)));
         let own = all.values().filter(|session| session.belongs_to(token.as_ref()));
-        let surplus = if own.clone().count() >= MAX_OF_TOKEN && fail::defends("ui-session-share") {
+        let surplus = if own.clone().count() >= MAX_OF_TOKEN && failpoint::defends("ui-session-share") {
             idlest(own)
         } else if all.len() >= MAX_SESSIONS {
             idlest(all.values())

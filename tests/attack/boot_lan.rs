@@ -76,7 +76,7 @@ async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
     let world = World::prepared("auto");
     let rig = Rig::new(&world);
     let mut machine = Machine::new(&rig, 1);
-    let heard = |address| DhcpObservation {
+    let observation = |address| DhcpObservation {
         mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
         exchange: DhcpExchange::Ipxe,
         uuid: None,
@@ -90,7 +90,7 @@ async fn proxy_session_boots_only_from_address_of_its_dhcp_request() {
     let own = std::mem::replace(&mut machine.address, STRANGER.parse().unwrap());
     // A stranger hears its DISCOVER, which has no address in it, then its REQUEST.
     for (address, alarms) in [(None, 1), (Some(own), 2)] {
-        rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(heard(address))]).await.unwrap();
+        rig.central.boot.apply_dhcp_changes(&[DhcpChange::Exchange(observation(address))]).await.unwrap();
         rig.clock.turn(Duration::from_secs(120));
         machine.ask_script().await;
         assert!(machine.script.contains("# refusal no_session"), "{address:?}: {}", machine.script);

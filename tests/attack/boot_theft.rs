@@ -215,7 +215,7 @@ fn token_from_another_machine_is_refused_and_stays_valid() {
     world.wait_for_phase("online");
 }
 
-fn heard(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpChange {
+fn exchange_of(mac: MacAddr, address: Ipv4Addr, discovered: bool) -> DhcpChange {
     DhcpChange::Exchange(DhcpObservation {
         mac,
         exchange: DhcpExchange::Ipxe,
@@ -236,7 +236,7 @@ async fn address_change_without_a_discover_ends_the_boot_session() {
     let mut victim = Machine::new(&rig, 1);
     victim.boot(Stage::Script).await;
     let capability = victim.capability().to_owned();
-    rig.central.boot.apply_dhcp_changes(&[heard(victim.mac, FREE, false)]).await.unwrap();
+    rig.central.boot.apply_dhcp_changes(&[exchange_of(victim.mac, FREE, false)]).await.unwrap();
     let own = std::mem::replace(&mut victim.address, FREE);
     victim.ask_script().await;
     assert!(victim.script.contains("# refusal no_session"), "{}", victim.script);
@@ -245,7 +245,7 @@ async fn address_change_without_a_discover_ends_the_boot_session() {
     assert!(opened.is_err(), "what was given in the session is void");
     // The machine tries again, as its script says: a new exchange, a new session.
     victim.address = own;
-    rig.central.boot.apply_dhcp_changes(&[heard(victim.mac, own, true)]).await.unwrap();
+    rig.central.boot.apply_dhcp_changes(&[exchange_of(victim.mac, own, true)]).await.unwrap();
     victim.ask_script().await;
     assert!(victim.script.contains("/overlay/"), "{}", victim.script);
 }

@@ -16,11 +16,11 @@ fn certificate_of_one_node_is_refused_for_another_node() {
     let (identity, victim) = (attacker.enrol(&own), attacker.enrol(&other));
     attacker.run(async {
         let mut link = attacker.hello(&identity, other.boot.node, other.boot.session).await;
-        let said = link.hear().await;
-        assert!(matches!(&said, Some(FromCentral::Goodbye { .. })), "{said:?}");
+        let reply = link.hear().await;
+        assert!(matches!(&reply, Some(FromCentral::Goodbye { .. })), "{reply:?}");
         let mut link = attacker.hello(&identity, own.boot.node, other.boot.session).await;
-        let said = link.hear().await;
-        assert!(matches!(&said, Some(FromCentral::Goodbye { .. })), "another node's boot: {said:?}");
+        let reply = link.hear().await;
+        assert!(matches!(&reply, Some(FromCentral::Goodbye { .. })), "another node's boot: {reply:?}");
     });
     let renewal = json!({ "version": VERSION, "node": other.boot.node, "csr_pem": victim.csr() });
     let (status, _) = attacker.run(attacker.post(&identity, RENEW_PATH, &renewal)).expect("an answer");
@@ -66,10 +66,10 @@ fn hello_with_more_than_max_devices_is_refused() {
     let identity = attacker.enrol(&own);
     let facts = |devices: usize| Facts { pci: vec![PciFacts::default(); devices], ..Facts::default() };
     attacker.run(async {
-        for (devices, is_heard) in [(MAX_DEVICES + 1, false), (MAX_DEVICES, true)] {
+        for (devices, is_accepted) in [(MAX_DEVICES + 1, false), (MAX_DEVICES, true)] {
             let mut link = attacker.hello_of(&identity, own.boot.node, own.boot.session, facts(devices)).await;
-            let said = link.hear().await;
-            assert_eq!(matches!(said, Some(FromCentral::Welcome(_))), is_heard, "{devices}: {said:?}");
+            let reply = link.hear().await;
+            assert_eq!(matches!(reply, Some(FromCentral::Welcome(_))), is_accepted, "{devices}: {reply:?}");
         }
     });
 }

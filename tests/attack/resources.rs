@@ -60,27 +60,27 @@ fn small_world() -> World {
 #[test]
 fn idle_connections_to_one_api_take_no_descriptors_from_the_others() {
     let world = small_world();
-    let held = idle(&world, &format!("{CENTRAL}:8443"), FILES + 500);
-    assert!(held.len() > FILES, "only {} connections", held.len());
+    let connections = idle(&world, &format!("{CENTRAL}:8443"), FILES + 500);
+    assert!(connections.len() > FILES, "only {} connections", connections.len());
     for _ in 0..3 {
         let answered = answer(&world, &format!("{CENTRAL}:8080"), "/boot.ipxe").unwrap();
         assert_eq!(answered, "HTTP/1.1 200", "the boot API answers");
     }
     let status = world.meshd(&["status"]);
     assert!(status.status.success(), "the admin API answers: {}", String::from_utf8_lossy(&status.stderr));
-    drop(held);
+    drop(connections);
 }
 
 #[test]
 fn agent_api_answers_while_one_host_holds_idle_connections() {
     let world = small_world();
     let attacker = Attacker::new(&world);
-    let held = idle(&world, &format!("{CENTRAL}:8443"), FILES);
+    let connections = idle(&world, &format!("{CENTRAL}:8443"), FILES);
     let begun = Instant::now();
     let (status, _) = attacker.run(attacker.get(&Identity::new(), "/v1/nothing")).expect("an answer");
     assert_eq!(status, 404);
     assert!(begun.elapsed() < SOON, "it took {:?}", begun.elapsed());
-    drop(held);
+    drop(connections);
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn tftp_serves_machine_while_one_host_stalls_4200_transfers() {
         socket.send_to(&[0, 4, 0, 0], from)?;
         Ok(socket)
     };
-    let held: Vec<_> = world.nodes.inside(|| (0..4200 * workers).map_while(|_| stall().ok()).collect()).unwrap();
-    assert!(held.len() >= 4096 * workers, "{} transfers", held.len());
+    let connections: Vec<_> = world.nodes.inside(|| (0..4200 * workers).map_while(|_| stall().ok()).collect()).unwrap();
+    assert!(connections.len() >= 4096 * workers, "{} transfers", connections.len());
     let read = world.nodes.inside(|| tftp::get(central, "undionly.kpxe", Some([10, 77, 0, 67].into()))).unwrap();
     assert_eq!(read.unwrap().len(), 70_001);
-    drop(held);
+    drop(connections);
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn connections_without_a_token_do_not_block_the_admin_api() {
         };
         (0..200).map(connect).collect::<Result<Vec<_>, _>>()
     };
-    let held = office.desk.inside(open).unwrap().unwrap();
+    let connections = office.desk.inside(open).unwrap().unwrap();
     let output = office.curl_output("X-Nothing: 1", "/v1/status");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(said.contains("401"), "{:?}: {said}", output.status);
-    drop(held);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("401"), "{:?}: {text}", output.status);
+    drop(connections);
 }

@@ -106,7 +106,7 @@ async fn profile_is_assigned(browser: &WebDriver, profile: &str) {
     wait_long_for(browser, "#phase", "booting", STAGE).await;
 }
 
-/// Confirms an order even if it ends a virtual machine, and returns to the page of its node.
+/// Confirms an order even if it ends a VM, and returns to the page of its node.
 async fn confirm(browser: &WebDriver) {
     // The page of the node has forms with such a box, too; this is the one of the preview.
     const FORM: &str = "form.stack[action$='/actions/run']";
@@ -119,7 +119,7 @@ async fn confirm(browser: &WebDriver) {
     wait_for(browser, "#facts", "Profile").await;
 }
 
-/// Creates a virtual machine and types into its console: the guest answers each letter with the next one of the alphabet.
+/// Creates a VM and types into its console: the guest answers each letter with the next one of the alphabet.
 async fn virtual_machine_is_used(browser: &WebDriver, digest: &str) {
     click(browser, "nav a", "VMs").await;
     click(browser, "a.button", "Create VM").await;

@@ -46,7 +46,7 @@ impl Drop for TestRack {
 /// Runs a test, and once more if its emulator died: QEMU runs, its processors spin, and the node's kernel answers nothing.
 ///
 /// Linux patches its own text while it runs. QEMU 7.2 loses such a patch if another emulated processor translates the same code meanwhile
-/// (fixed in QEMU 8.1). Seen only on nodes that run virtual machines. Every other failure ends the test at once.
+/// (fixed in QEMU 8.1). Seen only on nodes that run VMs. Every other failure ends the test at once.
 pub fn retry_dead_emulator(test: impl Fn()) {
     EMULATOR_DIED.store(false, Ordering::Relaxed);
     let Err(failure) = catch_unwind(AssertUnwindSafe(&test)) else { return };

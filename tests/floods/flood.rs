@@ -148,7 +148,7 @@ impl Attacker<'_> {
 
     /// Keeps as many transfers as it can at their first block; a transfer that meshd gave up is begun anew.
     fn transfers(&self) -> io::Result<u64> {
-        let (mut held, mut pace) = (std::collections::VecDeque::new(), Pace::of(500));
+        let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(500));
         while self.goes_on() {
             pace.next();
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -157,9 +157,9 @@ impl Attacker<'_> {
             if let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
                 socket.send_to(&[0, 4, 0, 0], from)?;
             }
-            held.push_back(socket);
-            if held.len() > TRANSFERS.min(self.connections) {
-                held.pop_front();
+            open_sockets.push_back(socket);
+            if open_sockets.len() > TRANSFERS.min(self.connections) {
+                open_sockets.pop_front();
             }
         }
         Ok(u64::from(pace.sent))
@@ -167,7 +167,7 @@ impl Attacker<'_> {
 
     /// `UNKNOWN` cards, each with a lease that it took itself, ask for scripts of ever new machines.
     fn scripts(&self) -> io::Result<u64> {
-        let (mut held, mut pace) = (std::collections::VecDeque::new(), Pace::of(100));
+        let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(100));
         let mut cards = Vec::new();
         for number in 0..UNKNOWN {
             let interface = format!("m{number}");
@@ -186,10 +186,10 @@ impl Attacker<'_> {
             let uuid = format!("66000000-0000-4000-8000-{:012x}", u64::from(pace.sent) % 4096);
             let query = format!("mac={mac}&uuid={uuid}&serial=X{mac_hex}&arch=x86_64&manufacturer=X&product=Y");
             if let Ok(stream) = self.ask_from(interface, *address, &format!("/boot/script?{query}")) {
-                held.push_back(stream);
+                open_sockets.push_back(stream);
             }
-            if held.len() > 512 {
-                held.pop_front();
+            if open_sockets.len() > 512 {
+                open_sockets.pop_front();
             }
         }
         Ok(u64::from(pace.sent))
@@ -208,14 +208,14 @@ impl Attacker<'_> {
     /// Holds as many connections as it can; those that meshd closed are opened anew.
     fn idle(&self, port: u16) -> io::Result<u64> {
         let to = SocketAddr::from((self.central, port));
-        let (mut held, mut pace) = (std::collections::VecDeque::new(), Pace::of(2_000));
+        let (mut open_sockets, mut pace) = (std::collections::VecDeque::new(), Pace::of(2_000));
         while self.goes_on() {
             pace.next();
             if let Ok(stream) = TcpStream::connect_timeout(&to, TIMEOUT) {
-                held.push_back(stream);
+                open_sockets.push_back(stream);
             }
-            if held.len() >= self.connections {
-                held.pop_front();
+            if open_sockets.len() >= self.connections {
+                open_sockets.pop_front();
             }
         }
         Ok(u64::from(pace.sent))

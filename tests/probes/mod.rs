@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 
-/// A conversation of several DHCP clients, relays and rivals with a site.
+/// Packets of several DHCP clients, relays and other servers to a site.
 pub fn dhcp(bytes: &[u8]) {
     meshd_dhcp::check_invariants(bytes);
 }
@@ -32,7 +32,7 @@ pub fn http(bytes: &[u8]) {
     meshd::serve::http::check_invariants(bytes);
 }
 
-/// The query of a script request: a machine, or an error that can be told to iPXE without becoming a command of it.
+/// The query of a script request: a machine, or an error that iPXE can print without executing it.
 pub fn script_request(bytes: &[u8]) {
     let query = String::from_utf8_lossy(bytes);
     match ScriptRequest::parse(&query) {
@@ -44,9 +44,9 @@ pub fn script_request(bytes: &[u8]) {
         }
         Err(error) => {
             let plain = refusal(String::new());
-            let told = refusal(error.to_string());
-            assert_eq!(told.lines().count(), plain.lines().count(), "{error}");
-            assert!(!told.contains(['$', '\r', '"', '\'', '\\']), "{told}");
+            let script = refusal(error.to_string());
+            assert_eq!(script.lines().count(), plain.lines().count(), "{error}");
+            assert!(!script.contains(['$', '\r', '"', '\'', '\\']), "{script}");
         }
     }
 }

@@ -104,7 +104,7 @@ impl Load {
             window: 1,
             in_window: 0,
             have: 0,
-            heard: Instant::now(),
+            last_received: Instant::now(),
             rounds: 0,
         };
         reader.nag_now()?;
@@ -122,7 +122,7 @@ struct Reader {
     in_window: usize,
     /// Blocks that came in order.
     have: usize,
-    heard: Instant,
+    last_received: Instant,
     rounds: usize,
 }
 
@@ -177,7 +177,7 @@ impl Reader {
 
     fn acknowledge(&mut self) -> anyhow::Result<()> {
         let [high, low] = (self.have as u16).to_be_bytes();
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         self.in_window = 0;
         match self.socket.send(&[0, 4, high, low]) {
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error).context("acknowledge a block"),
@@ -186,14 +186,14 @@ impl Reader {
     }
 
     fn nag(&mut self) -> anyhow::Result<()> {
-        if self.heard.elapsed() < SILENCE { Ok(()) } else { self.nag_now() }
+        if self.last_received.elapsed() < SILENCE { Ok(()) } else { self.nag_now() }
     }
 
     fn nag_now(&mut self) -> anyhow::Result<()> {
         if self.connected {
             return self.acknowledge();
         }
-        self.heard = Instant::now();
+        self.last_received = Instant::now();
         self.socket.send_to(&self.request, SocketAddr::from((SERVER, 69))).context("ask for the file")?;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::{Context, fail, pass, unproven, warn};
 use crate::{
     files::{self, FileError},
-    system::Tree,
+    system::{Tree, machine},
 };
 use meshd_proto::Check;
 use meshd_types::Timestamp;
@@ -47,17 +47,12 @@ impl CentralClock {
     }
 }
 
-/// `/proc/uptime` counts hundredths of a second.
 fn uptime_ms(tree: &Tree) -> u64 {
-    let text = tree.read("/proc/uptime").unwrap_or_default();
-    let (seconds, hundredths) =
-        text.split(' ').next().and_then(|first| first.split_once('.')).unwrap_or((text.as_str(), "0"));
-    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
-    number(seconds).saturating_mul(1000).saturating_add(number(hundredths).saturating_mul(10))
+    u64::try_from(machine::uptime(tree).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Checks that the clock is not before the delivery of the overlay, and close to the central node's.
-pub fn clock(context: &Context<'_>) -> Check {
+pub fn clock(context: &Context) -> Check {
     const NAME: &str = "clock";
     const REMEDY: &str = "set [dhcp].ntp, or replace the machine's clock battery";
     let issued_at = context.boot.issued_at;

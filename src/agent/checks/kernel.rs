@@ -1,6 +1,6 @@
 //! Searches the kernel log for errors since the boot.
 
-use super::super::system::Tree;
+use crate::system::Tree;
 use rustix::fs::OFlags;
 use std::{fs::OpenOptions, io::Read as _, os::unix::fs::OpenOptionsExt as _};
 

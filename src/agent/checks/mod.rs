@@ -4,72 +4,63 @@
 //! | module | content |
 //! | --- | --- |
 //! | `clock` | the clock, compared with the overlay and the central node |
-//! | `images` | completeness of volumes |
 //! | `kernel` | errors in the kernel log since the boot |
 //! | `nat` | the private network of VMs |
 //! | `network` | connections to the central node and beyond |
 //! | `probe` | probes of the running system, which tests replace |
 //! | `report` | runs all checks with a deadline each |
 //! | `services` | services that are not started or crashed |
-//! | `store` | free space of the VM store |
 //! | `virtualization` | KVM and the units of the profile |
+//! | `vm_store_space` | free space of the VM store |
+//! | `vm_volumes` | completeness of volumes |
 //! | `workload_memory` | memory that VMs and tasks use |
 
 mod clock;
-mod images;
 mod kernel;
 mod nat;
 mod network;
 mod probe;
 mod report;
 mod services;
-mod store;
 mod virtualization;
+mod vm_store_space;
+mod vm_volumes;
 mod workload_memory;
 
-pub use self::{
-    clock::CentralClock,
-    probe::{Probe, SystemProbe},
-    report::report,
-};
+pub use self::{clock::CentralClock, report::report};
 
+use self::probe::Probe;
 use super::{
     facts,
     system::{self, Tree},
 };
-use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckRule, CheckStatus, UnitFacts};
+use meshd_proto::{AgentConfig, BootPart, CHECKS, Check, CheckPolicy, CheckRule, CheckStatus, UnitFacts};
 use meshd_types::{DenyList, Timestamp};
-use std::{fmt, path::Path};
+use std::path::PathBuf;
 
 /// Available memory below this is a warning, in KiB.
 const WARN_KIB: u64 = 64 * 1024;
 
 /// Service of the overlay that loads the KVM module of Intel or AMD.
 const KVM_SERVICE: &str = "kvm-host";
+const NO_VMS: &str = "the profile runs no VMs";
 
 /// Input of the checks.
-#[derive(Clone, Copy)]
-pub struct Context<'a> {
-    pub tree: &'a Tree,
+struct Context {
+    tree: Tree,
     /// Folder of VMs.
-    pub vms: &'a Path,
-    pub config: &'a AgentConfig,
-    pub boot: &'a BootPart,
-    pub units: &'a [UnitFacts],
+    vms: PathBuf,
+    config: AgentConfig,
+    boot: BootPart,
+    units: Vec<UnitFacts>,
     /// Time of this node.
-    pub now: Timestamp,
+    now: Timestamp,
     /// Time of the central node at the same moment, if a link reported it.
-    pub central: Option<Timestamp>,
-    pub probe: &'a dyn Probe,
+    central: Option<Timestamp>,
+    probe: Box<dyn Probe>,
 }
 
-impl fmt::Debug for Context<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("config", self.config).field("now", &self.now).finish_non_exhaustive()
-    }
-}
-
-type CheckFn = fn(&Context<'_>) -> Check;
+type CheckFn = fn(&Context) -> Check;
 
 /// All checks in their order. A new check is a function and a line here.
 const ALL: [CheckFn; CHECKS.len()] = [
@@ -83,22 +74,15 @@ const ALL: [CheckFn; CHECKS.len()] = [
     virtualization::iommu,
     virtualization::vfio,
     virtualization::units,
-    store::store,
-    images::images,
+    vm_store_space::free_space,
+    vm_volumes::volumes,
 ];
 
-/// Runs all checks with the severities of the profile.
-pub fn run(context: &Context<'_>) -> Vec<Check> {
-    let policy = &context.config.checks;
-    ALL.iter().map(|check| check(context)).map(|check| apply_rule(policy.rule(&check.name), check)).collect()
-}
-
 /// Applies the profile's severity: skip, warn or fail.
-fn apply_rule(rule: CheckRule, check: Check) -> Check {
-    match (rule, check.status) {
+fn apply_rule(policy: &CheckPolicy, check: Check) -> Check {
+    match (policy.rule(&check.name), check.status) {
         (CheckRule::Off, CheckStatus::Warn | CheckStatus::Fail) => {
-            let detail = format!("disabled by the profile; result: {}", check.detail);
-            skip(&check.name, detail)
+            skip(&check.name, format!("disabled by the profile; result: {}", check.detail))
         }
         (CheckRule::Warn, CheckStatus::Fail) => Check { status: CheckStatus::Warn, ..check },
         _ => check,
@@ -136,15 +120,14 @@ fn runs_vms(config: &AgentConfig) -> bool {
 }
 
 /// Checks that the overlay was made for this machine.
-fn identity(context: &Context<'_>) -> Check {
+fn identity(context: &Context) -> Check {
     const NAME: &str = "identity";
     let expected = context.config.node;
-    let hardware = facts::hardware(context.tree);
+    let hardware = facts::hardware(&context.tree);
     let remediation = "compare `mesh-agent id` with `meshd node show`; an added NIC may be the cause";
     // The site decides which identity fields count; it may distrust UUIDs.
     let matching = hardware.bases().find(|basis| basis.node_id() == expected);
-    let basis = matching.or_else(|| hardware.basis(&DenyList::new()));
-    match basis {
+    match matching.or_else(|| hardware.basis(&DenyList::new())) {
         Some(basis) if basis.node_id() == expected => pass(NAME, basis.to_string()),
         Some(basis) => {
             let detail = format!("the overlay is for {expected}, this machine is {} ({basis})", basis.node_id());
@@ -155,9 +138,9 @@ fn identity(context: &Context<'_>) -> Check {
 }
 
 /// Checks available memory: the root file system of a node is in memory.
-fn memory(context: &Context<'_>) -> Check {
+fn memory(context: &Context) -> Check {
     const NAME: &str = "memory";
-    let memory = system::memory(context.tree);
+    let memory = system::memory(&context.tree);
     if memory.total_kib == 0 {
         return warn(NAME, "/proc/meminfo is not readable", "mount /proc");
     }

@@ -1,15 +1,15 @@
 //! Checks the private network of VMs: bridge, address, forwarding, masquerade, DHCP, and a connection to the central node (DR-11).
 
 use super::{Context, fail, pass, skip, unproven};
-use crate::nat::{BRIDGE, settings};
+use crate::private_network::{BRIDGE, settings};
 use meshd_proto::Check;
 use std::net::SocketAddrV4;
 
-pub fn nat(context: &Context<'_>) -> Check {
+pub fn nat(context: &Context) -> Check {
     const NAME: &str = "nat";
     const REMEDY: &str =
         "the agent repairs the network every 15 s: see its log; the variable kvm_nat_pool sets the pool";
-    let Some(settings) = settings(context.tree) else {
+    let Some(settings) = settings(&context.tree) else {
         return skip(NAME, "the profile has no private network");
     };
     let central = SocketAddrV4::new(context.config.central, context.config.port);

@@ -1,7 +1,7 @@
 //! Probes that need the running system: sockets, devices, programs. Tests replace them.
 
-use super::super::{
-    nat::{self, Settings},
+use crate::{
+    private_network::{self, Settings},
     system::Tree,
     vm::{self, Space},
 };
@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Port `discard`: no service answers, but sending to it makes the kernel resolve the neighbour.
 const DISCARD: u16 = 9;
 
-pub trait Probe {
+pub trait Probe: Send + Sync {
     /// Returns whether a neighbour answers; `None` if that cannot be tested.
     fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool>;
 
@@ -30,17 +30,16 @@ pub trait Probe {
 }
 
 /// Probes of the machine whose root is the tree.
-#[derive(Debug)]
-pub struct SystemProbe<'a>(pub &'a Tree);
+pub struct SystemProbe(pub Tree);
 
-impl SystemProbe<'_> {
+impl SystemProbe {
     /// Any other root has no network.
     fn is_running_system(&self) -> bool {
         self.0.path("/") == Path::new("/")
     }
 }
 
-impl Probe for SystemProbe<'_> {
+impl Probe for SystemProbe {
     #[expect(clippy::disallowed_methods, reason = "the kernel does not notify of changes of its neighbour table")]
     fn neighbour_answers(&self, neighbour: Ipv4Addr) -> Option<bool> {
         if !self.is_running_system() {
@@ -62,7 +61,7 @@ impl Probe for SystemProbe<'_> {
     }
 
     fn private_network(&self, settings: &Settings, central: SocketAddrV4) -> Option<Result<Ipv4Addr, String>> {
-        self.is_running_system().then(|| nat::check(self.0, settings, central))
+        self.is_running_system().then(|| private_network::check(&self.0, settings, central))
     }
 }
 
@@ -92,9 +91,9 @@ mod tests {
     #[test]
     fn free_space_is_that_of_nearest_existing_folder() {
         let dir = tempfile::tempdir().expect("a folder");
-        let tree = Tree::new(dir.path());
-        let space = SystemProbe(&tree).space(&dir.path().join("not/yet/there"));
+        let probe = SystemProbe(Tree::new(dir.path()));
+        let space = probe.space(&dir.path().join("not/yet/there"));
         assert!(space.is_some_and(|space| space.free > 0));
-        assert_eq!(SystemProbe(&tree).neighbour_answers(Ipv4Addr::LOCALHOST), None, "a fake root has no network");
+        assert_eq!(probe.neighbour_answers(Ipv4Addr::LOCALHOST), None, "a fake root has no network");
     }
 }

@@ -2,9 +2,9 @@
 //! `/run/openrc/daemons/NAME/NUMBER` describes the daemon.
 
 use super::{Context, fail, pass, skip};
-use crate::system::Tree;
+use crate::system::{Tree, is_file_name};
 use meshd_proto::Check;
-use meshd_types::fail;
+use meshd_types::failpoint;
 
 const STARTED: &str = "/run/openrc/started";
 const DAEMONS: &str = "/run/openrc/daemons";
@@ -12,15 +12,14 @@ const DAEMONS: &str = "/run/openrc/daemons";
 const ZOMBIE: &str = "Z";
 
 /// Checks that every service of the profile is started, and that its daemons run.
-pub fn services(context: &Context<'_>) -> Check {
+pub fn services(context: &Context) -> Check {
     const NAME: &str = "services";
     const REMEDY: &str = "see `rc-status` and the service's log on the node";
-    let (required, tree) = (&context.config.services, context.tree);
+    let (required, tree) = (&context.config.services, &context.tree);
     if required.is_empty() {
         return skip(NAME, "the profile requires no services");
     }
-    let is_valid = |name: &str| !name.is_empty() && !name.contains('/') && !name.starts_with('.');
-    let is_started = |name: &&String| is_valid(name) && tree.has(&format!("{STARTED}/{name}"));
+    let is_started = |name: &&String| is_file_name(name) && tree.has(&format!("{STARTED}/{name}"));
     let (started, missing): (Vec<&String>, Vec<&String>) = required.iter().partition(is_started);
     let crashed: Vec<String> = started.into_iter().filter_map(|name| crashed_daemon(tree, name)).collect();
     if missing.is_empty() && crashed.is_empty() {
@@ -35,7 +34,7 @@ pub fn services(context: &Context<'_>) -> Check {
 
 /// Returns the first daemon of a service that does not run.
 fn crashed_daemon(tree: &Tree, service: &str) -> Option<String> {
-    if !fail::defends("crashed-services") {
+    if !failpoint::defends("crashed-services") {
         return None;
     }
     let folder = format!("{DAEMONS}/{service}");

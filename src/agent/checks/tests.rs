@@ -4,12 +4,15 @@ mod behaviour;
 mod virtualization;
 
 use super::*;
-use crate::{fake::FakeMachine, nat::Settings, vm::Space};
+use crate::{fake::FakeMachine, private_network::Settings, vm::Space};
 use meshd_proto::StoreKind;
 use meshd_types::BootSessionId;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    path::Path,
+};
 
-fn config(services: &[&str]) -> AgentConfig {
+pub(super) fn config(services: &[&str]) -> AgentConfig {
     AgentConfig {
         version: 1,
         node: "00000001".parse().expect("a node ID"),
@@ -32,10 +35,6 @@ fn boot() -> BootPart {
     BootPart { version: 1, node, session, generation: String::new(), issued_at, roots_pem: None, token: None }
 }
 
-pub(super) fn config_and_boot() -> (AgentConfig, BootPart) {
-    (config(&[]), boot())
-}
-
 /// A machine without problems.
 struct HealthyProbe;
 
@@ -54,21 +53,18 @@ impl Probe for HealthyProbe {
 }
 
 /// A context in which the node's clock and the central node's are the same.
-fn context<'a>(tree: &'a Tree, config: &'a AgentConfig, boot: &'a BootPart, now: i64) -> Context<'a> {
-    let now = Timestamp::from_millis(now);
-    Context {
-        tree,
-        vms: Path::new("/nowhere"),
-        config,
-        boot,
-        units: &[],
-        now,
-        central: Some(now),
-        probe: &HealthyProbe,
-    }
+pub(super) fn context(tree: &Tree, config: &AgentConfig, now: i64) -> Context {
+    let (tree, config, now, boot) = (tree.clone(), config.clone(), Timestamp::from_millis(now), boot());
+    let (vms, units, probe) = ("/nowhere".into(), Vec::new(), Box::new(HealthyProbe));
+    Context { tree, vms, config, boot, units, now, central: Some(now), probe }
 }
 
-fn check_of(name: &str, context: &Context<'_>) -> Check {
+/// Runs all checks with the severities of the profile.
+fn run(context: &Context) -> Vec<Check> {
+    ALL.iter().map(|check| apply_rule(&context.config.checks, check(context))).collect()
+}
+
+fn check_of(name: &str, context: &Context) -> Check {
     let check = run(context).into_iter().find(|check| check.name == name).expect("there");
     assert_eq!(check.remediation.is_empty(), matches!(check.status, CheckStatus::Pass | CheckStatus::Skip));
     assert!(!check.unproven || check.status == CheckStatus::Warn, "{check:?}");
@@ -76,7 +72,7 @@ fn check_of(name: &str, context: &Context<'_>) -> Check {
 }
 
 fn run_check(name: &str, tree: &Tree, config: &AgentConfig, now: i64) -> (CheckStatus, String) {
-    let check = check_of(name, &context(tree, config, &boot(), now));
+    let check = check_of(name, &context(tree, config, now));
     (check.status, check.detail)
 }
 
@@ -99,10 +95,8 @@ fn identity_mismatch_warns_and_early_clock_fails() {
     fake.file("sys/class/dmi/id/product_uuid", uuid);
     let (status, detail) = run_check("identity", &fake.tree, &config(&[]), 1);
     assert!(status == CheckStatus::Warn && detail.contains(uuid), "{detail}");
-    let ours = AgentConfig {
-        node: format!("uuid:{uuid}").parse::<meshd_types::Basis>().expect("basis").node_id(),
-        ..config(&[])
-    };
+    let node = format!("uuid:{uuid}").parse::<meshd_types::Basis>().expect("basis").node_id();
+    let ours = AgentConfig { node, ..config(&[]) };
     assert_eq!(run_check("identity", &fake.tree, &ours, 1).0, CheckStatus::Pass);
     assert_eq!(run_check("clock", &fake.tree, &ours, 999).0, CheckStatus::Fail);
     assert_eq!(run_check("clock", &fake.tree, &ours, 1000).0, CheckStatus::Pass);
@@ -112,18 +106,16 @@ fn identity_mismatch_warns_and_early_clock_fails() {
 fn memory_below_threshold_warns() {
     let fake = FakeMachine::new("", &[]);
     for (available, expected) in [(65_535, CheckStatus::Warn), (65_536, CheckStatus::Pass)] {
-        let text = format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n");
-        fake.file("proc/meminfo", &text);
+        fake.file("proc/meminfo", &format!("MemTotal: 1000000 kB\nMemAvailable: {available} kB\n"));
         assert_eq!(run_check("memory", &fake.tree, &config(&[]), 1).0, expected);
     }
 }
 
 #[test]
 fn check_names_equal_those_of_profiles() {
-    let (fake, config) = (FakeMachine::new("", &[]), config(&[]));
-    let names: Vec<String> =
-        run(&context(&fake.tree, &config, &boot(), 1)).into_iter().map(|check| check.name).collect();
-    assert_eq!(names, meshd_proto::CHECKS);
+    let fake = FakeMachine::new("", &[]);
+    let checks = run(&context(&fake.tree, &config(&[]), 1));
+    assert!(checks.iter().map(|check| check.name.as_str()).eq(CHECKS), "{checks:?}");
 }
 
 #[test]
@@ -148,10 +140,10 @@ fn profile_disables_a_check_lowers_its_severity_and_sets_a_threshold() {
 fn memory_of_workloads_counts_as_available() {
     let fake = FakeMachine::new("", &[]);
     fake.file("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 524288 kB\n");
-    let (boot, mut config) = (boot(), config(&[]));
+    let mut config = config(&[]);
     config.checks.thresholds.memory_mib = Some(2048);
     let vms = fake.tree.path("/var/lib/machines");
-    let checked = || check_of("memory", &Context { vms: &vms, ..context(&fake.tree, &config, &boot, 1000) });
+    let checked = || check_of("memory", &Context { vms: vms.clone(), ..context(&fake.tree, &config, 1000) });
     assert_eq!(checked().status, CheckStatus::Fail);
     let pidfile = vms.join("11223344-5566-7788-99aa-bbccddeeff00/qemu.pid");
     fake.file("var/lib/machines/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid", "7\n");
@@ -160,9 +152,7 @@ fn memory_of_workloads_counts_as_available() {
     assert_eq!(checked().status, CheckStatus::Fail, "1.5 GiB of 2");
     fake.file("proc/9/cgroup", &format!("0::/meshd-{}/7\n", config.node));
     fake.file("proc/9/status", "RssAnon: 524288 kB\n");
-    let seen = checked();
-    assert_eq!(
-        (seen.status, seen.detail.as_str()),
-        (CheckStatus::Pass, "512 of 4096 MiB available, 1536 MiB used by workloads")
-    );
+    let check = checked();
+    let detail = "512 of 4096 MiB available, 1536 MiB used by workloads";
+    assert_eq!((check.status, check.detail.as_str()), (CheckStatus::Pass, detail));
 }

@@ -1,11 +1,7 @@
 //! Checks KVM and the units that the profile selects.
 
-use super::{
-    super::{system, vm},
-    Context, fail,
-    kernel::find_line,
-    pass, result, runs_vms, skip,
-};
+use super::{Context, NO_VMS, fail, kernel::find_line, pass, result, runs_vms, skip};
+use crate::{system, vm};
 use meshd_proto::{Check, CheckStatus, UnitState, units_ready};
 use std::fs::OpenOptions;
 
@@ -18,15 +14,15 @@ const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
 /// Maximum number of units in a detail.
 const MAX_NAMED: usize = 8;
 
-const SKIPPED: &str = "the profile assigns no devices to virtual machines";
+const SKIPPED: &str = "the profile assigns no devices to VMs";
 
 /// Checks that `/dev/kvm` opens: without hardware support the device node exists nevertheless.
-pub fn kvm(context: &Context<'_>) -> Check {
+pub fn kvm(context: &Context) -> Check {
     const NAME: &str = "kvm";
     let Context { tree, config, .. } = context;
     let is_host = runs_vms(config);
     if !is_host && config.vfio.is_empty() {
-        return skip(NAME, "the profile runs no virtual machines");
+        return skip(NAME, NO_VMS);
     }
     let error = match OpenOptions::new().read(true).write(true).open(tree.path("/dev/kvm")) {
         Ok(_) => {
@@ -42,27 +38,22 @@ pub fn kvm(context: &Context<'_>) -> Check {
     // Another overlay may load KVM if the profile only selects devices.
     let status = if is_host { CheckStatus::Fail } else { CheckStatus::Warn };
     let cpu = system::cpu(tree);
-    if let Some(line) =
-        find_line(tree, &["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"])
-    {
-        let remedy = "enable Intel VT-x or AMD SVM in the firmware settings";
+    let remedy = "enable Intel VT-x or AMD SVM in the firmware settings";
+    let texts = ["kvm: disabled by bios", "vmx (outside txt) disabled by bios", "svm disabled"];
+    if let Some(line) = find_line(tree, &texts) {
         return result(NAME, status, format!("virtualization is disabled by BIOS ({line})"), remedy);
     }
     let arm = tree.read("/proc/cpuinfo").is_some_and(|text| text.contains("CPU implementer"));
     if cpu.virtualization.is_empty() && !arm {
         let detail = "the processor has neither vmx nor svm: disabled by BIOS, or unsupported";
-        return result(NAME, status, detail, "enable Intel VT-x or AMD SVM in the firmware settings");
+        return result(NAME, status, detail, remedy);
     }
-    result(
-        NAME,
-        status,
-        format!("cannot open /dev/kvm: {error}"),
-        "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd",
-    )
+    let remedy = "load KVM: add the overlay `kvm-host`, or one with the module kvm_intel or kvm_amd";
+    result(NAME, status, format!("cannot open /dev/kvm: {error}"), remedy)
 }
 
 /// Checks that the IOMMU is active, or reports the cause.
-pub fn iommu(context: &Context<'_>) -> Check {
+pub fn iommu(context: &Context) -> Check {
     const NAME: &str = "iommu";
     let Context { tree, config, .. } = context;
     if config.vfio.is_empty() {
@@ -76,10 +67,8 @@ pub fn iommu(context: &Context<'_>) -> Check {
     let line = tree.read("/proc/cmdline").unwrap_or_default();
     let has = |arg: &&&str| line.split_ascii_whitespace().any(|word| word == **arg);
     if let Some(arg) = DISABLING_ARGUMENTS.iter().find(has) {
-        return no_groups(
-            format!("the kernel argument {arg} disables the IOMMU"),
-            "remove the argument from kernel_args of the profile",
-        );
+        let remedy = "remove the argument from kernel_args of the profile";
+        return no_groups(format!("the kernel argument {arg} disables the IOMMU"), remedy);
     }
     // Without ACPI tables the kernel arguments have no effect, so check tables first.
     let folder = "/sys/firmware/acpi/tables";
@@ -92,19 +81,15 @@ pub fn iommu(context: &Context<'_>) -> Check {
     let remedy = "enable Intel VT-d, AMD IOMMU or the SMMU in the firmware settings";
     let texts = ["dmar: disabled", "iommu disabled", "iommu: disabled", "amd-vi: disabled", "disabled by bios"];
     let kernel_message = find_line(tree, &texts).map(|line| format!("; kernel log: {line}")).unwrap_or_default();
-    match table {
-        Some(table) => no_groups(
-            format!("the firmware has the table {table}, but the kernel enabled no IOMMU{kernel_message}"),
-            remedy,
-        ),
-        None => {
-            no_groups(format!("disabled by BIOS or unsupported: no table DMAR, IVRS or IORT{kernel_message}"), remedy)
-        }
-    }
+    let cause = match table {
+        Some(table) => format!("the firmware has the table {table}, but the kernel enabled no IOMMU"),
+        None => "disabled by BIOS or unsupported: no table DMAR, IVRS or IORT".to_owned(),
+    };
+    no_groups(cause + &kernel_message, remedy)
 }
 
 /// Checks that the modules for device assignment are loaded.
-pub fn vfio(context: &Context<'_>) -> Check {
+pub fn vfio(context: &Context) -> Check {
     const NAME: &str = "vfio";
     let Context { tree, config, .. } = context;
     if config.vfio.is_empty() {
@@ -119,7 +104,7 @@ pub fn vfio(context: &Context<'_>) -> Check {
 }
 
 /// Checks that every unit is ready.
-pub fn units(context: &Context<'_>) -> Check {
+pub fn units(context: &Context) -> Check {
     const NAME: &str = "units";
     let Context { units, config, .. } = context;
     if config.vfio.is_empty() {

@@ -3,13 +3,13 @@
 use super::Context;
 use crate::vm;
 
-/// Bytes that virtual machines, their files in memory, and tasks use.
-pub fn memory(context: &Context<'_>) -> u64 {
-    vm::used_memory(context.tree, context.vms).saturating_add(tasks(context))
+/// Returns the bytes that VMs, their files in memory, and tasks use.
+pub fn memory(context: &Context) -> u64 {
+    vm::used_memory(&context.tree, &context.vms).saturating_add(tasks(context))
 }
 
-/// Bytes in the control groups of tasks.
-fn tasks(Context { tree, config, .. }: &Context<'_>) -> u64 {
+/// Returns the resident bytes of the processes in control groups of tasks.
+fn tasks(Context { tree, config, .. }: &Context) -> u64 {
     let group = format!("/meshd-{}/", config.node);
     let in_group =
         |process: &u32| tree.read(&format!("/proc/{process}/cgroup")).is_some_and(|text| text.contains(&group));

@@ -1,7 +1,7 @@
 //! Determines whether a disk is empty: libblkid finds no signature, and the first and last MiB are zero.
 
 use crate::system::{Tree, holders::BLKID_ARGUMENTS};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _, SeekFrom},
@@ -33,7 +33,7 @@ pub fn of_disk(tree: &Tree, node: &str) -> Result<Vec<String>, String> {
     let path = tree.path(node);
     let is_zero = has_zero_edges(&path).map_err(|error| format!("cannot read the disk: {error}"))?;
     let mut found = probe(&path)?;
-    if found.is_empty() && !is_zero && fail::defends("disk-unrecognised-data") {
+    if found.is_empty() && !is_zero && failpoint::defends("disk-unrecognised-data") {
         found.push(UNRECOGNISED.to_owned());
     }
     Ok(found)

@@ -12,7 +12,7 @@ use crate::system::{
     functions_of_disk, holders, source,
 };
 use meshd_proto::{DiskFacts, MAX_DEVICES};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Instant,
@@ -26,9 +26,9 @@ const NOT_DISKS: [&str; 9] = ["loop", "ram", "zram", "dm-", "md", "sr", "fd", "n
 const MAX_SIGNATURES: usize = 16;
 
 /// Returns true if a disk has the same identity and size as in an earlier survey.
-pub fn is_unchanged(tree: &Tree, seen: &DiskFacts) -> bool {
-    let now = disk(tree, seen.name.clone());
-    now.names().eq(seen.names()) && now.bytes == seen.bytes
+pub fn is_unchanged(tree: &Tree, earlier: &DiskFacts) -> bool {
+    let now = disk(tree, earlier.name.clone());
+    now.identities().eq(earlier.identities()) && now.bytes == earlier.bytes
 }
 
 /// Returns the use of a disk or a partition: mount, swap, RAID, process. `None` if idle.
@@ -51,12 +51,16 @@ pub fn survey(tree: &Tree, data: &[String]) -> Vec<DiskFacts> {
     let open = holders::find(tree, &nodes);
     let duplicates = duplicates(&disks);
     for (disk, read_error) in disks.iter_mut().zip(errors) {
-        let open = disk_use::nodes(tree, &disk.name).find_map(|node| {
-            let holder = open.get(&node)?;
-            Some(format!("{node} is open in {holder}"))
-        });
-        let usage = DiskUse { data, duplicates: &duplicates, used: used.get(&disk.name).cloned(), open, read_error };
-        disk.blocked = block_reason(disk, usage);
+        let is_open = |node: String| open.get(&node).map(|holder| format!("{node} is open in {holder}"));
+        let marked = || disk.identities().find(|name| data.iter().any(|marked| marked == name));
+        let duplicate = || disk.identities().find(|name| duplicates.contains(*name));
+        disk.blocked = (used.get(&disk.name).cloned())
+            .or_else(|| disk_use::nodes(tree, &disk.name).find_map(is_open))
+            .or_else(|| marked().map(|name| format!("the profile marks {name} as data")))
+            .or_else(|| duplicate().map(|name| format!("another disk has the same identity {name}")))
+            .or_else(|| disk.identity().is_none().then(|| "no WWN and no serial number".to_owned()))
+            .or_else(|| (disk.bytes == 0).then(|| "no medium".to_owned()))
+            .or_else(|| read_error.filter(|_| failpoint::defends("disk-unreadable")));
     }
     disks
 }
@@ -97,34 +101,12 @@ fn contents(tree: &Tree, name: &str) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-struct DiskUse<'a> {
-    data: &'a [String],
-    /// Identities that several disks share.
-    duplicates: &'a BTreeSet<String>,
-    used: Option<String>,
-    open: Option<String>,
-    read_error: Option<String>,
-}
-
-/// Returns why a disk must not be assigned; `None` for a candidate. Pure.
-fn block_reason(disk: &DiskFacts, usage: DiskUse<'_>) -> Option<String> {
-    let marked = || disk.names().find(|name| usage.data.iter().any(|marked| marked == name));
-    let duplicate = || disk.names().find(|name| usage.duplicates.contains(*name));
-    usage
-        .used
-        .or(usage.open)
-        .or_else(|| marked().map(|name| format!("the profile marks {name} as data")))
-        .or_else(|| duplicate().map(|name| format!("another disk has the same identity {name}")))
-        .or_else(|| disk.identity().is_none().then(|| "no WWN and no serial number".to_owned()))
-        .or_else(|| (disk.bytes == 0).then(|| "no medium".to_owned()))
-        .or_else(|| usage.read_error.filter(|_| fail::defends("disk-unreadable")))
-}
-
+/// Returns the identities that several disks share.
 fn duplicates(disks: &[DiskFacts]) -> BTreeSet<String> {
-    let mut seen = BTreeSet::new();
+    let mut earlier = BTreeSet::new();
     // A disk may have the same WWID and serial number.
-    let names = disks.iter().flat_map(|disk| disk.names().collect::<BTreeSet<&str>>());
-    names.filter(|name| !seen.insert(*name)).map(str::to_owned).collect()
+    let names = disks.iter().flat_map(|disk| disk.identities().collect::<BTreeSet<&str>>());
+    names.filter(|name| !earlier.insert(*name)).map(str::to_owned).collect()
 }
 
 fn is_disk(name: &str) -> bool {

@@ -16,7 +16,7 @@ fn machine() -> FakeMachine {
     fake
 }
 
-/// A disk or partition on which nothing is written.
+/// An empty disk or partition.
 fn blank(fake: &FakeMachine, name: &str) {
     fake.raw(&format!("dev/{name}"), &vec![0; 1 << 21]);
 }

@@ -10,33 +10,22 @@ use super::{
     version, vm,
 };
 use crate::vfio;
-use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, Resources, SystemFacts, Versions};
+use meshd_proto::{AgentConfig, BootPart, Facts, Heartbeat, MAX_DEVICES, Resources, SystemFacts, Versions};
 use meshd_types::Hardware;
 use std::{path::Path, time::Instant};
 
-/// Collects the facts of a hello; `vms` is the folder of VMs. A source that exceeds its deadline is absent.
-pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>) -> Facts {
-    collect_again(tree, vms, config, boot, &Facts::default())
-}
-
-/// Collects the facts of a hello. A source that exceeds its deadline keeps its value in `last`.
-pub fn collect_again(
-    tree: &Tree,
-    vms: &Path,
-    config: Option<&AgentConfig>,
-    boot: Option<&BootPart>,
-    last: &Facts,
-) -> Facts {
+/// Collects the facts of a hello; `vms` is the folder of VMs. A source that exceeds its deadline has its value in `last`.
+pub fn collect(tree: &Tree, vms: &Path, config: Option<&AgentConfig>, boot: Option<&BootPart>, last: &Facts) -> Facts {
     let deadline = Instant::now() + source::DEADLINE;
     let machine = source::read(tree, "machine", |tree| {
         (system::machine::system(tree), system::machine::cpu(tree), system::machine::memory(tree))
     });
-    let (pci, nics) =
-        (source::read(tree, "pci", system::devices::pci), source::read(tree, "nics", system::devices::nics));
+    let pci = source::read(tree, "pci", |tree| system::pci_functions(tree).take(MAX_DEVICES).collect());
+    let nics = source::read(tree, "nics", system::nics);
     let Resources { units, disks, slots, store, hosting } = match config {
         Some(config) => {
             let (units, hosting) = (last.units.clone(), last.hosting.clone());
-            resources_again(tree, vms, config, Resources { units, store: last.store, hosting, ..Resources::default() })
+            resources(tree, vms, config, Resources { units, store: last.store, hosting, ..Resources::default() })
         }
         None => Resources { disks: disks::survey(tree, &[]), ..Resources::default() },
     };
@@ -64,13 +53,8 @@ pub fn collect_again(
     }
 }
 
-/// Collects the resources that the node offers under its profile.
-pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig) -> Resources {
-    resources_again(tree, vms, config, Resources::default())
-}
-
-/// Collects the resources. A source that exceeds its deadline keeps its value in `last`.
-fn resources_again(tree: &Tree, vms: &Path, config: &AgentConfig, last: Resources) -> Resources {
+/// Collects the resources that the node offers under its profile. A source that exceeds its deadline has its value in `last`.
+pub(super) fn resources(tree: &Tree, vms: &Path, config: &AgentConfig, last: Resources) -> Resources {
     let deadline = Instant::now() + source::DEADLINE;
     let (vfio, folder) = (config.vfio.clone(), vms.to_owned());
     let units = source::read(tree, "units", move |tree| vfio::survey(tree, &vfio, &vfio::LinuxKernel(tree)));
@@ -95,20 +79,15 @@ fn value_or<T>(read: Result<T, source::ReadError>, fallback: impl FnOnce() -> T)
 /// Reads the hardware identity from which the node ID is derived.
 pub fn hardware(tree: &Tree) -> Hardware {
     let SystemFacts { uuid, manufacturer, product, serial, .. } = system::machine::system(tree);
-    Hardware {
-        uuid,
-        manufacturer,
-        product,
-        serial,
-        macs: system::devices::nics(tree).into_iter().filter_map(|nic| nic.mac).collect(),
-    }
+    let macs = system::nics(tree).into_iter().filter_map(|nic| nic.mac).collect();
+    Hardware { uuid, manufacturer, product, serial, macs }
 }
 
 /// Collects the content of a heartbeat.
 pub fn heartbeat(tree: &Tree) -> Heartbeat {
     let storage = rustix::fs::statvfs(tree.path("/")).ok();
     Heartbeat {
-        uptime_s: system::machine::uptime(tree),
+        uptime_s: system::machine::uptime(tree).as_secs(),
         memory_available_kib: system::machine::memory(tree).available_kib,
         storage_free_bytes: storage.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize)),
         workloads: 0,

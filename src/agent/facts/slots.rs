@@ -5,7 +5,7 @@ use crate::{
     vfio::needed_functions,
 };
 use meshd_proto::{DiskFacts, SlotFacts, UnitFacts, UnitKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 struct Candidate {
     name: String,
@@ -19,9 +19,8 @@ pub fn suggest(tree: &Tree, units: &[UnitFacts], disks: &[DiskFacts]) -> Vec<Slo
     let idle = disks.iter().filter(|disk| disk.blocked.is_none());
     let mut disks: Vec<Candidate> = idle.filter_map(|disk| disk_candidate(tree, disk)).collect();
     let fabric = fabric_candidates(tree);
-    let devices = units.iter().filter(|unit| unit.kind == UnitKind::Device);
     let mut found = Vec::new();
-    for unit in devices {
+    for unit in units.iter().filter(|unit| unit.kind == UnitKind::Device) {
         let Some(first) = unit.members.first().map(|member| member.address.clone()) else { continue };
         let path = system::pci_path(tree, &format!("/sys/bus/pci/devices/{first}"));
         let nearest = |candidates: &[Candidate]| {
@@ -29,7 +28,7 @@ pub fn suggest(tree: &Tree, units: &[UnitFacts], disks: &[DiskFacts]) -> Vec<Slo
                 let common = candidate.path.iter().zip(&path).take_while(|(a, b)| a == b).count();
                 (common, candidate.numa_node == unit.numa_node)
             };
-            // `max_by_key` returns the last maximum; the reversed order makes that the first candidate.
+            // `max_by_key` returns the last maximum; in reversed order that is the first candidate.
             (0..candidates.len()).rev().max_by_key(|index| proximity(&candidates[*index]))
         };
         let disk = nearest(&disks).map(|index| disks.remove(index));
@@ -60,18 +59,15 @@ fn disk_candidate(tree: &Tree, disk: &DiskFacts) -> Option<Candidate> {
 
 /// Returns the InfiniBand and RoCE functions that the node does not need.
 fn fabric_candidates(tree: &Tree) -> Vec<Candidate> {
-    let needed: BTreeMap<String, String> = needed_functions(tree);
+    let needed = needed_functions(tree);
     let devices = tree.list("/sys/class/infiniband").into_iter();
     let functions: BTreeSet<String> =
         devices.filter_map(|name| system::function_of(tree, &format!("/sys/class/infiniband/{name}/device"))).collect();
     let free = functions.into_iter().filter(|function| !needed.contains_key(function));
     let candidate = |name: String| {
         let folder = format!("/sys/bus/pci/devices/{name}");
-        Candidate {
-            path: system::pci_path(tree, &folder),
-            numa_node: tree.number(&format!("{folder}/numa_node")),
-            name,
-        }
+        let numa_node = tree.number(&format!("{folder}/numa_node"));
+        Candidate { path: system::pci_path(tree, &folder), numa_node, name }
     };
     free.map(candidate).collect()
 }
@@ -143,9 +139,7 @@ mod tests {
         fake.interface("ib0", "52:54:00:00:00:02", "0000:00:01.0/0000:02:00.0");
         fake.file("proc/cmdline", "BOOTIF=01-52-54-00-00-00-02\n");
         let found = suggest(&fake.tree, &[unit("0000:01:00.0", 0)], &[]);
-        assert_eq!(
-            (found[0].fabric.as_deref(), found[0].disk.as_deref(), found[0].mismatch.as_str()),
-            (None, None, "")
-        );
+        let [SlotFacts { fabric, disk, mismatch, .. }] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((fabric, disk, mismatch.as_str()), (&None, &None, ""));
     }
 }

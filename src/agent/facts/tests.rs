@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fake::FakeMachine;
-use meshd_proto::MAX_DEVICES;
 use proptest::prelude::*;
 use std::{net::IpAddr, path::Path};
 
@@ -11,7 +10,7 @@ fn machine() -> FakeMachine {
 }
 
 fn collected(fake: &FakeMachine) -> Facts {
-    collect(&fake.tree, Path::new("/nowhere"), None, None)
+    collect(&fake.tree, Path::new("/nowhere"), None, None, &Facts::default())
 }
 
 fn dmi(fake: &FakeMachine) {
@@ -100,15 +99,11 @@ fn physical_interfaces_are_listed_with_their_addresses() {
     fake.file("sys/class/net/eth0/carrier", "1\n");
     fake.file("sys/class/net/eth0/speed", "-1\n");
     fake.file("sys/class/net/eth1/bonding_slave/perm_hwaddr", "52:54:00:00:00:09");
-    let header = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
-    let le = |a: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(a));
-    let row = |name: &str, net: [u8; 4], mask: [u8; 4]| format!("{name} {} 0 1 0 0 0 {} 0 0 0\n", le(net), le(mask));
-    let routes = [
-        row("eth1", [0, 0, 0, 0], [0, 0, 0, 0]),
-        row("eth1", [10, 0, 0, 0], [255, 0, 0, 0]),
-        row("eth0", [10, 77, 0, 0], [255, 255, 255, 0]),
-    ];
-    fake.file("proc/net/route", &format!("{header}{}", routes.concat()));
+    fake.routes(&[
+        ("eth1", [0; 4], [0; 4], [0; 4]),
+        ("eth1", [10, 0, 0, 0], [255, 0, 0, 0], [0; 4]),
+        ("eth0", [10, 77, 0, 0], [255, 255, 255, 0], [0; 4]),
+    ]);
     let own = "  |-- 10.77.0.5\n   /32 host LOCAL\n  |-- 10.77.0.255\n   /32 link BROADCAST\n  |-- 127.0.0.1\n   /32 host LOCAL\n";
     fake.file("proc/net/fib_trie", &own.repeat(2));
     fake.file("proc/net/if_inet6", "fe80000000000000505400fffe000002 02 40 20 80     eth0\n");
@@ -143,7 +138,7 @@ fn facts_of_large_tree_are_bounded_and_of_empty_tree_empty() {
 
 #[test]
 fn facts_of_this_machine_are_complete() {
-    let facts = collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None);
+    let facts = collect(&Tree::new(Path::new("/")), Path::new("/nowhere"), None, None, &Facts::default());
     assert!(facts.cpu.threads > 0 && facts.memory.total_kib > 0);
     assert!(serde_json::to_string(&facts).expect("plain").len() < meshd_proto::MAX_MESSAGE);
 }

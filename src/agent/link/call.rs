@@ -1,11 +1,12 @@
 //! Calls the central node: TCP and TLS, then a POST or a WebSocket. The agent never listens.
 
+use crate::link_state::Event;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, StatusCode, header};
 pub use meshd_client::Socket;
 use meshd_client::{Client, ClientError, ResponseBody, Timeouts, collect};
-use meshd_proto::{ActionId, AgentConfig, ErrorBody, FromCentral};
+use meshd_proto::{ActionId, AgentConfig, ErrorBody};
 use rustls::{AlertDescription, ClientConfig, pki_types::ServerName};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
@@ -91,13 +92,16 @@ pub async fn post<Q: Serialize, A: DeserializeOwned>(
         .map_err(|error| invalid(&error))?;
     let response = client(endpoint)?.send(request).await?;
     let status = response.status();
-    let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
-    let body = body.map_err(|_| CallError::Failed("no response: timeout".into()))??;
-    match status {
-        StatusCode::OK => serde_json::from_slice(&body).map_err(|error| invalid(&error)),
-        StatusCode::UNAUTHORIZED => Err(CallError::Refused(error_text(&body, status))),
-        other => Err(CallError::Failed(error_text(&body, other))),
+    let body = small_body(response.into_body()).await?;
+    if status != StatusCode::OK {
+        return Err(status_error(status, &body));
     }
+    serde_json::from_slice(&body).map_err(|error| invalid(&error))
+}
+
+async fn small_body(body: ResponseBody) -> Result<Bytes, CallError> {
+    let body = timeout(TIMEOUTS.response, collect(body, meshd_proto::MAX_MESSAGE)).await;
+    Ok(body.map_err(|_| CallError::Failed("no response: timeout".into()))??)
 }
 
 /// The response to a request for a byte range of a file.
@@ -146,12 +150,10 @@ pub async fn piece(endpoint: &Endpoint, path: &str, range: (u64, u64)) -> Result
         }
         (StatusCode::RANGE_NOT_SATISFIABLE, _) => Ok(Piece::PastEnd),
         (status, _) => {
-            let body = timeout(TIMEOUTS.response, collect(response.into_body(), meshd_proto::MAX_MESSAGE)).await;
-            let reason = error_text(&body.ok().and_then(Result::ok).unwrap_or_default(), status);
+            let body = small_body(response.into_body()).await.unwrap_or_default();
             match status {
-                StatusCode::UNAUTHORIZED => Err(CallError::Refused(reason)),
-                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::Unavailable(reason)),
-                _ => Err(CallError::Failed(reason)),
+                StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(Piece::Unavailable(error_text(status, &body))),
+                _ => Err(status_error(status, &body)),
             }
         }
     }
@@ -172,57 +174,47 @@ pub async fn open(endpoint: &Endpoint, path: &str) -> Result<Socket, CallError> 
         .max_message_size(Some(meshd_proto::MAX_MESSAGE))
         .max_frame_size(Some(meshd_proto::MAX_MESSAGE));
     client(endpoint)?.web_socket(request, limits).await.map_err(|error| match error {
-        ClientError::Rejected { status: StatusCode::UNAUTHORIZED, body } => {
-            CallError::Refused(error_text(&body, StatusCode::UNAUTHORIZED))
-        }
-        ClientError::Rejected { status, body } => CallError::Failed(error_text(&body, status)),
+        ClientError::Rejected { status, body } => status_error(status, &body),
         other => other.into(),
     })
 }
 
-fn error_text(body: &[u8], status: StatusCode) -> String {
+fn status_error(status: StatusCode, body: &[u8]) -> CallError {
+    let text = error_text(status, body);
+    if status == StatusCode::UNAUTHORIZED { CallError::Refused(text) } else { CallError::Failed(text) }
+}
+
+fn error_text(status: StatusCode, body: &[u8]) -> String {
     let body = serde_json::from_slice::<ErrorBody>(body);
     body.map_or_else(|_| status.to_string(), |body| format!("{}: {}", body.code, body.message))
 }
 
-/// A parsed message of the link.
-#[derive(Debug, PartialEq)]
-pub enum ParsedMessage {
-    Message(FromCentral),
-    /// An order of an unknown action. The agent must refuse it.
-    UnknownAction(ActionId),
-    /// An unknown or invalid message.
-    Invalid,
-}
-
-/// Parses a message of the link.
-pub fn parse(text: &str) -> ParsedMessage {
+/// Parses a message of the link. An unknown action must be refused; any other unknown or invalid message is ignored.
+pub fn parse(text: &str) -> Event {
     if let Ok(message) = serde_json::from_str(text) {
-        return ParsedMessage::Message(message);
+        return Event::Message(message);
     }
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-    let id = value.get("task").and_then(serde_json::Value::as_u64);
-    match (value.get("kind").and_then(serde_json::Value::as_str), id) {
-        (Some("task"), Some(id)) => ParsedMessage::UnknownAction(ActionId(id)),
-        _ => ParsedMessage::Invalid,
+    match (value["kind"].as_str(), value["task"].as_u64()) {
+        (Some("task"), Some(id)) => Event::UnknownAction(ActionId(id)),
+        _ => Event::KeepAlive,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meshd_proto::FromCentral;
     use proptest::prelude::*;
 
     #[test]
     fn action_of_a_later_version_is_an_unknown_action() {
         let later = r#"{"kind":"task","task":7,"node":"00000001","expires_at":"2026-01-31T12:00:00Z",
             "action":{"action":"make_coffee"}}"#;
-        assert_eq!(parse(later), ParsedMessage::UnknownAction(ActionId(7)));
-        assert!(matches!(
-            parse(&later.replace("make_coffee", "reboot")),
-            ParsedMessage::Message(FromCentral::Action(_))
-        ));
-        assert_eq!(parse(r#"{"kind":"later"}"#), ParsedMessage::Invalid);
+        assert!(matches!(parse(later), Event::UnknownAction(ActionId(7))));
+        let known = later.replace("make_coffee", "reboot");
+        assert!(matches!(parse(&known), Event::Message(FromCentral::Action(_))));
+        assert!(matches!(parse(r#"{"kind":"later"}"#), Event::KeepAlive));
     }
 
     #[test]

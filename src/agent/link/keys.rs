@@ -6,7 +6,7 @@ use crate::{
     link_state::Validity,
 };
 use meshd_proto::EnrolResponse;
-use meshd_types::{Digest, NodeId, Timestamp};
+use meshd_types::{Digest, NodeId};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -41,8 +41,8 @@ pub enum KeyError {
 struct StoredCertificate {
     node: NodeId,
     certificate_pem: String,
-    renew_at: Timestamp,
-    expires_at: Timestamp,
+    #[serde(flatten)]
+    validity: Validity,
 }
 
 /// Roots that the central node sent over the link. They replace the roots of the overlay or ticket that `configured` identifies; a newer
@@ -101,14 +101,12 @@ impl Keys {
             certificate: None,
         };
         let stored = files::read(&keys.certificate_path()).ok().filter(|_| !is_new);
-        let stored = stored
-            .and_then(|text| serde_json::from_str::<StoredCertificate>(&text).ok())
-            .filter(|stored| stored.node == node);
-        let validity = stored.and_then(|stored| {
+        let stored = stored.and_then(|text| serde_json::from_str::<StoredCertificate>(&text).ok());
+        let validity = stored.filter(|stored| stored.node == node).and_then(|stored| {
             keys.certificate = Some(parse_chain(&stored.certificate_pem)?);
             // Otherwise only the central node would detect a certificate of another key.
             keys.tls().ok()?;
-            Some(Validity { renew_at: stored.renew_at, expires_at: stored.expires_at })
+            Some(stored.validity)
         });
         if validity.is_none() {
             keys.certificate = None;
@@ -130,12 +128,8 @@ impl Keys {
             return Err(FileError::Content { path: self.certificate_path(), detail }.into());
         };
         self.certificate = Some(chain);
-        let stored = StoredCertificate {
-            node: self.node,
-            certificate_pem: response.certificate_pem.clone(),
-            renew_at: validity.renew_at,
-            expires_at: validity.expires_at,
-        };
+        let certificate_pem = response.certificate_pem.clone();
+        let stored = StoredCertificate { node: self.node, certificate_pem, validity };
         let text = serde_json::to_string(&stored).unwrap_or_default();
         Ok(files::replace_unsynced(&self.certificate_path(), &text)?)
     }

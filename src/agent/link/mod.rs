@@ -2,12 +2,12 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `acked_stream` | forwards output and logs, one acknowledged piece at a time |
 //! | `boot_log` | the log of this boot: kernel messages and system log |
-//! | `call` | POST and WebSocket over TLS; the agent only dials out |
-//! | `forward` | forwards output and logs, one acknowledged piece at a time |
+//! | `call` | POST and WebSocket over TLS; the agent never listens |
 //! | `keys` | the node's private key and its certificate |
 
+pub(crate) mod acked_stream;
 pub(crate) mod boot_log;
 pub mod call;
-pub(crate) mod forward;
 pub mod keys;

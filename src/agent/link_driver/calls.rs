@@ -28,19 +28,12 @@ impl Driver {
         self.certify(meshd_proto::ENROL_PATH, request);
     }
 
-    /// Stores the token of this boot, so that a restarted agent finds it.
-    pub(super) fn store_token(&mut self, token: Secret<String>) {
-        self.boot.token = Some(token);
+    /// Replaces the token of this boot in its file, so that a restarted agent enrols with it, or does not enrol again.
+    pub(super) fn set_token(&mut self, token: Option<Secret<String>>) {
+        self.boot.token = token;
         if let Err(error) = files::store_boot(&self.options.boot_file, &self.boot) {
-            tracing::error!(%error, cause = source(&error), "cannot store the new token; a restarted agent cannot enrol");
+            tracing::error!(%error, cause = source(&error), "cannot replace the token in its file");
         }
-    }
-
-    pub(super) fn forget_token(&mut self) {
-        if let Err(error) = files::forget_token(&self.options.boot_file, &self.boot) {
-            tracing::error!(%error, cause = source(&error), "cannot remove the used token from its file");
-        }
-        self.boot.token = None;
     }
 
     pub(super) fn renew(&mut self) {
@@ -78,7 +71,7 @@ impl Driver {
         self.call(async move {
             let (csr_pem, endpoint) = prepared.map_err(|error| CallError::Failed(error.to_string()))?;
             let (version, node, session) = (meshd_proto::VERSION, config.node, boot.session);
-            let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot));
+            let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot), &Facts::default());
             let facts = spawn_blocking(collect).await.unwrap_or_default();
             let hello = PendingHello { version, node, session, csr_pem, facts };
             let text = serde_json::to_string(&hello).map_err(|error| CallError::Failed(error.to_string()))?;
@@ -97,7 +90,7 @@ impl Driver {
         let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
         let (vms, last) = (self.options.vm_dir.clone(), self.facts.clone());
         let fallback = last.clone();
-        let collect = move || facts::collect_again(&tree, &vms, Some(&config), Some(&boot), &fallback);
+        let collect = move || facts::collect(&tree, &vms, Some(&config), Some(&boot), &fallback);
         // Closing the connection cancels this task.
         self.call = JoinSet::new();
         self.call.spawn(async move {

@@ -21,16 +21,16 @@ use self::{
 use super::{
     checks, facts, files,
     link::boot_log::BootLog,
-    link::call::{self, ParsedMessage, Socket},
+    link::call::{self, Socket},
     link::keys::{KeyError, Keys},
     link_state::{Action, Event, LinkStateMachine, Now, Validity},
-    nat,
+    private_network,
     system::Tree,
     task::Tasks,
     vm::VmManager,
 };
 use futures_util::{SinkExt as _, StreamExt as _};
-use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat, PendingReply};
+use meshd_proto::{AgentConfig, BootPart, Facts, FromAgent, FromCentral, Heartbeat};
 pub use options::{Options, RunError};
 use std::{collections::VecDeque, future::pending, time::Duration};
 use tokio::{
@@ -75,7 +75,7 @@ struct Driver {
     events: VecDeque<Event>,
     outcomes: Outcomes,
     vms: VmManager,
-    _nat: JoinSet<()>,
+    _private_network: JoinSet<()>,
     /// The central node's clock at the last welcome.
     central_clock: Option<checks::CentralClock>,
     tasks: Tasks,
@@ -102,7 +102,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
     let vm_host = host_config(&options, &tree, &config, &boot);
     let background = BackgroundRuntime::new()?;
     let vms = background.enter(|| VmManager::open(vm_host));
-    let nat = nat::start(&tree, vms.nics(), vms.nic_addresses());
+    let private_network = private_network::start(&tree, vms.nics(), vms.nic_addresses());
     let mut driver = Driver {
         options,
         tree,
@@ -117,7 +117,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         events: VecDeque::new(),
         outcomes,
         vms,
-        _nat: nat,
+        _private_network: private_network,
         central_clock: None,
         tasks,
         boot_log: BootLog::new(),
@@ -129,8 +129,7 @@ pub async fn run(options: Options, shutdown: CancellationToken) -> Result<(), Ru
         };
         let Some(event) = event else { continue };
         log(&event);
-        driver.set_clock(&event);
-        driver.start_boot_log(&event);
+        driver.welcome(&event);
         let before = machine.state();
         let actions = machine.handle(driver.now(), random(), event);
         if machine.state() != before {
@@ -163,11 +162,11 @@ impl Driver {
                 return Some(Event::Timer);
             }
             message = receive(&mut self.socket) => return self.parse(message),
-            update = self.vms.next_update() => return Some(Event::Vm(update)),
+            update = self.vms.next_update() => return Some(Event::Report(FromAgent::Vm(update))),
             Some(completion) = self.call.join_next() => completion,
             Some(completion) = self.work.join_next() => completion,
-            piece = self.boot_log.next() => return Some(Event::Log(piece)),
-            update = self.tasks.next() => return Some(Event::Task(update)),
+            piece = self.boot_log.next() => return Some(Event::Report(FromAgent::Log(piece))),
+            update = self.tasks.next() => return Some(Event::Report(FromAgent::Task(update))),
         };
         match completion {
             Ok(Completion::Event(event)) => Some(event),
@@ -199,14 +198,9 @@ impl Driver {
             }
         };
         if kind == Some(ConnectionKind::Pending) {
-            let reply = serde_json::from_str::<PendingReply>(&text).ok();
-            return reply.map(Event::Pending);
+            return serde_json::from_str(&text).ok().map(Event::Pending);
         }
-        Some(match call::parse(&text) {
-            ParsedMessage::Message(message) => Event::Message(message),
-            ParsedMessage::UnknownAction(id) => Event::UnknownAction(id),
-            ParsedMessage::Invalid => Event::KeepAlive,
-        })
+        Some(call::parse(&text))
     }
 
     async fn perform(&mut self, action: Action) {
@@ -229,7 +223,7 @@ impl Driver {
                 self.call = JoinSet::new();
                 self.close_connection().await;
             }
-            Action::ForgetToken => self.forget_token(),
+            Action::ForgetToken => self.set_token(None),
             Action::StoreCertificate(response) => {
                 let stored = self.keys.store(&response, Validity::from_response(&response, wall()));
                 self.update_endpoint(stored, "cannot store the certificate");
@@ -238,7 +232,7 @@ impl Driver {
                 let stored = self.keys.trust(&roots_pem);
                 self.update_endpoint(stored, "cannot store the new roots");
             }
-            Action::StoreToken(token) => self.store_token(token),
+            Action::StoreToken(token) => self.set_token(Some(token)),
             Action::DropCertificate => self.keys.drop_certificate(),
             Action::Hello => self.collect_facts(),
             Action::Heartbeat => {
@@ -281,27 +275,21 @@ impl Driver {
     }
 
     fn run_checks(&mut self) {
-        let (tree, config, boot, clock) =
-            (self.tree.clone(), self.config.clone(), self.boot.clone(), self.central_clock);
-        let vms = self.options.vm_dir.clone();
+        let (tree, config, boot) = (self.tree.clone(), self.config.clone(), self.boot.clone());
+        let (vms, clock) = (self.options.vm_dir.clone(), self.central_clock);
         self.work.spawn_blocking(move || {
             Completion::Event(Event::ChecksDone(checks::report(&tree, &vms, &config, &boot, clock, wall())))
         });
     }
 
-    /// Starts to send the node's log if the central node stores logs.
-    fn start_boot_log(&mut self, event: &Event) {
-        if matches!(event, Event::Message(FromCentral::Welcome(welcome)) if welcome.logs) {
+    /// Stores the central node's time, and starts to send the node's log if the central node stores logs.
+    fn welcome(&mut self, event: &Event) {
+        let Event::Message(FromCentral::Welcome(welcome)) = event else { return };
+        if welcome.logs {
             self.boot_log.welcome(&self.tree);
         }
-    }
-
-    /// Stores the central node's time, which each welcome contains.
-    fn set_clock(&mut self, event: &Event) {
-        let Event::Message(FromCentral::Welcome(meshd_proto::Welcome { now: Some(central), .. })) = event else {
-            return;
-        };
-        let clock = checks::CentralClock::new(&self.tree, *central);
+        let Some(central) = welcome.now else { return };
+        let clock = checks::CentralClock::new(&self.tree, central);
         self.central_clock = Some(clock);
         if let Err(error) = clock.store(&self.options.state_dir) {
             tracing::warn!(%error, cause = source(&error), "cannot store the central node's time for `mesh-agent doctor`");

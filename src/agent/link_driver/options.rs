@@ -18,8 +18,8 @@ pub struct Options {
     pub config: PathBuf,
     /// Part of this boot, normally [`meshd_proto::BOOT_FILE`].
     pub boot_file: PathBuf,
-    /// A ticket for a machine that does not netboot. The agent moves its content into the state folder, in place of `config` and
-    /// `boot_file`.
+    /// A ticket for a machine that does not netboot. The agent moves its content into the state folder; `config` and
+    /// `boot_file` are then ignored.
     pub token_file: Option<PathBuf>,
     /// Key and certificate; tmpfs.
     pub state_dir: PathBuf,
@@ -29,7 +29,7 @@ pub struct Options {
     pub root: PathBuf,
     /// Program and arguments that restart the machine.
     pub reboot: Vec<String>,
-    /// Folder of virtual machines and their volumes; normally [`crate::vm::FOLDER`].
+    /// Folder of VMs and their volumes; normally [`crate::vm::FOLDER`].
     pub vm_dir: PathBuf,
 }
 

@@ -19,10 +19,8 @@ use tokio::process::Command;
 
 /// Returns a random number that spreads the retries of many agents.
 pub fn random() -> u32 {
-    let mut bytes = [0; 4];
     // Without randomness the agents of a rack only retry at the same time.
-    let _ = getrandom::fill(&mut bytes);
-    u32::from_ne_bytes(bytes)
+    getrandom::u32().unwrap_or_default()
 }
 
 pub fn wall() -> Timestamp {

@@ -2,11 +2,12 @@
 
 use meshd_proto::{
     ActionId, CheckReport, EnrolResponse, FromAgent, FromCentral, PendingReply,
-    log::{LogPiece, LogStored},
-    task::{OutputStored, TaskOrder, TaskUpdate},
-    vm::{ConsoleOrder, VmOrder, VmUpdate},
+    log::LogStored,
+    task::{OutputStored, TaskOrder},
+    vm::{ConsoleOrder, VmOrder},
 };
 use meshd_types::{Secret, Timestamp};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The two clocks of one moment.
@@ -19,7 +20,7 @@ pub struct Now {
 }
 
 /// Renewal and expiry of a certificate, by this node's wall clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validity {
     /// Half of the lifetime.
     pub renew_at: Timestamp,
@@ -53,18 +54,14 @@ pub enum Event {
     Message(FromCentral),
     /// An ordered action that this agent does not know.
     UnknownAction(ActionId),
-    /// A ping or pong on the link.
+    /// A ping, a pong or an unknown message on the link.
     KeepAlive,
     /// A message on the pending connection.
     Pending(PendingReply),
     ChecksDone(CheckReport),
     RebootFailed(String),
-    /// Virtual machines changed.
-    Vm(VmUpdate),
-    /// A piece of the node's log.
-    Log(LogPiece),
-    /// A task of this node changed or wrote output.
-    Task(TaskUpdate),
+    /// VMs or tasks changed, or there is a piece of output or of the node's log.
+    Report(FromAgent),
 }
 
 /// An action of the driver; actions are executed in order.
@@ -97,11 +94,11 @@ pub enum Action {
     Heartbeat,
     RunChecks,
     Send(FromAgent),
-    /// Apply the desired state of a virtual machine.
+    /// Apply the desired state of a VM.
     Vm(VmOrder),
-    /// Connect a virtual machine's console to the central node.
+    /// Connect the console of a VM to the central node.
     Console(ConsoleOrder),
-    /// Report the state of all virtual machines.
+    /// Report the state of all VMs.
     ReportVms,
     /// Apply the desired state of a task.
     Task(TaskOrder),

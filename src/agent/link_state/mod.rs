@@ -168,9 +168,7 @@ impl LinkStateMachine {
             }
             Event::Pending(reply) => self.pending(now, random, reply),
             Event::ChecksDone(report) => self.checked(now, report),
-            Event::Vm(update) => vec![Action::Send(FromAgent::Vm(update))],
-            Event::Log(piece) => vec![Action::Send(FromAgent::Log(piece))],
-            Event::Task(update) => vec![Action::Send(FromAgent::Task(update))],
+            Event::Report(message) => vec![Action::Send(message)],
             Event::RebootFailed(reason) => self.actions.reboot_failed(reason).into_iter().map(Action::Send).collect(),
         };
         if self.actions.reboots_now(now.timer) {

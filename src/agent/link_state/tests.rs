@@ -39,16 +39,29 @@ fn reboot(id: u64, node: NodeId, expires: u64) -> ActionOrder {
 }
 
 fn report(status: CheckStatus, detail: &str) -> CheckReport {
-    CheckReport { checks: vec![check(status, detail)], ..CheckReport::default() }
+    let (name, detail, remediation) = ("services".into(), detail.into(), String::new());
+    let check = Check { name, status, detail, remediation, unproven: false };
+    CheckReport { checks: vec![check], ..CheckReport::default() }
 }
 
-fn check(status: CheckStatus, detail: &str) -> Check {
-    Check { name: "services".into(), status, detail: detail.into(), remediation: String::new(), unproven: false }
+fn order(order: ActionOrder) -> Event {
+    Event::Message(FromCentral::Action(order))
+}
+
+fn acknowledged(id: u64) -> Event {
+    Event::Message(FromCentral::Acknowledged { id: ActionId(id) })
+}
+
+/// Returns a machine after its first event, and the actions of this event.
+fn started(has_token: bool, certificate: Option<Validity>) -> (LinkStateMachine, Vec<Action>) {
+    let mut machine = LinkStateMachine::new(node(), has_token, certificate);
+    let actions = machine.handle(at(0), 0, Event::Timer);
+    (machine, actions)
 }
 
 fn linked(life_s: u64) -> LinkStateMachine {
-    let mut machine = LinkStateMachine::new(node(), false, Some(validity(life_s)));
-    assert_eq!(machine.handle(at(0), 0, Event::Timer), [Action::OpenLink]);
+    let (mut machine, actions) = started(false, Some(validity(life_s)));
+    assert_eq!(actions, [Action::OpenLink]);
     assert_eq!(machine.handle(at(0), 0, Event::Connected), [Action::Hello]);
     assert_eq!(machine.handle(at(0), 0, welcome()), [Action::RunChecks, Action::ReportVms, Action::ReportTasks]);
     machine
@@ -73,6 +86,10 @@ fn lost() -> Event {
     Event::ConnectionLost("test".into())
 }
 
+fn is_refused(actions: &[Action]) -> bool {
+    matches!(outcome(actions), Some(ActionOutcome::Refused { .. }))
+}
+
 fn outcome(actions: &[Action]) -> Option<ActionOutcome> {
     actions.iter().find_map(|action| match action {
         Action::Send(FromAgent::ActionDone { outcome, .. }) => Some(outcome.clone()),
@@ -82,7 +99,7 @@ fn outcome(actions: &[Action]) -> Option<ActionOutcome> {
 
 #[test]
 fn start_uses_token_then_certificate_then_pending_connection() {
-    let first = |token, certificate| LinkStateMachine::new(node(), token, certificate).handle(at(0), 0, Event::Timer);
+    let first = |has_token, certificate| started(has_token, certificate).1;
     assert_eq!(first(true, Some(validity(1000))), [Action::Enrol]);
     assert_eq!(first(false, Some(validity(1000))), [Action::OpenLink]);
     assert_eq!(first(false, Some(validity(0))), [Action::Renew]);
@@ -91,15 +108,13 @@ fn start_uses_token_then_certificate_then_pending_connection() {
 
 #[test]
 fn token_is_kept_until_the_central_node_responds() {
-    let mut machine = LinkStateMachine::new(node(), true, None);
-    machine.handle(at(0), 0, Event::Timer);
+    let (mut machine, _) = started(true, None);
     assert_eq!(machine.handle(at(1), 0, lost()), [Action::Close]);
     assert_eq!(machine.handle(at(10), 0, Event::Timer), [Action::Enrol], "the token remains");
     let got = machine.handle(at(11), 0, Event::Certified(certificate(100)));
     assert_eq!(got, [Action::StoreCertificate(certificate(100)), Action::ForgetToken, Action::OpenLink]);
 
-    let mut machine = LinkStateMachine::new(node(), true, None);
-    machine.handle(at(0), 0, Event::Timer);
+    let (mut machine, _) = started(true, None);
     let got = machine.handle(at(1), 0, Event::Refused("401".into()));
     assert_eq!(got[0], Action::ForgetToken);
     assert!(matches!(&got[1], Action::OpenPending { reason } if reason.contains("refused")));
@@ -107,32 +122,26 @@ fn token_is_kept_until_the_central_node_responds() {
 
 #[test]
 fn refused_token_leaves_a_valid_certificate_in_use() {
-    let mut machine = LinkStateMachine::new(node(), true, Some(validity(1000)));
-    machine.handle(at(0), 0, Event::Timer);
+    let (mut machine, _) = started(true, Some(validity(1000)));
     assert_eq!(machine.handle(at(1), 0, Event::Refused("401".into())), [Action::ForgetToken, Action::OpenLink]);
 }
 
 #[test]
 fn approved_node_connects_at_once_and_rejected_node_retries_later() {
-    let mut machine = LinkStateMachine::new(node(), false, None);
-    machine.handle(at(0), 0, Event::Timer);
+    let (mut machine, _) = started(false, None);
     assert!(machine.handle(at(1), 0, Event::Pending(PendingReply::Waiting { reason: "x".into() })).is_empty());
     let got = machine.handle(at(2), 0, Event::Pending(PendingReply::Approved(certificate(100))));
     assert_eq!(got, [Action::StoreCertificate(certificate(100)), Action::Close, Action::OpenLink]);
 
-    let mut machine = LinkStateMachine::new(node(), false, None);
-    machine.handle(at(0), 0, Event::Timer);
-    assert_eq!(
-        machine.handle(at(0), 0, Event::Pending(PendingReply::Rejected { reason: "x".into() })),
-        [Action::Close]
-    );
+    let (mut machine, _) = started(false, None);
+    let rejected = Event::Pending(PendingReply::Rejected { reason: "x".into() });
+    assert_eq!(machine.handle(at(0), 0, rejected), [Action::Close]);
     assert!(machine.deadline() >= Some(REJECTED_RETRY * 3 / 4));
 }
 
 #[test]
 fn refused_certificate_is_dropped_only_after_a_refused_renewal() {
-    let mut machine = LinkStateMachine::new(node(), false, Some(validity(1000)));
-    machine.handle(at(0), 0, Event::Timer);
+    let (mut machine, _) = started(false, Some(validity(1000)));
     assert_eq!(machine.handle(at(0), 0, Event::Refused("stale".into())), [Action::Close]);
     assert_eq!(machine.handle(at(10), 0, Event::Timer), [Action::Renew]);
     let got = machine.handle(at(10), 0, Event::Refused("revoked".into()));
@@ -189,10 +198,8 @@ fn silent_link_is_closed() {
 fn checks_repeat_and_report_only_changed_statuses() {
     let mut machine = linked(10_000);
     let failed = report(CheckStatus::Fail, "1");
-    assert_eq!(
-        machine.handle(at(1), 0, Event::ChecksDone(failed.clone())),
-        [Action::Send(FromAgent::Checks(Box::new(failed)))]
-    );
+    let actions = machine.handle(at(1), 0, Event::ChecksDone(failed.clone()));
+    assert_eq!(actions, [Action::Send(FromAgent::Checks(Box::new(failed)))]);
     assert_eq!(machine.handle(at(6), 0, Event::Timer), [Action::RunChecks]);
     assert!(machine.handle(at(7), 0, Event::ChecksDone(report(CheckStatus::Fail, "2"))).is_empty(), "nothing new");
     assert_eq!(machine.handle(at(12), 0, Event::Timer), [Action::RunChecks]);
@@ -203,7 +210,7 @@ fn checks_repeat_and_report_only_changed_statuses() {
 #[test]
 fn check_request_is_answered_by_a_run_that_began_later() {
     let mut machine = linked(10_000);
-    let ask = |request_id| Event::Message(FromCentral::Check { request_id });
+    let request = |request_id| Event::Message(FromCentral::Check { request_id });
     let answered = |actions: &[Action]| {
         actions.iter().find_map(|action| match action {
             Action::Send(FromAgent::Checks(report)) => Some(report.request_id),
@@ -211,13 +218,13 @@ fn check_request_is_answered_by_a_run_that_began_later() {
         })
     };
     let passed = || Event::ChecksDone(report(CheckStatus::Pass, ""));
-    assert!(machine.handle(at(1), 0, ask(1)).is_empty(), "the run of the welcome is under way");
-    assert!(machine.handle(at(1), 0, ask(2)).is_empty());
+    assert!(machine.handle(at(1), 0, request(1)).is_empty(), "the run of the welcome has not ended");
+    assert!(machine.handle(at(1), 0, request(2)).is_empty());
     let actions = machine.handle(at(2), 0, passed());
     assert_eq!((answered(&actions), actions.contains(&Action::RunChecks)), (Some(None), true), "{actions:?}");
     let actions = machine.handle(at(3), 0, passed());
-    assert_eq!((answered(&actions), actions.len()), (Some(Some(2)), 1), "unchanged, but an answer to the request");
-    assert_eq!(machine.handle(at(4), 0, ask(3)), [Action::RunChecks]);
+    assert_eq!((answered(&actions), actions.len()), (Some(Some(2)), 1), "unchanged, but a response to the request");
+    assert_eq!(machine.handle(at(4), 0, request(3)), [Action::RunChecks]);
     machine.handle(at(5), 0, lost());
     assert!(machine.handle(at(6), 0, passed()).is_empty(), "no link");
 }
@@ -237,18 +244,17 @@ fn goodbye_sets_the_retry_or_ends_the_link() {
 #[test]
 fn reboot_waits_until_its_outcome_is_acknowledged() {
     let mut machine = linked(10_000);
-    let got = machine.handle(at(1), 0, Event::Message(FromCentral::Action(reboot(7, node(), 60))));
+    let got = machine.handle(at(1), 0, order(reboot(7, node(), 60)));
     assert_eq!(outcome(&got), Some(ActionOutcome::Done));
     assert!(!got.contains(&Action::Reboot));
-    let acknowledged = Event::Message(FromCentral::Acknowledged { id: ActionId(7) });
-    assert_eq!(machine.handle(at(2), 0, acknowledged), [Action::Reboot]);
+    assert_eq!(machine.handle(at(2), 0, acknowledged(7)), [Action::Reboot]);
     assert!(!machine.handle(at(100), 0, Event::Timer).contains(&Action::Reboot), "once");
 }
 
 #[test]
 fn reboot_without_acknowledgement_happens_after_the_timeout() {
     let mut machine = linked(10_000);
-    machine.handle(at(1), 0, Event::Message(FromCentral::Action(reboot(7, node(), 60))));
+    machine.handle(at(1), 0, order(reboot(7, node(), 60)));
     machine.handle(at(2), 0, lost());
     assert!(machine.deadline() <= Some(Duration::from_secs(1) + REBOOT_ACK_TIMEOUT));
     assert!(machine.handle(at(6), 0, Event::Timer).contains(&Action::Reboot));
@@ -260,25 +266,21 @@ fn reboot_without_acknowledgement_happens_after_the_timeout() {
 fn expired_or_foreign_action_is_refused_and_none_runs_twice() {
     let mut machine = linked(10_000);
     let other = "00000002".parse().expect("a node ID");
-    for (id, order) in [(1, reboot(1, other, 60)), (2, reboot(2, node(), 0))] {
-        let got = machine.handle(at(1), 0, Event::Message(FromCentral::Action(order.clone())));
-        assert!(matches!(outcome(&got), Some(ActionOutcome::Refused { .. })), "{id}");
-        // The same ID again in a valid order: the first outcome stands.
-        let valid = ActionOrder { node: node(), expires_at: at(60).wall, ..order };
-        let again = machine.handle(at(1), 0, Event::Message(FromCentral::Action(valid)));
+    for (id, invalid) in [(1, reboot(1, other, 60)), (2, reboot(2, node(), 0))] {
+        let got = machine.handle(at(1), 0, order(invalid.clone()));
+        assert!(is_refused(&got), "{id}");
+        // A valid order with the same ID repeats the first outcome.
+        let valid = ActionOrder { node: node(), expires_at: at(60).wall, ..invalid };
+        let again = machine.handle(at(1), 0, order(valid));
         assert_eq!(outcome(&again), outcome(&got));
     }
-    assert!(matches!(
-        outcome(&machine.handle(at(1), 0, Event::UnknownAction(ActionId(3)))),
-        Some(ActionOutcome::Refused { .. })
-    ));
+    assert!(is_refused(&machine.handle(at(1), 0, Event::UnknownAction(ActionId(3)))));
     assert!(!machine.handle(at(30), 0, Event::Timer).contains(&Action::Reboot));
 }
 
 #[test]
 fn action_expires_by_the_clock_of_the_central_node() {
-    let mut machine = LinkStateMachine::new(node(), false, Some(validity(10_000)));
-    machine.handle(at(0), 0, Event::Timer);
+    let (mut machine, _) = started(false, Some(validity(10_000)));
     machine.handle(at(0), 0, Event::Connected);
     let now = Some(Timestamp::from_millis(0));
     let welcome = Welcome { version: meshd_proto::VERSION, heartbeat_s: HEARTBEAT_S, now, logs: false };
@@ -286,14 +288,8 @@ fn action_expires_by_the_clock_of_the_central_node() {
     let expires_at = Timestamp::from_millis(10_000);
     let early = ActionOrder { expires_at, ..reboot(1, node(), 0) };
     let late = ActionOrder { expires_at, ..reboot(2, node(), 0) };
-    assert!(matches!(
-        outcome(&machine.handle(at(11), 0, Event::Message(FromCentral::Action(late)))),
-        Some(ActionOutcome::Refused { .. })
-    ));
-    assert_eq!(
-        outcome(&machine.handle(at(9), 0, Event::Message(FromCentral::Action(early)))),
-        Some(ActionOutcome::Done)
-    );
+    assert!(is_refused(&machine.handle(at(11), 0, order(late))));
+    assert_eq!(outcome(&machine.handle(at(9), 0, order(early))), Some(ActionOutcome::Done));
 }
 
 #[test]
@@ -301,7 +297,7 @@ fn outcomes_are_repeated_until_acknowledged() {
     let mut machine = linked(10_000);
     machine.handle(at(1), 0, Event::UnknownAction(ActionId(1)));
     machine.handle(at(1), 0, Event::UnknownAction(ActionId(2)));
-    machine.handle(at(1), 0, Event::Message(FromCentral::Acknowledged { id: ActionId(1) }));
+    machine.handle(at(1), 0, acknowledged(1));
     machine.handle(at(2), 0, lost());
     machine.handle(at(60), 0, Event::Timer);
     machine.handle(at(60), 0, Event::Connected);
@@ -326,9 +322,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0u64..2000).prop_map(|life_s| Event::Message(FromCentral::Certificate(certificate(life_s)))),
         1 => (0u32..100).prop_map(|s| Event::Message(FromCentral::Goodbye { reason: String::new(), retry_after_s: Some(s) })),
         2 => (0u64..9, any::<bool>(), 0u64..5000).prop_map(move |(id, other, expires)| {
-            Event::Message(FromCentral::Action(reboot(id, node(other), expires)))
+            order(reboot(id, node(other), expires))
         }),
-        1 => (0u64..9).prop_map(|id| Event::Message(FromCentral::Acknowledged { id: ActionId(id) })),
+        1 => (0u64..9).prop_map(acknowledged),
         2 => Just(()).prop_map(|()| Event::KeepAlive),
         1 => (0u64..2000).prop_map(|life_s| Event::Pending(PendingReply::Approved(certificate(life_s)))),
         1 => Just(()).prop_map(|()| Event::ChecksDone(report(CheckStatus::Fail, ""))),

@@ -1,6 +1,8 @@
 //! The hierarchy of control groups (version 2).
 
+use rustix::mount::{MountFlags, mount};
 use std::{
+    ffi::CStr,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -13,9 +15,8 @@ pub fn open_hierarchy(mount_point: &Path) -> io::Result<PathBuf> {
         return Ok(root);
     }
     fs::create_dir_all(mount_point)?;
-    let flags =
-        rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV | rustix::mount::MountFlags::NOEXEC;
-    rustix::mount::mount("cgroup2", mount_point, "cgroup2", flags, None::<&std::ffi::CStr>)?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("cgroup2", mount_point, "cgroup2", flags, None::<&CStr>)?;
     Ok(mount_point.to_owned())
 }
 

@@ -1,19 +1,10 @@
-//! PCI functions and physical network interfaces, each bounded by [`MAX_DEVICES`].
+//! PCI functions and physical network interfaces.
 
 use super::{Tree, addresses};
 use meshd_proto::{MAX_DEVICES, NicFacts, PciFacts, SriovFacts};
 
-/// Returns the PCI functions, sorted by address.
-pub fn pci(tree: &Tree) -> Vec<PciFacts> {
-    functions(tree).take(MAX_DEVICES).collect()
-}
-
-/// Returns all PCI functions without the limit of a report: VFIO needs every function.
-pub fn all_pci(tree: &Tree) -> Vec<PciFacts> {
-    functions(tree).collect()
-}
-
-fn functions(tree: &Tree) -> impl Iterator<Item = PciFacts> {
+/// Returns all PCI functions, sorted by address.
+pub fn pci_functions(tree: &Tree) -> impl Iterator<Item = PciFacts> {
     tree.list("/sys/bus/pci/devices").into_iter().map(|address| pci_function(tree, address))
 }
 
@@ -34,7 +25,7 @@ fn pci_function(tree: &Tree, address: String) -> PciFacts {
     }
 }
 
-/// Returns the physical network interfaces, sorted by name.
+/// Returns the physical network interfaces, sorted by name, at most [`MAX_DEVICES`].
 pub fn nics(tree: &Tree) -> Vec<NicFacts> {
     let addresses = addresses::by_interface(tree);
     let names = tree.list("/sys/class/net").into_iter();

@@ -43,10 +43,8 @@ fn used_nodes(tree: &Tree) -> BTreeMap<String, String> {
         let (Some(number), Some(mount_point)) = (fields.get(2), fields.get(4)) else { continue };
         let user = format!("is mounted on {mount_point}");
         used.insert((*number).to_owned(), user.clone());
-        let separator = fields.iter().position(|field| *field == "-");
-        if let Some(source) =
-            separator.and_then(|index| fields.get(index + 2)).filter(|source| source.starts_with("/dev/"))
-        {
+        let source = fields.iter().skip_while(|field| **field != "-").nth(2);
+        if let Some(source) = source.filter(|source| source.starts_with("/dev/")) {
             used.insert((*source).to_owned(), user);
         }
     }

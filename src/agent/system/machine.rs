@@ -2,7 +2,7 @@
 
 use super::Tree;
 use meshd_proto::{CpuFacts, MemoryFacts, SystemFacts};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Reads the SMBIOS identity.
 pub fn system(tree: &Tree) -> SystemFacts {
@@ -13,7 +13,7 @@ pub fn system(tree: &Tree) -> SystemFacts {
         product: dmi("product_name"),
         serial: dmi("product_serial"),
         board_serial: dmi("board_serial"),
-        uptime_s: uptime(tree),
+        uptime_s: uptime(tree).as_secs(),
         kernel_boot_id: kernel_boot_id(tree),
     }
 }
@@ -23,10 +23,11 @@ pub fn kernel_boot_id(tree: &Tree) -> String {
     tree.read("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-/// Returns the seconds since the kernel started.
-pub fn uptime(tree: &Tree) -> u64 {
+/// Returns the time since the kernel started.
+pub fn uptime(tree: &Tree) -> Duration {
     let text = tree.read("/proc/uptime").unwrap_or_default();
-    text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+    let seconds = text.split(' ').next().and_then(|seconds| seconds.parse().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
 }
 
 /// Parses `/proc/cpuinfo`.
@@ -54,7 +55,7 @@ pub fn cpu(tree: &Tree) -> CpuFacts {
             _ => {}
         }
     }
-    // Some virtual machines and architectures report no topology. Each thread counts as a core of one socket.
+    // Some VMs and architectures report no topology. Each thread counts as a core of one socket.
     let count = |n: usize, default: u32| if n == 0 { default } else { u32::try_from(n).unwrap_or(u32::MAX) };
     facts.sockets = count(sockets.len(), facts.threads.min(1));
     facts.cores = count(cores.len(), facts.threads);

@@ -28,11 +28,8 @@ pub fn functions_of_disk(tree: &Tree, disk: &str) -> Vec<String> {
     if let Some(function) = function_of(tree, &path) {
         return vec![function];
     }
-    let Some((subsystem, _)) =
-        tree.real(&path).and_then(|real| real.rsplit_once('/').map(|(a, b)| (a.to_owned(), b.to_owned())))
-    else {
-        return Vec::new();
-    };
-    let controllers = tree.list(&subsystem).into_iter().filter(|name| name.starts_with("nvme"));
+    let real = tree.real(&path).unwrap_or_default();
+    let Some((subsystem, _)) = real.rsplit_once('/') else { return Vec::new() };
+    let controllers = tree.list(subsystem).into_iter().filter(|name| name.starts_with("nvme"));
     controllers.filter_map(|name| function_of(tree, &format!("{subsystem}/{name}"))).collect()
 }

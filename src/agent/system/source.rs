@@ -1,7 +1,7 @@
 //! Reads with a deadline. A device that hangs blocks its reader in the kernel forever, so each read has a thread.
 
 use super::Tree;
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
@@ -38,7 +38,7 @@ impl<T> DeadlineRead<T> {
     /// Waits until the deadline. After an error the read continues in its thread, and its result is dropped.
     pub fn wait_until(self, deadline: Instant) -> Result<T, ReadError> {
         let receiver = self.0?;
-        let result = if fail::defends("facts-deadline") {
+        let result = if failpoint::defends("facts-deadline") {
             receiver.recv_timeout(deadline.saturating_duration_since(Instant::now()))
         } else {
             receiver.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected)
@@ -107,11 +107,11 @@ mod tests {
     fn hanging_source_is_refused_until_a_read_returns() {
         let dir = tempfile::tempdir().expect("a folder");
         let tree = Tree::new(dir.path());
-        let (release, hold) = mpsc::channel::<()>();
-        let hold = std::sync::Arc::new(Mutex::new(hold));
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Arc::new(Mutex::new(released));
         for _ in 0..MAX_READS {
-            let hold = hold.clone();
-            let hangs = read(&tree, "disk", move |_| hold.lock().map(|hold| hold.recv().is_ok()).unwrap_or(false));
+            let released = released.clone();
+            let hangs = read(&tree, "disk", move |_| released.lock().is_ok_and(|released| released.recv().is_ok()));
             assert_eq!(hangs.wait_until(Instant::now()), Err(ReadError::Timeout));
         }
         assert_eq!(read(&tree, "disk", |_| 1).wait_until(Instant::now() + DEADLINE), Err(ReadError::Hangs));

@@ -103,3 +103,8 @@ impl Tree {
         self.path(path).symlink_metadata().is_ok()
     }
 }
+
+/// Returns true for the name of one file in a folder, which cannot lead out of the folder. Hidden files are excluded.
+pub fn is_file_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains('/') && !name.starts_with('.')
+}

@@ -4,7 +4,7 @@
 //! cannot guarantee the end of a task, so it refuses tasks.
 
 use crate::system::{self, Tree, cgroup2};
-use meshd_types::{NodeId, TaskId, fail};
+use meshd_types::{NodeId, TaskId, failpoint};
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write as _},
@@ -69,7 +69,7 @@ impl Cgroups {
                 tracing::warn!(controller, "the kernel lacks a controller: tasks have no such limit");
                 continue;
             }
-            if !fail::defends("task-limits") {
+            if !failpoint::defends("task-limits") {
                 continue;
             }
             for parent in [root, &self.base] {

@@ -72,7 +72,7 @@ fn task_limits_leave_memory_and_processes_for_the_agent() {
 #[test]
 fn task_is_refused_if_its_limits_cannot_be_set() {
     let (dir, groups, group) = hierarchy("memory\n");
-    fs::create_dir(dir.path().join("meshd-1/cgroup.subtree_control")).expect("a folder in its place");
+    fs::create_dir(dir.path().join("meshd-1/cgroup.subtree_control")).expect("a folder instead of the file");
     assert!(groups.limit(&group, 1 << 30).is_err());
     let (_dir, groups, group) = hierarchy("cpu\n");
     groups.limit(&group, 1 << 30).expect("controllers that the kernel lacks are skipped");

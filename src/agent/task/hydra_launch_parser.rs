@@ -5,12 +5,12 @@
 //! HYDRA_LAUNCH: ... --proxy-id 1
 //! HYDRA_LAUNCH_END
 //! ```
-//! (seen with MPICH 4.0.2; there is a blank at the end of each line)
+//! This is the output of MPICH 4.0.2. Each line ends with a blank.
 
 use meshd_proto::task::{HydraLaunch, HydraLaunchError};
 use std::collections::BTreeMap;
 
-/// Last line of the launch commands.
+/// The line after the launch commands.
 pub const END: &str = "HYDRA_LAUNCH_END";
 const LINE: &str = "HYDRA_LAUNCH:";
 
@@ -75,14 +75,14 @@ mod tests {
     use proptest::prelude::*;
 
     /// Output of MPICH 4.0.2.
-    const SEEN: &str = "\
+    const OUTPUT: &str = "\
 HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 0 
 HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user --launcher manual --demux poll --iface v0 --pgid 0 --retries 10 --usize -2 --pmi-port 0 --gpus-per-proc -2 --proxy-id 1 
 ";
 
     #[test]
     fn launch_commands_become_options() {
-        let launch = parse(SEEN, 2).expect("valid output");
+        let launch = parse(OUTPUT, 2).expect("valid output");
         assert_eq!(launch.port(), 36249);
         let args: Vec<String> = launch.args().collect();
         assert_eq!(args[..4], ["--demux", "poll", "--gpus-per-proc", "-2"]);
@@ -91,7 +91,7 @@ HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user 
 
     #[test]
     fn invalid_launch_commands_are_refused() {
-        assert_eq!(parse(SEEN, 3), Err(HydraError::Count { found: 2, nodes: 3 }));
+        assert_eq!(parse(OUTPUT, 3), Err(HydraError::Count { found: 2, nodes: 3 }));
         assert_eq!(parse("", 1), Err(HydraError::Count { found: 0, nodes: 1 }));
         let error = |line: &str| parse(line, 1).expect_err("refused");
         assert!(matches!(error("mpiexec: unrecognized option"), HydraError::Line(_)));
@@ -100,7 +100,7 @@ HYDRA_LAUNCH: /usr/bin/hydra_pmi_proxy --control-port 10.9.0.1:36249 --rmk user 
         assert_eq!(error("HYDRA_LAUNCH: p --control-port a:1 --proxy-id 1"), HydraError::Different);
         let shell = "HYDRA_LAUNCH: /bin/sh --control-port a:1 --launcher-exec /bin/sh --proxy-id 0";
         assert!(matches!(error(shell), HydraError::Launch(_)), "unknown options are refused");
-        assert_eq!(parse(&SEEN.replacen("user", "lsf", 1), 2), Err(HydraError::Different));
+        assert_eq!(parse(&OUTPUT.replacen("user", "lsf", 1), 2), Err(HydraError::Different));
     }
 
     proptest! {

@@ -6,29 +6,32 @@
 //! | `task_enter` | the process that becomes the program: control group, limits, user |
 //! | `scratch_storage` | the file system of a task, bounded, in memory |
 //! | `mounts` | the mounts of a task: /dev/shm, /tmp, read-only control groups |
+//! | `hydra_launch` | runs `mpiexec` and the proxies of an MPI program |
 //! | `hydra_launch_parser` | parses the launch commands of `mpiexec`; pure |
 //! | `cgroup` | the control group, which ends all processes together |
+//! | `leftover_tasks` | ends the tasks of an earlier agent |
 //!
-//! An agent kills its tasks when it stops, and the remains of an earlier agent when it starts. The central node records these tasks as
+//! An agent kills its tasks when it stops, and the tasks of an earlier agent when it starts. The central node records these tasks as
 //! failed.
 
 mod cgroup;
 pub mod task_enter;
+mod hydra_launch;
 mod hydra_launch_parser;
+mod leftover_tasks;
 mod scratch_storage;
 mod mounts;
 mod task_runner;
 
 use self::{cgroup::Cgroups, scratch_storage::Storage, task_runner::TaskRunner};
-use crate::link::forward::AckedOffsets;
+use crate::link::acked_stream::AckedOffsets;
 use meshd_proto::task::{
     MAX_DETAIL, MAX_TASKS, Output, OutputStored, Stream, TaskDesiredState, TaskFault, TaskNodeState, TaskOrder,
     TaskReport, TaskUpdate,
 };
 use meshd_types::{NodeId, TaskId};
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    fs,
+    collections::{BTreeMap, VecDeque},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -81,28 +84,8 @@ impl Tasks {
         let (tasks, released, reports) = Default::default();
         let (folder, runners) = (folder.to_owned(), JoinSet::new());
         let mut tasks = Tasks { folder, cgroups, tasks, released, runners, events, inbox, reports };
-        tasks.end_orphans();
+        tasks.end_leftovers();
         tasks
-    }
-
-    /// Ends the tasks of an earlier agent.
-    fn end_orphans(&mut self) {
-        let folders = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut orphans: BTreeSet<TaskId> =
-            folders.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-        if let Ok(cgroups) = &self.cgroups {
-            orphans.extend(cgroups.tasks());
-        }
-        for task in orphans {
-            tracing::warn!(%task, "killing a task of an earlier agent");
-            let (release, release_receiver) = watch::channel(false);
-            let (group, storage) = (self.cgroups.clone().ok(), storage(&self.folder, task));
-            // In the background: processes that hang in the kernel must not block the link.
-            self.runners.spawn(end_orphan(task, group, storage, release_receiver, self.events.clone()));
-            let detail = "the agent restarted while the task ran; the remaining processes were killed".to_owned();
-            let state = TaskNodeState::Failed { kind: TaskFault::AgentRestarted, detail };
-            self.tasks.insert(task, TaskRecord { release, has_runner: true, ..TaskRecord::ended(state) });
-        }
     }
 
     /// Applies the desired state of a task.
@@ -233,23 +216,6 @@ impl Tasks {
 
 fn storage(folder: &Path, task: TaskId) -> Storage {
     Storage::new(folder.join(task.to_string()))
-}
-
-async fn end_orphan(
-    task: TaskId,
-    groups: Option<Cgroups>,
-    storage: Storage,
-    mut release: watch::Receiver<bool>,
-    events: mpsc::Sender<TaskEvent>,
-) {
-    if let Some(groups) = groups {
-        groups.group(task).kill_and_remove().await;
-    }
-    mounts::kill_processes(&storage.shm()).await;
-    task_runner::remove_storage(storage).await;
-    if release.wait_for(|release| *release).await.is_ok() {
-        let _ = events.send(TaskEvent::Released(task)).await;
-    }
 }
 
 impl TaskRecord {

@@ -9,7 +9,7 @@
 //! ```
 
 use crate::system::{self, Tree};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use rustix::{
     fs::{Gid, Uid},
     io::Errno,
@@ -56,17 +56,12 @@ impl Storage {
     /// Creates the file system and its folders for a user.
     pub fn create(&self, uid: u32) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.folder)?;
-        if fail::defends("task-storage") {
+        if failpoint::defends("task-storage") {
             let bytes = system::memory(&Tree::new(Path::new("/"))).total_kib.saturating_mul(1024) / SHARE;
             let options = format!("mode=0755,size={}", if bytes == 0 { UNKNOWN } else { bytes });
             let options = CString::new(options).map_err(io::Error::other)?;
-            mount(
-                "meshd-task",
-                &self.folder,
-                "tmpfs",
-                MountFlags::NOSUID | MountFlags::NODEV,
-                Some(options.as_c_str()),
-            )?;
+            let flags = MountFlags::NOSUID | MountFlags::NODEV;
+            mount("meshd-task", &self.folder, "tmpfs", flags, Some(options.as_c_str()))?;
         }
         DirBuilder::new().mode(0o755).create(self.task_folder())?;
         for folder in [self.work(), self.shm(), tmp(&self.shm()), var_tmp(&self.shm())] {
@@ -76,7 +71,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes everything. Blocks: without its own file system a task may have millions of files.
+    /// Removes everything. Blocks: without a separate file system a task may have millions of files.
     pub fn remove(&self) -> io::Result<()> {
         for _ in 0..MAX_MOUNTS {
             match unmount(&self.folder, UnmountFlags::DETACH) {

@@ -18,7 +18,7 @@ use std::{
 pub const VERB: &str = "task-enter";
 /// Exit code if the program cannot be executed, as in shells.
 pub const CANNOT_RUN: u8 = 127;
-/// Limit of open files; MPI opens one for each rank that it talks to.
+/// Limit of open files; MPI opens one for each connected rank.
 const OPEN_FILES: u64 = 65_536;
 /// Limit of processes and threads of the user.
 const PROCESSES: u64 = 16_384;
@@ -42,15 +42,8 @@ pub fn command(exec: &TaskExec, argv: &[String]) -> Command {
     // An upgrade may have replaced the file of the agent. This path is the running program.
     let mut command = Command::new("/proc/self/exe");
     command.arg(VERB).arg("--procs").arg(&exec.procs).arg("--uid").arg(exec.uid.to_string());
-    command
-        .arg("--dir")
-        .arg(&exec.dir)
-        .arg("--shm")
-        .arg(&exec.shm)
-        .arg("--")
-        .args(argv)
-        .env_clear()
-        .stdin(Stdio::null());
+    command.arg("--dir").arg(&exec.dir).arg("--shm").arg(&exec.shm).arg("--").args(argv);
+    command.env_clear().stdin(Stdio::null());
     command
 }
 

@@ -3,25 +3,21 @@
 use super::{
     TaskEvent,
     cgroup::Cgroup,
-    hydra_launch_parser, mounts,
+    mounts,
     scratch_storage::Storage,
     task_enter::{self, TaskExec},
 };
-use crate::link::forward::{AckedOffsets, forward};
-use meshd_proto::task::{
-    HydraLaunch, Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, check_argv, check_mpi_argv,
-};
+use crate::link::acked_stream::{AckedOffsets, forward};
+use meshd_proto::task::{Output, Stream, TaskFault, TaskNodeState, TaskRole, TaskRun, check_argv, check_mpi_argv};
 use meshd_types::TaskId;
 use std::{
     io::{self, PipeReader, PipeWriter},
-    net::{Ipv4Addr, SocketAddrV4},
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
-    path::Path,
     process::ExitStatus,
     time::Duration,
 };
 use tokio::{
-    io::{AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader},
+    io::AsyncRead,
     net::unix::pipe::Receiver,
     process::{Child, Command},
     sync::{mpsc, watch},
@@ -31,14 +27,6 @@ use tokio::{
 
 /// Timeout for the acknowledgement of the last output of a killed task.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of Hydra's launch commands.
-const HYDRA_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum bytes of Hydra's launch commands: one line each for 4,096 nodes.
-const MAX_HYDRA: u64 = 2 << 20;
-/// Programs of Hydra.
-const MPIEXEC: &str = "mpiexec.hydra";
-const PROXY: &str = "hydra_pmi_proxy";
-
 pub struct TaskRunner {
     pub task: TaskId,
     pub run: TaskRun,
@@ -51,7 +39,7 @@ pub struct TaskRunner {
 }
 
 /// The error of a task that does not run on this node.
-struct TaskError(TaskFault, String);
+pub(super) struct TaskError(pub(super) TaskFault, pub(super) String);
 
 impl From<io::Error> for TaskError {
     fn from(error: io::Error) -> Self {
@@ -89,7 +77,7 @@ impl TaskRunner {
         let _ = self.events.send(TaskEvent::Released(self.task)).await;
     }
 
-    async fn report_state(&self, state: TaskNodeState) {
+    pub(super) async fn report_state(&self, state: TaskNodeState) {
         // An error means that the agent stops.
         let _ = self.events.send(TaskEvent::State(self.task, state)).await;
     }
@@ -117,25 +105,29 @@ impl TaskRunner {
         }
     }
 
-    fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, TaskError> {
+    pub(super) fn spawn(&self, argv: &[String], env: &[(&str, String)], pipes: &Writers) -> Result<Child, TaskError> {
         let (procs, uid, dir) = (self.cgroup.procs(), self.run.user.uid(), self.storage.work());
-        let mut command =
-            task_enter::command(&TaskExec { procs, uid, dir: dir.clone(), shm: self.storage.shm() }, argv);
-        let dir = dir.display().to_string();
-        command.envs(&self.run.env).envs([("HOME", &dir), ("TMPDIR", &dir)]);
+        let home = dir.display().to_string();
+        let mut command = task_enter::command(&TaskExec { procs, uid, dir, shm: self.storage.shm() }, argv);
+        command.envs(&self.run.env).envs([("HOME", &home), ("TMPDIR", &home)]);
         command.envs(env.iter().map(|(name, value)| (name, value)));
         command.stdout(pipes.out.try_clone()?).stderr(pipes.err.try_clone()?);
         Ok(Command::from(command).spawn()?)
     }
 
     /// Creates the output pipes of all processes on this node. Forwarding ends with the last writer.
-    fn pipes(&self, forwarders: &mut JoinSet<()>) -> Result<(Writers, Receiver), TaskError> {
+    pub(super) fn pipes(&self, forwarders: &mut JoinSet<()>) -> Result<(Writers, Receiver), TaskError> {
         let (out, err) = (std::io::pipe()?, std::io::pipe()?);
         self.forward(Stream::Err, reader(err.0)?, forwarders);
         Ok((Writers { out: out.1, err: err.1 }, reader(out.0)?))
     }
 
-    fn forward(&self, stream: Stream, from: impl AsyncRead + Unpin + Send + 'static, forwarders: &mut JoinSet<()>) {
+    pub(super) fn forward(
+        &self,
+        stream: Stream,
+        from: impl AsyncRead + Unpin + Send + 'static,
+        forwarders: &mut JoinSet<()>,
+    ) {
         let task = self.task;
         let message = move |at, data| TaskEvent::Output(Output { task, stream, at, data });
         forwarders.spawn(forward(stream, from, self.events.clone(), self.acked.clone(), message));
@@ -161,74 +153,9 @@ impl TaskRunner {
         }
         Ok(0)
     }
-
-    /// Runs `mpiexec`, and the proxy of this node once its command is known.
-    async fn head(&self, hosts: &[Ipv4Addr], ranks: u16, forwarders: &mut JoinSet<()>) -> Result<u8, TaskError> {
-        let head = hosts.first().ok_or_else(|| TaskError(TaskFault::Prepare, "the task has no nodes".to_owned()))?;
-        let (mpiexec, _) = (self.find(MPIEXEC)?, self.find(PROXY)?);
-        let names: Vec<String> = hosts.iter().map(Ipv4Addr::to_string).collect();
-        let count = hosts.len() * usize::from(ranks);
-        let options = [
-            ["-launcher", "manual"].map(str::to_owned),
-            ["-localhost".to_owned(), head.to_string()],
-            ["-wdir".to_owned(), self.storage.work().display().to_string()],
-            ["-hosts".to_owned(), names.join(",")],
-            ["-ppn".to_owned(), ranks.to_string()],
-            ["-n".to_owned(), count.to_string()],
-        ];
-        let argv: Vec<String> =
-            [mpiexec].into_iter().chain(options.into_iter().flatten()).chain(self.run.argv.clone()).collect();
-        let (writers, out) = self.pipes(forwarders)?;
-        let mut child = self.spawn(&argv, &[], &writers)?;
-        let mut out = BufReader::new(out);
-        let commands = tokio::select! {
-            commands = timeout(HYDRA_TIMEOUT, read_launch_commands(&mut out)) => commands.unwrap_or_else(|_| Err("timeout".to_owned())),
-            status = child.wait() => Err(format!("exit code {}", code(status?))),
-        };
-        let failed =
-            |error| TaskError(TaskFault::LaunchFailed, format!("{MPIEXEC} printed no launch commands: {error}"));
-        let launch = hydra_launch_parser::parse(&commands.map_err(failed)?, hosts.len())
-            .map_err(|error| TaskError(TaskFault::LaunchFailed, error.to_string()))?;
-        // The rest of the buffer is output of the ranks.
-        self.forward(Stream::Out, out, forwarders);
-        let mut proxy = self.proxy(SocketAddrV4::new(*head, launch.port()), 0, &launch, &writers)?;
-        drop(writers);
-        self.report_state(TaskNodeState::Running { launch: Some(launch) }).await;
-        let status = child.wait().await?;
-        // The proxy ends with mpiexec. Wait for the proxy, so that no zombie remains.
-        self.cgroup.kill_and_remove().await;
-        proxy.wait().await?;
-        Ok(code(status))
-    }
-
-    fn proxy(
-        &self,
-        control: SocketAddrV4,
-        number: u32,
-        launch: &HydraLaunch,
-        pipes: &Writers,
-    ) -> Result<Child, TaskError> {
-        let mut argv = vec![self.find(PROXY)?, "--control-port".to_owned(), control.to_string()];
-        argv.extend(launch.args());
-        argv.extend(["--proxy-id".to_owned(), number.to_string()]);
-        self.spawn(&argv, &[], pipes)
-    }
-
-    /// Finds a program of Hydra in PATH.
-    fn find(&self, program: &str) -> Result<String, TaskError> {
-        let path = self.run.env.get("PATH").map(String::as_str).unwrap_or_default();
-        let found = path.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.exists());
-        let missing = || {
-            let detail = format!(
-                "{program} is not installed; add the bundle `mpi` or MPICH to the profile, or use --launcher none"
-            );
-            TaskError(TaskFault::LauncherMissing, detail)
-        };
-        Ok(found.ok_or_else(missing)?.display().to_string())
-    }
 }
 
-struct Writers {
+pub(super) struct Writers {
     out: PipeWriter,
     err: PipeWriter,
 }
@@ -237,30 +164,14 @@ fn reader(pipe: PipeReader) -> io::Result<Receiver> {
     Receiver::from_owned_fd(OwnedFd::from(pipe))
 }
 
-/// Reads Hydra's launch commands, which precede the output of the ranks.
-async fn read_launch_commands(out: &mut (impl AsyncBufRead + Unpin)) -> Result<String, String> {
-    let mut commands = String::new();
-    loop {
-        let mut line = Vec::new();
-        let remaining = MAX_HYDRA.saturating_sub(commands.len() as u64);
-        let read = out.take(remaining).read_until(b'\n', &mut line).await.map_err(|error| error.to_string())?;
-        let line = String::from_utf8_lossy(&line);
-        match (read, line.trim()) {
-            (0, _) => return Err("the output is empty or too long".to_owned()),
-            (_, hydra_launch_parser::END) => return Ok(commands),
-            _ => commands.push_str(&line),
-        }
-    }
-}
-
 /// Exit code as in shells: 128 plus the signal number after a signal.
-fn code(status: ExitStatus) -> u8 {
+pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(255);
     u8::try_from(code).unwrap_or(255)
 }
 
 /// Waits for the release; returns false if the agent stops.
-async fn wait_for_release(release: &mut watch::Receiver<bool>) -> bool {
+pub(super) async fn wait_for_release(release: &mut watch::Receiver<bool>) -> bool {
     release.wait_for(|release| *release).await.is_ok()
 }
 

@@ -1,8 +1,8 @@
-//! Removal of the remains of tasks.
+//! Removal of leftover tasks.
 
 use super::*;
 use futures_util::FutureExt as _;
-use std::sync::mpsc::sync_channel;
+use std::{fs, sync::mpsc::sync_channel};
 use tokio::runtime::Builder;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,8 +25,8 @@ fn removal_of_task_files_does_not_block_the_agent() {
             tokio::task::yield_now().await;
         }
         assert!(left.exists(), "the thread of the agent removed the files");
-        free.send(()).expect("it waits");
-        busy.await.expect("it ended").expect("released");
+        free.send(()).expect("the thread waits");
+        busy.await.expect("no panic").expect("released");
         let released = timeout(TIMEOUT, tasks.next()).await.expect("in time");
         assert_eq!(released, TaskUpdate::Released { task });
         assert!(!left.exists());

@@ -1,6 +1,6 @@
 //! Probes an IOMMU group by adding it to a VFIO container, and writes to sysfs.
 
-use super::super::system::Tree;
+use crate::{files::remove_if_exists, system::Tree};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -91,10 +91,7 @@ fn probe(group: u32) -> io::Result<Result<(), ProbeError>> {
     let function = Path::new(FOLDER).join(format!("{NO_FUNCTION}-{group}"));
     let link = function.join("iommu_group");
     fs::create_dir_all(&function)?;
-    match fs::remove_file(&link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_exists(&link)?;
     std::os::unix::fs::symlink(format!("/sys/kernel/iommu_groups/{group}"), &link)?;
     let container = match VfioContainer::new(None) {
         Ok(container) => Arc::new(container),

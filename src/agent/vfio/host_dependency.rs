@@ -1,6 +1,6 @@
 //! PCI functions that the node needs and that are never assigned.
 
-use crate::system::{Route, Tree, by_interface, disk_use, function_of, functions_of_disk, nics, routes};
+use crate::system::{Route, Tree, by_interface, disk_use, function_of, functions_of_disk, is_file_name, nics, routes};
 use meshd_types::MacAddr;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,16 +27,11 @@ pub fn needed_functions(tree: &Tree) -> BTreeMap<String, String> {
         }
     }
     let consoles = tree.read("/proc/consoles").unwrap_or_default();
-    for tty in
-        consoles.lines().filter_map(|line| line.split_ascii_whitespace().next()).filter(|name| is_file_name(name))
-    {
+    let ttys = consoles.lines().filter_map(|line| line.split_ascii_whitespace().next());
+    for tty in ttys.filter(|name| is_file_name(name)) {
         add(function_of(tree, &format!("/sys/class/tty/{tty}/device")), format!("is the console {tty}"));
     }
     found
-}
-
-fn is_file_name(name: &str) -> bool {
-    !name.is_empty() && !name.contains('/') && !name.starts_with('.')
 }
 
 /// Returns the needed interfaces and those below them, with the reason. The boot NIC comes first.
@@ -46,16 +41,16 @@ fn interfaces(tree: &Tree) -> Vec<(String, String)> {
         let boot = nics(tree).into_iter().filter(|nic| nic.mac == Some(mac));
         found.extend(boot.map(|nic| (nic.name, "is the NIC that the node booted from".to_owned())));
     }
-    let mut top: Vec<(String, String)> = Vec::new();
-    for interface in default_routes(tree) {
-        top.push((interface.clone(), format!("carries the default route ({interface})")));
-    }
-    for (interface, addresses) in by_interface(tree) {
-        if let Some(address) = addresses.iter().find(|address| is_assigned(address)) {
-            top.push((interface.clone(), format!("has the address {address} ({interface})")));
-        }
-    }
-    for (interface, reason) in top {
+    let routed = default_routes(tree).into_iter().map(|interface| {
+        let reason = format!("carries the default route ({interface})");
+        (interface, reason)
+    });
+    let addressed = by_interface(tree).into_iter().filter_map(|(interface, addresses)| {
+        let address = addresses.iter().find(|address| is_assigned(address))?;
+        let reason = format!("has the address {address} ({interface})");
+        Some((interface, reason))
+    });
+    for (interface, reason) in routed.chain(addressed) {
         let mut names = BTreeSet::new();
         add_stack(tree, &interface, MAX_STACK, &mut names);
         found.extend(names.into_iter().map(|name| (name, reason.clone())));

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `iommu_group` | groups selected PCI functions into units: IOMMU groups without their bridges |
+//! | `iommu_units` | groups selected PCI functions into units: IOMMU groups without their bridges |
 //! | `host_dependency` | functions that the node needs: boot NIC, routes, disks, consoles |
 //! | `unit_state` | the state of each unit, with the cause |
 //! | `group_probe` | tests whether a VFIO container accepts a group (/dev/vfio/N) |
@@ -13,14 +13,14 @@
 mod driver_bind;
 mod group_probe;
 mod host_dependency;
-mod iommu_group;
+mod iommu_units;
 mod unit_state;
 
 pub use driver_bind::{BindResult, bind};
 pub use group_probe::{KernelOps, LinuxKernel, ProbeError};
 pub(super) use {group_probe::lock_groups, host_dependency::needed_functions};
 
-use crate::system::{Tree, all_pci};
+use crate::system::{Tree, pci_functions};
 use meshd_proto::{MAX_UNITS, PciFacts, UnitFacts, UnitState};
 use meshd_types::VfioSelector;
 use std::collections::BTreeSet;
@@ -33,8 +33,8 @@ pub fn survey(tree: &Tree, selectors: &[VfioSelector], kernel: &dyn KernelOps) -
     if selectors.is_empty() {
         return Vec::new();
     }
-    let functions = all_pci(tree);
-    let mut units = iommu_group::units(&functions, selectors);
+    let functions: Vec<PciFacts> = pci_functions(tree).collect();
+    let mut units = iommu_units::units(&functions, selectors);
     add_lost(&mut units, &functions, &recorded(tree));
     add_missing(&mut units, &functions, selectors);
     units.truncate(MAX_UNITS);

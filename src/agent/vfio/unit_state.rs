@@ -95,7 +95,7 @@ impl StateRules<'_> {
     fn not_accepted(&self, group: u32) -> StateReason {
         let state = |error| match error {
             ProbeError::Busy => (UnitState::InUse, format!("/dev/vfio/{group} is open in another process")),
-            ProbeError::Starting => (UnitState::InUse, "a virtual machine is starting with the unit".to_owned()),
+            ProbeError::Starting => (UnitState::InUse, "a VM is starting with the unit".to_owned()),
             ProbeError::NotViable => {
                 (UnitState::Conflict, "a function of the group is bound to another driver than vfio-pci".to_owned())
             }

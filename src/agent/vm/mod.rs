@@ -1,4 +1,4 @@
-//! Virtual machines: makes each VM on this node match the desired state that the central node sends. QEMU runs directly, without libvirt.
+//! Makes each VM on this node match the desired state that the central node sends. QEMU runs directly, without libvirt.
 //!
 //! | module | content |
 //! | --- | --- |
@@ -11,8 +11,9 @@
 //! | `host` | resources of this node: programs, firmware, CPUs, memory, disk space |
 //! | [`confine`] | unprivileged user, control group and device rights of each VM |
 //! | `failure` | failures and refusals in reports; pure |
+//! | `fixtures` | specifications for unit tests |
 //! | `reservations` | resources of the node that are reserved for VMs |
-//! | `sync` | helpers for mutexes and watch channels |
+//! | `lock_helpers` | helpers for mutexes and watch channels |
 //! | `vm_paths` | files of one VM |
 //! | `helper_program` | runs a helper program to its end |
 //!
@@ -22,13 +23,15 @@ pub mod confine;
 mod console;
 mod disks;
 mod failure;
+#[cfg(test)]
+mod fixtures;
 mod host;
 pub mod manager;
 mod net;
 mod process;
 mod reservations;
 mod spec;
-mod sync;
+mod lock_helpers;
 mod helper_program;
 mod vm_paths;
 

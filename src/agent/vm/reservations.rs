@@ -2,9 +2,9 @@
 
 use super::{
     host::{memory::Memory, resources},
+    lock_helpers::locked,
     net::nic_addresses::NicAddresses,
     spec::plan,
-    sync::locked,
 };
 use meshd_proto::{
     DiskFacts,
@@ -80,7 +80,7 @@ impl Reservations {
 
     /// Checks that no other VM has a disk.
     pub fn check_disk_is_free(&self, uuid: SystemUuid, disk: &DiskFacts) -> Result<(), String> {
-        let has_disk = |spec: &&VmSpec| spec.disks().any(|own| disk.names().any(|name| name == own.as_str()));
+        let has_disk = |spec: &&VmSpec| spec.disks().any(|own| disk.identities().any(|name| name == own.as_str()));
         let vms = locked(&self.vms);
         match vms.values().map(|vm| &vm.spec).filter(|spec| spec.uuid != uuid).find(has_disk) {
             Some(owner) => Err(format!("disk {} belongs to {}", disk.name, owner.name)),

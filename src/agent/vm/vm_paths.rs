@@ -14,7 +14,7 @@ use meshd_types::SystemUuid;
 
 /// Maximum length of the path of a Unix socket (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
-/// Bytes at the end of a log that are kept or read.
+/// Bytes at the end of a log that are retained or read.
 const LOG_TAIL: u64 = 8 * 1024;
 /// A longer log is trimmed, in bytes.
 const MAX_LOG: u64 = 1 << 20;

@@ -173,7 +173,7 @@ impl NodeView {
             next_generation: node.generation,
             pinned: node.pinned,
             rolled_back: None,
-            last_seen: link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen)),
+            last_seen: link.last_message_at.map_or(node.last_seen, |at| at.max(node.last_seen)),
             boot: boot.map(BootView::new),
             labels: node.labels.clone(),
             revision: node.revision(),
@@ -233,7 +233,7 @@ impl NodeDetail {
                 .map(|it| it.name.clone())
                 .collect(),
             vars: node.vars.clone(),
-            once: node.once.clone(),
+            once: node.boot_override.clone(),
             certificates: node.certificates.iter().map(|certificate| certificate.serial.clone()).collect(),
             checks: node.checks.clone(),
             evidence: node.evidence.clone(),

@@ -7,7 +7,7 @@
 //! | `nodes` | nodes, their generations and their overlays |
 //! | `openapi` | generates the OpenAPI document from all routes |
 //! | `route` | types of routes, and their paths |
-//! | `shape` | types of request and response bodies |
+//! | `body_schema` | types of request and response bodies |
 //! | `site` | status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
 //! | `work` | VMs, slots, volumes and tasks |
 //!
@@ -19,19 +19,19 @@ mod bulk;
 mod nodes;
 mod openapi;
 mod route;
-mod shape;
+mod body_schema;
 mod site;
 mod work;
 
 pub use access::*;
+pub use body_schema::{
+    AnyObject, Array, Binary, Empty, Gzip, Json, JsonLines, Nullable, Object, PlainText, Schemas, ServerSentEvents,
+    Shape, UntypedJson,
+};
 pub use bulk::*;
 pub use nodes::*;
 pub use openapi::{MAX_QUERY_VALUE, document};
 pub use route::{Get, GetPath, Post, PostPath, RouteSpec, UntypedPost};
-pub use shape::{
-    AnyObject, Array, Binary, Empty, Gzip, Json, JsonLines, Nullable, Object, PlainText, Schemas, ServerSentEvents,
-    Shape, UntypedJson,
-};
 pub use site::*;
 pub use work::*;
 

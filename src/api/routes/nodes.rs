@@ -32,7 +32,7 @@ routes! {
     RELEASE_NODE: Post<Empty, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/release", Verb::Release, "Release a quarantined node");
     DRAIN_NODE: Post<Object<Drain>, Object<NodeView>, 1> =
-        Post::new("/v1/nodes/{node}/drain", Verb::Drain, "a node takes no new work");
+        Post::new("/v1/nodes/{node}/drain", Verb::Drain, "Drain a node: it receives no new work");
     START_NODE_MAINTENANCE: Post<Empty, Object<NodeView>, 1> =
         Post::new("/v1/nodes/{node}/maintenance", Verb::Maintenance, "Start maintenance of a node");
     RESUME_NODE: Post<Empty, Object<NodeView>, 1> =

@@ -2,8 +2,8 @@
 
 use super::{
     all,
+    body_schema::Schemas,
     route::{Route, RouteSpec},
-    shape::Schemas,
 };
 use crate::{CORRELATION_HEADER, CURSOR_HEADER, ErrorView, FORCE_HEADER, KEY_HEADER, REASON_HEADER, TOTAL_HEADER};
 use meshd_model::fleet::MAX_REASON;
@@ -96,13 +96,13 @@ fn parameters(spec: &RouteSpec) -> Vec<Value> {
         names.map(|name| parameter("path", name, format!("ID or name of the {name}"))).collect();
     parameters.extend(spec.query.iter().map(|name| parameter("query", name, description(name).to_owned())));
     if is_list(spec) {
-        let description = "the `etag` of an earlier answer: 304 if nothing changed since".to_owned();
+        let description = "the `etag` of an earlier response: 304 if nothing changed since".to_owned();
         parameters.push(parameter("header", "if-none-match", description));
     }
     if spec.verb.is_some() {
-        let reason = format!("why, for the audit log: one line of at most {MAX_REASON} characters");
-        let key = "a random text; the same order with the same key is followed once within a day".to_owned();
-        let force = "true: also where VMs are lost by it".to_owned();
+        let reason = format!("reason for the audit log: one line of at most {MAX_REASON} characters");
+        let key = "a random text; an order with the same key is executed once within a day".to_owned();
+        let force = "true: permits the loss of VMs".to_owned();
         let headers = [(REASON_HEADER, reason), (KEY_HEADER, key), (FORCE_HEADER, force)];
         parameters.extend(headers.map(|(name, description)| parameter("header", name, description)));
     }
@@ -112,8 +112,8 @@ fn parameters(spec: &RouteSpec) -> Vec<Value> {
 /// Returns the description of a query parameter.
 fn description(name: &str) -> &'static str {
     match name {
-        "after" => "the cursor of the answer before (header x-next-cursor); for logs a number of a record",
-        "limit" => "at most so many rows; 1 to 1000, for logs up to 10000",
+        "after" => "the cursor of the previous response (header x-next-cursor); for logs the number of a record",
+        "limit" => "maximum number of rows: 1 to 1000, for logs up to 10000",
         "sort" => "the order; a minus sign in front reverses it",
         "fields" => "only these fields of each row, with commas between them",
         "q" => "only rows that contain this text, in upper or lower case; 2 to 100 characters",
@@ -123,12 +123,12 @@ fn description(name: &str) -> &'static str {
         "removed" => "true: also removed nodes",
         "state" => "only rows in one of these states, with commas between them",
         "group" => "only tasks of this group",
-        "node" => "only what concerns this node: ID or name",
+        "node" => "only rows of this node: ID or name",
         "actor" => "only orders of this actor",
         "kind" => "only events of these kinds, with commas between them",
-        "follow" => "true: also what happens from now on",
+        "follow" => "true: continues with new rows",
         "path" => "only this file, with its text",
-        "tail" => "at most so many of the last bytes",
+        "tail" => "maximum number of bytes, from the end",
         _ => "",
     }
 }

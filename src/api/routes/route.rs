@@ -1,6 +1,6 @@
 //! Types of routes. The type of a route determines its request, its response and the number of path parameters.
 
-use super::shape::{Json, Schemas, Shape, UntypedJson};
+use super::body_schema::{Json, Schemas, Shape, UntypedJson};
 use crate::segment;
 use meshd_model::fleet::Verb;
 use meshd_trust::Role;

@@ -47,7 +47,7 @@ routes! {
     .query(&["path"]);
 
     LIST_SEGMENTS: Get<Array<SegmentView>> =
-        Get::new("/v1/segments", "List segments with their pools and the other DHCP servers that were heard there");
+        Get::new("/v1/segments", "List segments with their pools and other DHCP servers");
     LIST_LEASES: Get<Array<LeaseView>> = Get::new("/v1/leases", "List DHCP leases")
         .query(&["state", "node", "q", "sort", "fields", "limit", "after"]);
 
@@ -55,7 +55,7 @@ routes! {
         .query(&["follow", "after", "node", "kind", "q", "sort", "fields", "limit"]);
     STREAM_EVENTS: Get<ServerSentEvents> = Get::new(
         "/v1/events/stream",
-        "Follow events as server-sent events; the header last-event-id resumes, the event `lag` says that some are lost",
+        "Follow events as server-sent events; the header last-event-id resumes, the event `lag` reports lost events",
     )
     .query(&["after", "node", "kind", "q", "fields"]);
     LIST_AUDIT_RECORDS: Get<Array<AuditView>> = Get::new("/v1/audit", "List the audit log")

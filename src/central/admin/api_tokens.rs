@@ -15,14 +15,12 @@ const MAX_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 pub enum ApiTokenError {
     #[error("cannot create API token `{0}`: the name is in use; revoke that token first, or use another name")]
     Taken(ApiTokenName),
-    #[error("there is no token `{0}`; `meshd api-token list` shows those that there are")]
+    #[error("there is no token `{0}`; `meshd api-token list` lists all tokens")]
     None(ApiTokenName),
     #[error("cannot create an API token: there are {MAX_API_TOKENS}; revoke some")]
     TooMany,
-    /// Lifetime out of range.
     #[error("lifetime of the token is out of range; use 1 second to 10 years, or omit it for no limit")]
     Life,
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }

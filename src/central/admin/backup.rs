@@ -3,7 +3,6 @@
 use crate::admin::Admin;
 use meshd_backup::{AUTHORITY, BackupError, BackupSource, FileGroup, Manifest};
 use meshd_model::fleet::{AuditContext, Event, EventKind};
-use meshd_store::StoreError;
 use meshd_types::{Secret, Timestamp};
 use std::{fs::File, io::Write, sync::Arc};
 
@@ -20,13 +19,7 @@ impl Admin {
         let taken_at = self.env.now();
         // Prevents a rotation: the backup must not mix two authorities.
         let _one = self.enrolment.lock_authority().await;
-        self.env
-            .store
-            .commit(|tx| {
-                tx.event(Event::new(taken_at, audit, EventKind::BackedUp, ""));
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        self.env.store_event(Event::new(taken_at, audit, EventKind::BackedUp, "")).await?;
         let this = self.clone();
         let read = tokio::task::spawn_blocking(move || {
             let authority = FileGroup::read(&this.env.site().state_dir.join(AUTHORITY))?;

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 /// Records the hello of a node.
 pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpAddr, now: Timestamp) {
-    let (mut change, mut changed_parts, mut is_outdated) = (None, None, false);
+    let (mut change, mut changed_parts, mut is_newly_outdated) = (None, None, false);
     let outdated = (hello.version < VERSION)
         .then(|| format!("its agent has protocol version {}, this meshd has {VERSION}; boot the node", hello.version));
     let macs: Vec<_> = hello.facts.nics.iter().filter_map(|nic| nic.mac).collect();
@@ -42,7 +42,8 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
         if let Some(detail) = &changed_parts {
             node.raise(ConditionKind::HardwareChanged, detail.clone(), now);
         }
-        is_outdated = outdated.as_ref().is_some_and(|why| node.raise(ConditionKind::AgentOutdated, why.clone(), now));
+        is_newly_outdated =
+            outdated.as_ref().is_some_and(|why| node.raise(ConditionKind::AgentOutdated, why.clone(), now));
         node.booted = hello.facts.versions.generation.parse().ok();
         node.facts = Some(hello.facts);
         node.address = Some(from);
@@ -57,7 +58,7 @@ pub(crate) fn record_hello(tx: &mut Tx<'_>, peer: &Peer, hello: Hello, from: IpA
     }
     match outdated {
         None => clear_condition(tx, peer.node, ConditionKind::AgentOutdated, Actor::Node, now),
-        Some(why) if is_outdated => tx.event(raised_event(ConditionKind::AgentOutdated, why)),
+        Some(why) if is_newly_outdated => tx.event(raised_event(ConditionKind::AgentOutdated, why)),
         Some(_) => {}
     }
     clear_condition(tx, peer.node, ConditionKind::StaleCa, Actor::Node, now);

@@ -11,7 +11,7 @@ use meshd_proto::{
     task::Piece,
 };
 use meshd_store::{Chunk, Limits, LogLine, StoreError};
-use meshd_types::{BootSessionId, NodeId, fail};
+use meshd_types::{BootSessionId, NodeId, failpoint};
 use std::{collections::BTreeSet, io, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::spawn_blocking};
 
@@ -33,15 +33,11 @@ pub(super) struct LogBudget {
 }
 
 impl LogBudget {
-    fn new(now: Duration) -> Self {
-        LogBudget { since: now, sent: 0 }
-    }
-
     /// Returns true if the node may send so many bytes now.
     fn admits(&mut self, bytes: u64, now: Duration) -> bool {
         let limit = BURST + BYTES_PER_SECOND.saturating_mul(now.saturating_sub(self.since).as_secs());
         let sent = self.sent.saturating_add(bytes);
-        let admitted = sent <= limit || !fail::defends("boot-log-rate");
+        let admitted = sent <= limit || !failpoint::defends("boot-log-rate");
         if admitted {
             self.sent = sent;
         }
@@ -53,7 +49,13 @@ impl BootService {
     /// Stores a piece of a node's log. Without an acknowledgement, the node repeats the piece.
     pub(crate) async fn store_log(&self, node: NodeId, session: BootSessionId, piece: LogPiece) -> Option<FromCentral> {
         let LogPiece { source, at, data } = piece;
-        if !self.admits_log(session, piece_length(&data)) {
+        let now = self.env.monotonic();
+        let is_admitted = {
+            let mut budgets = self.log_budgets.lock();
+            let budget = budgets.entry(session).or_insert(LogBudget { since: now, sent: 0 });
+            budget.admits(piece_length(&data), now)
+        };
+        if !is_admitted {
             return None;
         }
         let line = LogLine { when: self.env.now(), node, stream: source, at, data };
@@ -64,11 +66,6 @@ impl BootService {
                 None
             }
         }
-    }
-
-    fn admits_log(&self, session: BootSessionId, bytes: u64) -> bool {
-        let now = self.env.monotonic();
-        self.log_budgets.lock().entry(session).or_insert_with(|| LogBudget::new(now)).admits(bytes, now)
     }
 
     async fn append_log(&self, session: BootSessionId, line: LogLine<LogSource>) -> io::Result<u64> {
@@ -151,7 +148,7 @@ mod tests {
     #[test]
     fn log_of_node_is_limited_to_burst_and_rate() {
         let (start, piece) = (Duration::from_secs(100), 8 << 10);
-        let mut budget = LogBudget::new(start);
+        let mut budget = LogBudget { since: start, sent: 0 };
         let mut stored = |now: Duration| (0..10_000).filter(|_| budget.admits(piece, now)).count() as u64 * piece;
         assert_eq!(stored(start), BURST);
         assert_eq!(stored(start), 0, "the burst is spent");

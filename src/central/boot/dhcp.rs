@@ -2,11 +2,11 @@
 
 use crate::boot::{
     BootService,
-    session_guard::{end_session, has_changed_address},
+    script_requester_check::{end_session, has_changed_address},
 };
 use meshd_model::fleet::{Actor, BootSession, DhcpExchange, Event, EventKind, Lease, RelayPort, Stage};
 use meshd_store::{StoreError, Tx};
-use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, fail};
+use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp, failpoint};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// A DHCP exchange that the engine parsed.
@@ -52,25 +52,22 @@ impl BootService {
     pub async fn apply_dhcp_changes(&self, changes: &[DhcpChange]) -> Result<(), StoreError> {
         let now = self.env.now();
         let mut ended = Vec::new();
-        let stored = self
-            .env
-            .store
-            .commit(|tx| {
-                // Sessions that this transaction opens are not visible in the store yet.
-                let mut opened = BTreeMap::new();
-                for change in changes {
-                    match change {
-                        DhcpChange::Exchange(seen) => ended.extend(self.record_exchange(tx, seen, &mut opened, now)),
-                        // The VM may have been deleted since its request.
-                        DhcpChange::LeaseGranted(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
-                        DhcpChange::LeaseGranted(lease) => tx.put_lease(lease.clone()),
-                        DhcpChange::LeaseChanged(lease) => change_lease(tx, lease),
-                    }
+        let recorded = self.env.store.commit(|tx| {
+            // Sessions that this transaction opens are not visible in the store yet.
+            let mut opened = BTreeMap::new();
+            for change in changes {
+                match change {
+                    DhcpChange::Exchange(seen) => ended.extend(self.record_exchange(tx, seen, &mut opened, now)),
+                    // The VM may have been deleted since its request.
+                    DhcpChange::LeaseGranted(lease) if lease.vm.is_some_and(|vm| tx.vm(vm).is_none()) => {}
+                    DhcpChange::LeaseGranted(lease) => tx.put_lease(lease.clone()),
+                    DhcpChange::LeaseChanged(lease) => change_lease(tx, lease),
                 }
-                Ok(())
-            })
-            .await;
-        fail::point("dhcp-committed");
+            }
+            Ok(())
+        });
+        let stored = recorded.await;
+        failpoint::point("dhcp-committed");
         for node in ended {
             self.enrolment.capabilities.lock().void_node(node);
         }
@@ -90,10 +87,9 @@ impl BootService {
         }
         let newest = opened.get(&seen.mac).copied();
         let newest = newest.or_else(|| tx.before().newest_session(seen.mac).map(|session| session.id));
-        if let Some(has_changed_address) =
-            newest.and_then(|id| tx.session(id)).filter(|session| has_changed_address(session, seen, now))
-        {
-            return end_session(tx, has_changed_address.clone(), seen, now);
+        let session = newest.and_then(|id| tx.session(id)).filter(|session| has_changed_address(session, seen, now));
+        if let Some(session) = session.cloned() {
+            return end_session(tx, session, seen, now);
         }
         if let Some(session) = current_session(tx, seen, newest, now, || BootSessionId(self.env.random())) {
             opened.insert(seen.mac, session.id);

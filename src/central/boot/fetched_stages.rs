@@ -4,7 +4,7 @@ use crate::{boot::BootService, environment::records::record_stage};
 use bytes::Bytes;
 use meshd_model::fleet::Stage;
 use meshd_store::{Model, StoreError};
-use meshd_types::{BootSessionId, Digest, fail};
+use meshd_types::{BootSessionId, Digest, failpoint};
 use std::net::Ipv4Addr;
 
 /// A completely fetched file.
@@ -24,7 +24,7 @@ impl BootService {
             session.map(|session| session.mac)
         });
         // Repeated fetches in one boot cause no write.
-        if let Some(mac) = recorded_mac.filter(|_| fail::defends("fetched-once")) {
+        if let Some(mac) = recorded_mac.filter(|_| failpoint::defends("fetched-once")) {
             return self.loaded(mac, stage);
         }
         self.record_loaded(stage, |model| model.session_at(from).map(|session| session.id)).await;

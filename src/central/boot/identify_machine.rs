@@ -5,7 +5,7 @@
 //! then, and the first one keeps its records.
 
 use crate::{
-    boot::{BootService, script::store_refusal},
+    boot::{BootService, script_request::store_refusal},
     enrolment::{
         revoke::delete_node,
         site_rules::{approve_automatically, name_by_site, pending_name},

@@ -3,35 +3,35 @@
 //! | module | content |
 //! | --- | --- |
 //! | `dhcp` | leases are stored, boot sessions opened and continued |
-//! | `segments` | health of DHCP on each segment |
+//! | `segment_health` | health of DHCP on each segment |
 //! | `nic_presence` | which machine has an address, and whether a node is present |
 //! | `fetched_stages` | loaders, kernel, initramfs, packages and modloop are fetched |
-//! | `script` | the boot script: identity, admission, rendering, capability, plan |
-//! | `session_guard` | keeps the boot of a machine from other machines |
+//! | `script_request` | the boot script: identity, admission, rendering, capability, plan |
+//! | `script_requester_check` | keeps the boot of a machine from other machines |
 //! | `identify_machine` | which node a machine is, and whether it may boot |
 //! | `script_cache` | the same script for a repeated request |
-//! | `queue` | limits how many machines load at once |
+//! | `queue_entry` | limits how many machines load at once |
 //! | `boot_log` | logs of boots: pieces from agents, and reports of failed boots |
-//! | `overlay` | the overlay: token, per-boot part, single use |
+//! | `overlay_delivery` | the overlay: token, per-boot part, single use |
 //! | `stalls` | boots that stall, repeat, or have no overlay |
 
 mod boot_log;
-mod identify_machine;
 mod dhcp;
 mod fetched_stages;
+mod identify_machine;
 mod nic_presence;
-mod overlay;
-mod queue;
-mod script;
+mod overlay_delivery;
+mod queue_entry;
 mod script_cache;
-mod segments;
-mod session_guard;
+mod script_request;
+mod segment_health;
+mod script_requester_check;
 mod stalls;
 
 pub use dhcp::{DhcpChange, DhcpObservation, LeaseChange};
 pub use fetched_stages::Fetched;
-pub use overlay::{OverlayDenied, OverlayTransfer};
-pub use segments::{OtherServer, PoolUse, SegmentHealth};
+pub use overlay_delivery::{OverlayDenied, OverlayTransfer};
+pub use segment_health::{OtherServer, PoolUse, SegmentHealth};
 pub(super) use stalls::SCAN_INTERVAL;
 
 use super::{
@@ -45,10 +45,10 @@ use boot_log::{LOG_LIMITS, LogBudget};
 use bytes::Bytes;
 use meshd_model::boot::BootQueue;
 use meshd_proto::log::LogSource;
-use meshd_store::PieceLogs;
+use meshd_store::ChunkLogs;
 use meshd_types::BootSessionId;
-use overlay::PendingOverlay;
-use queue::Repeats;
+use overlay_delivery::PendingOverlay;
+use queue_entry::Repeats;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Boots machines.
@@ -62,9 +62,9 @@ pub struct BootService {
     /// The overlay that the script of each session names: the delivered overlay has the same generation.
     pending_overlays: Leaf<BTreeMap<BootSessionId, PendingOverlay>>,
     queue: Leaf<BootQueue>,
-    repeats: Repeats,
+    repeats: Leaf<Repeats>,
     segments: Leaf<Vec<SegmentHealth>>,
-    logs: Arc<PieceLogs<BootSessionId, LogSource>>,
+    logs: Arc<ChunkLogs<BootSessionId, LogSource>>,
     log_budgets: Leaf<BTreeMap<BootSessionId, LogBudget>>,
     log_sweeps: Interval,
 }
@@ -79,7 +79,7 @@ impl BootService {
     ) -> Self {
         let queue = Leaf::new(BootQueue::new(env.site().boot.max_loading));
         let (pending_overlays, repeats, segments, log_budgets, log_sweeps) = Default::default();
-        let logs = Arc::new(PieceLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
+        let logs = Arc::new(ChunkLogs::new(env.site().state_dir.join("boot-logs"), LOG_LIMITS));
         BootService {
             env,
             links,

@@ -5,7 +5,7 @@ use crate::{
     environment::alarms::Alarm,
 };
 use meshd_model::fleet::{ConditionKind, Node, RelayPort};
-use meshd_types::{MacAddr, NodeId, fail};
+use meshd_types::{MacAddr, NodeId, failpoint};
 use std::{
     collections::BTreeSet,
     net::{IpAddr, Ipv4Addr},
@@ -17,13 +17,13 @@ impl BootService {
     pub(crate) async fn is_present(&self, node: &Node, requester: Ipv4Addr) -> bool {
         let is_recently_linked =
             has_link(node.phase) && self.links.silence(node.id) <= self.env.site().agent.offline_after;
-        if is_recently_linked && fail::defends("boot-recent-link") {
+        if is_recently_linked && failpoint::defends("boot-recent-link") {
             return true;
         }
         match node.address {
             // A requester would answer for its own address.
             Some(IpAddr::V4(address)) if address != requester && node.phase.is_admitted() => {
-                fail::defends("boot-arp-probe") && self.env.lan.holders(address).await.contains(&node.mac)
+                failpoint::defends("boot-arp-probe") && self.env.lan.holders(address).await.contains(&node.mac)
             }
             _ => false,
         }
@@ -60,7 +60,7 @@ impl BootService {
             let node = model.node_of_mac(mac).filter(|node| node.address == Some(address.into()));
             (session.is_some_and(|session| session.holds_address(now)), node.map(|node| node.id))
         });
-        boots || node.is_some_and(|node| self.links.link_state(node).since.is_some())
+        boots || node.is_some_and(|node| self.links.is_linked(node))
     }
 
     pub fn is_approved_node(&self, id: NodeId) -> bool {

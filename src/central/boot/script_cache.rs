@@ -4,7 +4,7 @@
 //! Session, address, identity and phase are checked at each request. Only rendering the text and writing the record are skipped.
 
 use crate::{
-    boot::{BootService, identify_machine::changes_record, script::is_recorded},
+    boot::{BootService, identify_machine::changes_record, script_request::is_recorded},
     environment::site_snapshot::SiteSnapshot,
 };
 use meshd_model::{
@@ -14,7 +14,7 @@ use meshd_model::{
         Transition, identify,
     },
 };
-use meshd_trust::capability::Grant;
+use meshd_trust::overlay_capability::Grant;
 use meshd_types::{BootSessionId, ProfileName, Secret, Vars};
 use std::{
     net::Ipv4Addr,
@@ -89,7 +89,7 @@ impl BootSettings {
             name: node.name.clone(),
             profile: node.profile.clone(),
             vars: node.vars.clone(),
-            once: node.once.clone().map(|once| NextBootOverride { used_by: None, ..once }),
+            once: node.boot_override.clone().map(|once| NextBootOverride { used_by: None, ..once }),
             pinned: node.pinned,
         }
     }
@@ -129,7 +129,7 @@ impl BootService {
         if !self.renew_pending_overlay(session, now) {
             return None;
         }
-        self.repeats.count(session, now);
+        self.count_repeat(session, now);
         Some(cached.with_capability(&capability))
     }
 }

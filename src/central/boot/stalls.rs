@@ -93,7 +93,7 @@ impl BootService {
     /// node runs.
     fn is_current_boot(&self, model: &Model, node: &Node, boot: &BootSession) -> bool {
         let is_inactive = matches!(node.phase, Phase::Removed | Phase::Rejected);
-        let runs_another_boot = node.boot != Some(boot.id) && self.links.link_state(node.id).since.is_some();
+        let runs_another_boot = node.boot != Some(boot.id) && self.links.is_linked(node.id);
         !is_inactive && !runs_another_boot && model.boots_of(node).first().is_some_and(|newest| newest.id == boot.id)
     }
 
@@ -120,15 +120,13 @@ impl BootService {
         });
         let Some(looping) = looping else { return Ok(node) };
         tracing::warn!(node = %node.id, %looping, "quarantined: a boot loop");
-        self.env
-            .store
-            .commit(|tx| {
-                put_loop(tx, session, Some(node.id), &looping, true, now);
-                let change = tx.edit_node(node.id, |node| node.quarantine(None).ok().flatten()).flatten();
-                phase_event(tx, node.id, session, change, Actor::Central, now);
-                Ok(tx.node(node.id).cloned().unwrap_or(node))
-            })
-            .await
+        let stored = self.env.store.commit(|tx| {
+            put_loop(tx, session, Some(node.id), &looping, true, now);
+            let change = tx.edit_node(node.id, |node| node.quarantine(None).ok().flatten()).flatten();
+            phase_event(tx, node.id, session, change, Actor::Central, now);
+            Ok(tx.node(node.id).cloned().unwrap_or(node))
+        });
+        stored.await
     }
 
     /// Raises a condition for nodes that run Linux and never fetched their overlay.

@@ -33,7 +33,6 @@ pub(crate) struct Authority {
 /// Why the authority was not replaced. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
-    /// The grace time is out of range.
     #[error("grace time is out of range; use at most 366 days. Without it every node has to boot again")]
     Grace,
     /// With a grace time, no node has to enrol again.
@@ -42,10 +41,8 @@ pub enum RotateError {
     /// Files and keys.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// The tokens of nodes that enrol again could not be stored.
     #[error("the tokens of linked nodes could not be stored")]
     Store(#[from] StoreError),
-    /// The work was interrupted: meshd stops.
     #[error("the rotation was interrupted because meshd stops; repeat it after the start")]
     Interrupted,
 }
@@ -109,10 +106,10 @@ impl Enrolment {
             ),
             s => format!("root {old} is replaced by {}, and stays trusted for {s} s", self.authority().active()),
         };
-        let last_heard = self.links.last_heard();
+        let last_messages = self.links.last_message_times();
         let changed = self.env.store.commit(|tx| {
             if grace.is_zero() {
-                clear_certificates(tx, &last_heard);
+                clear_certificates(tx, &last_messages);
                 remove_enrolment_orders(tx, &new);
             }
             tx.event(Event::new(now, audit, EventKind::AuthorityChanged, detail));
@@ -142,21 +139,19 @@ impl Enrolment {
             EnrolmentOrder { token, commands, record: TokenRecord::new(hash, node, session, expires_at) }
         };
         let mut orders: Vec<EnrolmentOrder> = self.links.linked().into_iter().map(order).collect();
-        self.env
-            .store
-            .commit(|tx| {
-                // Since its link was read, the node may have booted, or an operator may have taken it out of service.
-                let is_current = |order: &EnrolmentOrder| {
-                    tx.node(order.record.node)
-                        .is_some_and(|node| node.phase.is_admitted() && node.boot == Some(order.record.session))
-                };
-                orders.retain(is_current);
-                for order in &orders {
-                    tx.put_token(order.record.clone());
-                }
-                Ok::<_, StoreError>(orders)
-            })
-            .await
+        let stored = self.env.store.commit(|tx| {
+            // Since its link was read, the node may have booted, or an operator may have taken it out of service.
+            let is_current = |order: &EnrolmentOrder| {
+                tx.node(order.record.node)
+                    .is_some_and(|node| node.phase.is_admitted() && node.boot == Some(order.record.session))
+            };
+            orders.retain(is_current);
+            for order in &orders {
+                tx.put_token(order.record.clone());
+            }
+            Ok::<_, StoreError>(orders)
+        });
+        stored.await
     }
 
     /// Returns a guard that blocks a rotation.
@@ -264,13 +259,13 @@ fn send_orders(orders: Vec<EnrolmentOrder>, roots_pem: &str) -> BTreeSet<NodeId>
 }
 
 /// Voids all earlier certificates, also one that is being renewed.
-fn clear_certificates(tx: &mut Tx<'_>, last_heard: &BTreeMap<NodeId, Timestamp>) {
+fn clear_certificates(tx: &mut Tx<'_>, last_messages: &BTreeMap<NodeId, Timestamp>) {
     let has_certificate = |node: &&Node| !node.certificates.is_empty();
     let nodes: Vec<NodeId> = tx.before().nodes().filter(has_certificate).map(|node| node.id).collect();
     for id in nodes {
         tx.edit_node(id, |node| {
             node.certificates.clear();
-            node.last_seen = last_heard.get(&id).map_or(node.last_seen, |last_heard| node.last_seen.max(*last_heard));
+            node.last_seen = last_messages.get(&id).map_or(node.last_seen, |at| node.last_seen.max(*at));
         });
     }
 }

@@ -17,7 +17,7 @@ use meshd_trust::{
     Issued, Peer, TokenRecord, TokenRefused, TrustError,
     enrol_token::{self as token, Use},
 };
-use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, fail};
+use meshd_types::{BootSessionId, Digest, NodeId, Timestamp, failpoint};
 use std::net::IpAddr;
 
 /// Why the agent API refuses a request.
@@ -77,7 +77,7 @@ impl Enrolment {
         let node = self.env.store.read(|model| model.node(request.node).cloned());
         // A used token, or one of another node, raises a more specific alarm below.
         let is_first_use = !stored.is_manual() && stored.used.is_none() && stored.node == request.node;
-        if let Some(node) = node.as_ref().filter(|_| is_first_use && fail::defends("enrol-neighbour"))
+        if let Some(node) = node.as_ref().filter(|_| is_first_use && failpoint::defends("enrol-neighbour"))
             && let Err(wire) = self.env.check_node_neighbour(from, node).await
         {
             return Err(self.reject_enrolment(&request, from, None, TokenRejection::OtherMachine(wire)).await);
@@ -88,7 +88,7 @@ impl Enrolment {
             return Err(self.reject_enrolment(&request, from, None, TokenRejection::LinkAnswers).await);
         }
         let issued = self.authority().issue_node(&request.csr_pem, request.node, now)?;
-        fail::point("enrol-issued");
+        failpoint::point("enrol-issued");
         let (audit, snapshot) = (self.env.node_audit_context(Verb::Enrol), self.env.snapshot());
         let redeemed = self.env.store.commit(|tx| {
             // Found by its hash, then compared in constant time.
@@ -103,11 +103,10 @@ impl Enrolment {
             }
             let node = tx.node(request.node).ok_or(TokenRejection::NoNode)?;
             if !node.phase.is_admitted() || node.boot != Some(request.session) {
-                return Err(TokenRejection::NotAdmitted.into());
+                return Err(TokenRejection::NotAdmitted);
             }
             if earlier.is_some_and(|used| linked_after_use(tx, request.session, used)) {
-                let used = TokenRejection::Token(TokenRefused::Used, Box::new(token.clone()));
-                return Err(used.into());
+                return Err(TokenRejection::Token(TokenRefused::Used, Box::new(token)));
             }
             tx.put_token(token);
             store_certificate(tx, request.node, request.session, &issued, &audit, now);
@@ -118,20 +117,20 @@ impl Enrolment {
         });
         match redeemed.await {
             Ok(()) => {
-                fail::point("enrol-committed");
+                failpoint::point("enrol-committed");
                 self.links.touch(request.node);
                 self.links.close_link(request.node, "the node has enrolled again");
                 Ok(issued.response(now))
             }
-            Err(RedeemError::Rejected(why)) => Err(self.reject_enrolment(&request, from, Some(issued.key), why).await),
-            Err(RedeemError::Store(error)) => Err(error.into()),
+            Err(TokenRejection::Store(error)) => Err(error.into()),
+            Err(why) => Err(self.reject_enrolment(&request, from, Some(issued.key), why).await),
         }
     }
 
     /// Describes the replacement of a certificate that was in use a moment ago without an ordered reboot. Both a power cycle and an
     /// attacker cause this, so an operator must check.
     fn replaces_active_certificate(&self, node: Option<&Node>, request: &EnrolRequest) -> Option<String> {
-        let node = node.filter(|node| !node.certificates.is_empty() && fail::defends("enrol-replaced-alarm"))?;
+        let node = node.filter(|node| !node.certificates.is_empty() && failpoint::defends("enrol-replaced-alarm"))?;
         let silence = self.links.silence(node.id);
         let ordered = self.env.store.read(|model| {
             // Failed boots may lie between the linked session and this one.
@@ -160,21 +159,17 @@ impl Enrolment {
         let now = self.env.now();
         let issued = self.authority().issue_node(csr_pem, id, now)?;
         let audit = self.env.node_audit_context(Verb::Renew);
-        self.env
-            .store
-            .commit(|tx| {
-                if !tx.node(id).is_some_and(|node| is_accepted(node, peer_certificate)) {
-                    return Err(AgentApiError::Unauthorized);
-                }
-                // The old certificate stays valid until the new one is used, because the answer may be lost.
-                tx.edit_node(id, |node| {
-                    node.certificates = vec![peer_certificate.clone(), issued_certificate(&issued)]
-                });
-                let event = Event::new(now, &audit, EventKind::CertificateIssued, "renewed");
-                tx.event(event.of_node(id));
-                Ok(())
-            })
-            .await?;
+        let recorded = self.env.store.commit(|tx| {
+            if !tx.node(id).is_some_and(|node| is_accepted(node, peer_certificate)) {
+                return Err(AgentApiError::Unauthorized);
+            }
+            // The old certificate stays valid until the new one is used, because the answer may be lost.
+            tx.edit_node(id, |node| node.certificates = vec![peer_certificate.clone(), issued_certificate(&issued)]);
+            let event = Event::new(now, &audit, EventKind::CertificateIssued, "renewed");
+            tx.event(event.of_node(id));
+            Ok(())
+        });
+        recorded.await?;
         Ok(issued.response(now))
     }
 
@@ -274,7 +269,7 @@ fn issued_certificate(issued: &Issued) -> Certificate {
     Certificate::new(&issued.serial, issued.key)
 }
 
-/// Why a token is rejected.
+/// Why a token is not redeemed.
 #[derive(Debug, thiserror::Error)]
 enum TokenRejection {
     #[error("no such token")]
@@ -289,24 +284,8 @@ enum TokenRejection {
     LinkAnswers,
     #[error("{0}")]
     Token(TokenRefused, Box<TokenRecord>),
-}
-
-/// Why the transaction of an enrolment fails.
-enum RedeemError {
-    Rejected(TokenRejection),
-    Store(StoreError),
-}
-
-impl From<TokenRejection> for RedeemError {
-    fn from(why: TokenRejection) -> Self {
-        RedeemError::Rejected(why)
-    }
-}
-
-impl From<StoreError> for RedeemError {
-    fn from(error: StoreError) -> Self {
-        RedeemError::Store(error)
-    }
+    #[error("the store cannot be written")]
+    Store(#[from] StoreError),
 }
 
 /// Stores a new certificate as the only valid one of its node.

@@ -23,7 +23,7 @@ pub use tokens::{MAX_TOKEN_LIFE, TOKEN_LIFE, TokenError};
 
 use super::{environment::Environment, links::Links, locks::Leaf};
 use authority::Authority;
-use meshd_trust::{CertificateAuthority, capability::Book};
+use meshd_trust::{CertificateAuthority, overlay_capability::CapabilityTable};
 use pending::PendingConnections;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Enrolment {
     links: Arc<Links>,
     authority: Authority,
     /// Capabilities for overlays. The boot service grants and spends them; a revocation voids them.
-    pub(crate) capabilities: Leaf<Book>,
+    pub(crate) capabilities: Leaf<CapabilityTable>,
     pending: PendingConnections,
     /// Counts revocations.
     revocations: tokio::sync::watch::Sender<u64>,

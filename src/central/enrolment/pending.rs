@@ -11,9 +11,9 @@ use crate::{
     environment::alarms::Alarm,
     locks::Leaf,
 };
-use meshd_model::fleet::{ConditionKind, Node, Phase, Stage, Verb, Wait};
+use meshd_model::fleet::{BootSession, ConditionKind, Node, Phase, Stage, Verb, Wait};
 use meshd_proto::{Facts, PendingHello, PendingReply};
-use meshd_store::{Model, StoreError};
+use meshd_store::StoreError;
 use meshd_types::{BootSessionId, Digest, NodeId};
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -61,20 +61,22 @@ impl Enrolment {
     ) -> Result<PendingConnection, AgentApiError> {
         check_version(hello.version)?;
         let now = self.env.now();
-        let is_own_session = self.env.store.read(|model| {
-            let session = model.session(hello.session)?;
-            let is_own = session.node == Some(hello.node) && model.node(hello.node)?.boot == Some(hello.session);
-            Some(is_own && session.address.is_some_and(|address| IpAddr::V4(address) == from))
+        let (is_own, node) = self.env.store.read(|model| {
+            let is_own = |session: &BootSession| {
+                session.node == Some(hello.node) && session.address.is_some_and(|address| IpAddr::V4(address) == from)
+            };
+            (model.session(hello.session).is_some_and(is_own), model.node(hello.node).cloned())
         });
-        if self.env.store.read(|model| is_revoked_machine(model, &hello, from)) {
+        let boot = node.as_ref().map(|node| node.boot);
+        // The credentials of this machine were revoked in this boot: it raises no alarm, and must boot again.
+        if is_own && boot == Some(None) {
             return Err(AgentApiError::Unauthorized);
         }
-        let node = self.env.store.read(|model| model.node(hello.node).cloned());
         let wire = match &node {
             Some(node) => self.env.check_node_neighbour(from, node).await,
             None => Ok(()),
         };
-        if is_own_session != Some(true) || wire.is_err() {
+        if !is_own || boot != Some(Some(hello.session)) || wire.is_err() {
             let why = wire.err().unwrap_or_else(|| "not the address of that boot session".to_owned());
             let detail = format!("{from} waits as {} of boot {}: {why}", hello.node, hello.session);
             let (kind, cause) = (ConditionKind::BootImpersonated, format!("pending from {from}"));
@@ -102,19 +104,17 @@ impl Enrolment {
             waiting_reported: false,
         };
         let facts = bounded_facts(hello.facts);
-        self.env
-            .store
-            .commit(|tx| {
-                tx.edit_node(ticket.node, |node| {
-                    node.facts = Some(facts);
-                    node.last_seen = now;
-                });
-                if tx.node(ticket.node).is_some_and(|node| !node.phase.is_admitted()) {
-                    tx.edit_session(ticket.session, |session| session.record_wait(Wait::APPROVAL, now));
-                }
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            tx.edit_node(ticket.node, |node| {
+                node.facts = Some(facts);
+                node.last_seen = now;
+            });
+            if tx.node(ticket.node).is_some_and(|node| !node.phase.is_admitted()) {
+                tx.edit_session(ticket.session, |session| session.record_wait(Wait::APPROVAL, now));
+            }
+            Ok::<_, StoreError>(())
+        });
+        stored.await?;
         Ok(ticket)
     }
 
@@ -148,36 +148,32 @@ impl PendingConnection {
 
     async fn decide(&self) -> PendingReply {
         let enrolment = &self.enrolment;
+        let rejected = |reason: &str| PendingReply::Rejected { reason: reason.to_owned() };
         let waiting = |reason: &str| PendingReply::Waiting { reason: reason.to_owned() };
         let Some(node) = enrolment.env.store.read(|model| model.node(self.node).cloned()) else {
-            return PendingReply::Rejected { reason: "the node was removed; boot again".to_owned() };
+            return rejected("the node was removed; boot again");
         };
-        if node.phase == Phase::Removed {
-            return PendingReply::Rejected { reason: "an operator removed this node; boot again".to_owned() };
-        }
-        if node.phase == Phase::Rejected {
-            return PendingReply::Rejected { reason: "an operator rejected this node".to_owned() };
-        }
-        if node.boot != Some(self.session) {
-            return PendingReply::Rejected { reason: "the node has booted again since".to_owned() };
-        }
-        if !node.phase.is_admitted() {
-            return waiting(&format!("an operator has to approve this node: meshd node approve {}", self.node));
+        match node.phase {
+            Phase::Removed => return rejected("an operator removed this node; boot again"),
+            Phase::Rejected => return rejected("an operator rejected this node"),
+            _ if node.boot != Some(self.session) => return rejected("the node has booted again since"),
+            phase if !phase.is_admitted() => {
+                return waiting(&format!("an operator has to approve this node: meshd node approve {}", self.node));
+            }
+            _ => {}
         }
         let has_conflict =
             enrolment.pending.entries.lock().values().any(|entry| entry.node == self.node && entry.key != self.key);
         if has_conflict {
             let detail = format!("two keys wait for {}; neither receives a certificate", self.node);
             let (kind, cause) = (ConditionKind::IdCollision, format!("pending {}", self.node));
-            enrolment
-                .env
-                .alarm(Alarm { kind, node: Some(self.node), session: Some(self.session), cause, detail })
-                .await;
+            let (node, session) = (Some(self.node), Some(self.session));
+            enrolment.env.alarm(Alarm { kind, node, session, cause, detail }).await;
             return waiting("another machine claims to be this node");
         }
         match self.certificate().await {
             Ok(Some(reply)) => reply,
-            Ok(None) => PendingReply::Rejected { reason: "this boot has its certificate already".to_owned() },
+            Ok(None) => rejected("this boot has its certificate already"),
             Err(error) => waiting(&format!("the central node cannot answer now: {error}")),
         }
     }
@@ -219,14 +215,6 @@ fn bounded_facts(facts: Facts) -> Facts {
     Some(facts).map(|facts| if fits(&facts) { facts } else { without_devices(facts) }).filter(fits).unwrap_or_default()
 }
 
-/// True for a machine whose credentials were revoked in this boot. It raises no alarm, and must boot again.
-fn is_revoked_machine(model: &Model, hello: &PendingHello, from: IpAddr) -> bool {
-    let was_its_own = model.session(hello.session).is_some_and(|session| {
-        session.node == Some(hello.node) && session.address.is_some_and(|address| IpAddr::V4(address) == from)
-    });
-    was_its_own && model.node(hello.node).is_some_and(|node| node.boot.is_none())
-}
-
 impl Drop for PendingConnection {
     fn drop(&mut self) {
         self.enrolment.pending.entries.lock().remove(&self.id);
@@ -245,8 +233,8 @@ mod tests {
         facts.pci = vec![PciFacts::default(); 300];
         assert_eq!(bounded_facts(facts.clone()), facts);
         facts.pci[0].address = "x".repeat(MAX_FACTS);
-        let kept = bounded_facts(facts.clone());
-        assert_eq!((kept.system.serial.as_str(), kept.pci.len()), ("SN-1", 0));
+        let bounded = bounded_facts(facts.clone());
+        assert_eq!((bounded.system.serial.as_str(), bounded.pci.len()), ("SN-1", 0));
         facts.system.serial = "x".repeat(MAX_FACTS);
         assert_eq!(bounded_facts(facts), Facts::default());
     }

@@ -6,7 +6,7 @@
 use crate::{enrolment::Enrolment, environment::records::phase_event};
 use meshd_model::fleet::{Cause, Event, EventKind, LinkState, Node};
 use meshd_store::Tx;
-use meshd_types::{Digest, NodeId, Timestamp, fail};
+use meshd_types::{Digest, NodeId, Timestamp, failpoint};
 use std::time::Duration;
 
 /// Interval at which credentials are checked for expiry.
@@ -29,7 +29,7 @@ impl Enrolment {
     /// Resolves when `is_valid` is false: at once after a revocation, within seconds after an expiry.
     pub async fn until_revoked(&self, is_valid: impl Fn() -> bool) {
         let mut revocations = self.revocations.subscribe();
-        while is_valid() || !fail::defends("revocation-ends-streams") {
+        while is_valid() || !failpoint::defends("revocation-ends-streams") {
             let _ = tokio::time::timeout(RECHECK_INTERVAL, revocations.changed()).await;
         }
     }
@@ -59,26 +59,29 @@ pub(crate) fn revoke_credentials(
     why: &str,
     now: Timestamp,
 ) {
-    let tokens: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
-    for hash in &tokens {
-        tx.remove_token(*hash);
-    }
+    let tokens = remove_tokens(tx, id);
     let certificates = tx.edit_node(id, |node| {
         node.boot = None;
-        node.last_seen = link.heard.map_or(node.last_seen, |heard| heard.max(node.last_seen));
+        node.last_seen = link.last_message_at.map_or(node.last_seen, |at| at.max(node.last_seen));
         std::mem::take(&mut node.certificates).len()
     });
     let Some(certificates) = certificates else { return };
-    let detail = format!("{certificates} certificates and {} tokens: {why}", tokens.len());
+    let detail = format!("{certificates} certificates and {tokens} tokens: {why}");
     tx.event(Event::new(now, cause, EventKind::CredentialsRevoked, detail).of_node(id));
+}
+
+/// Removes the tokens of a node, and returns their number.
+pub(crate) fn remove_tokens(tx: &mut Tx<'_>, id: NodeId) -> usize {
+    let hashes: Vec<Digest> = tx.before().tokens_of(id).map(|token| token.hash).collect();
+    hashes.iter().for_each(|hash| tx.remove_token(*hash));
+    hashes.len()
 }
 
 /// Removes a node with all its credentials.
 pub(crate) fn delete_node(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause>, now: Timestamp) -> Option<Node> {
     let mut node = tx.node(id).cloned()?;
     let change = node.remove(now).ok().flatten();
-    let hashes: Vec<_> = tx.before().tokens_of(id).map(|token| token.hash).collect();
-    hashes.into_iter().for_each(|hash| tx.remove_token(hash));
+    remove_tokens(tx, id);
     tx.remove_history(id);
     tx.put_node(node.clone());
     phase_event(tx, id, None, change, cause, now);

@@ -26,16 +26,14 @@ const EXPIRED_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// Why a token is not created or not revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// Lifetime out of range.
     #[error("lifetime of the token is out of range; use 1 second to 7 days")]
     Life,
     #[error("cannot create a token for node {node}: it is {phase}; approve or release it first")]
-    Held { node: NodeId, phase: Phase },
-    #[error("there is no token `{0}`; `meshd token list` shows those that there are")]
+    NotAllowed { node: NodeId, phase: Phase },
+    #[error("there is no token `{0}`; `meshd token list` lists all tokens")]
     None(String),
     #[error("several tokens begin with `{0}`; use a longer prefix")]
     Ambiguous(String),
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -60,21 +58,19 @@ impl Enrolment {
         let session = BootSessionId(self.env.random());
         let record = TokenRecord::manual(hash, basis, session, now, now.after(life));
         let stored_token = record.clone();
-        self.env
-            .store
-            .commit(|tx| {
-                if let Some(Node { phase, .. }) = tx.node(node)
-                    && matches!(phase, Phase::Rejected | Phase::Quarantined)
-                {
-                    return Err(TokenError::Held { node, phase: *phase });
-                }
-                remove_expired(tx, now);
-                tx.put_token(stored_token);
-                let detail = format!("token {} for {node}, until {}", hash.short(), now.after(life));
-                tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(tx.node(node).map(|node| node.id)));
-                Ok(())
-            })
-            .await?;
+        let committed = self.env.store.commit(|tx| {
+            if let Some(Node { phase, .. }) = tx.node(node)
+                && matches!(phase, Phase::Rejected | Phase::Quarantined)
+            {
+                return Err(TokenError::NotAllowed { node, phase: *phase });
+            }
+            remove_expired(tx, now);
+            tx.put_token(stored_token);
+            let detail = format!("token {} for {node}, until {}", hash.short(), now.after(life));
+            tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(tx.node(node).map(|node| node.id)));
+            Ok(())
+        });
+        committed.await?;
         let site = self.env.site();
         let config = AgentConfig {
             version: meshd_proto::VERSION,
@@ -117,24 +113,21 @@ impl Enrolment {
     /// [`TokenError`]; nothing was changed.
     pub async fn revoke_token(&self, prefix: &str, audit: &AuditContext) -> Result<TokenRecord, TokenError> {
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                let matches_prefix =
-                    |token: &&TokenRecord| token.is_manual() && token.hash.to_string().starts_with(prefix);
-                let mut matching = tx.before().tokens().filter(matches_prefix);
-                let found = matching.next().filter(|_| prefix.len() >= 4);
-                let token = found.cloned().ok_or_else(|| TokenError::None(prefix.to_owned()))?;
-                if matching.next().is_some() {
-                    return Err(TokenError::Ambiguous(prefix.to_owned()));
-                }
-                tx.remove_token(token.hash);
-                let detail = format!("token {} is revoked", token.hash.short());
-                let node = tx.node(token.node).map(|node| node.id);
-                tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(node));
-                Ok(token)
-            })
-            .await
+        let stored = self.env.store.commit(|tx| {
+            let matches_prefix = |token: &&TokenRecord| token.is_manual() && token.hash.to_string().starts_with(prefix);
+            let mut matching = tx.before().tokens().filter(matches_prefix);
+            let found = matching.next().filter(|_| prefix.len() >= 4);
+            let token = found.cloned().ok_or_else(|| TokenError::None(prefix.to_owned()))?;
+            if matching.next().is_some() {
+                return Err(TokenError::Ambiguous(prefix.to_owned()));
+            }
+            tx.remove_token(token.hash);
+            let detail = format!("token {} is revoked", token.hash.short());
+            let node = tx.node(token.node).map(|node| node.id);
+            tx.event(Event::new(now, audit, EventKind::Token, detail).of_node(node));
+            Ok(token)
+        });
+        stored.await
     }
 }
 

@@ -28,11 +28,6 @@ struct Cause {
 }
 
 impl Limiter {
-    /// True if this alarm is recorded.
-    fn allow(&self, now: Duration, cause: &str) -> bool {
-        self.count(now, cause).is_some()
-    }
-
     /// Returns the number of alarms that a record covers: this one and earlier unrecorded ones of its cause. `None`: the alarm is only
     /// counted.
     fn count(&self, now: Duration, cause: &str) -> Option<u32> {
@@ -70,7 +65,7 @@ pub(crate) struct Alarm {
 impl Environment {
     /// True if an event of this cause is recorded now, and not only counted.
     pub(crate) fn allows(&self, cause: &str) -> bool {
-        self.alarms.allow(self.monotonic(), cause)
+        self.alarms.count(self.monotonic(), cause).is_some()
     }
 
     /// Records an alarm as an event, and as a condition of the node if it is known.
@@ -79,28 +74,29 @@ impl Environment {
         let Alarm { kind, node, session, detail, .. } = alarm;
         tracing::warn!(kind = kind.as_str(), node = node.map(tracing::field::display), detail, "alarm");
         let now = self.now();
-        let recorded = self
-            .store
-            .commit(|tx| {
-                if let Some(node) = node {
-                    tx.edit_node(node, |node| node.raise(kind, &detail, now));
-                }
-                let mut event = raised(now, Actor::Stranger, kind, detail);
-                event.count = count;
-                tx.event(event.of_node(node).in_session(session));
-                Ok::<_, StoreError>(())
-            })
-            .await;
-        log_failure(recorded, "cannot record an alarm");
+        let recorded = self.store.commit(|tx| {
+            if let Some(node) = node {
+                tx.edit_node(node, |node| node.raise(kind, &detail, now));
+            }
+            let event = Event { count, ..raised(now, Actor::Stranger, kind, detail) };
+            tx.event(event.of_node(node).in_session(session));
+            Ok(())
+        });
+        log_failure(recorded.await, "cannot record an alarm");
     }
 
-    /// Records an event in its own transaction.
-    pub(crate) async fn record(&self, event: Event) {
-        let recorded = self.store.commit(|tx| {
+    /// Stores an event in a separate transaction.
+    pub(crate) async fn store_event(&self, event: Event) -> Result<(), StoreError> {
+        let stored = self.store.commit(|tx| {
             tx.event(event);
-            Ok::<_, StoreError>(())
+            Ok(())
         });
-        log_failure(recorded.await, "cannot record an event");
+        stored.await
+    }
+
+    /// Stores an event in a separate transaction; a failure is only logged.
+    pub(crate) async fn record(&self, event: Event) {
+        log_failure(self.store_event(event).await, "cannot record an event");
     }
 }
 

@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | `alarms` | events and conditions for attacks, with a rate limit per cause |
 //! | `interval` | limits periodic work to one run in each interval |
-//! | `neighbours` | checks an address against the Ethernet address on the wire |
+//! | `address_owner_check` | checks an address against the Ethernet address on the wire |
 //! | `records` | boot stages, phase changes and cleared conditions, inside a transaction |
 //! | `site_snapshot` | site, overlays, images and rolled back profiles as of one reload |
 //! | `sources` | traits for time, randomness and layer 2 |
 
 pub(crate) mod alarms;
 pub(crate) mod interval;
-mod neighbours;
+mod address_owner_check;
 pub(crate) mod records;
 pub(crate) mod site_snapshot;
 pub(crate) mod sources;

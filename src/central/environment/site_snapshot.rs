@@ -172,9 +172,7 @@ impl SiteSnapshot {
         node_ids: impl IntoIterator<Item = NodeId>,
         macs: impl IntoIterator<Item = &'m MacAddr>,
     ) -> Option<Ipv4Addr> {
-        let by_nic = || macs.into_iter().find_map(|mac| self.reserved.get(&Owner::Mac(*mac)));
-        let by_id = node_ids.into_iter().find_map(|id| self.reserved.get(&Owner::Node(id)));
-        by_id.or_else(by_nic).copied()
+        by_owner(&self.reserved, node_ids, macs).copied()
     }
 
     /// Returns the name that the site gives a machine, by an ID of its node or by one of its NICs.
@@ -183,14 +181,7 @@ impl SiteSnapshot {
         node_ids: impl IntoIterator<Item = NodeId>,
         macs: impl IntoIterator<Item = &'m MacAddr>,
     ) -> Option<&str> {
-        let names = &self.site.node_names;
-        let by_nic = || macs.into_iter().find_map(|mac| names.get(&Owner::Mac(*mac)));
-        let by_id = node_ids.into_iter().find_map(|id| names.get(&Owner::Node(id)));
-        by_id.or_else(by_nic).map(String::as_str)
-    }
-
-    pub(crate) fn reserved_for(&self, owner: Owner) -> Option<Ipv4Addr> {
-        self.reserved.get(&owner).copied()
+        by_owner(&self.site.node_names, node_ids, macs).map(String::as_str)
     }
 
     /// Describes the reservation or network role of an address; `None` if it is free to assign.
@@ -236,6 +227,16 @@ impl SiteSnapshot {
         let known = own.and_then(|own| self.profile_digests.get(&own.name).copied());
         known.unwrap_or_else(|| digest(profile))
     }
+}
+
+/// Returns the first value of one of these IDs, else of one of these NICs.
+fn by_owner<'s, 'm, T>(
+    values: &'s BTreeMap<Owner, T>,
+    node_ids: impl IntoIterator<Item = NodeId>,
+    macs: impl IntoIterator<Item = &'m MacAddr>,
+) -> Option<&'s T> {
+    let mut owners = node_ids.into_iter().map(Owner::Node).chain(macs.into_iter().map(|mac| Owner::Mac(*mac)));
+    owners.find_map(|owner| values.get(&owner))
 }
 
 /// Replaces profiles of the site file with their rolled back revisions. A profile that the file no longer contains is not added.

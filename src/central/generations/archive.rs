@@ -12,7 +12,7 @@ use crate::{
 use bytes::Bytes;
 use meshd_image::{
     builder::declare_in_use,
-    catalog::{Image, bundle::load_layer, image::load_version},
+    catalog::{Image, ImageError, bundle::load_layer, image::load_version},
     overlay::{self, ImageFacts, PublicOverlay},
 };
 use meshd_model::{
@@ -20,7 +20,7 @@ use meshd_model::{
     fleet::{ARCHIVE_FORMAT, ArchivedFile, ArchivedGeneration, ArchivedKind, Generation, Node},
 };
 use meshd_store::{ArchiveError, Model};
-use meshd_types::Digest;
+use meshd_types::{Digest, ImageName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -184,11 +184,9 @@ impl Generations {
         node: &Node,
     ) -> Result<Arc<PublicOverlay>, RenderError> {
         let endpoint = self.env.endpoint(node.central_address.unwrap_or(Ipv4Addr::UNSPECIFIED));
-        let prepared = self
-            .env
-            .store
-            .read(|model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, node, (None, endpoint)))?;
-        Ok(prepared.render()?.overlay)
+        let prepare =
+            |model: &Model| self.prepare_render(snapshot, &mut Contexts::new(snapshot), model, node, (None, endpoint));
+        Ok(self.env.store.read(prepare)?.render()?.overlay)
     }
 
     /// Restores a pinned generation on another thread, once for concurrent requests.
@@ -218,10 +216,8 @@ impl Generations {
         let snapshot = self.env.snapshot();
         let mut served = snapshot.catalog.pinned().to_vec();
         if snapshot.catalog.version(&archived.version).is_none() {
-            served.push(
-                load_archived_image(&snapshot, &archived)
-                    .map_err(|source| RenderError::Image { node: node.id, source })?,
-            );
+            let image = load_image(&snapshot, &archived.image, &archived.version);
+            served.push(image.map_err(|source| RenderError::Image { node: node.id, source })?);
         }
         let layers = self.missing_layers(&snapshot, self.layers_of(node, generation));
         self.env.replace_snapshot(snapshot.with_archived_contents(served, layers));
@@ -229,21 +225,24 @@ impl Generations {
         self.archive.sync(generation, &archived).map_err(refused)
     }
 
-    /// Versions of images that pinned nodes boot and that are no longer current. Blocks.
-    pub(crate) fn pinned_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
+    /// Versions of images of pinned nodes and rolled back profiles that are no longer current. Blocks.
+    pub(crate) fn archived_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
         let pinned = self.env.store.read(|model| model.nodes().filter_map(|node| node.pinned).collect::<BTreeSet<_>>());
-        let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
-        for generation in pinned {
-            let Ok(archived) = self.archive.get(generation) else { continue };
-            if images.contains_key(&archived.version) || snapshot.catalog.version(&archived.version).is_some() {
-                continue;
+        let pinned = pinned.into_iter().filter_map(|generation| self.archive.get(generation).ok());
+        let rolled_back = snapshot.rolled_back_profiles().values().flatten();
+        let mut versions: BTreeMap<Digest, ImageName> =
+            rolled_back.map(|revision| (revision.version, revision.profile.image.clone())).collect();
+        versions.extend(pinned.map(|archived| (archived.version, archived.image)));
+        versions.retain(|version, _| snapshot.catalog.version(version).is_none());
+        let load = |(version, name): (&Digest, &ImageName)| match load_image(snapshot, name, version) {
+            Ok(image) => Some(image),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the image of a pinned node or rolled back profile is missing");
+                None
             }
-            match load_archived_image(snapshot, &archived) {
-                Ok(image) => drop(images.insert(archived.version, image)),
-                Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a pinned image is missing"),
-            }
-        }
-        images.into_values().collect()
+        };
+        versions.iter().filter_map(load).collect()
     }
 
     /// Layers of bundles of pinned nodes and rolled back profiles that are no longer current. Blocks.
@@ -251,17 +250,18 @@ impl Generations {
         let pinned = |node: &Node, model: &Model| Some(model.history(node.id)?.get(node.pinned?)?.layers.clone());
         let pinned =
             self.env.store.read(|model| model.nodes().filter_map(|node| pinned(node, model)).collect::<Vec<_>>());
-        let held = snapshot.rolled_back_profiles().values().flatten().flat_map(|held| held.bundles.values().copied());
-        self.missing_layers(snapshot, pinned.into_iter().flatten().chain(held))
+        let rolled_back = snapshot.rolled_back_profiles().values().flatten();
+        let rolled_back = rolled_back.flat_map(|revision| revision.bundles.values().copied());
+        self.missing_layers(snapshot, pinned.into_iter().flatten().chain(rolled_back))
     }
 
     fn missing_layers(
         &self,
         snapshot: &SiteSnapshot,
-        wanted: impl IntoIterator<Item = Digest>,
+        layers: impl IntoIterator<Item = Digest>,
     ) -> BTreeMap<Digest, Bytes> {
-        let wanted: BTreeSet<Digest> = wanted.into_iter().collect();
-        let absent = wanted.into_iter().filter(|layer| snapshot.catalog.layer(layer).is_none());
+        let layers: BTreeSet<Digest> = layers.into_iter().collect();
+        let absent = layers.into_iter().filter(|layer| snapshot.catalog.layer(layer).is_none());
         let load = |layer: Digest| match load_layer(&snapshot.site.blobs_dir, &layer) {
             Ok(bytes) => Some((layer, bytes)),
             Err(error) => {
@@ -301,8 +301,8 @@ impl Generations {
     pub(crate) fn write_in_use(&self) {
         let snapshot = self.env.snapshot();
         let site = &snapshot.site;
-        let held = snapshot.rolled_back_profiles().values().flatten();
-        let held = held.flat_map(|held| held.bundles.values().copied().chain([held.version]));
+        let rolled_back = snapshot.rolled_back_profiles().values().flatten();
+        let rolled_back = rolled_back.flat_map(|revision| revision.bundles.values().copied().chain([revision.version]));
         let mut versions = self.env.store.read(|model| {
             let of = |node: &Node| {
                 let history = model.history(node.id);
@@ -312,19 +312,17 @@ impl Generations {
             };
             model.nodes().flat_map(of).collect::<BTreeSet<_>>()
         });
-        versions.extend(held);
+        versions.extend(rolled_back);
         if let Err(error) = declare_in_use(&site.blobs_dir, &site.name, &versions) {
             tracing::warn!(error = &error as &dyn std::error::Error, "cannot write the list of images in use");
         }
     }
 }
 
-fn load_archived_image(
-    snapshot: &SiteSnapshot,
-    archived: &ArchivedGeneration,
-) -> Result<Image, meshd_image::catalog::ImageError> {
+/// Reads a version of an image that is not in the catalog.
+pub(super) fn load_image(snapshot: &SiteSnapshot, name: &ImageName, version: &Digest) -> Result<Image, ImageError> {
     let blobs = &snapshot.site.blobs_dir;
-    Image::load(blobs, load_version(blobs, &archived.image, &archived.version)?)
+    Image::load(blobs, load_version(blobs, name, version)?)
 }
 
 /// Generations that are never collected: what nodes run, are pinned to and would boot, and the newest of each node.

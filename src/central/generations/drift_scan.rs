@@ -110,25 +110,23 @@ impl Generations {
         });
         let answers = self.resolve(sources).await;
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                for (id, next_boot) in answers {
-                    let Some(before) = tx.node(id) else { continue };
-                    let mut node = before.clone();
-                    let told = update_boot_conditions(&mut node, &next_boot, now);
-                    if node == *before {
-                        continue;
-                    }
-                    let boot = node.boot;
-                    tx.put_node(node);
-                    for (kind, detail) in told {
-                        tx.event(Event::new(now, Actor::Central, kind, detail).of_node(id).in_session(boot));
-                    }
+        let stored = self.env.store.commit(|tx| {
+            for (id, next_boot) in answers {
+                let Some(before) = tx.node(id) else { continue };
+                let mut node = before.clone();
+                let changes = update_boot_conditions(&mut node, &next_boot, now);
+                if node == *before {
+                    continue;
                 }
-                Ok(())
-            })
-            .await
+                let boot = node.boot;
+                tx.put_node(node);
+                for (kind, detail) in changes {
+                    tx.event(Event::new(now, Actor::Central, kind, detail).of_node(id).in_session(boot));
+                }
+            }
+            Ok(())
+        });
+        stored.await
     }
 
     /// `None` for a machine that never requested a script: the address of the central node for it is unknown.

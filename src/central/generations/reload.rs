@@ -16,7 +16,7 @@ use meshd_model::{
 };
 use meshd_store::Model;
 use meshd_trust::MarkKey;
-use meshd_types::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp, fail};
+use meshd_types::{Basis, Digest, ImageName, MacAddr, ProfileName, Timestamp, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
@@ -175,14 +175,14 @@ impl Generations {
                 site,
                 profile,
                 // A rolled back profile has the overlays of its revision.
-                overlays: snapshot.overlays_for(name).map_or(snapshot.catalog.overlays(), |held| held),
+                overlays: snapshot.overlays_for(name).map_or(snapshot.catalog.overlays(), |overlays| overlays),
                 node: &context.node,
                 central: Ipv4Addr::UNSPECIFIED,
                 agent: &snapshot.agent,
                 image: &image,
             };
             let mut found = overlay::public_digest(&input).err().map(|faults| faults.0).unwrap_or_default();
-            if fail::defends("image-lacks-package") {
+            if failpoint::defends("image-lacks-package") {
                 found.extend(built.map(|built| overlay::missing_packages(&input, built)).unwrap_or_default());
             }
             // A template that two profiles share has one fault.
@@ -201,7 +201,7 @@ fn other_profiles(model: &Model, old: &Site, new: &Site, audit: &AuditContext) -
     let mut faults = Vec::new();
     for node in model.all_nodes() {
         let (from, to) = (effective_profile(old, node), effective_profile(new, node));
-        let key = || from.changed_vm_resource(to).filter(|_| fail::defends("profile-edit-guard"));
+        let key = || from.changed_vm_resource(to).filter(|_| failpoint::defends("profile-edit-guard"));
         let change = match (from.name == to.name, key()) {
             (true, None) => continue,
             (true, Some(key)) => format!("profile {} of node {} would have another {key}", to.name, node.id),

@@ -44,39 +44,22 @@ pub struct Rendered {
 pub enum RenderError {
     #[error(transparent)]
     NoProfile(#[from] NoProfile),
-    /// The image is not built, or damaged.
     #[error("image `{image}` cannot be served; run `meshd image build {image}`")]
     NoImage { image: ImageName },
-    /// The pinned generation is not in the archive.
     #[error("cannot read the pinned generation of node {node}; unpin it with `meshd node pin {node} --off`")]
     NotArchived { node: NodeId, source: ArchiveError },
-    /// The image of the pinned generation was removed.
     #[error("version {version} of image `{image}` is gone; unpin the node with `meshd node pin {node} --off`")]
-    ImageMissing {
-        image: ImageName,
-        /// The version of the image.
-        version: String,
-        node: NodeId,
-    },
-    /// The revision of a rolled back profile is not in the archive.
+    ImageMissing { image: ImageName, version: String, node: NodeId },
     #[error("profile {profile} is rolled back, and {why}; end that with `meshd profile rollback {profile} --off`")]
     RollbackGone { profile: ProfileName, why: String },
-    /// The image of a generation cannot be read.
     #[error("cannot pin node {node} to this generation: its image cannot be read")]
     Image { node: NodeId, source: ImageError },
-    /// A bundle is not built, or damaged.
     #[error("bundle `{bundle}` cannot be served; run `meshd bundle build {bundle}`")]
     NoBundle { bundle: BundleName },
-    /// A layer of the pinned generation was removed.
     #[error("layer {layer} of a bundle is gone; unpin the node with `meshd node pin {node} --off`")]
     LayerMissing { layer: String, node: NodeId },
-    /// The overlays have faults.
     #[error("the overlays of profile `{profile}` cannot be rendered")]
-    Faults {
-        profile: String,
-        /// All of them.
-        source: RenderFaults,
-    },
+    Faults { profile: String, source: RenderFaults },
     /// The rendering thread panicked.
     #[error("rendering was interrupted; this is a fault of meshd, its log says where")]
     Interrupted,
@@ -132,23 +115,23 @@ impl Generations {
         (session, endpoint): (Option<BootSessionId>, Endpoint),
     ) -> Result<PreparedRender, RenderError> {
         let profile = boot::choose(&snapshot.site, node, session)?;
-        let held = held(snapshot, &profile.name)?;
-        let image = match &held {
-            Some(held) => snapshot.catalog.version(&held.version),
+        let revision = revision(snapshot, &profile.name)?;
+        let image = match &revision {
+            Some(revision) => snapshot.catalog.version(&revision.version),
             None => snapshot.catalog.image(&profile.image),
         };
         let image = image.ok_or_else(|| RenderError::NoImage { image: profile.image.clone() })?;
-        let bundles = bundles(&snapshot.catalog, &profile, held.as_deref())?;
+        let bundles = bundles(&snapshot.catalog, &profile, revision.as_deref())?;
         let facts = ImageFacts { bundles, ..ImageFacts::from_manifest(&image.manifest) };
         let layers = facts.bundles.iter().map(|(_, layer)| layer.0.as_slice());
         let layers = Digest::of_fields(layers);
         let RenderContext { node, digest } = contexts.context(model, node, &profile);
-        let overlays = held.as_ref().and_then(|held| snapshot.overlays_for(&held.profile.name).cloned());
+        let overlays = revision.as_ref().and_then(|revision| snapshot.overlays_for(&revision.profile.name).cloned());
         let used = overlay::used_digest(&profile, &node, overlays.as_deref().unwrap_or(snapshot.catalog.overlays()));
         let key = Digest::of_fields([
             snapshot.shared_inputs.0.as_slice(),
             used.0.as_slice(),
-            held.as_ref().map_or(&[][..], |held| held.generation.0.0.as_slice()),
+            revision.as_ref().map_or(&[][..], |revision| revision.generation.0.0.as_slice()),
             facts.manifest.0.as_slice(),
             layers.0.as_slice(),
             snapshot.profile_digest(&profile).0.as_slice(),
@@ -179,10 +162,10 @@ impl Generations {
 fn bundles(
     catalog: &Catalog,
     profile: &Profile,
-    held: Option<&RolledBackProfile>,
+    revision: Option<&RolledBackProfile>,
 ) -> Result<Vec<(BundleName, Digest)>, RenderError> {
     let layer = |name: &BundleName| {
-        if let Some(layer) = held.and_then(|held| held.bundles.get(name)) {
+        if let Some(layer) = revision.and_then(|revision| revision.bundles.get(name)) {
             let why = || format!("layer {} of bundle {name} is gone", layer.short());
             catalog
                 .layer(layer)
@@ -196,14 +179,14 @@ fn bundles(
 }
 
 /// Returns the revision that a profile is rolled back to.
-fn held(snapshot: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<RolledBackProfile>>, RenderError> {
-    let held = snapshot
+fn revision(snapshot: &SiteSnapshot, profile: &ProfileName) -> Result<Option<Arc<RolledBackProfile>>, RenderError> {
+    let revision = snapshot
         .rolled_back_profiles()
         .get(profile)
         .filter(|_| snapshot.site_file_profiles().contains_key(profile))
         .cloned()
         .transpose();
-    held.map_err(|why| RenderError::RollbackGone { profile: profile.clone(), why })
+    revision.map_err(|why| RenderError::RollbackGone { profile: profile.clone(), why })
 }
 
 impl PreparedRender {

@@ -30,7 +30,8 @@ impl<'a> Contexts<'a> {
         Contexts { snapshot, members: BTreeMap::new() }
     }
 
-    /// Builds the context of a node with this profile. Later values of a variable override earlier ones: profile, groups in their order, node.
+    /// Builds the context of a node with this profile. Later values of a variable override earlier ones: profile, groups in their order,
+    /// node.
     pub(crate) fn context(&mut self, model: &Model, node: &Node, profile: &Profile) -> RenderContext {
         let mut vars = profile.vars.clone();
         let mut groups = Vec::new();

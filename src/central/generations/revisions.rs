@@ -3,17 +3,17 @@
 use crate::{
     environment::alarms::log_failure,
     environment::site_snapshot::{RolledBackProfile, RolledBackProfiles, SiteSnapshot},
-    generations::{Generations, render::RenderError},
+    generations::{Generations, archive::load_image, render::RenderError},
     vms::{RunningWorkError, check_no_running_work},
 };
 use meshd_config::{Profile, Site};
-use meshd_image::catalog::{Image, bundle::load_layer, image::load_version, read_overlays};
+use meshd_image::catalog::{bundle::load_layer, read_overlays};
 use meshd_model::{
     boot::effective_profile,
     fleet::{AuditContext, Event, EventKind, Generation, Node, Revision, RevisionDiff, RevisionSummary, Revisions},
 };
 use meshd_store::{ArchiveError, Model, StoreError};
-use meshd_types::{BundleName, Digest, OverlayName, ProfileName, fail};
+use meshd_types::{BundleName, Digest, OverlayName, ProfileName, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -40,7 +40,7 @@ fn check_no_affected_work(
     next: &Profile,
     audit: &AuditContext,
 ) -> Result<(), RunningWorkError> {
-    if !fail::defends("rollback-guard") {
+    if !failpoint::defends("rollback-guard") {
         return Ok(());
     }
     let changes = |node: &&Node| {
@@ -53,25 +53,21 @@ fn check_no_affected_work(
 /// Why a profile cannot be rolled back. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RollbackError {
-    #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists those that there are")]
+    #[error("profile {0} has no earlier generation on record; `meshd profile history {0}` lists all")]
     NoneBefore(ProfileName),
-    /// No revision, or several, match the prefix.
     #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
     NoGeneration(ProfileName, String),
-    #[error("profile {0} is what the site file says; `meshd profile history {0}` lists what it was before")]
-    NotHeld(ProfileName),
-    /// A part of the revision was removed.
+    #[error("profile {0} is not rolled back; `meshd profile history {0}` lists its generations")]
+    NotRolledBack(ProfileName),
     #[error(
         "profile {profile} cannot be rolled back to {generation}: {why}; `meshd profile history {profile}` lists others"
     )]
     Gone { profile: ProfileName, generation: String, why: String },
     /// A node has work that the other revision would host differently.
     #[error(transparent)]
-    Held(#[from] RunningWorkError),
-    /// The work was interrupted.
+    RunningWork(#[from] RunningWorkError),
     #[error(transparent)]
     Render(#[from] RenderError),
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -79,10 +75,8 @@ pub enum RollbackError {
 /// Why two revisions cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// No revision, or several, match the prefix.
     #[error("profile {0} has no generation `{1}` on record, or several; `meshd profile history {0}` lists them")]
     NoGeneration(ProfileName, String),
-    /// A part of the revision was removed.
     #[error("generation {generation} of profile {profile} cannot be read: {why}")]
     Gone { profile: ProfileName, generation: String, why: String },
 }
@@ -196,26 +190,30 @@ impl Generations {
     }
 
     fn sweep_revisions(&self) {
-        let all: BTreeSet<Generation> = self
-            .env
-            .store
-            .read(|model| model.all_revisions().flat_map(|(_, of)| of.all.iter().map(|one| one.generation)).collect());
-        let read = |generation: &Generation| {
-            serde_json::from_slice::<StoredProfile>(&self.revisions.get(*generation).ok()?).ok()
-        };
-        let overlays = all.iter().filter_map(read).flat_map(|archived| archived.overlays.into_values()).collect();
+        let all: BTreeSet<Generation> = self.env.store.read(|model| {
+            model.all_revisions().flat_map(|(_, revisions)| revisions.all.iter().map(|one| one.generation)).collect()
+        });
+        let read = all.iter().filter_map(|generation| self.read_revision(*generation).ok());
+        let overlays = read.flat_map(|archived| archived.overlays.into_values()).collect();
         self.revisions.sweep(&all, &overlays);
     }
 
     /// Reads the revisions of all rolled back profiles. Blocks.
     pub(crate) fn rolled_back_profiles(&self) -> RolledBackProfiles {
-        let held: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
+        let pinned: Vec<(ProfileName, Generation)> = self.env.store.read(|model| {
             model.all_revisions().filter_map(|(name, revisions)| Some((name.clone(), revisions.pinned?))).collect()
         });
-        held.into_iter().map(|(name, generation)| (name, self.held(generation).map(Arc::new))).collect()
+        pinned.into_iter().map(|(name, generation)| (name, self.restore_revision(generation).map(Arc::new))).collect()
     }
 
-    fn held(&self, generation: Generation) -> Result<RolledBackProfile, String> {
+    /// Reads a revision without verifying its digest.
+    fn read_revision(&self, generation: Generation) -> Result<StoredProfile, String> {
+        let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
+        serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))
+    }
+
+    /// Restores a revision with its overlays, and verifies the digests.
+    fn restore_revision(&self, generation: Generation) -> Result<RolledBackProfile, String> {
         let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
         if digest(&bytes) != generation {
             return Err("the digest of its record does not match".to_owned());
@@ -231,25 +229,6 @@ impl Generations {
         }
         let StoredProfile { profile, version, bundles, .. } = archived;
         Ok(RolledBackProfile { profile, overlays, version, bundles, generation })
-    }
-
-    /// Versions of images of rolled back profiles that are no longer current. Blocks.
-    pub(crate) fn rollback_images(&self, snapshot: &SiteSnapshot) -> Vec<Image> {
-        let blobs = &snapshot.site.blobs_dir;
-        let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
-        for held in snapshot.rolled_back_profiles().values().flatten() {
-            if snapshot.catalog.version(&held.version).is_none() {
-                let image = load_version(blobs, &held.profile.image, &held.version);
-                match image.and_then(|manifest| Image::load(blobs, manifest)) {
-                    Ok(image) => drop(images.insert(held.version, image)),
-                    Err(error) => tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "an image of a rolled back profile is missing"
-                    ),
-                }
-            }
-        }
-        images.into_values().collect()
     }
 
     /// Returns the revisions of a profile, newest first, and the one that it is rolled back to.
@@ -277,9 +256,7 @@ impl Generations {
 
     /// Settings and digests of the overlays' files of a revision.
     fn inputs(&self, generation: Generation) -> Result<RevisionInputs, String> {
-        let bytes = self.revisions.get(generation).map_err(|error| error.to_string())?;
-        let archived: StoredProfile =
-            serde_json::from_slice(&bytes).map_err(|error| format!("its record is damaged: {error}"))?;
+        let archived = self.read_revision(generation)?;
         let mut files = BTreeMap::new();
         for digest in archived.overlays.values() {
             files.extend(self.revisions.overlay_files(digest).map_err(|error| error.to_string())?);
@@ -303,18 +280,16 @@ impl Generations {
         let _one = self.reloading.lock().await;
         let this = self.clone();
         let check = move || {
-            let held = this.held(target)?;
+            let revision = this.restore_revision(target)?;
             let snapshot = this.env.snapshot();
-            if snapshot.catalog.version(&held.version).is_none() {
-                let (blobs, image) = (&snapshot.site.blobs_dir, &held.profile.image);
-                let loaded =
-                    load_version(blobs, image, &held.version).and_then(|manifest| Image::load(blobs, manifest));
+            if snapshot.catalog.version(&revision.version).is_none() {
+                let loaded = load_image(&snapshot, &revision.profile.image, &revision.version);
                 loaded.map_err(|error| error.to_string())?;
             }
-            for (name, layer) in held.bundles.iter().filter(|(_, layer)| snapshot.catalog.layer(layer).is_none()) {
+            for (name, layer) in revision.bundles.iter().filter(|(_, layer)| snapshot.catalog.layer(layer).is_none()) {
                 load_layer(&snapshot.site.blobs_dir, layer).map_err(|why| format!("bundle {name}: {why}"))?;
             }
-            Ok::<_, String>(held.profile)
+            Ok::<_, String>(revision.profile)
         };
         let checked = tokio::task::spawn_blocking(check).await.map_err(|_| RenderError::Interrupted)?;
         let generation = target.0.short();
@@ -331,37 +306,35 @@ impl Generations {
     ) -> Result<(), RollbackError> {
         let _one = self.reloading.lock().await;
         if self.revisions(&profile).pinned.is_none() {
-            return Err(RollbackError::NotHeld(profile));
+            return Err(RollbackError::NotRolledBack(profile));
         }
         let snapshot = self.env.snapshot();
         let next =
-            snapshot.site_file_profiles().get(&profile).ok_or_else(|| RollbackError::NotHeld(profile.clone()))?;
+            snapshot.site_file_profiles().get(&profile).ok_or_else(|| RollbackError::NotRolledBack(profile.clone()))?;
         self.set_rollback(profile, None, next, audit).await
     }
 
     async fn set_rollback(
         self: &Arc<Self>,
         profile: ProfileName,
-        held: Option<Generation>,
+        target: Option<Generation>,
         next: &Profile,
         audit: &AuditContext,
     ) -> Result<(), RollbackError> {
         let (site, now) = (self.env.site(), self.env.now());
-        let detail = match held {
+        let detail = match target {
             Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
-            None => format!("profile {profile} as the site file says"),
+            None => format!("profile {profile} by the site file"),
         };
-        self.env
-            .store
-            .commit(|tx| {
-                check_no_affected_work(tx.before(), &site, next, audit)?;
-                let mut revisions = tx.revisions(&profile);
-                revisions.pinned = held;
-                tx.put_revisions(profile, revisions);
-                tx.event(Event::new(now, audit, EventKind::ProfileRolledBack, detail));
-                Ok::<_, RollbackError>(())
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            check_no_affected_work(tx.before(), &site, next, audit)?;
+            let mut revisions = tx.revisions(&profile);
+            revisions.pinned = target;
+            tx.put_revisions(profile, revisions);
+            tx.event(Event::new(now, audit, EventKind::ProfileRolledBack, detail));
+            Ok::<_, RollbackError>(())
+        });
+        stored.await?;
         let this = self.clone();
         let snapshot = tokio::task::spawn_blocking(move || {
             let now = this.env.snapshot();
@@ -375,14 +348,13 @@ impl Generations {
 
     /// Adds the images and layers of pinned nodes and rolled back profiles to a snapshot. Blocks.
     pub(crate) fn with_archived_contents(&self, snapshot: SiteSnapshot) -> SiteSnapshot {
-        let (images, layers) =
-            ([self.pinned_images(&snapshot), self.rollback_images(&snapshot)].concat(), self.pinned_layers(&snapshot));
+        let (images, layers) = (self.archived_images(&snapshot), self.pinned_layers(&snapshot));
         if images.is_empty() && layers.is_empty() { snapshot } else { snapshot.with_archived_contents(images, layers) }
     }
 
     /// The generation that a profile is rolled back to.
     pub fn rolled_back(&self, profile: &ProfileName) -> Option<Generation> {
         let snapshot = self.env.snapshot();
-        snapshot.rolled_back_profiles().get(profile)?.as_ref().ok().map(|held| held.generation)
+        snapshot.rolled_back_profiles().get(profile)?.as_ref().ok().map(|revision| revision.generation)
     }
 }

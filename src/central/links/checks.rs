@@ -1,7 +1,7 @@
 //! Readiness checks: requested by an operator or reported by the node.
 
 use crate::{
-    environment::records::{clear_condition, phase_event, raised, record_stage},
+    environment::records::{clear_condition, phase_event, raise_if_new, record_stage},
     links::{LinkCommand, LinkError, LinkId, Links},
 };
 use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
@@ -37,12 +37,8 @@ impl Links {
             links.pending_checks.push(PendingCheck { node: id, request_id, done });
             (commands, request_id)
         };
-        self.env
-            .record(
-                Event::new(self.env.now(), audit, EventKind::NodeAction, "run the readiness checks".to_owned())
-                    .of_node(id),
-            )
-            .await;
+        let event = Event::new(self.env.now(), audit, EventKind::NodeAction, "run the readiness checks");
+        self.env.record(event.of_node(id)).await;
         let sent = commands.send(LinkCommand::Send(FromCentral::Check { request_id })).await;
         let answered = sent.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
         let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
@@ -52,12 +48,12 @@ impl Links {
 
     /// Requests a report of resources without waiting for it. A node without link reports at its next connection.
     pub(crate) fn request_checks(&self, node: NodeId) {
-        let mut links = self.inner.lock();
-        links.last_check_request += 1;
-        let request_id = links.last_check_request;
-        if let Some(entry) = links.entries.get(&node) {
-            let _ = entry.commands.try_send(LinkCommand::Send(FromCentral::Check { request_id }));
-        }
+        let request_id = {
+            let mut links = self.inner.lock();
+            links.last_check_request += 1;
+            links.last_check_request
+        };
+        self.try_send(node, LinkCommand::Send(FromCentral::Check { request_id }));
     }
 
     /// Processes reported checks. Results of another boot are ignored.
@@ -78,31 +74,24 @@ impl Links {
             .collect();
         let (passes, mut passed) = (failures.is_empty(), false);
         let accepted = self.env.store.commit(|tx| {
-            let mut change = None;
-            let (mut is_new, mut accepted) = (false, false);
-            tx.edit_node(id, |node| {
+            let edited = tx.edit_node(id, |node| {
                 passed = node.passes();
-                accepted = node.take_checks(report, session, now);
-                if !accepted {
-                    return;
+                if !node.take_checks(report, session, now) {
+                    return None;
                 }
-                if failures.is_empty() {
+                if passes {
                     node.clear(ConditionKind::CheckFailed);
-                    change = node.change(PhaseChange::ChecksPass).ok().flatten();
-                } else {
-                    is_new = node.raise(ConditionKind::CheckFailed, failures.join("; "), now);
-                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
                 }
+                let phase_change = if passes { PhaseChange::ChecksPass } else { PhaseChange::ChecksFail };
+                Some(node.change(phase_change).ok().flatten())
             });
-            if !accepted {
-                return Ok(false);
-            }
-            if is_new {
-                let event = raised(now, Actor::Node, ConditionKind::CheckFailed, failures.join("; "));
-                tx.event(event.of_node(id).in_session(session));
+            let Some(Some(change)) = edited else { return Ok(false) };
+            if !passes {
+                let detail = failures.join("; ");
+                raise_if_new(tx, id, session, (ConditionKind::CheckFailed, &detail), Actor::Node, now);
             }
             compare_units(tx, id, session, now);
-            if failures.is_empty() {
+            if passes {
                 record_stage(tx, session, Stage::Online, now);
                 clear_condition(tx, id, ConditionKind::BootLoop, Actor::Node, now);
             }
@@ -138,19 +127,8 @@ pub fn doctor_report(node: &Node) -> Option<DoctorReport> {
 
 /// Raises a condition if the units differ from the approved ones (GP-16).
 pub(crate) fn compare_units(tx: &mut Tx<'_>, id: NodeId, session: BootSessionId, now: Timestamp) {
-    let (mut drift, mut is_new) = (None, false);
-    tx.edit_node(id, |node| {
-        drift = node.compare_units();
-        if let Some(detail) = &drift {
-            is_new = node.raise(ConditionKind::UnitDrift, detail.clone(), now);
-        }
-    });
-    match drift {
+    match tx.edit_node(id, |node| node.compare_units()).flatten() {
+        Some(drift) => raise_if_new(tx, id, session, (ConditionKind::UnitDrift, &drift), Actor::Node, now),
         None => clear_condition(tx, id, ConditionKind::UnitDrift, Actor::Node, now),
-        Some(detail) if is_new => {
-            let event = raised(now, Actor::Node, ConditionKind::UnitDrift, detail);
-            tx.event(event.of_node(id).in_session(session));
-        }
-        Some(_) => {}
     }
 }

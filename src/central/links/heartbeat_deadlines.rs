@@ -55,11 +55,11 @@ impl Links {
     }
 
     /// Sets a node's timer, unless one runs.
-    pub(crate) fn arm_timer(&self, node: NodeId, heard: Duration) {
+    pub(crate) fn arm_timer(&self, node: NodeId, last_alive: Duration) {
         let mut timers = self.deadlines.lock();
         // Before the first run, which sets the timers of all nodes, the timeout is unknown.
         if let Some(offline_after) = timers.offline_after {
-            timers.queue.arm(node, heard + offline_after);
+            timers.queue.arm(node, last_alive + offline_after);
         }
     }
 
@@ -76,10 +76,10 @@ impl Links {
         let requires_heartbeat_now = |id: &NodeId| {
             self.env.store.read(|model| model.node(*id).is_some_and(|node| requires_heartbeat(node.phase)))
         };
-        let (silent, heard): (Vec<_>, Vec<_>) =
+        let (silent, alive): (Vec<_>, Vec<_>) =
             due.into_iter().filter(requires_heartbeat_now).partition(|id| self.silence(*id) > offline_after);
         let mut timers = self.deadlines.lock();
-        for id in heard {
+        for id in alive {
             timers.queue.set(id, now + offline_after.saturating_sub(self.silence(id)));
         }
         silent

@@ -4,12 +4,10 @@
 //! | --- | --- |
 //! | `checks` | readiness checks: requested, reported, compared with the approved units |
 //! | `heartbeat_deadlines` | nodes that fall silent become offline |
-//! | `pending_actions` | actions that nodes have not answered |
 //! | `stale_checks` | nodes whose checks are too old become degraded |
 
 mod checks;
 mod heartbeat_deadlines;
-mod pending_actions;
 mod stale_checks;
 
 pub(crate) use checks::compare_units;
@@ -43,7 +41,7 @@ pub struct LinkId {
 #[derive(Debug)]
 pub enum LinkCommand {
     Send(FromCentral),
-    /// Send the desired state of one virtual machine, or of all.
+    /// Send the desired state of one VM, or of all.
     Vms(Option<SystemUuid>),
     /// Ping, and fire when the node has answered.
     Probe(oneshot::Sender<()>),
@@ -54,7 +52,6 @@ pub enum LinkCommand {
 /// Why an order that needs a node's link, or needs it to be down, is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The node has a link.
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
     StillLinked { node: NodeId },
     #[error("cannot reboot node {node}: it has no link; power-cycle it")]
@@ -82,7 +79,7 @@ pub(crate) struct LinkedNode {
 struct LinksInner {
     entries: BTreeMap<NodeId, LinkEntry>,
     /// Monotonic time of the last sign of life, also of nodes without a link.
-    heard: BTreeMap<NodeId, Duration>,
+    last_alive: BTreeMap<NodeId, Duration>,
     actions: BTreeMap<ActionId, Outstanding>,
     next: u64,
     pending_checks: Vec<PendingCheck>,
@@ -124,10 +121,10 @@ impl Links {
         self.inner.lock().entries.get(&node).map(|entry| entry.commands.clone())
     }
 
-    /// Queues a message for a linked node. A full queue drops the message, and the caller repeats it later.
-    pub(crate) fn try_send(&self, node: NodeId, message: FromCentral) {
+    /// Queues a command for a linked node. A full queue drops the command, and the caller repeats it later.
+    pub(crate) fn try_send(&self, node: NodeId, command: LinkCommand) {
         if let Some(commands) = self.commands(node) {
-            let _ = commands.try_send(LinkCommand::Send(message));
+            let _ = commands.try_send(command);
         }
     }
 
@@ -163,8 +160,8 @@ impl Links {
         let mut links = self.inner.lock();
         links.next += 1;
         let number = links.next;
-        links.heard.insert(node, self.env.monotonic());
-        let state = LinkState { since: Some(now), heard: Some(now), heartbeat: None };
+        links.last_alive.insert(node, self.env.monotonic());
+        let state = LinkState { since: Some(now), last_message_at: Some(now), heartbeat: None };
         let entry = LinkEntry { number, certificate, session, version, checked: self.env.monotonic(), state, commands };
         if let Some(old) = links.entries.insert(node, entry) {
             let _ = old.commands.try_send(LinkCommand::Close("the node has a newer link".to_owned()));
@@ -180,16 +177,16 @@ impl Links {
 
     /// Closes a link. Silence counts from its last message; the phase changes only after `offline_after`.
     pub async fn link_down(&self, link: LinkId) {
-        let heard = {
+        let last_message = {
             let mut links = self.inner.lock();
             if links.entries.get(&link.node).is_none_or(|entry| entry.number != link.number) {
                 return;
             }
-            links.entries.remove(&link.node).and_then(|entry| entry.state.heard)
+            links.entries.remove(&link.node).and_then(|entry| entry.state.last_message_at)
         };
-        let Some(heard) = heard else { return };
+        let Some(last_message) = last_message else { return };
         let seen = self.env.store.commit(|tx| {
-            tx.edit_node(link.node, |node| node.last_seen = node.last_seen.max(heard));
+            tx.edit_node(link.node, |node| node.last_seen = node.last_seen.max(last_message));
             Ok::<_, StoreError>(())
         });
         log_failure(seen.await, "cannot record when a node was last seen");
@@ -197,8 +194,7 @@ impl Links {
 
     /// Probes the node's link and closes a silent one, so that it does not delay a power-cycled node.
     pub(crate) async fn probe(&self, node: NodeId) -> bool {
-        let commands = self.commands(node);
-        let Some(commands) = commands else { return false };
+        let Some(commands) = self.commands(node) else { return false };
         let (answered, answer) = oneshot::channel();
         if commands.send(LinkCommand::Probe(answered)).await.is_err() {
             return false;
@@ -223,13 +219,7 @@ impl Links {
         let window = action.window();
         let order = ActionOrder { id, node, expires_at: now.after(action.ttl()), action };
         let detail = format!("action {}: {:?}", id.0, order.action);
-        self.env
-            .store
-            .commit(|tx| {
-                tx.event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node));
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        self.env.store_event(Event::new(now, audit, EventKind::NodeAction, detail).of_node(node)).await?;
         let commands = {
             let mut links = self.inner.lock();
             links.actions.insert(id, Outstanding { order: order.clone(), done: Some(done) });
@@ -251,15 +241,9 @@ impl Links {
         if !self.inner.lock().actions.get(&id).is_some_and(belongs_to_node) {
             return Ok(());
         }
-        let event =
-            Event::new(self.env.now(), Actor::Node, EventKind::NodeAction, format!("action {}: {outcome:?}", id.0));
-        self.env
-            .store
-            .commit(|tx| {
-                tx.event(event.of_node(node));
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        let detail = format!("action {}: {outcome:?}", id.0);
+        let event = Event::new(self.env.now(), Actor::Node, EventKind::NodeAction, detail);
+        self.env.store_event(event.of_node(node)).await?;
         // After the commit: an earlier repetition would be acknowledged before it is stored.
         let done = self.inner.lock().actions.remove(&id).and_then(|outstanding| outstanding.done);
         if let Some(done) = done {
@@ -268,10 +252,21 @@ impl Links {
         Ok(())
     }
 
+    /// Returns nodes that may still start an ordered reboot, with the time of the order.
+    pub(crate) fn pending_reboots(&self) -> BTreeMap<NodeId, Timestamp> {
+        let now = self.env.now();
+        let pending = |outstanding: &Outstanding| {
+            let ActionOrder { node, expires_at, action, .. } = &outstanding.order;
+            let NodeAction::Reboot = action;
+            (*expires_at > now).then(|| (*node, expires_at.before(action.ttl())))
+        };
+        self.inner.lock().actions.values().filter_map(pending).collect()
+    }
+
     /// Records a sign of life without a link: the node received a certificate.
     pub(crate) fn touch(&self, node: NodeId) {
         let now = self.env.monotonic();
-        self.inner.lock().heard.insert(node, now);
+        self.inner.lock().last_alive.insert(node, now);
         self.arm_timer(node, now);
     }
 
@@ -279,10 +274,10 @@ impl Links {
         let now = self.env.now();
         let mut links = self.inner.lock();
         let entry = links.entries.get_mut(&link.node).filter(|entry| entry.number == link.number)?;
-        entry.state.heard = Some(now);
+        entry.state.last_message_at = Some(now);
         let (current_certificate, session) = (entry.certificate.clone(), entry.session);
         let monotonic = self.env.monotonic();
-        links.heard.insert(link.node, monotonic);
+        links.last_alive.insert(link.node, monotonic);
         drop(links);
         self.arm_timer(link.node, monotonic);
         Some((current_certificate, session))
@@ -292,6 +287,10 @@ impl Links {
         if let Some(entry) = self.inner.lock().entries.get_mut(&link.node) {
             entry.state.heartbeat = Some(heartbeat);
         }
+    }
+
+    pub(crate) fn is_linked(&self, node: NodeId) -> bool {
+        self.inner.lock().entries.contains_key(&node)
     }
 
     pub fn link_state(&self, node: NodeId) -> LinkState {
@@ -311,9 +310,9 @@ impl Links {
     }
 
     /// The time of the last message of each linked node.
-    pub(crate) fn last_heard(&self) -> BTreeMap<NodeId, Timestamp> {
+    pub(crate) fn last_message_times(&self) -> BTreeMap<NodeId, Timestamp> {
         let links = self.inner.lock();
-        links.entries.iter().filter_map(|(node, entry)| Some((*node, entry.state.heard?))).collect()
+        links.entries.iter().filter_map(|(node, entry)| Some((*node, entry.state.last_message_at?))).collect()
     }
 
     /// The last heartbeat of each linked node.
@@ -327,13 +326,13 @@ impl Links {
 
     /// Returns the time since the node's last sign of life, at most since the start of meshd (LC-6).
     pub(crate) fn silence(&self, node: NodeId) -> Duration {
-        let heard = self.inner.lock().heard.get(&node).copied().unwrap_or(self.env.started);
-        self.env.monotonic().saturating_sub(heard)
+        let last_alive = self.inner.lock().last_alive.get(&node).copied().unwrap_or(self.env.started);
+        self.env.monotonic().saturating_sub(last_alive)
     }
 
     /// True if the node had a link since the start of meshd.
     pub(crate) fn was_linked(&self, node: NodeId) -> bool {
-        self.inner.lock().heard.contains_key(&node)
+        self.inner.lock().last_alive.contains_key(&node)
     }
 
     /// Linked nodes with at least this protocol version whose last checks are older than `max_age`.
@@ -354,9 +353,7 @@ impl Links {
 
     /// Asks a node's link to close.
     pub(crate) fn close_link(&self, node: NodeId, reason: &str) {
-        if let Some(entry) = self.inner.lock().entries.get(&node) {
-            let _ = entry.commands.try_send(LinkCommand::Close(reason.to_owned()));
-        }
+        self.try_send(node, LinkCommand::Close(reason.to_owned()));
     }
 
     /// Removes a node's link at once, without waiting for the node.
@@ -368,13 +365,11 @@ impl Links {
             let _ = entry.commands.try_send(LinkCommand::Close(reason.to_owned()));
         }
         // A former sign of life proves nothing for the next client with this ID.
-        links.heard.remove(&node);
+        links.last_alive.remove(&node);
     }
 
     /// Makes a node's link send the desired state of one VM, or of all. If the queue is full, the next heartbeat repeats unsettled states.
     pub(crate) fn notify_node(&self, node: NodeId, which: Option<SystemUuid>) {
-        if let Some(commands) = self.commands(node) {
-            let _ = commands.try_send(LinkCommand::Vms(which));
-        }
+        self.try_send(node, LinkCommand::Vms(which));
     }
 }

@@ -3,13 +3,13 @@
 use crate::{
     environment::{
         alarms::log_failure,
-        records::{phase_event, raised},
+        records::{phase_event, raise_if_new},
     },
     links::Links,
 };
 use meshd_model::fleet::{Actor, ConditionKind, Phase, PhaseChange};
 use meshd_store::StoreError;
-use meshd_types::{NodeId, fail};
+use meshd_types::{NodeId, failpoint};
 use std::time::Duration;
 
 /// Agents report checks every five minutes; three reports may be lost.
@@ -21,7 +21,7 @@ impl Links {
     /// Degrades nodes whose checks are stale, until they report again.
     pub(crate) async fn degrade_stale_nodes(&self) {
         let now = self.env.now();
-        if !fail::defends("stale-evidence") {
+        if !failpoint::defends("stale-evidence") {
             return;
         }
         let unchecked = self.unchecked_for(MAX_CHECK_AGE, FIRST_REPEATING_VERSION);
@@ -36,16 +36,9 @@ impl Links {
         let recorded = self.env.store.commit(|tx| {
             for id in &stale {
                 let detail = format!("its last checks are more than {} minutes old", MAX_CHECK_AGE.as_secs() / 60);
-                let mut change = None;
-                let is_new = tx.edit_node(*id, |node| {
-                    change = node.change(PhaseChange::ChecksFail).ok().flatten();
-                    node.raise(ConditionKind::CheckFailed, detail.clone(), now)
-                });
+                let change = tx.edit_node(*id, |node| node.change(PhaseChange::ChecksFail).ok().flatten()).flatten();
                 let session = tx.node(*id).and_then(|node| node.boot);
-                if is_new == Some(true) {
-                    let event = raised(now, Actor::Central, ConditionKind::CheckFailed, detail);
-                    tx.event(event.of_node(*id).in_session(session));
-                }
+                raise_if_new(tx, *id, session, (ConditionKind::CheckFailed, &detail), Actor::Central, now);
                 phase_event(tx, *id, session, change, Actor::Central, now);
             }
             Ok::<_, StoreError>(())

@@ -1,10 +1,8 @@
 //! Settings of a node's boot: profile, variables, pinned generation, and the override for the next boot.
 
 use super::{
-    OperateError,
-    lifecycle::existing_node,
-    operator_kernel_args,
-    setting_changes::{once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
+    OperateError, operator_kernel_args,
+    setting_changes::{change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
 };
 use crate::{
     generations::{Contexts, RenderError, archive_entry},
@@ -17,7 +15,7 @@ use meshd_model::{
 };
 use meshd_store::{ArchiveError, Model, Tx};
 use meshd_trust::Role;
-use meshd_types::{NodeId, ProfileName, VarName, Vars, fail};
+use meshd_types::{NodeId, ProfileName, VarName, Vars, failpoint};
 use std::{net::Ipv4Addr, sync::Arc};
 
 /// Maximum number of kernel arguments for one boot.
@@ -28,7 +26,6 @@ const MAX_ONCE_ARGS: usize = 64;
 pub enum OrderError {
     #[error("node {node} has no variable `{name}`; `meshd node show {node}` lists them")]
     NoVar { node: NodeId, name: VarName },
-    /// A variable that no overlay of the site declares.
     #[error("no overlay declares variable `{name}` of node {node}; {hint}")]
     UnknownVar {
         node: NodeId,
@@ -38,7 +35,6 @@ pub enum OrderError {
     },
     #[error("cannot set variables of node {node}: {count} exceed the limit of {MAX_VARS}")]
     TooManyVars { node: NodeId, count: usize },
-    /// Invalid kernel argument.
     #[error("kernel argument {0}")]
     KernelArg(String),
     /// A kernel argument that another role may set.
@@ -46,12 +42,7 @@ pub enum OrderError {
         "kernel argument `{arg}` for one boot: role {role} may not set it; ask an admin, or use one of {}",
         operator_kernel_args::operator_args()
     )]
-    ForbiddenArg {
-        arg: String,
-        /// The role of the operator.
-        role: Role,
-    },
-    /// The order is empty, or has too many arguments.
+    ForbiddenArg { arg: String, role: Role },
     #[error(
         "an order for one boot is a profile or up to {MAX_ONCE_ARGS} kernel arguments; name --profile or --kernel-arg"
     )]
@@ -60,10 +51,8 @@ pub enum OrderError {
     Pinned { node: NodeId },
     #[error("node {node} is not pinned; `meshd node show {node}` shows pins")]
     NotPinned { node: NodeId },
-    /// No generation, or several, match the prefix.
     #[error("node {node} has no generation `{text}` on record, or several; `meshd node history {node}` lists them")]
     NoGeneration { node: NodeId, text: String },
-    /// The running generation is unknown.
     #[error("node {node} has not reported which generation it runs; name one with --generation")]
     RunsNothing { node: NodeId },
     /// The running generation is not in the archive.
@@ -94,11 +83,11 @@ impl NodeOps {
         id: NodeId,
         profile: &ProfileName,
     ) -> Result<(), OperateError> {
-        if !fail::defends("assign-checks-packages") {
+        if !failpoint::defends("assign-checks-packages") {
             return Ok(());
         }
         let (mut node, _) = self.node_with_history(id)?;
-        (node.profile, node.once) = (Some(profile.clone()), None);
+        (node.profile, node.boot_override) = (Some(profile.clone()), None);
         let this = self.clone();
         let check = move || {
             let (snapshot, unspecified_endpoint) = (this.env.snapshot(), this.env.endpoint(Ipv4Addr::UNSPECIFIED));
@@ -174,12 +163,7 @@ impl NodeOps {
         text: Option<&str>,
         audit: &AuditContext,
     ) -> Result<Node, OperateError> {
-        let (node, history) = self.node_with_history(id)?;
-        let generation = match text {
-            None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
-            Some(text) => find_generation(&history, id, text)?,
-        };
-        self.generations.prepare_pin(node, generation).await.map_err(Arc::new)?;
+        let generation = self.prepare_pin(id, text).await?;
         let now = self.env.now();
         let pinned = self.change_node(id, |tx, node| Ok(pinned(tx, node, generation, (audit, now)))).await?;
         self.generations.update_in_use().await;
@@ -191,20 +175,20 @@ impl NodeOps {
         self.change_node(id, |tx, node| unpinned(tx, node, (audit, now))).await
     }
 
-    /// Makes sure that a node can boot its running generation, and returns that generation.
-    pub(super) async fn hold_running(&self, id: NodeId) -> Result<Generation, OperateError> {
-        let (node, _) = self.node_with_history(id)?;
-        let generation = node.booted.ok_or(OrderError::RunsNothing { node: id })?;
+    /// Makes sure that a node can boot its running generation, or another generation of its history. Returns that generation.
+    pub(super) async fn prepare_pin(&self, id: NodeId, text: Option<&str>) -> Result<Generation, OperateError> {
+        let (node, history) = self.node_with_history(id)?;
+        let generation = match text {
+            None => node.booted.ok_or(OrderError::RunsNothing { node: id })?,
+            Some(text) => find_generation(&history, id, text)?,
+        };
         self.generations.prepare_pin(node, generation).await.map_err(Arc::new)?;
         Ok(generation)
     }
 
     fn node_with_history(&self, id: NodeId) -> Result<(Node, History), OperateError> {
-        let found = self
-            .env
-            .store
-            .read(|model| Some((model.node(id)?.clone(), model.history(id).cloned().unwrap_or_default())));
-        found.ok_or_else(|| OperateError::NoNode { name: id.to_string() })
+        let read = |model: &Model| Some((model.node(id)?.clone(), model.history(id).cloned().unwrap_or_default()));
+        self.env.store.read(read).ok_or_else(|| OperateError::NoNode { name: id.to_string() })
     }
 
     /// The generations of a node, newest first, each with whether it is archived.
@@ -240,17 +224,8 @@ impl NodeOps {
         id: NodeId,
         change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
     ) -> Result<Node, OperateError> {
-        let node = self
-            .env
-            .store
-            .commit(|tx| {
-                let node = existing_node(tx, id)?;
-                let node = change(tx, node)?;
-                tx.put_node(node.clone());
-                Ok::<_, OperateError>(node)
-            })
-            .await?;
-        fail::point("order-committed");
+        let node = self.env.store.commit(|tx| change_node_in(tx, id, change)).await?;
+        failpoint::point("order-committed");
         self.generations.scan(vec![id]).await?;
         Ok(node)
     }

@@ -2,18 +2,18 @@
 
 use super::{
     NodeOps, OperateError,
+    admission::{approve_in, release_in},
     boot_settings::{OrderError, check_once, check_profile},
     lifecycle::{QUARANTINED, REJECTED, REMOVED, change_service_in, enter_maintenance, existing_node},
     naming::label_in,
-    operations::{approve_in, release_in},
-    setting_changes::{once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
+    setting_changes::{change_node_in, once_cleared, once_ordered, pinned, profile_assigned, unpinned, vars_changed},
 };
-use crate::{enrolment::revoke::has_valid_certificate, vms::check_no_running_work};
+use crate::vms::check_no_running_work;
 use meshd_api::{BulkTarget, DrainPolicy};
 use meshd_model::fleet::{AuditContext, Generation, LabelChange, Lease, NextBootOverride, Node, Phase};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_trust::Role;
-use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, fail};
+use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -57,7 +57,6 @@ pub enum BulkOrder {
 pub enum BulkError {
     #[error("cannot change {count} nodes with one order; name 1 to {MAX_BULK} nodes, each of them once")]
     Count { count: usize },
-    /// A node changed since the operator listed it.
     #[error(
         "node {node} changed since it was listed, so no node was changed; look at it with `meshd node show {node}` and repeat the order"
     )]
@@ -65,7 +64,6 @@ pub enum BulkError {
     /// A node, the profile or a variable is unknown.
     #[error(transparent)]
     Operate(#[from] OperateError),
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -90,27 +88,24 @@ impl NodeOps {
         }
         let mut prepared = self.prepare(targets, order).await?;
         let now = self.env.now();
-        let outcome = self
-            .env
-            .store
-            .commit(|tx| {
-                check_revisions(tx.before(), targets)?;
-                let (mut results, mut leases) = (Vec::with_capacity(targets.len()), Vec::new());
-                for BulkTarget { id, .. } in targets {
-                    let result = match prepared.remove(id) {
-                        Some(Err(error)) => Err(error),
-                        held => {
-                            self.apply_order(tx, *id, (order, held.and_then(Result::ok)), (audit, now), &mut leases)
-                        }
-                    };
-                    results.push((*id, result));
-                }
-                Ok::<_, BulkError>((results, leases))
-            })
-            .await;
+        let recorded = self.env.store.commit(|tx| {
+            check_revisions(tx.before(), targets)?;
+            let (mut results, mut leases) = (Vec::with_capacity(targets.len()), Vec::new());
+            for BulkTarget { id, .. } in targets {
+                let result = match prepared.remove(id) {
+                    Some(Err(error)) => Err(error),
+                    running => {
+                        self.apply_order(tx, *id, (order, running.and_then(Result::ok)), (audit, now), &mut leases)
+                    }
+                };
+                results.push((*id, result));
+            }
+            Ok::<_, BulkError>((results, leases))
+        });
+        let outcome = recorded.await;
         self.disconnect_revoked(&outcome, targets, order);
         let (results, leases) = outcome?;
-        fail::point("order-committed");
+        failpoint::point("order-committed");
         self.release_leases(leases);
         let changed = results.iter().filter(|(_, result)| result.is_ok()).map(|(id, _)| *id).collect();
         self.run_follow_ups(changed, order, audit).await?;
@@ -156,7 +151,7 @@ impl NodeOps {
             }
             BulkOrder::Pin(true) => {
                 for BulkTarget { id, .. } in targets {
-                    prepared.insert(*id, self.hold_running(*id).await);
+                    prepared.insert(*id, self.prepare_pin(*id, None).await);
                 }
                 None
             }
@@ -175,12 +170,12 @@ impl NodeOps {
         Ok(prepared)
     }
 
-    /// The order for one node, which can boot the generation `held`. A failure stages nothing.
+    /// The order for one node, which can boot its `running` generation. A failure stages nothing.
     fn apply_order(
         &self,
         tx: &mut Tx<'_>,
         id: NodeId,
-        (order, held): (&BulkOrder, Option<Generation>),
+        (order, running): (&BulkOrder, Option<Generation>),
         (audit, now): (&AuditContext, Timestamp),
         leases: &mut Vec<Lease>,
     ) -> Result<Node, OperateError> {
@@ -203,23 +198,25 @@ impl NodeOps {
                 Ok(node)
             }
             BulkOrder::AssignProfile(profile) => {
-                changed(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, (audit, now)))
+                change_node_in(tx, id, |tx, node| profile_assigned(tx, node, &self.env.site(), profile, (audit, now)))
             }
             BulkOrder::Vars(set, unset) => {
-                changed(tx, id, |tx, node| vars_changed(tx, node, (set, unset), (audit, now)))
+                change_node_in(tx, id, |tx, node| vars_changed(tx, node, (set, unset), (audit, now)))
             }
             BulkOrder::Label(change) => label_in(tx, id, change, audit, now),
             BulkOrder::Pin(true) => {
-                let generation = held.ok_or(OrderError::RunsNothing { node: id })?;
-                changed(tx, id, |tx, node| Ok(pinned(tx, node, generation, (audit, now))))
+                let generation = running.ok_or(OrderError::RunsNothing { node: id })?;
+                change_node_in(tx, id, |tx, node| Ok(pinned(tx, node, generation, (audit, now))))
             }
-            BulkOrder::Pin(false) => changed(tx, id, |tx, node| unpinned(tx, node, (audit, now))),
+            BulkOrder::Pin(false) => change_node_in(tx, id, |tx, node| unpinned(tx, node, (audit, now))),
             BulkOrder::BootOnce { once: Some((profile, kernel_args)), .. } => {
                 let (profile, kernel_args) = (profile.clone(), kernel_args.clone());
                 let once = NextBootOverride { profile, kernel_args, set_at: now, used_by: None };
-                changed(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, (audit, now)))
+                change_node_in(tx, id, |tx, node| once_ordered(tx, node, &self.env.site(), once, (audit, now)))
             }
-            BulkOrder::BootOnce { once: None, .. } => changed(tx, id, |tx, node| once_cleared(tx, node, (audit, now))),
+            BulkOrder::BootOnce { once: None, .. } => {
+                change_node_in(tx, id, |tx, node| once_cleared(tx, node, (audit, now)))
+            }
             // Not in a transaction.
             BulkOrder::Reboot | BulkOrder::Doctor => existing_node(tx, id),
         }
@@ -237,7 +234,7 @@ impl NodeOps {
             return;
         }
         for BulkTarget { id, .. } in targets {
-            if !self.env.store.read(|model| model.node(*id).is_some_and(has_valid_certificate)) {
+            if !self.enrolment.has_valid_certificate(*id) {
                 self.enrolment.disconnect(*id, why);
             }
         }
@@ -272,18 +269,6 @@ impl NodeOps {
         }
         Ok(())
     }
-}
-
-/// Changes and stores one node. A failure stages nothing.
-fn changed(
-    tx: &mut Tx<'_>,
-    id: NodeId,
-    change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
-) -> Result<Node, OperateError> {
-    let node = existing_node(tx, id)?;
-    let node = change(tx, node)?;
-    tx.put_node(node.clone());
-    Ok(node)
 }
 
 /// Refuses an order of which one node is not as the operator saw it.

@@ -1,6 +1,6 @@
 //! Drains a node: it accepts no new work, and enters maintenance when its work has ended.
 
-use super::{NodeOps, OperateError};
+use super::{NodeOps, OperateError, lifecycle::PhaseChanges};
 use crate::{
     environment::records::phase_event,
     tasks::edit_task,
@@ -26,27 +26,25 @@ impl NodeOps {
         let limit = grace_s.map_or_else(String::new, |seconds| format!(", within {seconds} s"));
         let detail = format!("shutdown ordered{limit}: the node is drained");
         let is_stopping = |vm: &Vm| vm.desired_state == VmDesiredState::Stop && vm.is_running() && grace_s.is_some();
-        self.env
-            .store
-            .commit(|tx| {
-                let vms: Vec<Vm> = tx
-                    .before()
-                    .vms_of(id)
-                    .filter(|vm| vm.desired_state == VmDesiredState::Run || is_stopping(vm))
-                    .cloned()
-                    .collect();
-                for mut vm in vms {
-                    vm.stop(grace_s);
-                    tx.event(vm_event(&vm, id, EventKind::VmOrdered, audit, detail.clone(), now));
-                    tx.put_vm(vm);
-                }
-                let task = tx.task_on(id).filter(|task| task.end.is_none()).map(|task| task.id);
-                edit_task(tx, task, now, |task| {
-                    task.cancel("its node is drained".to_owned(), now);
-                });
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            let vms: Vec<Vm> = tx
+                .before()
+                .vms_of(id)
+                .filter(|vm| vm.desired_state == VmDesiredState::Run || is_stopping(vm))
+                .cloned()
+                .collect();
+            for mut vm in vms {
+                vm.stop(grace_s);
+                tx.event(vm_event(&vm, id, EventKind::VmOrdered, audit, detail.clone(), now));
+                tx.put_vm(vm);
+            }
+            let task = tx.task_on(id).filter(|task| task.end.is_none()).map(|task| task.id);
+            edit_task(tx, task, now, |task| {
+                task.cancel("its node is drained".to_owned(), now);
+            });
+            Ok::<_, StoreError>(())
+        });
+        stored.await?;
         self.workloads.notify_unsettled(id);
         self.tasks.send_orders_of_task_on(id);
         Ok(())
@@ -73,19 +71,12 @@ impl NodeOps {
     }
 
     /// Starts to drain a node; one without work enters maintenance at once. Returns the changes of phase.
-    pub(super) fn begin_drain(
-        &self,
-        tx: &Tx<'_>,
-        node: &mut Node,
-    ) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
+    pub(super) fn begin_drain(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
         let is_idle = self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
         let began = node.drain()?;
         // Work that was ordered since the last heartbeat counts too.
-        let ended = if is_idle && active_work(tx.before(), node.id).is_empty() {
-            node.change(PhaseChange::Drained)?
-        } else {
-            None
-        };
+        let is_idle = is_idle && active_work(tx.before(), node.id).is_empty();
+        let ended = if is_idle { node.change(PhaseChange::Drained)? } else { None };
         Ok(vec![began, ended])
     }
 
@@ -97,19 +88,17 @@ impl NodeOps {
             return Ok(());
         }
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                let is_over = is_over(tx.before());
-                let ends = |node: &mut Node| match node.phase {
-                    Phase::Draining if is_over => node.change(PhaseChange::Drained).ok().flatten(),
-                    _ => None,
-                };
-                let change = tx.edit_node(id, ends).flatten();
-                let boot = tx.node(id).and_then(|node| node.boot);
-                phase_event(tx, id, boot, change, Actor::Node, now);
-                Ok(())
-            })
-            .await
+        let committed = self.env.store.commit(|tx| {
+            let is_over = is_over(tx.before());
+            let ends = |node: &mut Node| match node.phase {
+                Phase::Draining if is_over => node.change(PhaseChange::Drained).ok().flatten(),
+                _ => None,
+            };
+            let change = tx.edit_node(id, ends).flatten();
+            let boot = tx.node(id).and_then(|node| node.boot);
+            phase_event(tx, id, boot, change, Actor::Node, now);
+            Ok(())
+        });
+        committed.await
     }
 }

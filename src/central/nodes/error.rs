@@ -11,8 +11,7 @@ use std::sync::Arc;
 /// node, and repeat the order.
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
-    /// No such node.
-    #[error("there is no node `{name}`; `meshd node list` shows those that there are")]
+    #[error("there is no node `{name}`; `meshd node list` lists all nodes")]
     NoNode { name: String },
     #[error("`{name}` is ambiguous, {count} nodes match: {candidates}; write more of the name, or use the node ID")]
     Ambiguous {
@@ -25,20 +24,15 @@ pub enum OperateError {
     SameNode { node: NodeId },
     #[error("cannot accept NIC {mac} for node {node}: it belongs to {holder}")]
     NicTaken { node: NodeId, mac: MacAddr, holder: String },
-    #[error("cannot fence node {node}: it was heard of {seconds} s ago; switch it off and retry after {wait} s")]
+    #[error("cannot fence node {node}: its last message was {seconds} s ago; switch it off and retry after {wait} s")]
     NotSilent {
         node: NodeId,
         seconds: u64,
         /// Remaining seconds of silence.
         wait: u64,
     },
-    /// No such profile.
     #[error("there is no profile `{profile}`; there are: {known}")]
-    NoProfile {
-        profile: String,
-        /// The profiles of the site.
-        known: String,
-    },
+    NoProfile { profile: String, known: String },
     #[error(transparent)]
     Order(#[from] OrderError),
     #[error(transparent)]
@@ -47,17 +41,15 @@ pub enum OperateError {
     Render(#[from] Arc<RenderError>),
     /// The order would end or lose work.
     #[error(transparent)]
-    Held(#[from] RunningWorkError),
+    RunningWork(#[from] RunningWorkError),
     /// The link of the node is down, or up.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The phase forbids the change.
     #[error(transparent)]
     Unlawful(#[from] UnlawfulTransition),
-    /// The node refused or failed.
     #[error("node {node} refused the order: {reason}")]
     TaskFailed { node: NodeId, reason: String },
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }

@@ -6,13 +6,13 @@ use crate::{
     vms::release_vms,
 };
 use meshd_model::fleet::{AuditContext, Event, EventKind, Node, PhaseChange};
-use meshd_types::{NodeId, fail};
+use meshd_types::{NodeId, failpoint};
 
 impl NodeOps {
     /// Refuses to fence a node with a sign of life within `offline_after`: a broken link does not prove that the machine is off.
     fn check_silence(&self, id: NodeId) -> Result<(), OperateError> {
         let (silence, needed) = (self.links.silence(id), self.env.site().agent.offline_after);
-        if silence > needed || !fail::defends("fence-silence") {
+        if silence > needed || !failpoint::defends("fence-silence") {
             return Ok(());
         }
         let wait = needed.saturating_sub(silence).as_secs() + 1;
@@ -27,22 +27,19 @@ impl NodeOps {
             return Err(LinkError::StillLinked { node: id }.into());
         }
         self.check_silence(id)?;
-        let node = self
-            .env
-            .store
-            .commit(|tx| {
-                self.links.check_no_newer_link(id, last_link)?;
-                let node = existing_node(tx, id)?;
-                revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
-                // In any phase, no work is placed there until it links again.
-                let change = tx.edit_node(id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
-                phase_event(tx, id, node.boot, change, audit, now);
-                tx.event(Event::new(now, audit, EventKind::NodeFenced, why).of_node(id));
-                release_vms(tx, id, audit, "its node was fenced", now);
-                mark_node_lost(tx, id, why, now);
-                Ok::<_, OperateError>(node)
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            self.links.check_no_newer_link(id, last_link)?;
+            let node = existing_node(tx, id)?;
+            revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
+            // In any phase, no work is placed there until it links again.
+            let change = tx.edit_node(id, |node| node.change(PhaseChange::Silent).ok().flatten()).flatten();
+            phase_event(tx, id, node.boot, change, audit, now);
+            tx.event(Event::new(now, audit, EventKind::NodeFenced, why).of_node(id));
+            release_vms(tx, id, audit, "its node was fenced", now);
+            mark_node_lost(tx, id, why, now);
+            Ok::<_, OperateError>(node)
+        });
+        let node = stored.await?;
         self.enrolment.disconnect(id, why);
         self.orphans.forget(id);
         // The other nodes of its task become free before VMs are placed.

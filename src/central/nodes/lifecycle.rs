@@ -2,7 +2,7 @@
 
 use super::OperateError;
 use crate::{
-    enrolment::revoke::{delete_node, has_valid_certificate, revoke_credentials},
+    enrolment::revoke::{delete_node, revoke_credentials},
     environment::records::{clear_condition, phase_event},
     links::LinkError,
     nodes::NodeOps,
@@ -20,14 +20,11 @@ impl NodeOps {
     /// Revokes every credential of a node and closes its link. The node receives new credentials at its next boot if its phase allows.
     pub async fn revoke(&self, id: NodeId, audit: &AuditContext) -> Result<Node, OperateError> {
         let (now, why) = (self.env.now(), audit.reason.as_deref().unwrap_or("an operator revoked them"));
-        let node = self
-            .env
-            .store
-            .commit(|tx| {
-                revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
-                existing_node(tx, id)
-            })
-            .await;
+        let stored = self.env.store.commit(|tx| {
+            revoke_credentials(tx, id, &self.links.link_state(id), audit, why, now);
+            existing_node(tx, id)
+        });
+        let node = stored.await;
         self.disconnect_after(&node, id, why);
         node
     }
@@ -36,7 +33,7 @@ impl NodeOps {
     /// change nothing, so the link is closed then too.
     pub(crate) fn disconnect_after<T>(&self, done: &Result<T, OperateError>, id: NodeId, why: &str) {
         let may_be_done = matches!(done, Ok(_) | Err(OperateError::Store(_)));
-        if may_be_done && !self.env.store.read(|model| model.node(id).is_some_and(has_valid_certificate)) {
+        if may_be_done && !self.enrolment.has_valid_certificate(id) {
             self.enrolment.disconnect(id, why);
         }
     }
@@ -134,12 +131,8 @@ impl NodeOps {
     }
 
     /// Returns a node to service. Returns the changes of phase.
-    pub(super) fn resume_service(
-        &self,
-        tx: &Tx<'_>,
-        node: &mut Node,
-    ) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
-        let linked = self.links.link_state(node.id).since.is_some();
+    pub(super) fn resume_service(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
+        let linked = self.links.is_linked(node.id);
         let ready = linked && passes_checks(node, tx.before().boot_of(node));
         let back = node.change(PhaseChange::Resume)?;
         let then = match (linked, ready) {
@@ -154,7 +147,7 @@ impl NodeOps {
         &self,
         id: NodeId,
         audit: &AuditContext,
-        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
+        change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<PhaseChanges, OperateError>,
     ) -> Result<Node, OperateError> {
         let now = self.env.now();
         self.env.store.commit(|tx| change_service_in(tx, id, audit, now, change)).await
@@ -178,39 +171,36 @@ impl NodeOps {
         }
         let now = self.env.now();
         let why = "other hardware replaces this node";
-        let leases = self
-            .env
-            .store
-            .commit(|tx| {
-                self.links.check_no_newer_link(old, silent)?;
-                let (old_node, mut node) = (existing_node(tx, old)?, existing_node(tx, new)?);
-                check_no_work(tx.before(), old, audit)?;
-                if old_node.phase == Phase::Removed {
-                    // The new node may have replaced it already.
-                    return if node.former.contains(&old) { Ok(Vec::new()) } else { Err(no_node(old)) };
-                }
-                let changed = match node.phase {
-                    Phase::Discovered | Phase::Rejected => node.change(PhaseChange::Approve)?,
-                    phase if phase.is_admitted() => None,
-                    phase => return Err(UnlawfulTransition { from: phase, change: PhaseChange::Approve }.into()),
-                };
-                node.take_over(&old_node);
-                let leases = leases_of(tx, &old_node);
-                leases.iter().for_each(|lease| tx.remove_lease(lease.address));
-                revoke_credentials(tx, old, &self.links.link_state(old), audit, why, now);
-                remove_node_work(tx, old, audit, now);
-                move_vms(tx, old, new);
-                delete_node(tx, old, audit, now);
-                let boot = node.boot;
-                tx.put_node(node);
-                phase_event(tx, new, boot, changed, audit, now);
-                let detail = format!("{new} is what {old} was");
-                for of in [old, new] {
-                    tx.event(Event::new(now, audit, EventKind::Replaced, detail.clone()).of_node(of));
-                }
-                Ok::<_, OperateError>(leases)
-            })
-            .await;
+        let stored = self.env.store.commit(|tx| {
+            self.links.check_no_newer_link(old, silent)?;
+            let (old_node, mut node) = (existing_node(tx, old)?, existing_node(tx, new)?);
+            check_no_work(tx.before(), old, audit)?;
+            if old_node.phase == Phase::Removed {
+                // The new node may have replaced it already.
+                return if node.former.contains(&old) { Ok(Vec::new()) } else { Err(no_node(old)) };
+            }
+            let changed = match node.phase {
+                Phase::Discovered | Phase::Rejected => node.change(PhaseChange::Approve)?,
+                phase if phase.is_admitted() => None,
+                phase => return Err(UnlawfulTransition { from: phase, change: PhaseChange::Approve }.into()),
+            };
+            node.take_over(&old_node);
+            let leases = leases_of(tx, &old_node);
+            leases.iter().for_each(|lease| tx.remove_lease(lease.address));
+            revoke_credentials(tx, old, &self.links.link_state(old), audit, why, now);
+            remove_node_work(tx, old, audit, now);
+            move_vms(tx, old, new);
+            delete_node(tx, old, audit, now);
+            let boot = node.boot;
+            tx.put_node(node);
+            phase_event(tx, new, boot, changed, audit, now);
+            let detail = format!("{new} replaces {old}");
+            for of in [old, new] {
+                tx.event(Event::new(now, audit, EventKind::Replaced, detail.clone()).of_node(of));
+            }
+            Ok::<_, OperateError>(leases)
+        });
+        let leases = stored.await;
         self.disconnect_after(&leases, old, why);
         self.release_leases(leases?);
         self.orphans.forget(old);
@@ -229,29 +219,27 @@ impl NodeOps {
             return Err(LinkError::StillLinked { node: id }.into());
         }
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                let mut node = existing_node(tx, id)?;
-                if !node.phase.is_admitted() {
-                    return Err(no_node(id));
-                }
-                if let Some(holder) = other_nic_holder(tx.before(), id, mac) {
-                    return Err(OperateError::NicTaken { node: id, mac, holder });
-                }
-                let added = node.fingerprint.macs.insert(mac);
-                let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();
-                tx.put_node(node.clone());
-                if resolved {
-                    clear_condition(tx, id, ConditionKind::IdCollision, audit, now);
-                    clear_condition(tx, id, ConditionKind::WeakIdentity, audit, now);
-                }
-                if added {
-                    tx.event(Event::new(now, audit, EventKind::NicAccepted, mac.to_string()).of_node(id));
-                }
-                existing_node(tx, id)
-            })
-            .await
+        let committed = self.env.store.commit(|tx| {
+            let mut node = existing_node(tx, id)?;
+            if !node.phase.is_admitted() {
+                return Err(no_node(id));
+            }
+            if let Some(holder) = other_nic_holder(tx.before(), id, mac) {
+                return Err(OperateError::NicTaken { node: id, mac, holder });
+            }
+            let added = node.fingerprint.macs.insert(mac);
+            let resolved = node.remove_conflict(mac) && node.conflicting_machines.is_empty();
+            tx.put_node(node.clone());
+            if resolved {
+                clear_condition(tx, id, ConditionKind::IdCollision, audit, now);
+                clear_condition(tx, id, ConditionKind::WeakIdentity, audit, now);
+            }
+            if added {
+                tx.event(Event::new(now, audit, EventKind::NicAccepted, mac.to_string()).of_node(id));
+            }
+            existing_node(tx, id)
+        });
+        committed.await
     }
 
     /// Queues the leases of a removed node for the DHCP service.
@@ -269,6 +257,9 @@ impl NodeOps {
     }
 }
 
+/// Changes of a node's phase, in order; `None` for a change without effect.
+pub(super) type PhaseChanges = Vec<Option<(Phase, Phase)>>;
+
 /// Reason for closing the link of a rejected node.
 pub(super) const REJECTED: &str = "an operator rejected this node";
 /// Reason for closing the link of a quarantined node.
@@ -282,7 +273,7 @@ pub(super) fn change_service_in(
     id: NodeId,
     audit: &AuditContext,
     now: Timestamp,
-    change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<Vec<Option<(Phase, Phase)>>, OperateError>,
+    change: impl FnOnce(&Tx<'_>, &mut Node) -> Result<PhaseChanges, OperateError>,
 ) -> Result<Node, OperateError> {
     let mut node = existing_node(tx, id)?;
     let changes = change(tx, &mut node)?;
@@ -298,7 +289,7 @@ pub(super) fn enter_maintenance(
     tx: &Tx<'_>,
     node: &mut Node,
     audit: &AuditContext,
-) -> Result<Vec<Option<(Phase, Phase)>>, OperateError> {
+) -> Result<PhaseChanges, OperateError> {
     check_no_task(tx.before(), node.id, audit)?;
     Ok(vec![node.change(PhaseChange::Drained)?])
 }
@@ -314,7 +305,7 @@ fn leases_of(tx: &Tx<'_>, node: &Node) -> Vec<Lease> {
 /// Describes the other node or VM that has a NIC.
 fn other_nic_holder(model: &Model, id: NodeId, mac: MacAddr) -> Option<String> {
     let node = model.node_of_mac(mac).filter(|other| other.id != id).map(|other| format!("node {}", other.id));
-    node.or_else(|| model.vm_of_mac(mac).map(|vm| format!("virtual machine {}", vm.name())))
+    node.or_else(|| model.vm_of_mac(mac).map(|vm| format!("VM {}", vm.name())))
 }
 
 pub(super) fn existing_node(tx: &Tx<'_>, id: NodeId) -> Result<Node, OperateError> {

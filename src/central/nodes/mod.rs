@@ -2,18 +2,19 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
-//! | `boot_settings` | profile, variables, pinned generation, orders for the next boot |
+//! | `admission` | approve, release |
+//! | `boot_settings` | profile, variables, pinned generation, override for the next boot |
 //! | `bulk` | one order for several nodes |
 //! | `drain` | stops new work; maintenance follows when no work is left |
 //! | `error` | why an order is refused |
 //! | `fence` | confirms that a machine is off, so that its VMs may start elsewhere |
 //! | `lifecycle` | reject, quarantine, maintain, resume, replace, remove, revoke |
-//! | `naming` | labels and names |
-//! | `operations` | resolves a name; approve, release, reboot |
+//! | `naming` | labels and names; finds a node by name |
+//! | `operator_kernel_args` | kernel arguments that a role may order for one boot |
+//! | `reboot` | reboots over the link |
 //! | `setting_changes` | changes of one node's boot settings, in a transaction |
 
-mod operator_kernel_args;
+mod admission;
 mod boot_settings;
 mod bulk;
 mod drain;
@@ -21,7 +22,8 @@ mod error;
 mod fence;
 mod lifecycle;
 mod naming;
-mod operations;
+mod operator_kernel_args;
+mod reboot;
 mod setting_changes;
 
 pub use boot_settings::OrderError;

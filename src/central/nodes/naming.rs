@@ -1,10 +1,10 @@
-//! Labels and names of nodes.
+//! Labels and names of nodes, and the search for a node by name.
 
 use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::environment::records::name_holder;
-use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, Node};
+use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node};
 use meshd_store::Tx;
-use meshd_types::{MAX_NAME, NodeId, Timestamp, fail, is_host_name};
+use meshd_types::{MAX_NAME, NodeId, Timestamp, failpoint, is_host_name};
 use std::sync::Arc;
 
 /// Why labels or a name are refused.
@@ -16,17 +16,34 @@ pub enum NamingError {
         "cannot rename node {node}: `{name}` is not a host name; use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends"
     )]
     InvalidName { node: NodeId, name: String },
-    /// Another node has this name or this ID.
     #[error("cannot rename node {node}: node {holder} has the name `{name}`; use another name")]
     NameTaken { node: NodeId, name: String, holder: NodeId },
 }
 
 impl NodeOps {
+    /// Finds a node by its ID, else by its name, else by a prefix of one of them.
+    pub fn resolve(&self, name: &str) -> Result<NodeId, OperateError> {
+        self.env.store.read(|model| {
+            if let Some(node) = name.parse().ok().and_then(|id| model.node(id)) {
+                return Ok(node.id);
+            }
+            let present = |node: &'_ Node| node.phase != Phase::Removed;
+            let nodes = model.nodes().map(|node| (node.id, node.name.as_str(), present(node)));
+            match find_node(name, nodes) {
+                NamedNode::One(id) => Ok(id),
+                NamedNode::None => Err(OperateError::NoNode { name: name.to_owned() }),
+                NamedNode::Several(candidates, count) => {
+                    Err(OperateError::Ambiguous { name: name.to_owned(), count, candidates: candidates.join(", ") })
+                }
+            }
+        })
+    }
+
     /// Sets and removes labels of a node. Nothing that the node boots depends on them.
     pub async fn label(&self, id: NodeId, change: &LabelChange, audit: &AuditContext) -> Result<Node, OperateError> {
         let now = self.env.now();
         let node = self.env.store.commit(|tx| label_in(tx, id, change, audit, now)).await?;
-        fail::point("order-committed");
+        failpoint::point("order-committed");
         Ok(node)
     }
 

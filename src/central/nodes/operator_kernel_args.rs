@@ -5,7 +5,7 @@
 
 use meshd_config::Edit;
 use meshd_trust::Role;
-use meshd_types::fail;
+use meshd_types::failpoint;
 
 /// Names of arguments that an operator may add or remove: diagnostics, and workarounds for faulty hardware.
 const OPERATOR_ARGS: [&str; 33] = [
@@ -46,7 +46,7 @@ const OPERATOR_ARGS: [&str; 33] = [
 
 /// The first argument that the role may not order.
 pub(crate) fn first_forbidden_arg(role: Role, args: &[String]) -> Option<&str> {
-    if role >= Role::Admin || !fail::defends("boot-once-arguments") {
+    if role >= Role::Admin || !failpoint::defends("boot-once-arguments") {
         return None;
     }
     let allowed = |arg: &String| {

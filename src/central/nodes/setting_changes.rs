@@ -1,6 +1,6 @@
 //! Changes of one node's boot settings, in a transaction: profile, variables, pin, override for one boot.
 
-use super::{OperateError, boot_settings::OrderError};
+use super::{OperateError, boot_settings::OrderError, lifecycle::existing_node};
 use crate::vms::check_no_running_work;
 use meshd_config::{MAX_VARS, Site};
 use meshd_model::{
@@ -8,7 +8,19 @@ use meshd_model::{
     fleet::{AuditContext, ConditionKind, Event, EventKind, Generation, NextBootOverride, Node, Phase},
 };
 use meshd_store::Tx;
-use meshd_types::{ProfileName, Timestamp, VarName, Vars, fail};
+use meshd_types::{NodeId, ProfileName, Timestamp, VarName, Vars, failpoint};
+
+/// Changes and stores one node, in a transaction. A failure stages nothing.
+pub(super) fn change_node_in(
+    tx: &mut Tx<'_>,
+    id: NodeId,
+    change: impl FnOnce(&mut Tx<'_>, Node) -> Result<Node, OperateError>,
+) -> Result<Node, OperateError> {
+    let node = existing_node(tx, id)?;
+    let node = change(tx, node)?;
+    tx.put_node(node.clone());
+    Ok(node)
+}
 
 /// Assigns a profile to one node, in a transaction; the caller stores the node. A failure stages nothing.
 pub(super) fn profile_assigned(
@@ -66,11 +78,11 @@ pub(super) fn once_ordered(
         return Err(OrderError::Pinned { node: node.id }.into());
     }
     let usual = &boot::effective_profile(site, &node).name;
-    if once.profile.as_ref().is_some_and(|other| other != usual) && fail::defends("boot-once-guard") {
+    if once.profile.as_ref().is_some_and(|other| other != usual) && failpoint::defends("boot-once-guard") {
         check_no_running_work(tx.before(), node.id, audit)?;
     }
     record_event(tx, &node, EventKind::BootOnce, format!("the next boot: {}", once.words()), audit, now);
-    node.once = Some(once);
+    node.boot_override = Some(once);
     Ok(node)
 }
 
@@ -80,8 +92,8 @@ pub(super) fn once_cleared(
     mut node: Node,
     (audit, now): (&AuditContext, Timestamp),
 ) -> Result<Node, OperateError> {
-    let once = node.once.take().ok_or(OrderError::NothingOrdered { node: node.id })?;
-    record_event(tx, &node, EventKind::BootOnce, format!("taken back: {}", once.words()), audit, now);
+    let once = node.boot_override.take().ok_or(OrderError::NothingOrdered { node: node.id })?;
+    record_event(tx, &node, EventKind::BootOnce, format!("cleared: {}", once.words()), audit, now);
     Ok(node)
 }
 
@@ -92,7 +104,7 @@ pub(super) fn pinned(
     generation: Generation,
     (audit, now): (&AuditContext, Timestamp),
 ) -> Node {
-    (node.pinned, node.once) = (Some(generation), None);
+    (node.pinned, node.boot_override) = (Some(generation), None);
     record_event(tx, &node, EventKind::Pinned, format!("generation {}", generation.0.short()), audit, now);
     node
 }

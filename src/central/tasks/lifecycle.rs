@@ -11,10 +11,9 @@ use meshd_model::{
     work::task::{Launcher, Member, Task, TaskSpec, TaskState},
 };
 use meshd_proto::{FromCentral, task::TaskUser};
-use meshd_store::{Chunk, Model, StoreError, Tx};
-use meshd_types::{GroupName, NodeId, TaskId, Timestamp, fail};
-use std::{collections::BTreeSet, io, sync::Arc};
-use tokio::sync::watch;
+use meshd_store::{Model, StoreError, Tx};
+use meshd_types::{GroupName, NodeId, TaskId, Timestamp, failpoint};
+use std::{collections::BTreeSet, io};
 
 #[derive(Clone, Debug)]
 pub enum TaskTarget {
@@ -58,10 +57,8 @@ pub enum TaskError {
         /// Why the other nodes are not free.
         why: String,
     },
-    /// The output cannot be read.
     #[error("the output of a task cannot be read; check the disk")]
     Output(#[from] io::Error),
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -72,7 +69,7 @@ impl Tasks {
         let site = self.env.site();
         let (group, candidates) = candidates(&site, &request.target)?;
         let TaskRequest { ranks_per_node, user, timeout_s, argv, .. } = request;
-        if user == TaskUser::Root && !site.agent.root_tasks && fail::defends("root-tasks") {
+        if user == TaskUser::Root && !site.agent.root_tasks && failpoint::defends("root-tasks") {
             return Err(TaskError::RootForbidden);
         }
         let nodes = request.nodes.unwrap_or_else(|| self.env.store.read(|model| count_nodes(model, &candidates)));
@@ -80,20 +77,17 @@ impl Tasks {
         let spec = TaskSpec { group, argv, nodes, ranks_per_node, launcher, user, timeout_s };
         spec.check().map_err(TaskError::Spec)?;
         let (id, now) = (TaskId(self.env.random()), self.env.now());
-        let task = self
-            .env
-            .store
-            .commit(|tx| {
-                if tx.task(id).is_some() {
-                    return Err(TaskError::Spec("the new task's ID exists already; retry".to_owned()));
-                }
-                let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
-                let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
-                tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
-                tx.put_task(task.clone());
-                Ok::<_, TaskError>(task)
-            })
-            .await?;
+        let committed = self.env.store.commit(|tx| {
+            if tx.task(id).is_some() {
+                return Err(TaskError::Spec("the new task's ID exists already; retry".to_owned()));
+            }
+            let members = claim(tx, &spec, &candidates, &self.orphans.nodes())?;
+            let task = Task::claim(id, spec, audit.principal.to_string(), members, now);
+            tx.event(Event::new(now, audit, EventKind::Task, start_detail(&task)));
+            tx.put_task(task.clone());
+            Ok::<_, TaskError>(task)
+        });
+        let task = committed.await?;
         self.send_orders(&task);
         self.remove_old_outputs().await;
         Ok(task)
@@ -128,52 +122,24 @@ impl Tasks {
         found.ok_or_else(|| TaskError::None { id: id.to_string() })
     }
 
-    /// Returns the output of a task from an offset on.
-    pub async fn task_output(self: &Arc<Self>, id: TaskId, from: u64) -> Result<Chunk, TaskError> {
-        let outputs = Arc::clone(&self.outputs);
-        let read = tokio::task::spawn_blocking(move || outputs.read(id, from)).await;
-        Ok(read.map_err(io::Error::other)??)
-    }
-
-    /// Returns a signal for new output of a task.
-    pub async fn watch_task_output(self: &Arc<Self>, id: TaskId) -> Result<watch::Receiver<u64>, TaskError> {
-        let outputs = Arc::clone(&self.outputs);
-        let watched = tokio::task::spawn_blocking(move || outputs.watch(id)).await;
-        Ok(watched.map_err(io::Error::other)??)
-    }
-
-    /// Removes the output of tasks that are no longer on record.
-    async fn remove_old_outputs(&self) {
-        let tasks: BTreeSet<TaskId> = self.env.store.read(|model| model.tasks().map(|task| task.id).collect());
-        let outputs = Arc::clone(&self.outputs);
-        // The next call removes the rest.
-        let _ = tokio::task::spawn_blocking(move || outputs.keep_only(&tasks)).await;
-    }
-
     /// Changes tasks, stores the changes, and sends orders to their nodes.
     pub(crate) async fn edit_tasks(&self, ids: &[TaskId], edit: impl Fn(&mut Task)) -> Result<(), StoreError> {
         let now = self.env.now();
-        let edited = |task: &Task| {
+        let changes = |task: &Task| {
             let mut after = task.clone();
             edit(&mut after);
-            (after != *task).then_some(after)
+            after != *task
         };
         // Most reports change nothing and cause no write.
-        let changes = self
-            .env
-            .store
-            .read(|model| ids.iter().any(|id| model.task(*id).is_some_and(|task| edited(task).is_some())));
-        if !changes {
+        let is_changed = |model: &Model| ids.iter().any(|id| model.task(*id).is_some_and(&changes));
+        if !self.env.store.read(is_changed) {
             return Ok(());
         }
-        let changed = self
-            .env
-            .store
-            .commit(|tx| {
-                let changed = ids.iter().filter_map(|id| edit_task(tx, Some(*id), now, &edit));
-                Ok::<_, StoreError>(changed.collect::<Vec<_>>())
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            let changed = ids.iter().filter_map(|id| edit_task(tx, Some(*id), now, &edit));
+            Ok::<_, StoreError>(changed.collect::<Vec<_>>())
+        });
+        let changed = stored.await?;
         for task in &changed {
             self.send_orders(task);
         }

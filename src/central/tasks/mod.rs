@@ -5,12 +5,14 @@
 //! | `lifecycle` | starts and cancels tasks, sends orders to nodes |
 //! | `node_loss` | fails a task whose node is lost, or whose time is over |
 //! | `node_selection` | selects the nodes of a task, or gives the reason against each |
-//! | `node_reports` | processes reports of nodes: state, output, release |
+//! | `node_reports` | processes reports of nodes: state, release |
+//! | `output` | stores, reads and removes output |
 
 mod lifecycle;
 mod node_loss;
-mod node_selection;
 mod node_reports;
+mod node_selection;
+mod output;
 
 pub(crate) use lifecycle::edit_task;
 pub use lifecycle::{TaskError, TaskRequest, TaskTarget};
@@ -23,7 +25,7 @@ use super::{
     unrecorded_work::OrphanWork,
 };
 use meshd_proto::task::Stream;
-use meshd_store::{Limits, PieceLogs};
+use meshd_store::{ChunkLogs, Limits};
 use meshd_types::TaskId;
 use std::sync::Arc;
 
@@ -35,14 +37,14 @@ pub struct Tasks {
     env: Arc<Environment>,
     links: Arc<Links>,
     orphans: Arc<OrphanWork>,
-    outputs: Arc<PieceLogs<TaskId, Stream>>,
+    outputs: Arc<ChunkLogs<TaskId, Stream>>,
     /// Held while an order is read and queued, so that the newest order is sent last.
     orders: Ordered<TASK_ORDERS, ()>,
 }
 
 impl Tasks {
     pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, orphans: Arc<OrphanWork>) -> Self {
-        let outputs = Arc::new(PieceLogs::new(env.site().state_dir.join("jobs"), OUTPUT_LIMITS));
+        let outputs = Arc::new(ChunkLogs::new(env.site().state_dir.join("jobs"), OUTPUT_LIMITS));
         Tasks { env, links, orphans, outputs, orders: Ordered::default() }
     }
 }

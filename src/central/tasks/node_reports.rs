@@ -1,17 +1,20 @@
 //! Processes reports of nodes about their tasks: state, output, release.
 
-use crate::{enrolment::enrol::AgentApiError, environment::alarms::log_failure, links::LinkId, tasks::Tasks};
+use crate::{
+    enrolment::enrol::AgentApiError,
+    environment::alarms::log_failure,
+    links::{LinkCommand, LinkId},
+    tasks::Tasks,
+};
 use meshd_model::{
     fleet::{Actor, Event, EventKind},
     work::task::NodeObservation,
 };
 use meshd_proto::{
     FromCentral,
-    task::{MAX_TASKS, Output, OutputStored, TaskDesiredState, TaskOrder, TaskReport, TaskUpdate},
+    task::{MAX_TASKS, TaskDesiredState, TaskOrder, TaskReport, TaskUpdate},
 };
-use meshd_store::LogLine;
 use meshd_types::{BootSessionId, NodeId, TaskId};
-use std::sync::Arc;
 
 impl Tasks {
     /// Handles a report about tasks.
@@ -81,25 +84,7 @@ impl Tasks {
 
     fn order_removal(&self, node: NodeId, task: TaskId) {
         // If this message is lost, the next welcome repeats it.
-        self.links.try_send(node, FromCentral::Task(TaskOrder { task, want: TaskDesiredState::Gone }));
-    }
-
-    /// Stores a piece of output if the task has the node. If that fails, no acknowledgement is sent, and the node repeats the piece.
-    async fn store_output(&self, node: NodeId, output: Output) -> Option<FromCentral> {
-        let Output { task, stream, at, data } = output;
-        if !self.env.store.read(|model| model.task(task).is_some_and(|task| task.holds(node))) {
-            // Output of an unknown or ended task is acknowledged and dropped, so that the node stops repeating it.
-            return Some(FromCentral::OutputStored(OutputStored { task, stream, upto: u64::MAX }));
-        }
-        let line = LogLine { when: self.env.now(), node, stream, at, data };
-        let outputs = Arc::clone(&self.outputs);
-        let appended = tokio::task::spawn_blocking(move || outputs.append(task, line)).await;
-        match appended.map_err(std::io::Error::other).and_then(|appended| appended) {
-            Ok(upto) => Some(FromCentral::OutputStored(OutputStored { task, stream, upto })),
-            Err(error) => {
-                tracing::error!(%task, %node, %error, "the output of a task is not stored; check the disk");
-                None
-            }
-        }
+        let order = FromCentral::Task(TaskOrder { task, want: TaskDesiredState::Gone });
+        self.links.try_send(node, LinkCommand::Send(order));
     }
 }

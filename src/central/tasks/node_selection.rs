@@ -56,13 +56,13 @@ fn free_node(tx: &Tx<'_>, id: NodeId, with_orphans: &BTreeSet<NodeId>) -> Result
     }
     // This transaction places no VMs, so the state before it decides (BM-5).
     if tx.before().allocations(node.id).is_some() {
-        return Err("has virtual machines".to_owned());
+        return Err("has VMs".to_owned());
     }
     if with_orphans.contains(&node.id) {
         return Err("has work that is not on record".to_owned());
     }
     if tx.before().stray_vms().any(|vm| vm.stray_nodes.contains(&node.id)) {
-        return Err("is to release virtual machines".to_owned());
+        return Err("is to release VMs".to_owned());
     }
     let Some(IpAddr::V4(address)) = node.address else { return Err("has no IPv4 address".to_owned()) };
     let session = node.boot.ok_or("has not booted")?;

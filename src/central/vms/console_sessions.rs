@@ -1,7 +1,7 @@
 //! Connects an operator to the console of a VM.
 //!
-//! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator delays only that
-//! connection, and the node drops output and reports the gap.
+//! meshd requests the console over the link, and the node opens a separate connection. Buffers are bounded: a slow operator
+//! delays only that connection, and the node drops output and reports the gap.
 
 use crate::{
     links::LinkCommand,
@@ -73,7 +73,7 @@ pub struct NodeConsole {
 pub enum ConsoleError {
     #[error(transparent)]
     Vm(#[from] VmError),
-    #[error("cannot open the console of virtual machine {0}: it has no node; start it first")]
+    #[error("cannot open the console of VM {0}: it has no node; start it first")]
     Unplaced(SystemUuid),
     #[error("cannot open the console: node {0} has no link; retry when it is online")]
     NotLinked(NodeId),
@@ -81,13 +81,13 @@ pub enum ConsoleError {
     NoAnswer { node: NodeId },
     #[error("cannot open the console: {MAX_CONSOLES} are open; close one first")]
     TooMany,
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
 
 impl Workloads {
-    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`, the operator may send input, which is recorded.
+    /// Opens a console: `history` bytes of past output, and with `follow` new output. With `audit`, the operator may send input, and the
+    /// opening is recorded.
     pub async fn open_console(
         &self,
         uuid: SystemUuid,
@@ -145,20 +145,16 @@ impl Workloads {
 
     async fn record_console(&self, uuid: SystemUuid, node: NodeId, audit: &AuditContext) -> Result<(), StoreError> {
         let now = self.env.now();
-        self.env
-            .store
-            .commit(|tx| {
-                let detail = "an operator opened its console".to_owned();
-                let event = match tx.vm(uuid) {
-                    Some(vm) => vm_event(vm, node, EventKind::VmConsole, audit, detail, now),
-                    None => {
-                        meshd_model::fleet::Event::new(now, audit, EventKind::VmConsole, format!("{uuid}: {detail}"))
-                            .of_node(node)
-                    }
-                };
-                tx.event(event);
-                Ok(())
-            })
-            .await
+        let stored = self.env.store.commit(|tx| {
+            let detail = "an operator opened its console".to_owned();
+            let event = match tx.vm(uuid) {
+                Some(vm) => vm_event(vm, node, EventKind::VmConsole, audit, detail, now),
+                None => meshd_model::fleet::Event::new(now, audit, EventKind::VmConsole, format!("{uuid}: {detail}"))
+                    .of_node(node),
+            };
+            tx.event(event);
+            Ok(())
+        });
+        stored.await
     }
 }

@@ -8,7 +8,7 @@ use meshd_model::{
 };
 use meshd_proto::{DiskFacts, vm::VmReport};
 use meshd_store::Tx;
-use meshd_types::{CorrelationId, NodeId, Timestamp, fail};
+use meshd_types::{CorrelationId, NodeId, Timestamp, failpoint};
 
 /// Maximum number of reported contents of a disk, and of characters of each.
 const MAX_CONTENTS: usize = 16;
@@ -23,7 +23,7 @@ pub(crate) fn record_assigned_disks(
     order: CorrelationId,
     now: Timestamp,
 ) {
-    if !fail::defends("disk-records") {
+    if !failpoint::defends("disk-records") {
         return;
     }
     let audit = AuditContext::new(Principal::Node, Verb::DiskWrite, order);
@@ -34,8 +34,8 @@ pub(crate) fn record_assigned_disks(
         }
         let before = describe_contents(report.contents.get(&volume.name).map_or(&[], Vec::as_slice));
         let detail = match volume.source.digest() {
-            Some(digest) => format!("image {} is written onto disk {disk}, which held {before}", digest.short()),
-            None => format!("gets disk {disk} as it is, which held {before}"),
+            Some(digest) => format!("image {} is written onto disk {disk}, which contained {before}", digest.short()),
+            None => format!("gets disk {disk} unchanged, which contained {before}"),
         };
         tx.event(vm_event(vm, node, EventKind::DiskWritten, &audit, detail, now));
     }
@@ -46,9 +46,9 @@ pub(crate) fn record_wiped_disks(tx: &mut Tx<'_>, vm: &Vm, node: NodeId, order: 
     let audit = AuditContext::new(Principal::Node, Verb::DiskWipe, order);
     let facts = tx.node(node).and_then(|node| node.facts.clone());
     for disk in vm.wiped_disks(node) {
-        let disk_facts = facts.as_ref().and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str()));
+        let disk_facts = facts.as_ref().and_then(|facts| DiskFacts::by_identity(&facts.disks, disk.as_str()));
         let before = disk_facts
-            .map_or_else(|| "what is not known".to_owned(), |disk_facts| describe_contents(&disk_facts.signatures));
+            .map_or_else(|| "unknown contents".to_owned(), |disk_facts| describe_contents(&disk_facts.signatures));
         let detail = format!("disk {disk} is wiped; it was last seen with {before}");
         tx.event(vm_event(vm, node, EventKind::DiskWiped, &audit, detail, now));
     }

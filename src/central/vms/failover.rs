@@ -16,7 +16,7 @@ use meshd_store::Tx;
 use meshd_types::{NodeId, SystemUuid, Timestamp};
 
 impl Workloads {
-    /// Places virtual machines that lost their node and may move, or that their node refused. Those that do not fit are retried at the
+    /// Places VMs that lost their node and may move, or that their node refused. Those that do not fit are retried at the
     /// next scan.
     pub(crate) async fn place_waiting(&self) {
         let waiting: Vec<SystemUuid> =
@@ -55,7 +55,7 @@ impl Workloads {
         match placed.await {
             Ok(Some(vm)) => self.notify(&vm),
             Ok(None) => {}
-            Err(error) => tracing::debug!(%uuid, %error, "no other node can run the virtual machine yet"),
+            Err(error) => tracing::debug!(%uuid, %error, "no other node can run the VM yet"),
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn put_or_remove(tx: &mut Tx<'_>, vm: Vm) {
     }
 }
 
-/// Releases all virtual machines of a node. Those that were being deleted are removed.
+/// Releases all VMs of a node. Those that were being deleted are removed.
 pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> + Clone, why: &str, now: Timestamp) {
     let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     let stray_nodes: Vec<Vm> = tx.before().stray_vms().filter(|vm| vm.stray_nodes.contains(&id)).cloned().collect();
@@ -97,7 +97,7 @@ pub(crate) fn release_vms(tx: &mut Tx<'_>, id: NodeId, cause: impl Into<Cause> +
     }
 }
 
-/// Processes the removal of a node: its virtual machines are released and not started elsewhere, because the machine may still run.
+/// Processes the removal of a node: its VMs are released and not started elsewhere, because the machine may still run.
 pub(crate) fn remove_node_work(tx: &mut Tx<'_>, id: NodeId, audit: &AuditContext, now: Timestamp) {
     let vms: Vec<Vm> = tx.before().vms_of(id).cloned().collect();
     remove_slots(tx, id);

@@ -1,6 +1,6 @@
 //! Creates, starts, stops and deletes VMs.
 //!
-//! Each order changes the record, and the node receives the complete desired state. The transaction that records a virtual machine also
+//! Each order changes the record, and the node receives the complete desired state. The transaction that records a VM also
 //! places it, so that two orders never get the same unit.
 
 use crate::vms::{
@@ -18,23 +18,19 @@ use meshd_proto::vm::{MAX_VMS, SpecFault, VmOrder, VmTargetState, VolumeName};
 use meshd_store::{Model, StoreError, Tx};
 use meshd_types::{Digest, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
 
-/// Maximum number of virtual machines of a site.
+/// Maximum number of VMs of a site.
 pub const MAX_SITE_VMS: usize = 20_000;
 
-/// Why an order about a virtual machine is refused. Nothing was changed.
+/// Why an order about a VM is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
-    #[error("there is no virtual machine `{0}`; `meshd vm list` shows those that there are")]
+    #[error("there is no VM `{0}`; `meshd vm list` lists all VMs")]
     None(String),
-    #[error("cannot create virtual machine `{name}`: {uuid} has this name; use another name, or delete that machine")]
+    #[error("cannot create VM `{name}`: {uuid} has this name; use another name, or delete that VM")]
     NameTaken { name: VmName, uuid: SystemUuid },
-    #[error("virtual machine `{name}` has the UUID {uuid}; omit the UUID, or delete that machine")]
-    UuidTaken {
-        /// The VM with this UUID.
-        name: VmName,
-        uuid: SystemUuid,
-    },
-    #[error("cannot create a virtual machine: the site has {MAX_SITE_VMS}; delete some")]
+    #[error("VM `{name}` has the UUID {uuid}; omit the UUID, or delete that VM")]
+    UuidTaken { name: VmName, uuid: SystemUuid },
+    #[error("cannot create a VM: the site has {MAX_SITE_VMS}; delete some")]
     TooMany,
     #[error("invalid VM specification: {}", faults(.0))]
     Unsound(Vec<SpecFault>),
@@ -42,25 +38,22 @@ pub enum VmError {
     Nics(Vec<SpecFault>),
     #[error("{0}; `meshd node list` shows which nodes are ready")]
     NoPlacement(NoPlacement),
-    #[error("virtual machine `{name}` is on node {node}, which is {why}; {hint}")]
+    #[error("VM `{name}` is on node {node}, which is {why}; {hint}")]
     NotInService { name: VmName, node: NodeId, why: String, hint: String },
     #[error(
-        "virtual machine `{name}` has slot {slot}, which is {}: {why}; see meshd slot show {slot}, or delete the machine and create it again", state.as_str()
+        "VM `{name}` has slot {slot}, which is {}: {why}; see meshd slot show {slot}, or delete the VM and create it again", state.as_str()
     )]
     SlotClosed { name: VmName, slot: SlotId, state: SlotState, why: String },
-    /// A node reports a VM that has no record there.
     #[error(
-        "node {node} has a virtual machine {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
+        "node {node} has a VM {uuid} that is not on record there; release that one: meshd vm delete {uuid} --node {node}"
     )]
     Elsewhere { uuid: SystemUuid, node: NodeId },
     #[error("volume `{volume}` has the digest {digest}, which is missing; add the file first: meshd volume add FILE")]
     NoVolume { volume: VolumeName, digest: Digest },
-    #[error("virtual machine `{0}` is being deleted; retry after it disappears from `meshd vm list`")]
+    #[error("VM `{0}` is being deleted; retry after it disappears from `meshd vm list`")]
     Releasing(VmName),
-    /// No such node.
-    #[error("there is no node `{0}`; `meshd node list` shows those that there are")]
+    #[error("there is no node `{0}`; `meshd node list` lists all nodes")]
     NoNode(NodeId),
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -70,14 +63,12 @@ fn faults(faults: &[SpecFault]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// An order about a virtual machine on record.
+/// An order about a VM on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VmVerb {
     /// Start it; a running one is left alone.
     Start,
-    /// Stop it.
     Stop,
-    /// Stop it, then start it.
     Restart,
 }
 
@@ -85,34 +76,31 @@ impl Workloads {
     /// Records a VM and places it, or does neither.
     pub async fn create_vm(
         &self,
-        mut ask: VmRequest,
+        mut request: VmRequest,
         only: Option<NodeId>,
         start: bool,
         audit: &AuditContext,
     ) -> Result<Vm, VmError> {
         let (snapshot, now) = (self.env.snapshot(), self.env.now());
-        fill_slot_nics(&mut ask.spec, Vec::new());
+        fill_slot_nics(&mut request.spec, Vec::new());
         // No volume may be removed between its check and the record that names it.
         let _stay = self.volume_use.read().await;
-        let vm = self
-            .env
-            .store
-            .commit(|tx| {
-                check_new(tx.before(), &ask)?;
-                self.check_not_elsewhere(ask.spec.uuid)?;
-                self.check_files(&ask.spec)?;
-                reserve(tx.before(), &snapshot, &mut ask.spec, now).map_err(VmError::Nics)?;
-                let mut vm = Vm::new(ask, only, now);
-                if start {
-                    vm.run();
-                }
-                let node = self.assign(tx, &mut vm, &snapshot.site, now)?;
-                tx.event(vm_event(&vm, node, EventKind::VmCreated, audit, describe_placement(&vm), now));
-                tx.put_vm(vm.clone());
-                Ok::<_, VmError>(vm)
-            })
-            .await?;
-        meshd_types::fail::point("vm-created");
+        let committed = self.env.store.commit(|tx| {
+            check_new(tx.before(), &request)?;
+            self.check_not_elsewhere(request.spec.uuid)?;
+            self.check_files(&request.spec)?;
+            reserve(tx.before(), &snapshot, &mut request.spec, now).map_err(VmError::Nics)?;
+            let mut vm = Vm::new(request, only, now);
+            if start {
+                vm.run();
+            }
+            let node = self.assign(tx, &mut vm, &snapshot.site, now)?;
+            tx.event(vm_event(&vm, node, EventKind::VmCreated, audit, describe_placement(&vm), now));
+            tx.put_vm(vm.clone());
+            Ok::<_, VmError>(vm)
+        });
+        let vm = committed.await?;
+        meshd_types::failpoint::point("vm-created");
         self.notify(&vm);
         Ok(vm)
     }
@@ -120,43 +108,38 @@ impl Workloads {
     /// Starts, stops or restarts a VM.
     pub async fn order_vm(&self, uuid: SystemUuid, verb: VmVerb, audit: &AuditContext) -> Result<Vm, VmError> {
         let (site, now) = (self.env.site(), self.env.now());
-        let vm = self
-            .env
-            .store
-            .commit(|tx| {
-                let mut vm = existing_vm(tx, uuid)?;
-                if vm.desired_state == VmDesiredState::Release {
-                    return Err(VmError::Releasing(vm.name().clone()));
+        let recorded = self.env.store.commit(|tx| {
+            let mut vm = existing_vm(tx, uuid)?;
+            if vm.desired_state == VmDesiredState::Release {
+                return Err(VmError::Releasing(vm.name().clone()));
+            }
+            let is_running =
+                vm.desired_state == VmDesiredState::Run && vm.placement.is_some() && vm.may_work() && !vm.is_paused();
+            let operation = match verb {
+                VmVerb::Start if is_running => return Ok(vm),
+                VmVerb::Start => "start ordered",
+                VmVerb::Restart => "restart ordered",
+                VmVerb::Stop => "shutdown ordered",
+            };
+            let mut detail = operation.to_owned();
+            if verb == VmVerb::Stop {
+                vm.stop(None);
+            } else {
+                self.check_not_elsewhere(uuid)?;
+                check_startable(tx.before(), &site, &vm)?;
+                vm.start_by_operator();
+                if vm.placement.is_none() {
+                    self.check_files(&vm.request.spec)?;
+                    self.assign(tx, &mut vm, &site, now)?;
+                    detail = format!("{operation}, {}", describe_placement(&vm));
                 }
-                let is_running = vm.desired_state == VmDesiredState::Run
-                    && vm.placement.is_some()
-                    && vm.may_work()
-                    && !vm.is_paused();
-                let operation = match verb {
-                    VmVerb::Start if is_running => return Ok(vm),
-                    VmVerb::Start => "start ordered",
-                    VmVerb::Restart => "restart ordered",
-                    VmVerb::Stop => "shutdown ordered",
-                };
-                let mut detail = operation.to_owned();
-                if verb == VmVerb::Stop {
-                    vm.stop(None);
-                } else {
-                    self.check_not_elsewhere(uuid)?;
-                    check_startable(tx.before(), &site, &vm)?;
-                    vm.start_by_operator();
-                    if vm.placement.is_none() {
-                        self.check_files(&vm.request.spec)?;
-                        self.assign(tx, &mut vm, &site, now)?;
-                        detail = format!("{operation}, {}", describe_placement(&vm));
-                    }
-                }
-                let node = vm.node();
-                tx.event(vm_event(&vm, node, EventKind::VmOrdered, audit, detail, now));
-                tx.put_vm(vm.clone());
-                Ok::<_, VmError>(vm)
-            })
-            .await?;
+            }
+            let node = vm.node();
+            tx.event(vm_event(&vm, node, EventKind::VmOrdered, audit, detail, now));
+            tx.put_vm(vm.clone());
+            Ok::<_, VmError>(vm)
+        });
+        let vm = recorded.await?;
         self.notify(&vm);
         Ok(vm)
     }
@@ -168,37 +151,34 @@ impl Workloads {
     pub async fn delete_vm(&self, uuid: SystemUuid, node: Option<NodeId>, audit: &AuditContext) -> Result<Vm, VmError> {
         let now = self.env.now();
         let orphan = node.and_then(|node| self.orphan_vm(node, uuid));
-        let vm = self
-            .env
-            .store
-            .commit(|tx| {
-                let mut vm = match (tx.vm(uuid), orphan, node) {
-                    (Some(vm), ..) => vm.clone(),
-                    (None, Some(ask), Some(node)) => Vm::unknown(ask, node, now),
-                    (None, ..) => return Err(VmError::None(uuid.to_string())),
-                };
-                let is_admitted = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
-                match node.filter(|node| vm.node() != Some(*node)) {
-                    Some(node) if !is_admitted(&node) => return Err(VmError::NoNode(node)),
-                    // The part on another node; the record stays.
-                    Some(node) => drop(vm.stray_nodes.insert(node)),
-                    None => (vm.desired_state, vm.obstacle) = (VmDesiredState::Release, None),
-                }
-                if audit.forced {
-                    vm.cancel_wipes();
-                }
-                let of = node.or(vm.node());
-                if vm.placement.is_none() && vm.stray_nodes.is_empty() {
-                    tx.event(vm_event(&vm, of, EventKind::VmReleased, audit, "no node had resources of it", now));
-                    tx.remove_vm(uuid);
-                } else {
-                    tx.event(vm_event(&vm, of, EventKind::VmOrdered, audit, "release ordered".to_owned(), now));
-                    tx.put_vm(vm.clone());
-                }
-                Ok::<_, VmError>(vm)
-            })
-            .await?;
-        meshd_types::fail::point("vm-deleted");
+        let stored = self.env.store.commit(|tx| {
+            let mut vm = match (tx.vm(uuid), orphan, node) {
+                (Some(vm), ..) => vm.clone(),
+                (None, Some(request), Some(node)) => Vm::unknown(request, node, now),
+                (None, ..) => return Err(VmError::None(uuid.to_string())),
+            };
+            let is_admitted = |node: &NodeId| tx.node(*node).is_some_and(|node| node.phase.is_admitted());
+            match node.filter(|node| vm.node() != Some(*node)) {
+                Some(node) if !is_admitted(&node) => return Err(VmError::NoNode(node)),
+                // The part on another node; the record stays.
+                Some(node) => drop(vm.stray_nodes.insert(node)),
+                None => (vm.desired_state, vm.obstacle) = (VmDesiredState::Release, None),
+            }
+            if audit.forced {
+                vm.cancel_wipes();
+            }
+            let of = node.or(vm.node());
+            if vm.placement.is_none() && vm.stray_nodes.is_empty() {
+                tx.event(vm_event(&vm, of, EventKind::VmReleased, audit, "no node had resources of it", now));
+                tx.remove_vm(uuid);
+            } else {
+                tx.event(vm_event(&vm, of, EventKind::VmOrdered, audit, "release ordered".to_owned(), now));
+                tx.put_vm(vm.clone());
+            }
+            Ok::<_, VmError>(vm)
+        });
+        let vm = stored.await?;
+        meshd_types::failpoint::point("vm-deleted");
         self.notify(&vm);
         Ok(vm)
     }
@@ -253,8 +233,9 @@ impl Workloads {
             }
             candidate
         });
-        let fit = place_by(&vm.request, vm.only, candidate_nodes, |candidate| add_slots(model, site, candidate))
-            .map_err(VmError::NoPlacement)?;
+        let fit =
+            place_by(&vm.request, vm.required_node, candidate_nodes, |candidate| add_slots(model, site, candidate))
+                .map_err(VmError::NoPlacement)?;
         let session = model.node(fit.node).and_then(|node| node.boot);
         vm.assign(Placement { node: fit.node, since: now, session }, fit.units, fit.disks);
         fill_slot_nics(&mut vm.request.spec, fit.nics);
@@ -274,12 +255,12 @@ impl Workloads {
 }
 
 /// Refuses an invalid specification, and a name or UUID that exists.
-fn check_new(model: &Model, ask: &VmRequest) -> Result<(), VmError> {
-    let faults = ask.faults();
+fn check_new(model: &Model, request: &VmRequest) -> Result<(), VmError> {
+    let faults = request.faults();
     if !faults.is_empty() {
         return Err(VmError::Unsound(faults));
     }
-    let (name, uuid) = (&ask.spec.name, ask.spec.uuid);
+    let (name, uuid) = (&request.spec.name, request.spec.uuid);
     if let Some(other) = model.vm(uuid) {
         return Err(VmError::UuidTaken { name: other.name().clone(), uuid });
     }

@@ -58,14 +58,7 @@ pub struct Workloads {
 
 impl Workloads {
     pub(super) fn new(env: Arc<Environment>, links: Arc<Links>, orphans: Arc<OrphanWork>) -> Self {
-        Workloads {
-            env,
-            links,
-            orphans,
-            consoles: Leaf::default(),
-            fetching: Leaf::default(),
-            addresses: Leaf::default(),
-            volume_use: tokio::sync::RwLock::default(),
-        }
+        let (consoles, fetching, addresses, volume_use) = Default::default();
+        Workloads { env, links, orphans, consoles, fetching, addresses, volume_use }
     }
 }

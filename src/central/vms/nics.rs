@@ -1,7 +1,7 @@
-//! MAC and IP addresses of virtual NICs. The transaction that records a virtual machine reserves them, until the record is removed.
+//! MAC and IP addresses of virtual NICs. The transaction that records a VM reserves them, until the record is removed.
 
 use crate::{environment::site_snapshot::SiteSnapshot, vms::Workloads};
-use meshd_config::{MacPrefix, Owner, vm::derived_mac};
+use meshd_config::{MacPrefix, vm::derived_mac};
 use meshd_model::{
     fleet::Lease,
     work::{NicChanges, ReservedNic, SlotId, SlotNic, Vm, private_address, site_address},
@@ -33,16 +33,15 @@ impl Workloads {
 
     /// Removes leases of VMs without a record; called once, at the start.
     pub async fn drop_stale_leases(&self) -> Result<(), StoreError> {
-        self.env.store
-            .commit(|tx| {
-                let stale: Vec<Lease> = tx.before().stale_leases().cloned().collect();
-                for lease in stale {
-                    tracing::info!(address = %lease.address, mac = %lease.mac, "removed a lease: its virtual machine has no record");
-                    tx.remove_lease(lease.address);
-                }
-                Ok(())
-            })
-            .await
+        let stored = self.env.store.commit(|tx| {
+            let stale: Vec<Lease> = tx.before().stale_leases().cloned().collect();
+            for lease in stale {
+                tracing::info!(address = %lease.address, mac = %lease.mac, "removed a lease: its VM has no record");
+                tx.remove_lease(lease.address);
+            }
+            Ok(())
+        });
+        stored.await
     }
 
     /// Fills in the present addresses of a VM's NICs: the lease, else the address that its node reports, else the reserved address.
@@ -103,7 +102,7 @@ pub(crate) fn reserve(
                 }
                 PoolSearch::Full => {
                     let message = format!("every address of [[vms.pool]] for {bridge} is taken");
-                    add_fault(index, "address", message, "extend the pool in site.toml, or delete virtual machines");
+                    add_fault(index, "address", message, "extend the pool in site.toml, or delete VMs");
                 }
             }
         }
@@ -169,13 +168,13 @@ pub(crate) fn check_slot_nics(
 
 /// True if another VM of the node has one of this VM's addresses in the private network.
 pub(crate) fn is_private_address_taken(model: &Model, node: NodeId, vm: &Vm) -> bool {
-    let wanted: Vec<Ipv4Addr> = vm.request.spec.nics.iter().filter_map(private_address).collect();
+    let addresses: Vec<Ipv4Addr> = vm.request.spec.nics.iter().filter_map(private_address).collect();
     let others = || model.vms_of(node).filter(|other| other.uuid() != vm.uuid());
-    !wanted.is_empty()
+    !addresses.is_empty()
         && others()
             .flat_map(|other| &other.request.spec.nics)
             .filter_map(private_address)
-            .any(|address| wanted.contains(&address))
+            .any(|address| addresses.contains(&address))
 }
 
 enum PoolSearch {
@@ -201,14 +200,11 @@ impl AddressChecks<'_> {
     fn mac_user(&self, mac: MacAddr, excluded: Option<SystemUuid>) -> Option<String> {
         let vm = || {
             let vm = self.model.vm_of_mac(mac).filter(|vm| Some(vm.uuid()) != excluded)?;
-            Some(format!("a NIC of the virtual machine {} ({})", vm.name(), vm.uuid()))
+            Some(format!("a NIC of the VM {} ({})", vm.name(), vm.uuid()))
         };
         let node = || self.model.node_of_mac(mac).map(|node| format!("a NIC of node {}", node.id));
-        let reserved = || {
-            self.snapshot
-                .reserved_for(Owner::Mac(mac))
-                .map(|address| format!("reserved by a [[reservation]] for {address}"))
-        };
+        let reserved =
+            || self.snapshot.reserved([], [&mac]).map(|address| format!("reserved by a [[reservation]] for {address}"));
         vm().or_else(node).or_else(reserved)
     }
 
@@ -227,7 +223,7 @@ impl AddressChecks<'_> {
     fn address_user(&self, address: Ipv4Addr, mac: MacAddr, excluded: Option<SystemUuid>) -> Option<String> {
         let vm = || {
             let vm = self.model.vm_at(address).filter(|vm| Some(vm.uuid()) != excluded)?;
-            Some(format!("assigned to the virtual machine {} ({})", vm.name(), vm.uuid()))
+            Some(format!("assigned to the VM {} ({})", vm.name(), vm.uuid()))
         };
         vm().or_else(|| self.snapshot.holder_of(address)).or_else(|| self.lease_holder(address, mac))
     }

@@ -53,7 +53,7 @@ impl Workloads {
         replace(&mut self.addresses.lock(), node, with_addresses);
     }
 
-    /// Handles a report about virtual machines.
+    /// Handles a report about VMs.
     pub(crate) async fn vm_update(&self, node: NodeId, update: VmUpdate) -> Result<(), StoreError> {
         match update {
             VmUpdate::All { mut vms } => {
@@ -80,30 +80,27 @@ impl Workloads {
             return Ok(());
         }
         let order = CorrelationId(self.env.random());
-        let refused = self
-            .env
-            .store
-            .commit(|tx| {
-                let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
-                for report in &vms {
-                    let ReportRelation::Own(vm) = relation_of(tx.vm(report.uuid), node) else { continue };
-                    let mut vm = vm.clone();
-                    disk_records::record_assigned_disks(tx, &vm, report, node, order, now);
-                    let change = vm.apply_report(report.clone(), now);
-                    if vm.withdraw_refused().is_some() {
-                        refused.push(vm.uuid());
-                    }
-                    put_changed(tx, vm, node, change, now);
+        let committed = self.env.store.commit(|tx| {
+            let (mut refused, serves) = (Vec::new(), tx.node(node).is_some_and(Node::serves));
+            for report in &vms {
+                let ReportRelation::Own(vm) = relation_of(tx.vm(report.uuid), node) else { continue };
+                let mut vm = vm.clone();
+                disk_records::record_assigned_disks(tx, &vm, report, node, order, now);
+                let change = vm.apply_report(report.clone(), now);
+                if vm.withdraw_refused().is_some() {
+                    refused.push(vm.uuid());
                 }
-                let missing_vms: Vec<Vm> = missing_vms(tx.before(), node, &vms).cloned().collect();
-                for mut vm in missing_vms {
-                    let change = vm.missing(serves, now);
-                    put_changed(tx, vm, node, change, now);
-                }
-                self.record_orphans(tx, node, orphans_in(tx.before(), node, &vms), now);
-                Ok::<_, StoreError>(refused)
-            })
-            .await?;
+                put_changed(tx, vm, node, change, now);
+            }
+            let missing_vms: Vec<Vm> = missing_vms(tx.before(), node, &vms).cloned().collect();
+            for mut vm in missing_vms {
+                let change = vm.missing(serves, now);
+                put_changed(tx, vm, node, change, now);
+            }
+            self.record_orphans(tx, node, orphans_in(tx.before(), node, &vms), now);
+            Ok::<_, StoreError>(refused)
+        });
+        let refused = committed.await?;
         // The desired state of ended VMs has changed.
         self.notify_unsettled(node);
         for uuid in refused {
@@ -151,32 +148,23 @@ impl Workloads {
         // Only the node knows whether units and disks are clean; it reports them when its link opens.
         let needs_recheck =
             self.env.store.read(|model| model.vm(uuid).is_some_and(|vm| may_be_in_use(model, node, vm)));
-        self.env
-            .store
-            .commit(|tx| {
-                let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
-                let before = vm.clone();
-                let was_stray = vm.confirm_release(node);
-                let is_own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
-                if !was_stray && !is_own {
-                    return Ok(());
-                }
-                disk_records::record_wiped_disks(tx, &before, node, order, now);
-                tx.event(vm_event(
-                    &vm,
-                    node,
-                    EventKind::VmReleased,
-                    Actor::Node,
-                    "the node has released everything",
-                    now,
-                ));
-                if is_own {
-                    vm.unplace("its node released it".to_owned());
-                }
-                put_or_remove(tx, vm);
-                Ok::<_, StoreError>(())
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
+            let before = vm.clone();
+            let was_stray = vm.confirm_release(node);
+            let is_own = vm.node() == Some(node) && vm.desired_state == VmDesiredState::Release;
+            if !was_stray && !is_own {
+                return Ok(());
+            }
+            disk_records::record_wiped_disks(tx, &before, node, order, now);
+            tx.event(vm_event(&vm, node, EventKind::VmReleased, Actor::Node, "the node has released everything", now));
+            if is_own {
+                vm.unplace("its node released it".to_owned());
+            }
+            put_or_remove(tx, vm);
+            Ok::<_, StoreError>(())
+        });
+        stored.await?;
         // The node may have the same VM again.
         self.links.notify_node(node, Some(uuid));
         if needs_recheck {
@@ -187,19 +175,17 @@ impl Workloads {
 
     async fn release_blocked(&self, node: NodeId, uuid: SystemUuid, reason: String) -> Result<(), StoreError> {
         let (now, reason) = (self.env.now(), reason.chars().take(MAX_REASON).collect::<String>());
-        self.env
-            .store
-            .commit(|tx| {
-                let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
-                let is_affected = vm.node() == Some(node) || vm.stray_nodes.contains(&node);
-                if is_affected && vm.obstacle.as_ref() != Some(&reason) {
-                    vm.obstacle = Some(reason.clone());
-                    tx.event(vm_event(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
-                    tx.put_vm(vm);
-                }
-                Ok(())
-            })
-            .await
+        let committed = self.env.store.commit(|tx| {
+            let Ok(mut vm) = existing_vm(tx, uuid) else { return Ok(()) };
+            let is_affected = vm.node() == Some(node) || vm.stray_nodes.contains(&node);
+            if is_affected && vm.obstacle.as_ref() != Some(&reason) {
+                vm.obstacle = Some(reason.clone());
+                tx.event(vm_event(&vm, node, EventKind::VmReleaseBlocked, Actor::Node, reason, now));
+                tx.put_vm(vm);
+            }
+            Ok(())
+        });
+        committed.await
     }
 
     /// Repeats the orders that a node has not followed yet.
@@ -223,7 +209,7 @@ fn may_be_in_use(model: &Model, node: NodeId, vm: &Vm) -> bool {
     let Some(facts) = model.node(node).and_then(|node| node.facts.as_ref()) else { return false };
     let units = !vm.request.spec.units.is_empty() && facts.units.iter().any(|unit| unit.state == UnitState::InUse);
     let blocked = |disk: &DiskIdentity| {
-        DiskFacts::called(&facts.disks, disk.as_str()).is_some_and(|found| found.blocked.is_some())
+        DiskFacts::by_identity(&facts.disks, disk.as_str()).is_some_and(|found| found.blocked.is_some())
     };
     units || vm.request.spec.disks().any(blocked)
 }

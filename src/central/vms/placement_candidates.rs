@@ -102,7 +102,7 @@ pub(crate) fn implied(site: &Site, node: Option<&Node>) -> bool {
     site.slot_policy() == SlotPolicy::Auto && node.is_some_and(|node| node.unproven_beside(IMAGES_CHECK).is_none())
 }
 
-/// Returns the result of the checks of this boot for virtual machines.
+/// Returns the result of the checks of this boot for VMs.
 fn vm_support(node: &Node) -> VmSupport {
     match node.valid_checks().into_iter().flatten().find(|check| check.name == KVM_CHECK).map(|check| check.status) {
         Some(CheckStatus::Pass) => VmSupport::Kvm,

@@ -31,7 +31,7 @@ fn out_of_service_reason(node: &Node) -> Option<(String, String)> {
     }
 }
 
-/// Returns whether a placed virtual machine may start.
+/// Returns whether a placed VM may start.
 pub(crate) fn check_startable(model: &Model, site: &Site, vm: &Vm) -> Result<(), VmError> {
     let Some(node) = vm.node() else { return Ok(()) };
     let Some(node) = model.node(node) else { return Ok(()) };
@@ -65,7 +65,7 @@ pub(crate) fn may_run(model: &Model, node: NodeId) -> bool {
 }
 
 impl Workloads {
-    /// Refuses to start a virtual machine that another node reports: there are never two copies.
+    /// Refuses to start a VM that another node reports: there are never two copies.
     pub(crate) fn check_not_elsewhere(&self, uuid: SystemUuid) -> Result<(), VmError> {
         match self.orphans.vms.find(uuid) {
             Some(node) => Err(VmError::Elsewhere { uuid, node }),

@@ -25,20 +25,21 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
 
 /// Replaces a node's ID in all VMs. Returns the VMs that are placed on it.
 pub(crate) fn move_vms(tx: &mut Tx<'_>, old: NodeId, new: NodeId) -> Vec<Vm> {
-    let is_affected = |vm: &&Vm| vm.node() == Some(old) || vm.only == Some(old) || vm.stray_nodes.contains(&old);
+    let is_affected =
+        |vm: &&Vm| vm.node() == Some(old) || vm.required_node == Some(old) || vm.stray_nodes.contains(&old);
     let all: Vec<_> = tx.before().vms().filter(is_affected).map(Vm::uuid).collect();
     let mut placed = Vec::new();
     for uuid in all {
         let Some(mut vm) = tx.vm(uuid).cloned() else { continue };
-        vm.only = vm.only.map(|only| if only == old { new } else { only });
+        vm.required_node = vm.required_node.map(|node| if node == old { new } else { node });
         if vm.stray_nodes.remove(&old) {
             vm.stray_nodes.insert(new);
         }
         if let Some(disks) = vm.pending_wipes.remove(&old) {
             vm.pending_wipes.insert(new, disks);
         }
-        if let Some(place) = vm.placement.as_mut().filter(|placement| placement.node == old) {
-            place.node = new;
+        if let Some(placement) = vm.placement.as_mut().filter(|placement| placement.node == old) {
+            placement.node = new;
             placed.push(vm.clone());
         }
         tx.put_vm(vm);

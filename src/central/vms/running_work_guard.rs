@@ -10,12 +10,10 @@ use meshd_types::{NodeId, TaskId};
 /// The work that a refused order would end or lose.
 #[derive(Debug, thiserror::Error)]
 pub enum RunningWorkError {
-    /// Virtual machines.
     #[error(
-        "node {node} holds virtual machines: {names}; drain it first (meshd node drain {node} --workloads stop), or use --force: their data is lost"
+        "node {node} holds VMs: {names}; drain it first (meshd node drain {node} --workloads stop), or use --force: their data is lost"
     )]
     Vms { node: NodeId, names: String },
-    /// A task.
     #[error(
         "node {node} runs task {id}; wait for it (meshd node drain {node}), end it (meshd task cancel {id}), or use --force: the task fails"
     )]
@@ -27,7 +25,7 @@ const MAX_NAMES: usize = 5;
 
 /// Names the present and ordered work of a node, for which a drain waits.
 pub fn active_work(model: &Model, id: NodeId) -> Vec<String> {
-    let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("virtual machine {}", vm.name()));
+    let machines = model.vms_of(id).filter(|vm| vm.may_work()).map(|vm| format!("VM {}", vm.name()));
     machines.chain(model.task_on(id).map(|task| format!("task {}", task.id))).collect()
 }
 

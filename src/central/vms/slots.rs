@@ -22,7 +22,7 @@ const MAX_SLOTS: usize = 100_000;
 /// Why an order about a slot is refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
-    #[error("there is no slot {0}; `meshd slot list` shows those that there are")]
+    #[error("there is no slot {0}; `meshd slot list` lists all slots")]
     None(SlotId),
     #[error("slot {0} is a candidate; approve it first: meshd slot approve {0}")]
     Candidate(SlotId),
@@ -35,9 +35,8 @@ pub enum SlotError {
     /// The node uses the disk, or forbids its use (ST-3, ST-4).
     #[error("cannot assign disk `{disk}`: {why}; `meshd node show` lists the node's disks")]
     DiskBlocked { disk: DiskIdentity, why: String },
-    /// A VM without this slot has the disk.
-    #[error("disk `{disk}` belongs to virtual machine `{vm}`; delete it first, or take another disk")]
-    DiskHeld { disk: DiskIdentity, vm: VmName },
+    #[error("disk `{disk}` belongs to VM `{vm}`; delete it first, or take another disk")]
+    DiskInUse { disk: DiskIdentity, vm: VmName },
     #[error("slot {id} has no nearest {device}: its node reports none; name one, or omit it")]
     NoneNear { id: SlotId, device: &'static str },
     /// The checks of its node do not prove its report (DR-12).
@@ -51,7 +50,6 @@ pub enum SlotError {
     TooMany,
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// The store cannot be written.
     #[error("the change could not be stored")]
     Store(#[from] StoreError),
 }
@@ -63,7 +61,7 @@ pub struct SlotParts {
     pub disk: Option<DeviceChoice<DiskIdentity>>,
     /// A fabric device of the node.
     pub fabric: Option<DeviceChoice<String>>,
-    /// The addresses of the NIC of the virtual machine that has the slot.
+    /// The addresses of the NIC of the VM that has the slot.
     pub nic: Option<SlotNic>,
 }
 
@@ -109,7 +107,7 @@ impl Workloads {
         let snapshot = self.env.snapshot();
         self.change_slot(id, audit, "approved", |tx, slot, now| {
             if holder(tx.before(), &slot.id).is_some() {
-                return Err(unlawful(slot, "delete its virtual machine first"));
+                return Err(unlawful(slot, "delete its VM first"));
             }
             if slot.functions.is_empty() {
                 return Err(SlotError::None(slot.id.clone()));
@@ -168,7 +166,7 @@ impl Workloads {
         let holder = self.env.store.read(|model| holder(model, &id).map(|vm| (vm.uuid(), vm.desired_state)));
         match holder {
             Some((uuid, VmDesiredState::Release)) => drop(self.delete_vm(uuid, None, audit).await?),
-            Some(_) => return Err(unlawful(&slot, "delete its virtual machine: meshd vm delete")),
+            Some(_) => return Err(unlawful(&slot, "delete its VM: meshd vm delete")),
             None => self.links.request_checks(id.node),
         }
         self.slot(&id)
@@ -182,28 +180,26 @@ impl Workloads {
         change: impl FnOnce(&Tx<'_>, &Slot, Timestamp) -> Result<ApprovedSlot, SlotError>,
     ) -> Result<Slot, SlotError> {
         let (site, now) = (self.env.site(), self.env.now());
-        self.env
-            .store
-            .commit(|tx| {
-                let exists = tx.before().slots().contains_key(&id)
-                    || facts_of(tx.before(), id.node).is_some_and(|facts| unit_of(&id, facts).is_some());
-                if !exists {
-                    return Err(SlotError::None(id.clone()));
-                }
-                let approved = change(tx, &slot(tx.before(), &site, id.clone()), now)?;
-                let detail = format!("slot {id} is {state}");
-                tx.event(Event::new(now, audit, EventKind::SlotChanged, detail).of_node(id.node));
-                tx.put_slot(approved);
-                Ok::<_, SlotError>(())
-            })
-            .await?;
+        let stored = self.env.store.commit(|tx| {
+            let exists = tx.before().slots().contains_key(&id)
+                || facts_of(tx.before(), id.node).is_some_and(|facts| unit_of(&id, facts).is_some());
+            if !exists {
+                return Err(SlotError::None(id.clone()));
+            }
+            let approved = change(tx, &slot(tx.before(), &site, id.clone()), now)?;
+            let detail = format!("slot {id} is {state}");
+            tx.event(Event::new(now, audit, EventKind::SlotChanged, detail).of_node(id.node));
+            tx.put_slot(approved);
+            Ok::<_, SlotError>(())
+        });
+        stored.await?;
         self.slot(&id)
     }
 }
 
 pub(crate) fn remove_slots(tx: &mut Tx<'_>, node: NodeId) {
-    let own: Vec<SlotId> = slots_of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
-    own.into_iter().for_each(|id| tx.remove_slot(id));
+    let ids: Vec<SlotId> = slots_of_node(tx.before().slots(), node).map(|(id, _)| id.clone()).collect();
+    ids.into_iter().for_each(|id| tx.remove_slot(id));
 }
 
 fn facts_of(model: &Model, node: NodeId) -> Option<&meshd_proto::Facts> {
@@ -218,7 +214,7 @@ fn slot(model: &Model, site: &Site, id: SlotId) -> Slot {
     derive_slot(id, facts, record, holder, implied)
 }
 
-/// The virtual machine that has the unit of a slot.
+/// The VM that has the unit of a slot.
 fn holder<'a>(model: &'a Model, id: &SlotId) -> Option<&'a Vm> {
     let unit = facts_of(model, id.node).and_then(|facts| unit_of(id, facts));
     let functions: Vec<String> = match unit {
@@ -248,19 +244,21 @@ fn pick<T: FromStr>(
 
 fn check_disk(model: &Model, id: &SlotId, disk: &DiskIdentity) -> Result<(), SlotError> {
     let facts = facts_of(model, id.node);
-    let Some(disk_facts) = facts.and_then(|facts| DiskFacts::called(&facts.disks, disk.as_str())) else {
+    let Some(disk_facts) = facts.and_then(|facts| DiskFacts::by_identity(&facts.disks, disk.as_str())) else {
         return Err(SlotError::Disk(disk.clone()));
     };
     // Another slot may have the same disk under another name.
-    let is_same_disk = |other: &DiskIdentity| disk_facts.names().any(|name| name == other.as_str());
+    let is_same_disk = |other: &DiskIdentity| disk_facts.identities().any(|name| name == other.as_str());
     let mut others = slots_of_node(model.slots(), id.node).filter(|(other, _)| *other != id);
     if others.any(|(_, other)| other.disk.as_ref().is_some_and(is_same_disk)) {
         return Err(SlotError::Disk(disk.clone()));
     }
-    if let Some(vm) =
-        model.allocations(id.node).and_then(|held| held.disk(disk_facts.names())).and_then(|uuid| model.vm(uuid))
+    if let Some(vm) = model
+        .allocations(id.node)
+        .and_then(|allocations| allocations.disk(disk_facts.identities()))
+        .and_then(|uuid| model.vm(uuid))
     {
-        return Err(SlotError::DiskHeld { disk: disk.clone(), vm: vm.name().clone() });
+        return Err(SlotError::DiskInUse { disk: disk.clone(), vm: vm.name().clone() });
     }
     match disk_facts.blocked.clone() {
         Some(why) => Err(SlotError::DiskBlocked { disk: disk.clone(), why }),

@@ -1,4 +1,4 @@
-//! Files of virtual machines: which node may fetch them, and when they may be removed.
+//! Files of VMs: which node may fetch them, and when they may be removed.
 
 use crate::vms::Workloads;
 use meshd_image::builder::{VolumeError, VolumeInfo, Volumes};
@@ -14,7 +14,6 @@ pub enum VolumeUseError {
     Used { volume: String, vms: Vec<VmName> },
     #[error(transparent)]
     Files(#[from] VolumeError),
-    /// The check of the volumes was interrupted.
     #[error("the removal was interrupted; retry")]
     Interrupted,
 }
@@ -36,7 +35,7 @@ impl Workloads {
         Volumes::new(&self.env.site().blobs_dir)
     }
 
-    /// Returns the path of a volume, if a virtual machine placed on the node names it.
+    /// Returns the path of a volume, if a VM placed on the node names it.
     pub fn volume_for(&self, node: NodeId, digest: &Digest) -> Option<PathBuf> {
         let is_allowed = self.env.store.read(|model| {
             model.vms_of(node).any(|vm| vm.desired_state != VmDesiredState::Release && uses_file(vm, digest))

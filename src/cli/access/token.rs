@@ -55,7 +55,7 @@ impl Token {
                 // The file is created first, because a ticket that cannot be written is lost.
                 let file = out.as_deref().map(create).transpose()?;
                 let made = wait(client.post(api::CREATE_TOKEN.path([]), &order))?;
-                let text = serde_json::to_string_pretty(&made.ticket).map_err(|error| Failure::of(&error))? + "\n";
+                let text = print::json(&made.ticket)?;
                 match (file, &out) {
                     (Some(mut file), Some(path)) => file.write_all(text.as_bytes()).map_err(|error| {
                         Failure::new(format!("cannot write {}: {error}", path_text(path)), "make another token")

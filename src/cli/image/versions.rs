@@ -67,8 +67,9 @@ impl Prune {
             in_use.extend(read_list(list).map_err(|error| Failure::of(&error))?);
         }
         let go = |dry_run| {
-            let what = builder::Prune { what, name: name.clone(), keep: self.keep, in_use: in_use.clone(), dry_run };
-            builder::prune(&site.blobs_dir, &what).map_err(|error| Failure::of(&error))
+            let (name, in_use) = (name.clone(), in_use.clone());
+            let request = builder::Prune { kind: what, name, keep: self.keep, in_use, dry_run };
+            builder::prune(&site.blobs_dir, &request).map_err(|error| Failure::of(&error))
         };
         let mut pruned = go(true)?;
         if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {

@@ -4,7 +4,7 @@ use super::targets::{NodeSelection, Targets, bulk};
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{ago, clean, now, write},
+    output::print::{ago, clean, json, now, write, yaml},
 };
 use clap::{Args, ValueEnum};
 use meshd_api::{DoctorView, NodeView, routes as api};
@@ -40,8 +40,8 @@ impl DoctorFormat {
     /// Formats a value as YAML for [`DoctorFormat::Yaml`], else as JSON.
     fn document(self, value: &impl Serialize) -> Result<String, Failure> {
         match self {
-            DoctorFormat::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error)),
-            _ => serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| Failure::of(&error)),
+            DoctorFormat::Yaml => yaml(value),
+            _ => json(value),
         }
     }
 }

@@ -124,17 +124,18 @@ impl DrainNode {
     }
 }
 
+fn phase_text(node: &NodeView) -> String {
+    format!("{} ({}) is {}", node.id, node.name, node.phase)
+}
+
 pub(crate) async fn resume(targets: Targets, client: &AdminClient) -> Result<(), Failure> {
     let selection = targets.select(client).await?;
-    let text = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
-    order(client, selection, &api::RESUME_NODE, &api::RESUME_NODES, &(), text).await.map(drop)
+    order(client, selection, &api::RESUME_NODE, &api::RESUME_NODES, &(), phase_text).await.map(drop)
 }
 
 pub(crate) async fn approve(targets: Targets, moved: bool, client: &AdminClient) -> Result<(), Failure> {
-    let text = |node: &NodeView| format!("{} ({}) is {}", node.id, node.name, node.phase);
-    order(client, targets.select(client).await?, &api::APPROVE_NODE, &api::APPROVE_NODES, &Approve { moved }, text)
-        .await
-        .map(drop)
+    let (selection, body) = (targets.select(client).await?, Approve { moved });
+    order(client, selection, &api::APPROVE_NODE, &api::APPROVE_NODES, &body, phase_text).await.map(drop)
 }
 
 pub(crate) async fn release(targets: Targets, client: &AdminClient) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use meshd_proto::{CheckStatus, UnitFacts, units_ready, whole_node};
 
 /// Returns a line for each unit and the number of ready units as the last line. Returns nothing if the profile selects no devices.
 pub(crate) fn show(detail: &NodeDetail) -> String {
-    let wanted = detail.checks.iter().any(|check| check.name == "units" && check.status != CheckStatus::Skip);
+    let is_checked = detail.checks.iter().any(|check| check.name == "units" && check.status != CheckStatus::Skip);
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
-    if wanted || !units.is_empty() { render(units) } else { String::new() }
+    if is_checked || !units.is_empty() { render(units) } else { String::new() }
 }
 
 fn render(units: &[UnitFacts]) -> String {

@@ -3,7 +3,7 @@
 use crate::cli::Failure;
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
-use meshd_types::{Timestamp, fail, is_misleading};
+use meshd_types::{Timestamp, failpoint, is_misleading};
 use serde::Serialize;
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -43,8 +43,8 @@ impl Output {
     pub(crate) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => table(value),
-            Format::Json => serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))? + "\n",
-            Format::Yaml => serde_norway::to_string(value).map_err(|error| Failure::of(&error))?,
+            Format::Json => json(value)?,
+            Format::Yaml => yaml(value)?,
         };
         write(&text)
     }
@@ -54,12 +54,20 @@ impl Output {
         let text = match self.format() {
             Format::Table => line(value) + "\n",
             Format::Json => serde_json::to_string(value).map_err(|error| Failure::of(&error))? + "\n",
-            Format::Yaml => {
-                format!("---\n{}", serde_norway::to_string(value).map_err(|error| Failure::of(&error))?)
-            }
+            Format::Yaml => format!("---\n{}", yaml(value)?),
         };
         write(&text)
     }
+}
+
+/// Formats a value as indented JSON with a line break at the end.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))? + "\n")
+}
+
+/// Formats a value as YAML.
+pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
+    serde_norway::to_string(value).map_err(|error| Failure::of(&error))
 }
 
 /// Writes text to standard output.
@@ -113,7 +121,7 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
 
 /// Replaces control characters and direction marks in a text from the network, because a terminal would execute them.
 pub(crate) fn clean(text: &str) -> String {
-    let is_hidden = |c: char| is_misleading(c) && fail::defends("ui-direction");
+    let is_hidden = |c: char| is_misleading(c) && failpoint::defends("ui-direction");
     text.chars().map(|c| if c.is_control() || is_hidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
@@ -152,30 +160,28 @@ pub(crate) fn now() -> Timestamp {
 
 /// Reads an answer from the terminal. Fails without a terminal.
 pub(crate) fn typed(question: &str) -> Result<String, Failure> {
+    read_answer(question, "", ("aborted: there is no terminal to type the name at", "give --confirm NAME"))
+}
+
+/// Requests confirmation. Fails without a terminal.
+pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
+    let answer = read_answer(question, " [y/N]", ("aborted: confirm with --yes when there is no terminal", ""))?;
+    let yes = matches!(answer.to_lowercase().as_str(), "y" | "yes");
+    if yes { Ok(()) } else { Err(Failure::new("aborted", "")) }
+}
+
+/// Reads an answer from the terminal. Without a terminal, fails with `error`, a message and a hint.
+fn read_answer(question: &str, choices: &str, error: (&str, &str)) -> Result<String, Failure> {
     if !std::io::stdin().is_terminal() {
+        // The question states the change that the command would have made.
         eprintln!("{question}");
-        return Err(Failure::new("aborted: there is no terminal to type the name at", "give --confirm NAME"));
+        return Err(Failure::new(error.0, error.1));
     }
-    eprint!("{question} ");
+    eprint!("{question}{choices} ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     Ok(answer.trim().to_owned())
-}
-
-/// Asks for confirmation. Fails without a terminal.
-pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        // The question states the change that the command would have made.
-        eprintln!("{question}");
-        return Err(Failure::new("aborted: confirm with --yes when there is no terminal", ""));
-    }
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    let yes = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
-    if yes { Ok(()) } else { Err(Failure::new("aborted", "")) }
 }
 
 #[cfg(test)]

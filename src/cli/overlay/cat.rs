@@ -1,6 +1,6 @@
 //! `meshd overlay cat`: prints one rendered file, with placeholders for secrets.
 
-use super::side::Side;
+use super::comparison_side::Side;
 use crate::cli::{Context, Failure};
 use clap::Args;
 use meshd_config::suggest;

@@ -1,6 +1,6 @@
 //! `meshd overlay diff`: prints the difference of two renderings as unified diffs.
 
-use super::side::Side;
+use super::comparison_side::Side;
 use crate::cli::{Context, Failure, output::print::Output};
 use clap::Args;
 use meshd_image::overlay::{Kind, RenderedFile};

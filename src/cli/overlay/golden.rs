@@ -45,8 +45,8 @@ impl Golden {
             compared += 1;
             match golden(&overlays, overlay) {
                 Err(found) => faults.extend(found.0),
-                Ok(wanted) if self.update => update(&folder, &wanted)?,
-                Ok(wanted) => differing += &compare(&folder, &wanted)?,
+                Ok(expected) if self.update => update(&folder, &expected)?,
+                Ok(expected) => differing += &compare(&folder, &expected)?,
             }
         }
         write(&differing)?;
@@ -67,12 +67,12 @@ fn failed(folder: &Path, error: &io::Error) -> Failure {
 }
 
 /// Replaces the content of the folder with the expected files.
-pub(super) fn update(folder: &Path, wanted: &Files) -> Result<(), Failure> {
+pub(super) fn update(folder: &Path, expected: &Files) -> Result<(), Failure> {
     let write = || {
         if folder.exists() {
             fs::remove_dir_all(folder)?;
         }
-        for (path, text) in wanted {
+        for (path, text) in expected {
             let path = folder.join(path);
             fs::create_dir_all(path.parent().unwrap_or(folder))?;
             fs::write(path, text)?;
@@ -83,24 +83,26 @@ pub(super) fn update(folder: &Path, wanted: &Files) -> Result<(), Failure> {
 }
 
 /// Returns the differences as unified diffs.
-fn compare(folder: &Path, wanted: &Files) -> Result<String, Failure> {
+fn compare(folder: &Path, expected: &Files) -> Result<String, Failure> {
     let mut found = Files::new();
     read(folder, folder, &mut found).map_err(|error| failed(folder, &error))?;
-    let mut paths: Vec<&String> = wanted.keys().chain(found.keys()).collect();
+    let mut paths: Vec<&String> = expected.keys().chain(found.keys()).collect();
     paths.sort();
     paths.dedup();
     let nothing = String::new();
     let mut out = String::new();
     for path in paths {
-        let (old, new) = (found.get(path).unwrap_or(&nothing), wanted.get(path).unwrap_or(&nothing));
-        let absent = found.contains_key(path) != wanted.contains_key(path);
+        let (old, new) = (found.get(path).unwrap_or(&nothing), expected.get(path).unwrap_or(&nothing));
+        let absent = found.contains_key(path) != expected.contains_key(path);
         if old != new || absent {
             let name = folder.join(path).display().to_string();
-            let rendered = if wanted.contains_key(path) { "as it renders now" } else { "/dev/null" };
+            let rendered = if expected.contains_key(path) { "as it renders now" } else { "/dev/null" };
             out += &TextDiff::from_lines(old, new).unified_diff().header(&name, rendered).to_string();
             if old == new {
-                out +=
-                    &format!("{name}: empty, and {}\n", if wanted.contains_key(path) { "missing" } else { "too many" });
+                out += &format!(
+                    "{name}: empty, and {}\n",
+                    if expected.contains_key(path) { "missing" } else { "too many" }
+                );
             }
         }
     }

@@ -9,7 +9,7 @@
 //! | `golden` | `meshd overlay golden`: compares `golden/` with a rendering on a sample node, or updates it |
 //! | `new` | `meshd overlay new`: creates an overlay that renders and has golden files |
 //! | `show` | `meshd overlay show`: files and variables of an overlay, and the images it fits |
-//! | `side` | one side of a comparison: a node, a profile, or a profile rendered with other overlays |
+//! | `comparison_side` | one side of a comparison: a node, a profile, or a profile rendered with other overlays |
 //! | `unused` | finds variables of profiles and groups that no overlay uses, such as misspelt names |
 
 pub(crate) mod render;
@@ -20,7 +20,7 @@ mod diff;
 mod golden;
 mod new;
 mod show;
-mod side;
+mod comparison_side;
 mod unused;
 
 pub(super) use check::{faults, fits_profiles};

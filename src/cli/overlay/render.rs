@@ -114,7 +114,7 @@ impl<'s> Renderer<'s> {
     }
 
     /// Returns the generation that a node of a profile would boot, for comparisons.
-    pub(crate) fn kept(&mut self, profile: &Profile) -> Result<ArchivedGeneration, Faults> {
+    pub(crate) fn generation(&mut self, profile: &Profile) -> Result<ArchivedGeneration, Faults> {
         let overlay = self.render(profile, None)?;
         let image = self.image(profile);
         let arch = image::load_manifest(&self.site.blobs_dir, &profile.image).map_or(Arch::X86_64, |image| image.arch);

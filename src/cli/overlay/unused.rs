@@ -36,7 +36,7 @@ fn declared<'o>(names: &[OverlayName], overlays: &'o Overlays) -> BTreeSet<&'o V
 /// Finds unused variables of profiles. A child profile may use a variable of its parent. An unused variable is reported once, at its line.
 fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     let everywhere: BTreeSet<&VarName> = of_nodes(site, overlays).iter().flat_map(|it| it.variables.keys()).collect();
-    let mut heard: BTreeSet<(&ProfileName, &str)> = BTreeSet::new();
+    let mut declared_keys: BTreeSet<(&ProfileName, &str)> = BTreeSet::new();
     let mut set: BTreeMap<(&ProfileName, &str), (usize, BTreeSet<&VarName>)> = BTreeMap::new();
     for profile in site.profiles.values() {
         let own = declared(&profile.overlays, overlays);
@@ -44,25 +44,25 @@ fn undeclared_of_profiles(site: &Site, overlays: &Overlays) -> Vec<Fault> {
             let Some(name) = setting.key.strip_prefix("vars.") else { continue };
             let key = (&setting.by, name);
             if own.iter().chain(&everywhere).any(|known| known.as_str() == name) {
-                heard.insert(key);
+                declared_keys.insert(key);
             }
             let (_, known) = set.entry(key).or_insert((setting.line, BTreeSet::new()));
             known.extend(own.iter().chain(&everywhere).copied());
         }
     }
-    let unheard = set.into_iter().filter(|(key, _)| !heard.contains(key));
+    let undeclared = set.into_iter().filter(|(key, _)| !declared_keys.contains(key));
     let warning = |((by, name), (line, known)): ((&ProfileName, &str), (usize, BTreeSet<&VarName>))| Fault {
         line,
         key: format!("profiles.{by}.vars.{name}"),
         ..Fault::of_file(&site.file, "no overlay of the profile declares this variable", hint(name, &known, overlays))
     };
-    unheard.map(warning).collect()
+    undeclared.map(warning).collect()
 }
 
 /// Finds unused variables of groups. A node of a group may have any profile, so declarations of all overlays count.
 fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
     let known: BTreeSet<&VarName> = overlays.all().flat_map(|overlay| overlay.variables.keys()).collect();
-    let unheard = |group: &meshd_config::Group| {
+    let undeclared = |group: &meshd_config::Group| {
         let names = group.vars.keys().filter(|name| !known.contains(name)).cloned().collect::<Vec<_>>();
         names.into_iter().map(|name| (group.name.clone(), name)).collect::<Vec<_>>()
     };
@@ -70,7 +70,7 @@ fn undeclared_of_groups(site: &Site, overlays: &Overlays) -> Vec<Fault> {
         key: format!("groups.{group}.vars.{name}"),
         ..Fault::of_file(&site.file, "no overlay declares this variable", hint(name.as_str(), &known, overlays))
     };
-    site.groups.iter().flat_map(unheard).map(warning).collect()
+    site.groups.iter().flat_map(undeclared).map(warning).collect()
 }
 
 /// Suggests a similar name, or the overlay that declares the variable.

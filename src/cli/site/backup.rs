@@ -125,8 +125,8 @@ impl Create {
             Failure::new(format!("cannot write {}: {error}", path_text(fresh)), "check the folder and the disk")
         })?;
         let mut out = BufWriter::new(file);
-        let wanted = MakeBackup { key: key.clone(), blobs: self.blobs };
-        wait(context.client()?.download(api::CREATE_BACKUP.path([]), &wanted, &mut out))?;
+        let body = MakeBackup { key: key.clone(), blobs: self.blobs };
+        wait(context.client()?.download(api::CREATE_BACKUP.path([]), &body, &mut out))?;
         out.flush()?;
         Ok(out.get_ref().sync_all()?)
     }

@@ -127,8 +127,8 @@ fn ports(site: &Site) -> Finding {
     let udp = listening(&["/proc/net/udp", "/proc/net/udp6"]);
     let tcp = listening(&["/proc/net/tcp", "/proc/net/tcp6"]);
     let metrics = site.metrics.map(|metrics| ("TCP", metrics.port));
-    let wanted = [("UDP", 67), ("UDP", 69), ("TCP", site.http.port), ("TCP", site.agent.port)];
-    let taken: Vec<String> = wanted
+    let required = [("UDP", 67), ("UDP", 69), ("TCP", site.http.port), ("TCP", site.agent.port)];
+    let taken: Vec<String> = required
         .into_iter()
         .chain(metrics)
         .filter(|(protocol, port)| if *protocol == "UDP" { udp.contains(port) } else { tcp.contains(port) })

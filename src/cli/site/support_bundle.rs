@@ -167,9 +167,12 @@ mod tests {
             "key":"p4","count":3,"pem":"-----BEGIN PRIVATE KEY-----p5","token":null}"#;
         let text = String::from_utf8(redacted(line.as_bytes())).expect("text");
         assert!(!["p1", "p2", "p3", "p4", "p5"].iter().any(|secret| text.contains(secret)), "{text}");
-        let kept: Value = serde_json::from_str(&text).expect("JSON");
-        assert_eq!((&kept["id"], &kept["count"], &kept["spec"]["list"][0]["n"]), (&"a".into(), &3.into(), &1.into()));
-        assert_eq!(kept["token"], Value::Null);
+        let parsed: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(
+            (&parsed["id"], &parsed["count"], &parsed["spec"]["list"][0]["n"]),
+            (&"a".into(), &3.into(), &1.into())
+        );
+        assert_eq!(parsed["token"], Value::Null);
         assert_eq!(redacted(b"meshd_nodes 3"), b"meshd_nodes 3");
     }
 }

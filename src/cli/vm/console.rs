@@ -135,7 +135,7 @@ fn note_text(note: &ConsoleNote) -> String {
         ConsoleNote::Lost { bytes } => {
             format!("[meshd: {bytes} bytes of what it wrote are missing here: this terminal was too slow]")
         }
-        ConsoleNote::Unheard => "[meshd: the guest does not read: what is typed waits]".to_owned(),
+        ConsoleNote::InputQueued => "[meshd: the guest does not read: what is typed waits]".to_owned(),
         ConsoleNote::Ended { reason } => format!("[meshd: {}]", crate::cli::output::print::clean(reason)),
     }
 }

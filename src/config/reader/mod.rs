@@ -124,6 +124,13 @@ impl Document {
         self.fault_at(position.line, position.key.clone(), message, hint);
     }
 
+    /// Records an error of the form `message; hint` at the position of a value.
+    pub fn error<T>(&self, position: &Located<T>, error: &impl fmt::Display) {
+        let error = error.to_string();
+        let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
+        self.fault(position, message, hint);
+    }
+
     /// Records a fault at a line and key.
     pub fn fault_at(&self, line: usize, key: String, message: impl Into<String>, hint: impl Into<String>) {
         let fault = Fault { file: self.file.clone(), line, key, message: message.into(), hint: hint.into() };

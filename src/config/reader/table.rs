@@ -65,6 +65,14 @@ impl<'d> Table<'d> {
         self.document.fault(position, message, hint);
     }
 
+    /// Records a fault and returns false if a list has more than `limit` elements.
+    pub fn is_within(&self, key: &str, limit: usize, count: usize, elements: &str) -> bool {
+        if count > limit {
+            self.fault(key, format!("{count} {elements}"), format!("at most {limit}"));
+        }
+        count <= limit
+    }
+
     /// Returns true if the key is present.
     pub fn has(&self, key: &str) -> bool {
         self.toml.get(key).is_some_and(|item| !item.is_none())
@@ -109,20 +117,22 @@ impl<'d> Table<'d> {
     }
 
     /// Returns a whole number within bounds.
-    pub fn integer(&self, key: &str, bounds: RangeInclusive<i64>) -> Option<Located<i64>> {
+    pub fn integer<N>(&self, key: &str, bounds: RangeInclusive<N>) -> Option<Located<N>>
+    where
+        N: Display + PartialOrd + TryFrom<i64>,
+    {
         let number = self.typed(key, "a whole number", Item::as_integer)?;
-        if bounds.contains(&number.value) {
-            return Some(number);
+        let valid = N::try_from(number.value).ok().filter(|value| bounds.contains(value));
+        if valid.is_none() {
+            let hint = format!("write a number from {} to {}", bounds.start(), bounds.end());
+            self.document.fault(&number, format!("{} is out of range", number.value), hint);
         }
-        let hint = format!("write a number from {} to {}", bounds.start(), bounds.end());
-        self.document.fault(&number, format!("{} is out of range", number.value), hint);
-        None
+        valid.map(|value| number.with(value))
     }
 
     /// Returns a TCP or UDP port.
     pub fn port(&self, key: &str) -> Option<Located<u16>> {
-        let number = self.integer(key, 1..=65_535)?;
-        u16::try_from(number.value).ok().map(|port| number.with(port))
+        self.integer(key, 1..=u16::MAX)
     }
 
     /// Returns a duration within bounds, such as `"30s"`.
@@ -245,7 +255,7 @@ impl<'d> Table<'d> {
     pub fn entries(&self) -> Vec<NamedTable<'d>> {
         let keys: Vec<String> = self.toml.iter().map(|(key, _)| key.to_owned()).collect();
         let entry = |key: String| {
-            let name = Located { value: key.clone(), ..self.position(&key).with(String::new()) };
+            let name = self.position(&key).with(key.clone());
             self.table(&key).map(|table| NamedTable { name, table })
         };
         keys.into_iter().filter_map(entry).collect()
@@ -300,15 +310,7 @@ impl<'d> Table<'d> {
     }
 
     fn convert<T: FromStr<Err: Display>>(&self, text: Located<String>) -> Option<Located<T>> {
-        match text.parse::<T>() {
-            Ok(value) => Some(text.with(value)),
-            Err(error) => {
-                let error = error.to_string();
-                let (message, hint) = error.split_once("; ").unwrap_or((&error, ""));
-                self.document.fault(&text, message, hint);
-                None
-            }
-        }
+        text.parse().map_err(|error| self.document.error(&text, &error)).ok().map(|value| text.with(value))
     }
 
     fn address(&self, text: Located<String>) -> Option<Located<Ipv4Addr>> {

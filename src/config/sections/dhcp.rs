@@ -62,7 +62,7 @@ pub(crate) fn read(
     if let Some(domain) = &domain
         && let Err(error) = check::name(domain)
     {
-        check::fault(document, domain, &error);
+        document.error(domain, &error);
     }
     if let (Some(range), Some(prefix)) = (&range, prefix) {
         subnet(document, range, prefix, neighbours, router.as_ref());
@@ -84,9 +84,7 @@ pub(crate) fn read(
 
 fn servers(dhcp: &Table<'_>, key: &str) -> Vec<Ipv4Addr> {
     let servers = dhcp.ipv4s(key);
-    if servers.len() > MAX_SERVERS {
-        dhcp.fault(key, format!("{} servers", servers.len()), format!("at most {MAX_SERVERS}"));
-    }
+    dhcp.is_within(key, MAX_SERVERS, servers.len(), "servers");
     servers.into_iter().map(|server| server.value).collect()
 }
 

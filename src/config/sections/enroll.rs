@@ -5,9 +5,9 @@ use crate::{
     Enroll, EnrollCriteria, EnrollPolicy, EnrollRule, Identity, MacPrefix,
     fault::suggest,
     parse::or,
-    reader::{Document, Located, Table},
+    reader::{Document, Table},
 };
-use meshd_types::{DenyList, NodeId, ProfileName, RuleName, SystemUuid, is_filler};
+use meshd_types::{NodeId, ProfileName, RuleName, SystemUuid, is_filler};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
@@ -34,14 +34,11 @@ pub(crate) fn identity(root: &Table<'_>) -> Option<Identity> {
     let mut lines: BTreeMap<SystemUuid, usize> = BTreeMap::new();
     for uuid in table.list::<SystemUuid>("deny_uuids") {
         if let Some(line) = lines.insert(uuid.value, uuid.line) {
-            table.fault_at(
-                &uuid,
-                format!("`{}` is listed on line {line} already", uuid.value),
-                "remove one of the two",
-            );
+            let message = format!("`{}` is listed on line {line} already", uuid.value);
+            table.fault_at(&uuid, message, "remove one of the two");
         }
     }
-    Some(Identity { deny: lines.into_keys().collect::<DenyList>() })
+    Some(Identity { deny: lines.into_keys().collect() })
 }
 
 /// Reads `[enroll]` with its rules.
@@ -57,8 +54,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, known: Known<'_>) -> O
 
 fn rules(document: &Document, enroll: &Table<'_>, known: Known<'_>) -> Option<Vec<EnrollRule>> {
     let tables = enroll.tables("rule");
-    if tables.len() > MAX_RULES {
-        enroll.fault("rule", format!("{} rules", tables.len()), format!("at most {MAX_RULES}"));
+    if !enroll.is_within("rule", MAX_RULES, tables.len(), "rules") {
         return None;
     }
     let mut names = BTreeMap::new();
@@ -76,11 +72,8 @@ fn rule(
     if let Some(name) = &name
         && let Some(line) = names.insert(name.value.clone(), name.line)
     {
-        document.fault(
-            name,
-            format!("the rule on line {line} has the name `{}` too", name.value),
-            "rename one of them",
-        );
+        let message = format!("the rule on line {line} has the name `{}` too", name.value);
+        document.fault(name, message, "rename one of them");
     }
     let criteria = EnrollCriteria {
         serials: words(table, "serials"),
@@ -139,7 +132,7 @@ fn tidy(text: &str) -> String {
 
 /// Reads segment names as in logs and metrics. meshd determines the segment of a machine from its address.
 fn on_segments(document: &Document, table: &Table<'_>, segments: &Segments) -> BTreeSet<String> {
-    let listed: Vec<Located<String>> = table.strings("segments");
+    let listed = table.strings("segments");
     let Some(known) = segments.names() else { return BTreeSet::new() };
     for segment in &listed {
         match known.iter().find(|(name, _)| *name == segment.value) {

@@ -2,7 +2,7 @@
 
 use super::vars;
 use crate::{
-    Group, check,
+    Group,
     edit::Edit,
     reader::{Document, Located, NamedTable, Table},
 };
@@ -17,14 +17,12 @@ const MAX_OVERLAYS: usize = 64;
 pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<Vec<Group>> {
     let Some(table) = root.table("groups") else { return (!root.has("groups")).then(Vec::new) };
     let entries = table.entries();
-    if entries.len() > MAX_GROUPS {
-        document.fault(&table.own_position(), format!("{} groups", entries.len()), format!("at most {MAX_GROUPS}"));
-    }
+    root.is_within("groups", MAX_GROUPS, entries.len(), "groups");
     entries.into_iter().map(|entry| group(document, entry)).collect::<Vec<_>>().into_iter().collect()
 }
 
 fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Option<Group> {
-    let parsed = name.parse::<GroupName>().map_err(|error| check::fault(document, &name, &error));
+    let parsed = name.parse::<GroupName>().map_err(|error| document.error(&name, &error));
     if table.has("profile") {
         // Read it, so that it is not reported as unknown too.
         drop(table.string("profile"));
@@ -38,9 +36,7 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
     let hint = "write nodes = [\"0123abcd\"], the IDs that `meshd node list` shows";
     let listed: Vec<Located<NodeId>> = table.list("nodes");
     table.required("nodes", table.has("nodes").then_some(()), hint);
-    if listed.len() > MAX_MEMBERS {
-        table.fault("nodes", format!("{} nodes", listed.len()), format!("at most {MAX_MEMBERS}"));
-    }
+    table.is_within("nodes", MAX_MEMBERS, listed.len(), "nodes");
     let mut nodes = BTreeMap::new();
     for node in &listed {
         if let Some(line) = nodes.insert(node.value, node.line) {
@@ -60,9 +56,7 @@ fn group(document: &Document, NamedTable { name, table }: NamedTable<'_>) -> Opt
             }
         }
     }
-    if overlays.len() > MAX_OVERLAYS {
-        table.fault("overlays", format!("{} overlays", overlays.len()), format!("at most {MAX_OVERLAYS}"));
-    }
+    table.is_within("overlays", MAX_OVERLAYS, overlays.len(), "overlays");
     let vars = vars::read(document, &table).into_iter().map(|(name, value)| (name, value.value)).collect();
     Some(Group { name: parsed.ok()?, nodes: nodes.into_keys().collect(), overlays, vars })
 }

@@ -4,23 +4,23 @@
 //! | --- | --- |
 //! | `segment` | `[net]` with `[dhcp]`, and `[[segment]]`: the networks on which machines boot |
 //! | `dhcp` | the keys of `[dhcp]` and of each `[[segment]]` |
-//! | `reservation` | `[[reservation]]`: fixed addresses |
+//! | `dhcp_reservation` | `[[reservation]]`: fixed addresses |
 //! | `enroll` | `[enroll]` and `[identity]`: admission of machines |
 //! | `profiles` | `[profiles.*]`, with inheritance |
 //! | `groups` | `[groups.*]` |
 //! | `vars` | `vars = { name = value }` of profiles and groups |
-//! | `secrets` | `[secrets]`: where each secret lies |
-//! | `vms` | `[vms]`: addresses, rules and templates of virtual machines |
+//! | `secrets` | `[secrets]`: the file of each secret |
+//! | `vms` | `[vms]`: addresses, rules and templates of VMs |
 //! | `admin` | `[admin]`, `[admin.https]` and `[process]` |
 //! | `metrics` | `[metrics]` |
 
 pub(crate) mod admin;
 pub(crate) mod dhcp;
+pub(crate) mod dhcp_reservation;
 pub(crate) mod enroll;
 pub(crate) mod groups;
 pub(crate) mod metrics;
 pub(crate) mod profiles;
-pub(crate) mod reservation;
 pub(crate) mod secrets;
 pub(crate) mod segment;
 pub(crate) mod vars;

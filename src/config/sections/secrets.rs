@@ -1,9 +1,6 @@
 //! `[secrets]`: the file of each secret that overlays use. The site never contains the values.
 
-use crate::{
-    check,
-    reader::{Document, Table},
-};
+use crate::reader::{Document, Table};
 use meshd_types::VarName;
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -20,7 +17,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> BTreeMap<VarName, P
         let file = entry.table.required("file", entry.table.path("file"), "write its file: { file = \"/path\" }");
         match entry.name.parse::<VarName>() {
             Ok(name) => drop(file.map(|file| secrets.insert(name, file.value))),
-            Err(error) => check::fault(document, &entry.name, &error),
+            Err(error) => document.error(&entry.name, &error),
         }
     }
     secrets

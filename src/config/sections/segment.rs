@@ -28,9 +28,7 @@ struct WrittenSegment {
 /// Reads all segments. `networks`: networks of the interfaces.
 pub(crate) fn read(document: &Document, root: &Table<'_>, networks: &[InterfaceNetwork]) -> Segments {
     let tables = root.tables("segment");
-    if tables.len() > MAX_SEGMENTS {
-        root.fault("segment", format!("{} segments", tables.len()), format!("at most {MAX_SEGMENTS}"));
-    }
+    root.is_within("segment", MAX_SEGMENTS, tables.len(), "segments");
     let mut all = Vec::new();
     let has_interface = tables.iter().any(|table| table.has("interface"));
     if !has_interface || root.has("net") || root.has("dhcp") {
@@ -80,8 +78,8 @@ fn section(document: &Document, table: &Table<'_>, networks: &[InterfaceNetwork]
     }
     let address = machine_address(document, table, "address");
     let interface_name = name.as_ref().map(|name| name.value.as_str());
-    let neighbours =
-        Neighbours { server: address.as_ref(), relay: relay.as_ref(), interface: interface_name, networks };
+    let (server, relay_address) = (address.as_ref(), relay.as_ref());
+    let neighbours = Neighbours { server, relay: relay_address, interface: interface_name, networks };
     let (mode, subnet) = dhcp::read(document, table, neighbours);
     let by_relay = relay.map(|relay| relay.map(Link::Relay));
     let link = name.and_then(|name| interface(document, name)).or(by_relay);

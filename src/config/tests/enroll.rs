@@ -58,7 +58,7 @@ fn enrolment_rule_faults_are_all_reported_with_lines() {
 fn enrolment_rule_criteria_are_normalized() {
     let rule = "[[enroll.rule]]\nname = \"rack-a\"\nserials = [\" SN-1 \"]\nmanufacturer = \"ACME\"\nsegments = [\"br0\"]\nprofile = \"d\"\n";
     let deny = "[identity]\ndeny_uuids = [\"03000200-0400-0500-0006-00070008000a\"]";
-    let site = read(&format!("{LEAST}{rule}{deny}")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(read(&format!("{LEAST}{rule}{deny}")));
     let [rule] = site.enroll.rules.as_slice() else { panic!("one rule") };
     assert_eq!(rule.criteria.serials.iter().map(String::as_str).collect::<Vec<_>>(), ["sn-1"]);
     assert_eq!((rule.criteria.manufacturer.as_deref(), rule.criteria.product.as_deref()), (Some("acme"), None));

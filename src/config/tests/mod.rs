@@ -1,6 +1,6 @@
 //! Tests of `site.toml`: every kind of fault, the annotated sample, and arbitrary text.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `enroll` | tests of admission rules and ignored UUIDs |
 //! | `profiles` | tests of profile inheritance, list edits and groups |
@@ -74,16 +74,45 @@ fn read(text: &str) -> Result<Site, Faults> {
     parse(text, Path::new("site.toml"))
 }
 
-/// The faults of the shortest site with some of its text replaced, each as `line key: message`.
+/// Returns the value of a file without faults.
+fn valid<T>(result: Result<T, Faults>) -> T {
+    result.unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+/// Returns each fault as `line key: message`.
+fn described(result: Result<Site, Faults>) -> Vec<String> {
+    let faults = result.err().map_or_else(Vec::new, |faults| faults.0);
+    assert!(faults.iter().all(|fault| !fault.hint.is_empty()), "{faults:#?}");
+    faults.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect()
+}
+
+/// Reads the shortest site with `more`, in which `change` is replaced.
+fn edited(more: &str, change: &str, with: &str) -> Result<Site, Faults> {
+    assert!(more.contains(change), "{change}");
+    read(&format!("{LEAST}{}", more.replacen(change, with, 1)))
+}
+
+/// Returns the faults of the shortest site with some of its text replaced.
 fn faults(change: &str, with: &str) -> Vec<String> {
     assert!(LEAST.contains(change), "{change}");
-    let refused = read(&LEAST.replacen(change, with, 1)).err().map_or_else(Vec::new, |faults| faults.0);
-    refused.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect()
+    described(read(&LEAST.replacen(change, with, 1)))
+}
+
+/// Reads the sample with a section before `[defaults]`.
+fn with_section(section: &str) -> Result<Site, Faults> {
+    parse(&SAMPLE.replacen("[defaults]", &format!("{section}\n[defaults]"), 1), Path::new("/etc/site.toml"))
+}
+
+/// Returns the faults of a text that must have exactly one.
+fn one_fault<T: std::fmt::Debug>(result: Result<T, Faults>, text: &str) -> Faults {
+    let faults = result.expect_err(text);
+    assert_eq!(faults.0.len(), 1, "{text}: {faults}");
+    faults
 }
 
 #[test]
 fn sample_site_file_is_valid() {
-    let site = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(read(SAMPLE));
     let compute = &site.profiles[&"compute".parse().expect("a name")];
     let overlays: Vec<&str> = compute.overlays.iter().map(|overlay| overlay.as_str()).collect();
     assert_eq!(overlays, ["base", "agent", "motd"], "a child's overlays come after its parent's");
@@ -99,8 +128,8 @@ fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
         _ => line.to_owned(),
     };
     let text: Vec<String> = SAMPLE.lines().map(uncomment).collect();
-    let full = read(&text.join("\n")).unwrap_or_else(|faults| panic!("{faults}"));
-    let plain = read(SAMPLE).unwrap_or_else(|faults| panic!("{faults}"));
+    let full = valid(read(&text.join("\n")));
+    let plain = valid(read(SAMPLE));
     assert_eq!((full.ssh_keys.len(), full.profiles.len()), (1, 3));
     assert_eq!(full.profiles[&"vm-host".parse().expect("a name")].vfio.len(), 4);
     assert_eq!((full.boot, full.blobs_dir), (plain.boot, plain.blobs_dir));
@@ -108,7 +137,7 @@ fn sample_site_file_with_all_optional_keys_is_valid_and_equals_defaults() {
 
 #[test]
 fn minimal_site_file_is_valid_with_paths_relative_to_it() {
-    let site = parse(LEAST, Path::new("/etc/meshd/site.toml")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(parse(LEAST, Path::new("/etc/meshd/site.toml")));
     assert_eq!(site.overlays_dir, Path::new("/etc/meshd/overlays"));
     assert_eq!(site.blobs_dir, Path::new("/var/lib/meshd/blobs"));
     assert_eq!((site.http.port, site.agent.port), (8080, 8443));
@@ -206,14 +235,14 @@ fn profile_cycle_is_reported_for_its_members_only() {
 #[test]
 fn proxy_segment_needs_no_range_and_has_no_subnet() {
     let text = LEAST.replace("range = \"10.0.0.100-10.0.0.200\"", "mode = \"proxy\"");
-    let site = read(&text).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(read(&text));
     assert_eq!((site.segments[0].mode, &site.segments[0].subnet), (DhcpMode::Proxy, &None));
 }
 
 #[test]
 fn repeated_overlay_moves_to_its_later_position() {
     let text = "image = \"i\"\noverlays = [\"a\", \"b\"]\n[profiles.e]\nextends = \"d\"\noverlays = [\"a\"]";
-    let site = read(&LEAST.replace("image = \"i\"", text)).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(read(&LEAST.replace("image = \"i\"", text)));
     let overlays: Vec<&str> =
         site.profiles.values().nth(1).expect("e").overlays.iter().map(|one| one.as_str()).collect();
     assert_eq!(overlays, ["b", "a"]);
@@ -228,10 +257,7 @@ fn section_reserved_for_later_release_is_refused() {
 
 #[test]
 fn admin_https_exists_only_if_configured() {
-    let listener = |section: &str| {
-        let text = SAMPLE.replacen("[enroll]", &format!("[admin.https]\n{section}\n[enroll]"), 1);
-        parse(&text, Path::new("site.toml")).map(|site| site.admin.https)
-    };
+    let listener = |section: &str| with_section(&format!("[admin.https]\n{section}")).map(|site| site.admin.https);
     let own =
         |port, files, boot_network| Some(AdminHttps { address: [10, 20, 0, 5].into(), port, files, boot_network });
     assert_eq!(listener("address = \"10.20.0.5\"").expect("valid"), own(8444, None, false));
@@ -241,49 +267,35 @@ fn admin_https_exists_only_if_configured() {
     let taken = "address = \"10.20.0.5\"\nport = 8443";
     let half = "address = \"10.20.0.5\"\nkey = \"/c.key\"";
     for wrong in ["", "address = \"0.0.0.0\"", "address = \"255.255.255.255\"", taken, half] {
-        let faults = listener(wrong).expect_err(wrong);
-        assert_eq!(faults.0.len(), 1, "{wrong}: {faults}");
+        one_fault(listener(wrong), wrong);
     }
-    let user = |name: &str| {
-        let text = SAMPLE.replacen("[enroll]", &format!("[process]\nuser = \"{name}\"\n[enroll]"), 1);
-        parse(&text, Path::new("site.toml")).map(|site| site.process.user)
-    };
+    let user = |name: &str| with_section(&format!("[process]\nuser = \"{name}\"")).map(|site| site.process.user);
     assert_eq!(user("meshd").expect("valid").as_deref(), Some("meshd"));
     for wrong in ["", "-x", "a:b", "a b", &"x".repeat(33)] {
-        assert_eq!(user(wrong).expect_err(wrong).0.len(), 1, "{wrong}");
+        one_fault(user(wrong), wrong);
     }
 }
 
 #[test]
 fn prometheus_listener_exists_only_if_configured() {
-    let listener = |section: &str| {
-        let text = SAMPLE.replacen("[defaults]", &format!("{section}\n[defaults]"), 1);
-        parse(&text, Path::new("site.toml")).map(|site| site.metrics)
-    };
+    let listener = |section: &str| with_section(section).map(|site| site.metrics);
     assert_eq!(listener("").expect("valid"), None);
     let default = MetricsListener { address: [127, 0, 0, 1].into(), port: 9109 };
     assert_eq!(listener("[metrics]").expect("valid"), Some(default));
     let other = MetricsListener { address: [10, 1, 2, 3].into(), port: 9999 };
     assert_eq!(listener("[metrics]\naddress = \"10.1.2.3\"\nport = 9999").expect("valid"), Some(other));
     for wrong in ["port = 8080", "port = 0", "address = \"255.255.255.255\"", "adress = \"127.0.0.1\""] {
-        let faults = listener(&format!("[metrics]\n{wrong}")).expect_err(wrong);
-        assert_eq!(faults.0.len(), 1, "{wrong}: {faults}");
+        one_fault(listener(&format!("[metrics]\n{wrong}")), wrong);
     }
 }
 
 #[test]
 fn secret_is_read_by_name_and_file_and_refused_inline() {
-    let site = |section: &str| {
-        parse(
-            &SAMPLE.replacen("[defaults]", &format!("[secrets]\n{section}\n[defaults]"), 1),
-            Path::new("/etc/site.toml"),
-        )
-    };
+    let site = |section: &str| with_section(&format!("[secrets]\n{section}"));
     let secrets = site("munge_key = { file = \"keys/munge\" }").expect("valid").secrets;
     assert_eq!(secrets.get(&"munge_key".parse().expect("a name")), Some(&"/etc/keys/munge".into()));
     for wrong in ["a = \"hunter2\"", "A = { file = \"/x\" }", "a = {}", "a = { file = \"/x\", value = \"y\" }"] {
-        let faults = site(wrong).expect_err(wrong);
-        assert_eq!(faults.0.len(), 1, "{wrong}: {faults}");
+        let faults = one_fault(site(wrong), wrong);
         assert!(!faults.to_string().contains("hunter2"), "{faults}");
     }
 }

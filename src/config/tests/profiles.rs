@@ -48,8 +48,7 @@ fn texts<T: ToString>(list: &[T]) -> Vec<String> {
 
 /// Faults of the family with some of its text replaced.
 fn refused(change: &str, with: &str) -> Vec<String> {
-    assert!(FAMILY.contains(change), "{change}");
-    let faults = read(&format!("{LEAST}{}", FAMILY.replacen(change, with, 1))).err().map_or_else(Vec::new, |all| all.0);
+    let faults = edited(FAMILY, change, with).err().map_or_else(Vec::new, |all| all.0);
     faults.into_iter().map(|fault| format!("{}: {}; {}", fault.key, fault.message, fault.hint)).collect()
 }
 
@@ -57,7 +56,7 @@ fn refused(change: &str, with: &str) -> Vec<String> {
 fn profile_lists_append_to_and_remove_from_inherited_lists() {
     let site = family();
     let child = profile(&site, "child");
-    assert_eq!(texts(&child.overlays), ["agent", "vfio", "base"], "named again it moves to its later place");
+    assert_eq!(texts(&child.overlays), ["agent", "vfio", "base"], "a repeated overlay moves to its later position");
     assert_eq!(texts(&child.packages), ["htop"]);
     assert_eq!(child.kernel_args, ["mitigations=off", "nohz_full=1", "hugepagesz=1G", "hugepages=16"]);
     assert_eq!(
@@ -75,8 +74,8 @@ fn nearest_profile_wins_for_variables_checks_and_thresholds() {
     let vars: Vec<String> = child.vars.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(vars, ["fabric=ib0", "hosts=a,b", "slots=8", "tuned=false"]);
     assert_eq!(serde_json::to_string(&child.vars[&"tuned".parse().expect("a name")]).ok().as_deref(), Some("false"));
-    let told = serde_json::to_string(&child.checks).expect("plain data");
-    assert_eq!(told, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100,"store_fail_gb":30}}"#);
+    let stored = serde_json::to_string(&child.checks).expect("plain data");
+    assert_eq!(stored, r#"{"rules":{"clock":"warn"},"thresholds":{"memory_mib":100,"store_fail_gb":30}}"#);
 }
 
 #[test]
@@ -87,7 +86,7 @@ fn profile_setting_records_origin_and_removal() {
         format!("{}={} {}{removed}", setting.key, setting.value, setting.by)
     };
     let lines: Vec<String> = child.settings.iter().map(line).collect();
-    for wanted in [
+    for expected in [
         "image=i base",
         "overlays=base child",
         "overlays=agent base",
@@ -105,7 +104,7 @@ fn profile_setting_records_origin_and_removal() {
         "thresholds.store_fail_gb=30 child",
         "storage.data=SN-0815 child",
     ] {
-        assert!(lines.iter().any(|line| line == wanted), "{wanted} in {lines:#?}");
+        assert!(lines.iter().any(|line| line == expected), "{expected} in {lines:#?}");
     }
 }
 

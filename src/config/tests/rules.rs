@@ -51,24 +51,24 @@ fn vm_template_fills_missing_keys_of_vm_file() {
     let text = "[vms.templates.default]\nvcpus = 24\nmemory = \"64G\"\n\
                 [vms.templates.uefi]\nvcpus = 2\nfirmware = \"uefi\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n\
                 [vms.templates.uefi.restart]\nwhen = \"always\"";
-    let site = site(text).unwrap_or_else(|faults| panic!("{faults}"));
-    let ask = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, Some(&site.vms.rules.templates));
-    let read = |text: &str| ask(text).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(site(text));
+    let request = |text: &str| parse_with(text, Path::new("vm.toml"), UUID, Some(&site.vms.rules.templates));
+    let read = |text: &str| valid(request(text));
     let spec = read("name = \"a\"").spec;
     assert_eq!((spec.vcpus, spec.memory.to_string().as_str()), (24, "64G"));
-    assert_eq!(read("name = \"a\"\nvcpus = 8").spec.vcpus, 8, "what it says itself counts");
+    assert_eq!(read("name = \"a\"\nvcpus = 8").spec.vcpus, 8, "the VM file takes precedence");
     let uefi = read("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\ngrace = \"7s\"");
     assert_eq!((uefi.spec.firmware, uefi.spec.restart.when, uefi.grace_s), (Firmware::Uefi, RestartWhen::Always, 7));
     assert_eq!(uefi.on_node_loss, crate::vm::OnNodeLoss::Restart);
 
-    let told = |text: &str| ask(text).expect_err("it has faults").to_string();
-    let unknown = told("name = \"a\"\ntemplate = \"uefy\"");
+    let faults = |text: &str| request(text).expect_err("it has faults").to_string();
+    let unknown = faults("name = \"a\"\ntemplate = \"uefy\"");
     assert!(unknown.contains("no template `uefy`") && unknown.contains("uefi"), "{unknown}");
-    assert!(told("name = \"a\"\ntemplate = \"uefi\"").contains("memory: is required"), "that template does not say it");
-    let beside = told("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nfirmware = \"bios\"\nsecure_boot = true");
+    assert!(faults("name = \"a\"\ntemplate = \"uefi\"").contains("memory: is required"), "the template has no memory");
+    let beside = faults("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nfirmware = \"bios\"\nsecure_boot = true");
     assert!(beside.contains("secure_boot") && !beside.contains("template"), "{beside}");
-    let beside =
-        told("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\nrestart = { when = \"always\", max_delay = \"1s\" }");
+    let restart = "restart = { when = \"always\", max_delay = \"1s\" }";
+    let beside = faults(&format!("name = \"a\"\ntemplate = \"uefi\"\nmemory = \"1G\"\n{restart}"));
     assert!(beside.contains("restart.max_delay"), "{beside}");
 }
 

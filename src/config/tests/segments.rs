@@ -31,14 +31,9 @@ mac = "52:54:00:00:00:01"
 address = "10.88.1.6"
 "#;
 
-fn with_more(change: &str, with: &str) -> Result<Site, Faults> {
-    assert!(MORE.contains(change), "{change}");
-    read(&format!("{LEAST}{}", MORE.replacen(change, with, 1)))
-}
-
 #[test]
 fn segments_follow_the_simple_segment_in_file_order() {
-    let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(edited(MORE, "", ""));
     let names: Vec<String> = site.segments.iter().map(Segment::name).collect();
     assert_eq!(names, ["br0", "eth1", "relay-10.88.0.1", "relay-10.99.0.1"]);
     let subnet = site.segments[2].subnet.as_ref().expect("it leases");
@@ -60,10 +55,10 @@ fn segments_follow_the_simple_segment_in_file_order() {
 fn simple_segment_is_optional_if_another_has_an_interface() {
     let bare = LEAST.replace("[net]\ninterface = \"br0\"\n[dhcp]\nrange = \"10.0.0.100-10.0.0.200\"\n", "");
     let segment = |link: &str| format!("{bare}[[segment]]\n{link}\nrange = \"10.0.0.100-10.0.0.200\"\n");
-    let site = read(&segment("interface = \"eth1\"")).unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(read(&segment("interface = \"eth1\"")));
     assert_eq!(site.segments[0].interface(), Some("eth1"));
     for text in [segment("relay = \"10.0.0.1\""), bare] {
-        let faults = read(&text).expect_err("nothing hears the relay").to_string();
+        let faults = read(&text).expect_err("no interface receives the packets of the relay").to_string();
         assert!(faults.contains("net: is required") && faults.contains("dhcp: is required"), "{faults}");
     }
 }
@@ -117,26 +112,23 @@ fn conflicting_segments_and_reservations_are_refused_with_both_positions() {
             "38 reservation[2].name: line 31 names this machine `head`",
         ),
     ] {
-        let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
-        let found: Vec<String> =
-            found.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect();
+        let found = described(edited(MORE, change, with));
         assert!(found.iter().any(|found| found == fault), "{change} -> {with}: {found:#?}");
     }
 }
 
 #[test]
 fn reservation_of_a_name_needs_no_address_and_may_repeat_with_one() {
-    let named = with_more("address = \"10.88.1.5\"", "name = \"tail\"").unwrap_or_else(|faults| panic!("{faults}"));
+    let named = valid(edited(MORE, "address = \"10.88.1.5\"", "name = \"tail\""));
     assert_eq!(named.reservations.len(), 2);
     assert_eq!(named.node_names[&Owner::Node("0123abcd".parse().expect("a node ID"))], "tail");
-    let again =
-        with_more("\"10.88.1.6\"", "\"10.88.1.6\"\nname = \"head\"").unwrap_or_else(|faults| panic!("{faults}"));
+    let again = valid(edited(MORE, "\"10.88.1.6\"", "\"10.88.1.6\"\nname = \"head\""));
     assert_eq!((again.reservations.len(), again.node_names.len()), (3, 1));
 }
 
 #[test]
 fn invalid_segment_causes_no_fault_in_reservations() {
-    let faults = with_more("10.88.0.100-10.88.3.200", "10.88.0.100").expect_err("no range").0;
+    let faults = edited(MORE, "10.88.0.100-10.88.3.200", "10.88.0.100").expect_err("no range").0;
     assert_eq!(faults.len(), 1, "{faults:#?}");
 }
 
@@ -149,12 +141,12 @@ fn omitted_netmask_is_taken_from_interface_network() {
     };
     let networks = [network("eth1", [10, 1, 0, 1], 16), network("eth1", [192, 168, 0, 1], 28)];
     let prefix = |text: &str| {
-        let site = parse_with(text, Path::new("site.toml"), &networks).unwrap_or_else(|faults| panic!("{faults}"));
+        let site = valid(parse_with(text, Path::new("site.toml"), &networks));
         let segment = site.segments.iter().find(|segment| segment.interface() == Some("eth1")).expect("eth1");
         segment.subnet.as_ref().expect("a subnet").prefix_len
     };
     let text = format!("{LEAST}{MORE}");
     assert_eq!(prefix(&text), 16);
     let written = text.replacen("router = \"10.1.0.254\"", "netmask = \"255.255.255.0\"", 1);
-    assert_eq!(prefix(&written), 24, "what is written counts");
+    assert_eq!(prefix(&written), 24, "the netmask of the file takes precedence");
 }

@@ -23,21 +23,16 @@ bridge = "br1"
 range = "10.88.0.210-10.88.0.250"
 "#;
 
-fn with_more(change: &str, with: &str) -> Result<Site, Faults> {
-    assert!(MORE.contains(change), "{change}");
-    read(&format!("{LEAST}{}", MORE.replacen(change, with, 1)))
-}
-
 #[test]
 fn vm_pools_are_grouped_by_bridge_in_file_order() {
-    let site = with_more("", "").unwrap_or_else(|faults| panic!("{faults}"));
+    let site = valid(edited(MORE, "", ""));
     let firsts = |bridge: &str| -> Vec<Ipv4Addr> {
         site.vms.pools_of(&bridge.parse().expect("a name")).map(|pool| pool.first).collect()
     };
     assert_eq!(firsts("br0"), [Ipv4Addr::new(10, 0, 0, 210), Ipv4Addr::new(10, 0, 0, 20)]);
     assert_eq!((firsts("br1").len(), firsts("br2").len()), (1, 0));
     assert_eq!(site.vms.mac_prefix.octets(), [0x02, 0x4d, 0x45]);
-    let none = read(LEAST).unwrap_or_else(|faults| panic!("{faults}")).vms;
+    let none = valid(read(LEAST)).vms;
     assert_eq!((none.pools.len(), none.mac_prefix.octets()), (0, &[0x52, 0x54, 0x00][..]));
 }
 
@@ -90,10 +85,7 @@ fn vm_pool_overlapping_or_outside_segment_is_refused_with_position() {
         ("02:4d:45", "2:4d", "17 vms.mac_prefix: `2:4d` is not a MAC address prefix"),
         ("mac_prefix", "macprefix", "17 vms.macprefix: unknown key"),
     ] {
-        let found = with_more(change, with).err().map_or_else(Vec::new, |faults| faults.0);
-        assert!(found.iter().all(|fault| !fault.hint.is_empty()), "{found:#?}");
-        let found: Vec<String> =
-            found.into_iter().map(|fault| format!("{} {}: {}", fault.line, fault.key, fault.message)).collect();
+        let found = described(edited(MORE, change, with));
         assert!(found.iter().any(|found| found.starts_with(fault)), "{change} -> {with}: {found:#?}");
     }
 }
@@ -108,7 +100,7 @@ fn vm_pool_faults_are_all_reported_and_invalid_segment_adds_none() {
     let faults = read(&format!("{LEAST}{all}")).expect_err("faults").0;
     let lines: Vec<usize> = faults.iter().map(|fault| fault.line).collect();
     assert_eq!(lines, [17, 20, 23, 25], "{faults:#?}");
-    let faults = with_more("10.88.0.100-10.88.0.200", "10.88.0.100").expect_err("no range").0;
+    let faults = edited(MORE, "10.88.0.100-10.88.0.200", "10.88.0.100").expect_err("no range").0;
     assert_eq!(faults.len(), 1, "{faults:#?}");
 }
 

@@ -72,13 +72,13 @@ pub fn parse_with(
     templates: Option<&VmTemplates>,
 ) -> Result<VmRequest, Faults> {
     let document = reader::parse(text, file)?;
-    let ask = read(&document, fresh, templates);
-    document.finish(Some(ask))
+    let request = read(&document, fresh, templates);
+    document.finish(Some(request))
 }
 
 /// Reads a VM file.
 pub fn read_file(file: &Path) -> Result<String, Faults> {
-    reader::read_text(file, "name the file of the virtual machine with -f FILE")
+    reader::read_text(file, "name the file of the VM with -f FILE")
 }
 
 /// The tables of the file, with the positions of faults.
@@ -95,16 +95,17 @@ struct WrittenVm<'d> {
 
 fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmTemplates>) -> VmRequest {
     let root = document.root();
-    let (template, given) = template_of(&root, templates).unzip();
-    let given = VmTemplate::read(&root).or(given.unwrap_or(&VmTemplate::default()));
-    let (mut spec, numa_anywhere) = head(&root, fresh, &given, templates);
+    let (template, defaults) = template_of(&root, templates).unzip();
+    let settings = VmTemplate::read(&root).or(defaults.unwrap_or(&VmTemplate::default()));
+    let (mut spec, numa_anywhere) = head(&root, fresh, &settings, templates);
     let units = units(&root);
     spec.units = units.each.iter().filter_map(UnitSelector::address).collect();
-    let only_wished = spec.units.is_empty() && (units.whole || !units.each.is_empty());
-    if only_wished && spec.machine == MachineType::Pc {
+    let is_unnamed = spec.units.is_empty() && (units.whole || !units.each.is_empty());
+    if is_unnamed && spec.machine == MachineType::Pc {
         root.fault("machine", "it has no PCI Express for units", "write machine = \"q35\"");
     }
-    let (on_node_loss, grace_s) = (given.on_node_loss.unwrap_or_default(), given.grace_s.unwrap_or(DEFAULT_GRACE_S));
+    let on_node_loss = settings.on_node_loss.unwrap_or_default();
+    let grace_s = settings.grace_s.unwrap_or(DEFAULT_GRACE_S);
     let restart = root.table("restart");
     if let Some(table) = &restart {
         spec.restart = restart_policy(table);
@@ -123,11 +124,9 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
         nics.push(table);
     }
     let written = WrittenVm { root, template, restart, cloud_init, volumes, nics };
-    let ask = VmRequest { spec, units, on_node_loss, grace_s, numa_anywhere };
-    for fault in ask.faults() {
-        written.report(fault);
-    }
-    ask
+    let request = VmRequest { spec, units, on_node_loss, grace_s, numa_anywhere };
+    request.faults().into_iter().for_each(|fault| written.report(fault));
+    request
 }
 
 /// Reads `units`: a number, `"all"`, or a list of selectors.
@@ -135,7 +134,7 @@ fn units(root: &Table<'_>) -> UnitsRequest {
     match root.kind("units") {
         Some("integer") => {
             let count = root.integer("units", 0..=request::MAX_UNITS).map_or(0, |count| count.value);
-            UnitsRequest { whole: false, each: (0..count).map(|_| UnitSelector::Any).collect() }
+            UnitsRequest { whole: false, each: vec![UnitSelector::Any; count] }
         }
         Some("string") => {
             let whole = root.choice("units", &[("all", true)]).is_some();
@@ -143,9 +142,7 @@ fn units(root: &Table<'_>) -> UnitsRequest {
         }
         _ => {
             let each: Vec<UnitSelector> = root.list("units").into_iter().map(|unit| unit.value).collect();
-            if each.len() > usize::try_from(request::MAX_UNITS).unwrap_or(usize::MAX) {
-                root.fault("units", format!("{} units", each.len()), format!("at most {}", request::MAX_UNITS));
-            }
+            root.is_within("units", request::MAX_UNITS, each.len(), "units");
             UnitsRequest { whole: false, each }
         }
     }
@@ -195,23 +192,23 @@ fn template_of<'d>(root: &Table<'_>, templates: Option<&'d VmTemplates>) -> Opti
 }
 
 /// Reads the specification without volumes and NICs, and whether any NUMA node may be used.
-fn head(root: &Table<'_>, fresh: SystemUuid, given: &VmTemplate, templates: Option<&VmTemplates>) -> (VmSpec, bool) {
+fn head(root: &Table<'_>, fresh: SystemUuid, settings: &VmTemplate, templates: Option<&VmTemplates>) -> (VmSpec, bool) {
     let name = root.required("name", root.parsed::<VmName>("name"), "give it a name: name = \"train-7\"");
     if let Some(templates) = templates {
         let names: Vec<&str> = templates.keys().map(TemplateName::as_str).collect();
         let known =
             if names.is_empty() { String::new() } else { format!(", or name a template: {}", names.join(", ")) };
-        root.required("vcpus", given.vcpus, format!("say how many processors it has: vcpus = 8{known}"));
-        root.required("memory", given.memory, format!("say how much memory it has: memory = \"64G\"{known}"));
+        root.required("vcpus", settings.vcpus, format!("say how many processors it has: vcpus = 8{known}"));
+        root.required("memory", settings.memory, format!("say how much memory it has: memory = \"64G\"{known}"));
     }
-    let anywhere = root.kind("numa_node") == Some("string") && root.choice("numa_node", &[("any", ())]).is_some();
-    let numa_node = || root.integer("numa_node", 0..=i64::from(u32::MAX));
-    let numa_node = if root.kind("numa_node") == Some("string") { None } else { numa_node() };
+    let is_word = root.kind("numa_node") == Some("string");
+    let anywhere = is_word && root.choice("numa_node", &[("any", ())]).is_some();
+    let numa_node = if is_word { None } else { root.integer("numa_node", 0..=u32::MAX) };
     let name = name.map_or_else(placeholder, |name| name.value);
     let uuid = root.parsed("uuid").map_or(fresh, |uuid| uuid.value);
     let spec = VmSpec {
-        numa_node: numa_node.map(|node| u32::try_from(node.value).unwrap_or(u32::MAX)),
-        ..given.spec(name, uuid, 1, ByteSize::from_mib(PLACEHOLDER_MIB))
+        numa_node: numa_node.map(|node| node.value),
+        ..settings.spec(name, uuid, 1, ByteSize::from_mib(PLACEHOLDER_MIB))
     };
     (spec, anywhere)
 }
@@ -234,12 +231,12 @@ fn restart_policy(table: &Table<'_>) -> RestartPolicy {
     let words =
         [("never", RestartWhen::Never), ("on-failure", RestartWhen::OnFailure), ("always", RestartWhen::Always)];
     let when = table.required("when", table.choice("when", &words), "write when = \"on-failure\", or remove [restart]");
-    let attempts = table.integer("attempts", 0..=i64::from(u32::MAX));
+    let attempts = table.integer("attempts", 0..=u32::MAX);
     RestartPolicy {
         when: when.map_or(default.when, |when| when.value),
         delay_s: seconds("delay", default.delay_s),
         max_delay_s: seconds("max_delay", default.max_delay_s),
-        attempts: attempts.map_or(default.attempts, |count| u32::try_from(count.value).unwrap_or(u32::MAX)),
+        attempts: attempts.map_or(default.attempts, |count| count.value),
         stable_after_s: seconds("stable_after", default.stable_after_s),
     }
 }
@@ -293,18 +290,12 @@ fn volume(table: &Table<'_>) -> Option<Volume> {
         Format::Raw => {
             beside("size", "raw");
             if (overwrite || table.has("overwrite")) && digest.is_none() && !table.has("digest") {
-                table.fault(
-                    "overwrite",
-                    "nothing is written onto the disk",
-                    "name an image by its digest, or remove it",
-                );
+                let hint = "name an image by its digest, or remove it";
+                table.fault("overwrite", "nothing is written onto the disk", hint);
             }
             if adopt && table.has("digest") {
-                table.fault(
-                    "adopt",
-                    "stands beside an image, which replaces what the disk holds",
-                    "remove it, or the digest",
-                );
+                let message = "stands beside an image, which replaces what the disk holds";
+                table.fault("adopt", message, "remove it, or the digest");
             }
             let hint = "write \"slot\" for the disk of its slot, or the wwid or serial number of one that `meshd node show` lists";
             VolumeSource::Raw { disk: table.required("disk", disk, hint)?, digest, overwrite, adopt, on_release }

@@ -10,7 +10,7 @@ pub const DEFAULT_GRACE_S: u32 = 60;
 /// Maximum grace period in seconds.
 pub const MAX_GRACE_S: u32 = 3600;
 /// Maximum number of units of one VM, as in [`VmSpec::faults`].
-pub(super) const MAX_UNITS: i64 = 32;
+pub(super) const MAX_UNITS: usize = 32;
 
 /// A request for a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,40 +20,29 @@ pub type VmTemplates = BTreeMap<TemplateName, VmTemplate>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VmTemplate {
-    /// `vcpus`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vcpus: Option<u32>,
-    /// `memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<ByteSize>,
-    /// `machine`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineType>,
-    /// `cpu`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<CpuModel>,
-    /// `firmware`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
-    /// `secure_boot`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secure_boot: Option<bool>,
-    /// `vtpm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vtpm: Option<bool>,
-    /// `hugepages`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hugepages: Option<bool>,
-    /// `allow_tcg`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_tcg: Option<bool>,
-    /// `on_node_loss`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_node_loss: Option<OnNodeLoss>,
-    /// `grace`, in seconds.
+    /// Value of `grace` in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_s: Option<u32>,
-    /// `[restart]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
 }
@@ -62,14 +51,14 @@ impl VmTemplate {
     /// Reads all keys except `[restart]`.
     pub(super) fn read(table: &Table<'_>) -> Self {
         // `VmSpec::faults` checks the limits.
-        let vcpus = table.integer("vcpus", 0..=i64::from(u32::MAX));
+        let vcpus = table.integer("vcpus", 0..=u32::MAX);
         let flag = |key: &str| table.bool(key).map(|flag| flag.value);
         let machines = [("q35", MachineType::Q35), ("pc", MachineType::Pc)];
         let firmwares = [("bios", Firmware::Bios), ("uefi", Firmware::Uefi)];
         let policies = [("wait", OnNodeLoss::Wait), ("restart", OnNodeLoss::Restart)];
         let grace = table.duration("grace", Duration::ZERO..=Duration::from_secs(MAX_GRACE_S.into()));
         VmTemplate {
-            vcpus: vcpus.map(|vcpus| u32::try_from(vcpus.value).unwrap_or(u32::MAX)),
+            vcpus: vcpus.map(|vcpus| vcpus.value),
             memory: table.parsed("memory").map(|memory| memory.value),
             machine: table.choice("machine", &machines).map(|machine| machine.value),
             cpu: table.parsed("cpu").map(|cpu| cpu.value),

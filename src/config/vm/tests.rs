@@ -10,16 +10,16 @@ fn fresh() -> SystemUuid {
     "11223344-5566-7788-99aa-bbccddeeff00".parse().expect("a UUID")
 }
 
-fn ask(text: &str) -> Result<VmRequest, Faults> {
+fn request(text: &str) -> Result<VmRequest, Faults> {
     parse(text, Path::new("vm.toml"), fresh())
 }
 
 fn read(text: &str) -> Result<VmSpec, Faults> {
-    ask(text).map(|ask| ask.spec)
+    request(text).map(|request| request.spec)
 }
 
 fn fault_positions(text: &str) -> Vec<(usize, String)> {
-    let Faults(faults) = ask(text).expect_err("it has faults");
+    let Faults(faults) = request(text).expect_err("it has faults");
     assert!(faults.iter().all(|fault| !fault.message.is_empty() && !fault.hint.is_empty()), "{faults:?}");
     faults.into_iter().map(|fault| (fault.line, fault.key)).collect()
 }
@@ -49,7 +49,8 @@ fn sample_vm_file_is_valid_with_and_without_optional_keys() {
     };
     let whole: Vec<String> = sample.lines().map(uncomment).collect();
     let templates = VmTemplates::from([("small".parse().expect("a name"), VmTemplate::default())]);
-    let spec = parse_with(&whole.join("\n"), Path::new("vm.toml"), fresh(), Some(&templates)).map(|ask| ask.spec);
+    let spec =
+        parse_with(&whole.join("\n"), Path::new("vm.toml"), fresh(), Some(&templates)).map(|request| request.spec);
     let spec = spec.unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(spec.volumes.len(), 3);
     assert!(spec.cloud_init.is_some() && spec.nics[0].address.is_some());
@@ -180,14 +181,14 @@ fn minimal_vm_file_gets_new_uuid_and_stable_macs() {
 #[test]
 fn units_are_a_number_a_selector_list_or_the_whole_node() {
     let least = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\n";
-    let units = |line: &str| ask(&format!("{least}{line}\n")).expect("sound").units;
+    let units = |line: &str| request(&format!("{least}{line}\n")).expect("sound").units;
     assert_eq!(units("units = 2").each, [UnitSelector::Any, UnitSelector::Any]);
     assert!(units("units = \"all\"").whole && units("").each.is_empty());
     let mixed = units("units = [\"any\", \"vendor:10de\", \"0000:41:00.0\"]").each;
     let words: Vec<String> = mixed.iter().map(ToString::to_string).collect();
     assert_eq!(words, ["any", "vendor:10de", "0000:41:00.0"]);
     for line in ["units = -1", "units = 33", "units = \"every\"", "units = true", "units = [\"gpu\"]", "units = [1]"] {
-        assert!(ask(&format!("{least}{line}\n")).is_err(), "{line}");
+        assert!(request(&format!("{least}{line}\n")).is_err(), "{line}");
     }
     assert_eq!(fault_positions(&format!("{least}machine = \"pc\"\nunits = 1\n")), [(4, "machine".to_owned())]);
 }
@@ -195,11 +196,11 @@ fn units_are_a_number_a_selector_list_or_the_whole_node() {
 #[test]
 fn policy_for_a_lost_node_is_read_from_the_file() {
     let text = "name = \"a\"\nvcpus = 1\nmemory = \"1G\"\non_node_loss = \"restart\"\ngrace = \"5s\"\n";
-    let asked = ask(text).expect("sound");
-    assert_eq!((asked.on_node_loss, asked.grace_s, asked.is_bound()), (OnNodeLoss::Restart, 5, false));
-    assert!(ask(&format!("{text}units = 1\n")).is_ok_and(|asked| asked.is_bound()));
-    let stored = serde_json::to_string(&asked).expect("plain");
-    assert_eq!(serde_json::from_str::<VmRequest>(&stored).expect("its own text"), asked);
+    let restarts = request(text).expect("sound");
+    assert_eq!((restarts.on_node_loss, restarts.grace_s, restarts.is_bound()), (OnNodeLoss::Restart, 5, false));
+    assert!(request(&format!("{text}units = 1\n")).is_ok_and(|request| request.is_bound()));
+    let stored = serde_json::to_string(&restarts).expect("plain");
+    assert_eq!(serde_json::from_str::<VmRequest>(&stored).expect("its own text"), restarts);
 }
 
 proptest! {

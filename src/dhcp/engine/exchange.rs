@@ -10,7 +10,7 @@ use crate::{
     packet::{ClientMessage, ClientMessageType, Destination, Origin, ReplyBuilder, ReplyContent, SERVER_PORT},
     warning::Warning,
 };
-use meshd_types::{DenyList, Hardware, Timestamp, fail};
+use meshd_types::{DenyList, Hardware, Timestamp, failpoint};
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
 /// A request and the context of its reply.
@@ -27,7 +27,7 @@ pub(crate) struct Exchange<'a> {
     /// All addresses of this server.
     pub(crate) own: &'a BTreeSet<Ipv4Addr>,
     pub(crate) boot: BootFile,
-    /// The NIC, if it belongs to a virtual machine: it gets an address, but no boot file.
+    /// The NIC, if it belongs to a VM: it gets an address, but no boot file.
     pub(crate) vm_nic: Option<&'a ReservedNic>,
     /// UUIDs that do not identify a machine.
     pub(crate) non_identifying_uuids: &'a DenyList,
@@ -66,7 +66,7 @@ impl Exchange<'_> {
     /// Ends a lease, unless its machine uses the address: then the packet is forged or wrong.
     fn release(&self, segment: &mut SegmentState) -> Vec<Effect> {
         let ClientMessage { mac, ciaddr, .. } = *self.request;
-        if fail::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
+        if failpoint::defends("dhcp-release-in-use") && self.machines.uses_address(mac, ciaddr) {
             return Vec::new();
         }
         let leases = segment.authority.as_mut().map(|authority| &mut authority.leases);
@@ -113,7 +113,7 @@ impl Exchange<'_> {
         };
         // Behind a router, the Ethernet sender does not prove the client. It may only renew its lease.
         let only_renews = kind == LeaseRequest::RenewingOrRebinding && request.client == ClientKind::Other;
-        if self.routed && !only_renews && fail::defends("dhcp-routed-renewal") {
+        if self.routed && !only_renews && failpoint::defends("dhcp-routed-renewal") {
             return Vec::new();
         }
         let discovered = leases.is_offered(request.mac, wanted);
@@ -172,7 +172,7 @@ impl Exchange<'_> {
             let hardware = Hardware { uuid: Some(self.request.uuid?), ..Hardware::default() };
             // A UUID can be forged: the address of an approved node is only for its known NICs.
             let node = hardware.basis(self.non_identifying_uuids)?.node_id();
-            (!self.machines.is_approved(node) || !fail::defends("dhcp-claimed-uuid")).then_some(node)
+            (!self.machines.is_approved(node) || !failpoint::defends("dhcp-claimed-uuid")).then_some(node)
         };
         let node = needs_nodes.then(|| self.machines.node_of(mac).or_else(by_uuid)).flatten();
         let keeps_address = self.vm_nic.is_none() && self.machines.keeps_address(mac);

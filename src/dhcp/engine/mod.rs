@@ -6,8 +6,9 @@
 //! | `proxy` | one request in proxy mode: another server leases addresses |
 //! | `sender_check` | Ethernet source against chaddr; relay port (option 82) against the node's port |
 //! | `client_segment` | the segment of a packet: by interface, relay address or renewed address |
-//! | `segment_state` | state of one segment: leases, fill level, other servers |
-//! | `proxy_discovers` | proxy mode: clients that sent a DISCOVER |
+//! | `segment_state` | state of one segment: leases, fill level |
+//! | `other_servers` | other DHCP servers on a segment, and the warning about a new one |
+//! | `started_exchanges` | proxy mode: clients that sent a DISCOVER |
 //! | `rate_limit` | packets per second of each sender |
 //!
 //! One engine owns the lease tables of all segments and decides in the order of arrival. A decision becomes binding when its reply is
@@ -15,18 +16,19 @@
 
 mod client_segment;
 mod exchange;
+mod other_servers;
 mod proxy;
 mod rate_limit;
 mod segment_state;
 mod sender_check;
-mod proxy_discovers;
+mod started_exchanges;
 
 use crate::{
     boot_file::{BootFile, BootSources},
     config::{DhcpMode, Link, NicChanges, ReservedNic, Segment, Setup},
     effect::{Effect, Lease, SegmentStatus},
     machines::Machines,
-    packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, ServerMessage, probe_mac},
+    packet::{ClientMessage, ClientMessageType, Origin, PROXY_PORT, probe_mac},
     warning::Warning,
 };
 use exchange::Exchange;
@@ -68,7 +70,7 @@ pub struct Engine {
     segments: Vec<SegmentState>,
     /// All addresses of this server.
     own: BTreeSet<Ipv4Addr>,
-    /// NICs of virtual machines.
+    /// NICs of VMs.
     vm_nics: BTreeMap<MacAddr, ReservedNic>,
     /// Warnings about reservations, until they are taken.
     warnings: Vec<Warning>,
@@ -117,7 +119,7 @@ impl Engine {
         engine
     }
 
-    /// Applies changes to the NICs of virtual machines.
+    /// Applies changes to the NICs of VMs.
     pub fn change_nics(&mut self, changes: NicChanges) {
         let changed = match changes {
             NicChanges::Changed(changed) => changed,
@@ -190,7 +192,7 @@ impl Engine {
             address,
             identifier: request.relay.server_id_override.unwrap_or(address),
             own: &self.own,
-            // A virtual machine boots from its volumes.
+            // A VM boots from its volumes.
             boot: if vm_nic.is_some() { BootFile::None } else { self.sources.boot_file(&request, address) },
             vm_nic,
             machines,
@@ -199,16 +201,6 @@ impl Engine {
         let effects = exchange.handle(segment);
         self.counters.refused += u64::from(request.kind == ClientMessageType::Discover && segment.has_just_refused());
         effects
-    }
-
-    /// Handles a packet of a server on the segment of this interface. Returns a warning about another server.
-    pub fn handle_server_packet(&mut self, now: Timestamp, packet: &[u8], interface_index: usize) -> Option<Effect> {
-        let other = ServerMessage::parse(packet)?;
-        if self.own.contains(&other.server) {
-            return None;
-        }
-        let index = self.segment_of_interface.get(interface_index).copied().flatten()?;
-        self.segments.get_mut(index)?.record_other_server(now, other.server, other.proxy).map(Effect::Warn)
     }
 
     /// Returns the status of all segments, and forgets silent servers. Call it about once a second.

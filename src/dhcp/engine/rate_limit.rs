@@ -2,7 +2,7 @@
 
 use crate::packet::{Options, Origin};
 use dhcproto::v4::OptionCode;
-use meshd_types::{Timestamp, fail};
+use meshd_types::{Timestamp, failpoint};
 
 /// Packets per second of one sender. Firmware sends at most four.
 pub const MAX_PER_SECOND: u16 = 50;
@@ -26,7 +26,7 @@ impl Sender {
         let claimed = octets(28).first_chunk::<6>().copied().unwrap_or_default();
         let relay = octets(24).first_chunk::<4>().copied().unwrap_or_default();
         match origin.ethernet_source {
-            Some(hardware) if relay == [0; 4] && fail::defends("dhcp-sender-rate") => {
+            Some(hardware) if relay == [0; 4] && failpoint::defends("dhcp-sender-rate") => {
                 Sender { mac: hardware.0, relay, port: 0 }
             }
             _ => {

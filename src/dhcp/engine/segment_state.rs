@@ -1,19 +1,14 @@
 //! The state of one segment: mode, leases, fill level, other servers.
 
-use super::proxy_discovers::StartedExchanges;
+use super::{other_servers::OtherServers, started_exchanges::StartedExchanges};
 use crate::{
     config::{DhcpMode, Link, Reservation, ReservedNic, Segment, Subnet},
-    effect::{Lease, OtherServer, PoolUse, SegmentStatus},
+    effect::{Lease, PoolUse, SegmentStatus},
     lease::{LeaseTable, PoolLevel},
     warning::Warning,
 };
 use meshd_types::{MacAddr, Timestamp};
-use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc, time::Duration};
-
-/// Most other servers of a segment. The one that was silent longest is removed first.
-const MAX_OTHERS: usize = 16;
-/// When a silent server is forgotten: after three probes.
-const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+use std::{collections::BTreeSet, net::Ipv4Addr, sync::Arc};
 
 /// Subnet and leases of a segment in authoritative mode.
 pub(crate) struct Authority {
@@ -33,7 +28,7 @@ pub(crate) struct SegmentState {
     pub(crate) relay_macs: Vec<MacAddr>,
     /// In proxy mode.
     pub(crate) started_exchanges: StartedExchanges,
-    others: Vec<OtherServer>,
+    pub(crate) other_servers: OtherServers,
     level: PoolLevel,
     refused: bool,
 }
@@ -56,7 +51,7 @@ impl SegmentState {
             authority,
             relay_macs: segment.relay_macs,
             started_exchanges: StartedExchanges::default(),
-            others: Vec::new(),
+            other_servers: OtherServers::default(),
             level: PoolLevel::default(),
             refused: false,
         }
@@ -68,7 +63,7 @@ impl SegmentState {
         leases.load(stored.iter().filter(|lease| subnet.is_on_network(lease.address)).cloned());
     }
 
-    /// Reserves the address of a virtual machine's NIC, if it is in this network. Returns false if it cannot be reserved.
+    /// Reserves the address of a VM's NIC, if it is in this network. Returns false if it cannot be reserved.
     pub(crate) fn reserve(&mut self, nic: &ReservedNic) -> bool {
         let authority = self.authority.as_deref_mut();
         let own = authority.zip(nic.address).filter(|(authority, address)| authority.subnet.is_on_network(*address));
@@ -82,20 +77,6 @@ impl SegmentState {
     /// Returns true if the last DISCOVER got no address.
     pub(crate) fn has_just_refused(&self) -> bool {
         self.refused
-    }
-
-    /// Records another server. Returns a warning if it is new and conflicts with the mode.
-    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
-        let known = self.others.iter().position(|other| other.address == address);
-        if let Some(index) = known {
-            self.others.remove(index);
-        } else if self.others.len() >= MAX_OTHERS {
-            self.others.remove(0);
-        }
-        self.others.push(OtherServer { address, proxy, last: now });
-        let is_expected = self.mode == DhcpMode::Proxy && !proxy;
-        let is_conflict = known.is_none() && !is_expected;
-        is_conflict.then(|| Warning::OtherServer { segment: self.name.clone(), server: address, proxy })
     }
 
     /// Updates the fill level after a DISCOVER. Returns a warning if a level was reached.
@@ -113,9 +94,9 @@ impl SegmentState {
     }
 
     pub(crate) fn status(&mut self, now: Timestamp) -> SegmentStatus {
-        self.others.retain(|other| now.since(other.last) < REMEMBERED);
+        let other_servers = self.other_servers.recent(now);
         let pool = self.usage(now);
         self.level = self.level.min(self.level.next(pool, false));
-        SegmentStatus { name: self.name.to_string(), mode: self.mode, pool, other_servers: self.others.clone() }
+        SegmentStatus { name: self.name.to_string(), mode: self.mode, pool, other_servers }
     }
 }

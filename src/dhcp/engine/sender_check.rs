@@ -7,7 +7,7 @@ use crate::{
     packet::{ClientMessage, Origin},
     warning::Warning,
 };
-use meshd_types::{MacAddr, fail};
+use meshd_types::{MacAddr, failpoint};
 
 /// Returns a warning if the Ethernet source is not the client itself. Behind a relay or router, the source must be one of the configured
 /// addresses, if there are any.
@@ -19,9 +19,9 @@ pub(super) fn check_ethernet_source(
 ) -> Option<Warning> {
     let sender = origin.ethernet_source?;
     let is_forged = if request.is_relayed() || routed {
-        !relay_macs.is_empty() && !relay_macs.contains(&sender) && fail::defends("dhcp-relay-source")
+        !relay_macs.is_empty() && !relay_macs.contains(&sender) && failpoint::defends("dhcp-relay-source")
     } else {
-        sender != request.mac && fail::defends("dhcp-ethernet-source")
+        sender != request.mac && failpoint::defends("dhcp-ethernet-source")
     };
     is_forged.then_some(Warning::Forged { mac: request.mac, sender, kind: request.kind })
 }
@@ -38,10 +38,10 @@ impl Exchange<'_> {
         }
         let mac = self.request.mac;
         let known = self.machines.attachment(mac, self.request.client != ClientKind::Other)?;
-        if self.request.is_relayed() && known.is_local && fail::defends("dhcp-local-node") {
+        if self.request.is_relayed() && known.is_local && failpoint::defends("dhcp-local-node") {
             return Some(Warning::RelayPortMismatch { mac, known: RelayPort::default(), seen });
         }
-        let known = known.relay_port.filter(|_| fail::defends("dhcp-relay-port"))?;
+        let known = known.relay_port.filter(|_| failpoint::defends("dhcp-relay-port"))?;
         (seen.as_ref() != Some(&known)).then_some(Warning::RelayPortMismatch { mac, known, seen })
     }
 }

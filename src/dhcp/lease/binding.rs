@@ -22,7 +22,7 @@ pub(crate) struct Binding {
     pub(crate) mac: MacAddr,
     pub(crate) state: BindingState,
     pub(crate) until: Timestamp,
-    /// The virtual machine of the NIC.
+    /// The VM of the NIC.
     pub(crate) vm: Option<SystemUuid>,
     /// The NIC belongs to an approved node: the address is never given to another machine.
     pub(crate) pinned: bool,

@@ -1,7 +1,13 @@
 //! Declined addresses: held back, because a client found them in use by another machine.
 
 use meshd_types::Timestamp;
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+
+/// Hold of an address after a client found it in use by another machine.
+pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
+/// How long after an acknowledgement a client may decline the address. Clients probe an address for 3 to 7 seconds before they use it
+/// (RFC 5227).
+pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
 
 /// Addresses that are held back, and the end for each.
 pub(crate) struct DeclinedAddresses {

@@ -3,7 +3,8 @@
 //! | module | content |
 //! | --- | --- |
 //! | here | the client state of a DHCPREQUEST |
-//! | `table` | the lease table: offer, lease, release, decline, reclaim |
+//! | `table` | the lease table: lease, release, decline |
+//! | `table::address_choice` | the address that a client is offered |
 //! | `binding` | the holder of one address: offer or lease, and its end |
 //! | `reservations` | addresses that belong to one NIC or machine |
 //! | `declined` | addresses that a client declined (DHCPDECLINE), held for a while |
@@ -19,10 +20,10 @@ mod reservations;
 mod table;
 
 pub use binding::OFFER_HOLD;
+pub use declined::{DECLINE_WINDOW, DECLINED_HOLD};
 pub use pool_level::PoolLevel;
 pub(crate) use reservations::Client;
 pub(crate) use table::LeaseTable;
-pub use table::{DECLINE_WINDOW, DECLINED_HOLD};
 
 /// The client state of a DHCPREQUEST (RFC 2131, 4.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

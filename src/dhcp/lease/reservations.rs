@@ -11,7 +11,7 @@ pub struct Client {
     pub mac: MacAddr,
     /// The node, if it is known and reservations need it.
     pub node: Option<NodeId>,
-    /// The virtual machine of the NIC.
+    /// The VM of the NIC.
     pub vm: Option<SystemUuid>,
     /// The NIC belongs to an approved node: its address is never given to another machine.
     pub keeps_address: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Reservations {
     by_address: BTreeMap<Ipv4Addr, Owner>,
     by_owner: BTreeMap<Owner, Ipv4Addr>,
     by_node: bool,
-    /// Reservations of virtual machines.
+    /// Reservations of VMs.
     vm_nics: BTreeMap<MacAddr, Ipv4Addr>,
 }
 
@@ -48,7 +48,7 @@ impl Reservations {
         }
     }
 
-    /// Adds a reservation of a virtual machine. Returns false if the address or the NIC already has another reservation.
+    /// Adds a reservation of a VM. Returns false if the address or the NIC already has another reservation.
     pub(crate) fn add(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let owner = Owner::Mac(mac);
         if self.by_address.contains_key(&address) || self.by_owner.contains_key(&owner) {
@@ -60,7 +60,7 @@ impl Reservations {
         true
     }
 
-    /// Removes the reservation of a virtual machine and returns its address.
+    /// Removes the reservation of a VM and returns its address.
     pub(crate) fn remove(&mut self, mac: MacAddr) -> Option<Ipv4Addr> {
         let address = self.vm_nics.remove(&mac)?;
         self.by_address.remove(&address);

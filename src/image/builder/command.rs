@@ -1,5 +1,6 @@
 //! Runs external programs without a shell and keeps the end of their output for errors.
 
+use super::error::BuildError;
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
@@ -64,16 +65,17 @@ pub enum CommandError {
     Failed { line: String, status: std::process::ExitStatus, output_end: String },
 }
 
-/// Returns the missing tools of an image build.
-pub fn missing_tools() -> Vec<Tool> {
-    missing(&TOOLS)
-}
-
-/// Returns the tools that are not installed.
-pub fn missing(tools: &[Tool]) -> Vec<Tool> {
+/// Returns an error with the tools that are not installed.
+pub fn require_tools(tools: &[Tool]) -> Result<(), BuildError> {
     let folders: Vec<PathBuf> = std::env::split_paths(&search_path()).collect();
     let is_installed = |tool: &Tool| folders.iter().any(|folder| folder.join(tool.program).is_file());
-    tools.iter().filter(|tool| !is_installed(tool)).copied().collect()
+    let missing: Vec<Tool> = tools.iter().filter(|tool| !is_installed(tool)).copied().collect();
+    if missing.is_empty() { Ok(()) } else { Err(BuildError::Tools(missing)) }
+}
+
+/// Returns an error if this user may not create user namespaces, which [`ToolCommand::as_root`] needs.
+pub fn require_namespaces() -> Result<(), BuildError> {
+    ToolCommand::as_root("true").run().map_err(BuildError::Namespaces)
 }
 
 /// PATH with the administrator's folders, which a user's PATH may lack.
@@ -109,6 +111,12 @@ impl ToolCommand {
         let mut command = ToolCommand::as_root("chroot").arg(tree).arg(program);
         command.command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env_remove("TMPDIR");
         command
+    }
+
+    /// Creates a command that unpacks a gzip-compressed tar into a folder.
+    pub fn unpack_tar(archive: &Path, folder: &Path) -> Self {
+        let tar = ToolCommand::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]);
+        tar.arg(archive).arg("-C").arg(folder)
     }
 
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {

@@ -1,19 +1,21 @@
-//! Lists recipes and built images.
+//! Lists recipes and built images and bundles.
 
 use super::{
     build::recipe_digest,
+    bundle::{recipe::BUNDLE_FILE, recipes_dir},
     parts::recipe::RECIPE_FILE,
     versions::{Version, versions},
 };
 use crate::catalog::{
+    bundle::{BundleError, BundleManifest, load_bundle_manifest},
     image::{ImageError, ImageManifest, load_image, load_manifest},
-    versions::{IMAGES, version_names},
+    versions::{BUNDLES, IMAGES, version_names},
 };
-use meshd_types::{Digest, ImageName};
+use meshd_types::{BundleName, Digest, ImageName};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, io, path::Path, str::FromStr};
 
-/// State of an image relative to its recipe.
+/// State of an image or bundle relative to its recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageState {
@@ -27,6 +29,18 @@ pub enum ImageState {
     Broken,
     /// Built, but there is no recipe.
     NoRecipe,
+}
+
+impl ImageState {
+    /// Compares the recipe of a built image or bundle with its present recipe.
+    fn of_built(built: &Digest, recipe_dir: &Path, has_recipe: bool) -> Self {
+        let is_current = || recipe_digest(recipe_dir).is_ok_and(|digest| digest == *built);
+        match has_recipe {
+            false => ImageState::NoRecipe,
+            true if is_current() => ImageState::Built,
+            true => ImageState::Stale,
+        }
+    }
 }
 
 /// An image in a list.
@@ -52,18 +66,17 @@ impl Listed {
 }
 
 /// Lists every image that has a recipe or a manifest, by name. Blobs are not read: [`verify`] reads them.
-pub fn list(blobs_dir: &Path, images_dir: &Path) -> std::io::Result<Vec<Listed>> {
-    let recipes = names(images_dir, |path| path.join(RECIPE_FILE).is_file().then(|| path.file_name())?)?;
+pub fn list(blobs_dir: &Path, images_dir: &Path) -> io::Result<Vec<Listed>> {
+    let recipes: BTreeSet<ImageName> = recipe_names(images_dir, RECIPE_FILE)?;
     let built = version_names(blobs_dir, IMAGES)?.iter().filter_map(|name| name.parse().ok()).collect();
     Ok(recipes.union(&built).map(|name| describe(blobs_dir, images_dir, name, recipes.contains(name))).collect())
 }
 
 fn describe(blobs_dir: &Path, images_dir: &Path, name: &ImageName, has_recipe: bool) -> Listed {
     let (state, manifest, problem) = match load_manifest(blobs_dir, name) {
-        Ok(manifest) if !has_recipe => (ImageState::NoRecipe, Some(manifest), None),
         Ok(manifest) => {
-            let current = recipe_digest(&images_dir.join(name.as_str())).is_ok_and(|digest| digest == manifest.recipe);
-            (if current { ImageState::Built } else { ImageState::Stale }, Some(manifest), None)
+            let state = ImageState::of_built(&manifest.recipe, &images_dir.join(name.as_str()), has_recipe);
+            (state, Some(manifest), None)
         }
         Err(ImageError::NotBuilt { .. }) => (ImageState::NotBuilt, None, None),
         Err(error) => (ImageState::Broken, None, Some(error.to_string())),
@@ -74,18 +87,51 @@ fn describe(blobs_dir: &Path, images_dir: &Path, name: &ImageName, has_recipe: b
     Listed { name: name.clone(), state, version, manifest, versions, problem }
 }
 
-fn names(folder: &Path, name: impl Fn(&Path) -> Option<&std::ffi::OsStr>) -> std::io::Result<BTreeSet<ImageName>> {
+/// Returns the names of the sub-folders that contain a recipe.
+fn recipe_names<N: FromStr + Ord>(folder: &Path, recipe_file: &str) -> io::Result<BTreeSet<N>> {
     let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-        Err(error) => return Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        entries => entries?,
     };
     let mut found = BTreeSet::new();
     for entry in entries {
         let path = entry?.path();
-        found.extend(name(&path).and_then(|name| name.to_str()?.parse::<ImageName>().ok()));
+        let name = path.file_name().filter(|_| path.join(recipe_file).is_file());
+        found.extend(name.and_then(|name| name.to_str()?.parse::<N>().ok()));
     }
     Ok(found)
+}
+
+/// A bundle in a list.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListedBundle {
+    pub name: BundleName,
+    pub state: ImageState,
+    /// Manifest, if built.
+    pub manifest: Option<BundleManifest>,
+    /// Fault of the manifest.
+    pub problem: Option<String>,
+}
+
+/// Lists every bundle that has a recipe or a manifest, by name. Layers are not read.
+pub fn list_bundles(blobs_dir: &Path, images_dir: &Path) -> io::Result<Vec<ListedBundle>> {
+    let recipes = recipes_dir(images_dir);
+    let mut names: BTreeSet<BundleName> = recipe_names(&recipes, BUNDLE_FILE)?;
+    names.extend(version_names(blobs_dir, BUNDLES)?.iter().filter_map(|name| name.parse().ok()));
+    Ok(names.into_iter().map(|name| describe_bundle(blobs_dir, &recipes, name)).collect())
+}
+
+fn describe_bundle(blobs_dir: &Path, recipes: &Path, name: BundleName) -> ListedBundle {
+    let recipe_dir = recipes.join(name.as_str());
+    let (state, manifest, problem) = match load_bundle_manifest(blobs_dir, &name) {
+        Ok(manifest) => {
+            let has_recipe = recipe_dir.join(BUNDLE_FILE).is_file();
+            (ImageState::of_built(&manifest.recipe, &recipe_dir, has_recipe), Some(manifest), None)
+        }
+        Err(BundleError::NotBuilt { .. }) => (ImageState::NotBuilt, None, None),
+        Err(error) => (ImageState::Broken, None, Some(error.to_string())),
+    };
+    ListedBundle { name, state, manifest, problem }
 }
 
 /// Verifies every blob of an image.

@@ -9,7 +9,7 @@
 //! | `error` | errors of an image build |
 //! | `import` | imports Alpine's netboot files and packages as a version of an image |
 //! | `keys` | the site's signing key for package repositories |
-//! | `list` | lists recipes and built images |
+//! | `list` | lists recipes and built images and bundles |
 //! | `parts` | parts of an image: its recipe, kernel, initramfs and package repository |
 //! | `progress` | progress messages of a build |
 //! | `store` | writes blobs and manifests atomically |
@@ -41,15 +41,14 @@ mod volumes;
 mod work_folder;
 
 pub use build::{BuildRequest, build, recipe_digest};
-pub use bundle::{BundleFault, BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};
-pub use command::{CommandError, Tool, missing_tools};
+pub use bundle::{BundleFault, BundleRequest, build_bundle, recipes_dir};
+pub use command::{CommandError, Tool};
 pub use error::BuildError;
 pub use import::{ImportError, ImportRequest, import};
-pub use list::{ImageState, Listed, list, verify};
+pub use list::{ImageState, Listed, ListedBundle, list, list_bundles, verify};
 pub use progress::{BuildStep, Progress, Quiet};
 pub use versions::{
     ArtifactKind, Dropped, KEEP, Prune, Pruned, Version, VersionError, declare_in_use, find_version, previous_version,
     promote, prune, rollback, versions,
 };
-
 pub use volumes::{VolumeError, VolumeInfo, VolumeKind, Volumes};

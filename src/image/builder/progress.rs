@@ -1,6 +1,10 @@
 //! Progress messages of a build; the caller displays them.
 
-use std::{fmt, time::Duration};
+use super::error::BuildError;
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 /// Steps of a build in order. `Packages`, `Initramfs` and `Modloop` run in parallel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +71,19 @@ pub trait Progress: Sync {
     fn note(&self, step: BuildStep, text: &str);
     /// A step succeeded. A failed step has no end; the error of the build contains the cause.
     fn end(&self, step: BuildStep, took: Duration);
+}
+
+/// Runs a step and reports its beginning, and its end if it succeeds.
+pub(super) fn timed<T>(
+    progress: &dyn Progress,
+    step: BuildStep,
+    work: impl FnOnce() -> Result<T, BuildError>,
+) -> Result<T, BuildError> {
+    let begun = Instant::now();
+    progress.begin(step);
+    let done = work()?;
+    progress.end(step, begun.elapsed());
+    Ok(done)
 }
 
 /// Discards all messages.

@@ -6,7 +6,7 @@ use crate::catalog::{
     image::{Blob, ImageManifest, blob_path, load_manifest, load_version},
     versions::{BUNDLES, IMAGES, IN_USE, VersionFolder},
 };
-use meshd_types::{Digest, ImageName};
+use meshd_types::{Digest, ImageName, Timestamp};
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 use std::{
@@ -14,6 +14,7 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 /// Alignment of initrds: the EFI stub concatenates them without padding, and Linux searches the next one at a multiple of this size.
@@ -38,6 +39,12 @@ pub(super) fn lock(blobs_dir: &Path) -> Result<File, BuildError> {
     let file = file.map_err(io_error("open the lock", &path))?;
     flock(&file, FlockOperation::LockExclusive).map_err(|error| io_error("take the lock", &path)(error.into()))?;
     Ok(file)
+}
+
+/// Returns the current time, the build time of manifests.
+pub(super) fn now() -> Timestamp {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0))
 }
 
 /// Writes the manifest of a version whose blobs are stored. Nodes receive the version only after [`set_current`].

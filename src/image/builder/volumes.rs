@@ -114,14 +114,13 @@ impl Volumes {
         let _lock = self.lock()?;
         self.sweep();
         let mut head = Vec::new();
-        let wanted = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
-        (&mut from).take(wanted).read_to_end(&mut head).map_err(failed(file))?;
-        let kind = kind(&head).map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
+        let length = (ISO_MARK.0 + ISO_MARK.1.len()) as u64;
+        (&mut from).take(length).read_to_end(&mut head).map_err(failed(file))?;
+        let (kind, virtual_size) = kind(&head).map_err(|why| VolumeError::Invalid { path: file.to_owned(), why })?;
         let temporary = self.dir.join(format!("{TEMPORARY}{}", std::process::id()));
         let added =
             self.copy(head, from, &temporary, progress).map_err(failed(&temporary)).and_then(|(digest, size)| {
-                let virtual_size = if let HeaderKind::Qcow2(virtual_size) = kind { virtual_size } else { size };
-                let kind = if let HeaderKind::Qcow2(_) = kind { VolumeKind::Qcow2 } else { VolumeKind::Iso };
+                let virtual_size = virtual_size.unwrap_or(size);
                 let info = VolumeInfo { name, digest, kind, size, virtual_size, added_at: now };
                 self.commit(&temporary, &info).map(|()| info)
             });
@@ -239,18 +238,14 @@ impl Volumes {
     }
 }
 
-enum HeaderKind {
-    Qcow2(u64),
-    Iso,
-}
-
-/// Determines the format by the file header.
-fn kind(head: &[u8]) -> Result<HeaderKind, String> {
+/// Determines the format by the file header; returns the disk size of a qcow2 too.
+fn kind(head: &[u8]) -> Result<(VolumeKind, Option<u64>), String> {
     if head.starts_with(&qcow2::MAGIC) {
-        return qcow2::virtual_size(head).map(HeaderKind::Qcow2).map_err(str::to_owned);
+        let virtual_size = qcow2::virtual_size(head).map_err(str::to_owned)?;
+        return Ok((VolumeKind::Qcow2, Some(virtual_size)));
     }
     if head.get(ISO_MARK.0..) == Some(ISO_MARK.1) {
-        return Ok(HeaderKind::Iso);
+        return Ok((VolumeKind::Iso, None));
     }
     Err("it is neither qcow2 nor an ISO 9660 image; make a disk one with `qemu-img convert -O qcow2`".to_owned())
 }
@@ -266,10 +261,6 @@ mod tests {
         image
     }
 
-    fn now() -> Timestamp {
-        Timestamp::from_millis(0)
-    }
-
     #[test]
     fn volume_is_added_whole_and_refused_file_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -278,7 +269,7 @@ mod tests {
         let file = dir.path().join("disk.img");
         let add = |bytes: &[u8], name: &str| {
             fs::write(&file, bytes).expect("written");
-            volumes.add(&file, name.parse().expect("a name"), now(), |_| {})
+            volumes.add(&file, name.parse().expect("a name"), Timestamp::EPOCH, |_| {})
         };
         let one = add(&qcow2(0), "one").expect("an image");
         assert_eq!((one.kind, one.size, one.virtual_size), (VolumeKind::Qcow2, 4096, 200));

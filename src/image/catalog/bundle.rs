@@ -6,7 +6,7 @@
 //! ```
 
 use super::{
-    image::{Blob, read_blob, read_bounded},
+    image::{Blob, blob_path, parse_manifest, read_blob, read_bounded},
     versions::VersionFolder,
 };
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use meshd_types::{Arch, BundleName, Digest, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
     path::{Path, PathBuf},
 };
 
@@ -22,8 +22,6 @@ use std::{
 pub const FORMAT: u16 = 1;
 /// Maximum layer size, in bytes: a node stores it in memory.
 pub const MAX_LAYER: u64 = 512 << 20;
-/// Maximum manifest size, in bytes.
-const MAX_MANIFEST: u64 = 1 << 20;
 
 /// Content and origin of a built bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,20 +76,14 @@ pub enum BundleError {
 /// Reads a bundle's manifest, without its layer.
 pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<BundleManifest, BundleError> {
     let path = VersionFolder::bundle(blobs_dir, name).current_path();
-    let text = match read_bounded(&path, MAX_MANIFEST) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(BundleError::NotBuilt { name: name.clone(), path });
-        }
-        Err(e) => return Err(BundleError::Manifest { name: name.clone(), path, source: e.into() }),
-    };
     let unusable = |source| BundleError::Manifest { name: name.clone(), path: path.clone(), source };
-    let manifest: BundleManifest = serde_json::from_slice(&text).map_err(|e| unusable(e.into()))?;
+    let Some(manifest) = parse_manifest::<BundleManifest>(&path).map_err(unusable)? else {
+        return Err(BundleError::NotBuilt { name: name.clone(), path });
+    };
     if manifest.format != FORMAT || manifest.name != *name {
         let (format, name) = (manifest.format, &manifest.name);
-        return Err(unusable(
-            format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}").into(),
-        ));
+        let what = format!("it is of bundle `{name}` in format {format}, this program knows {FORMAT}");
+        return Err(unusable(what.into()));
     }
     Ok(manifest)
 }
@@ -99,7 +91,7 @@ pub fn load_bundle_manifest(blobs_dir: &Path, name: &BundleName) -> Result<Bundl
 /// Reads a bundle and verifies its layer.
 pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, BundleError> {
     let manifest = load_bundle_manifest(blobs_dir, name)?;
-    let path = super::image::blob_path(blobs_dir, &manifest.layer.digest);
+    let path = blob_path(blobs_dir, &manifest.layer.digest);
     let layer = read_blob(&path, manifest.layer, MAX_LAYER);
     let layer = layer.map_err(|why| BundleError::Layer { name: name.clone(), path, why })?;
     Ok(Bundle { manifest, layer })
@@ -107,7 +99,7 @@ pub fn load_bundle(blobs_dir: &Path, name: &BundleName) -> Result<Bundle, Bundle
 
 /// Reads and verifies a layer by its digest, which names a version of a bundle.
 pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
-    let path = super::image::blob_path(blobs_dir, digest);
+    let path = blob_path(blobs_dir, digest);
     let bytes =
         read_bounded(&path, MAX_LAYER).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     if Digest::of(&bytes) != *digest {
@@ -119,8 +111,12 @@ pub fn load_layer(blobs_dir: &Path, digest: &Digest) -> Result<Bytes, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Catalog, Overlays, image::blob_path};
+    use crate::catalog::{Catalog, Overlays};
     use std::{collections::BTreeSet, fs};
+
+    fn manifest_path(dir: &Path, name: &BundleName) -> PathBuf {
+        VersionFolder::bundle(dir, name).current_path()
+    }
 
     fn write(dir: &Path, name: &str) -> BundleManifest {
         let layer = b"hsqs...";
@@ -138,8 +134,7 @@ mod tests {
             fs::create_dir_all(dir.join(folder)).unwrap();
         }
         fs::write(blob_path(dir, &manifest.layer.digest), layer).unwrap();
-        fs::write(VersionFolder::bundle(dir, &manifest.name).current_path(), serde_json::to_vec(&manifest).unwrap())
-            .unwrap();
+        fs::write(manifest_path(dir, &manifest.name), serde_json::to_vec(&manifest).unwrap()).unwrap();
         manifest
     }
 
@@ -169,11 +164,7 @@ mod tests {
         let error = load_bundle(dir.path(), &manifest.name).unwrap_err().to_string();
         assert!(error.contains("damaged") && error.contains("meshd bundle build mpi"), "{error}");
         let other = "other".parse().unwrap();
-        fs::copy(
-            VersionFolder::bundle(dir.path(), &manifest.name).current_path(),
-            VersionFolder::bundle(dir.path(), &other).current_path(),
-        )
-        .unwrap();
+        fs::copy(manifest_path(dir.path(), &manifest.name), manifest_path(dir.path(), &other)).unwrap();
         assert!(matches!(load_bundle(dir.path(), &other), Err(BundleError::Manifest { .. })));
     }
 }

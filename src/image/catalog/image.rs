@@ -11,9 +11,10 @@
 use super::versions::VersionFolder;
 use bytes::Bytes;
 use meshd_types::{Arch, Digest, ImageName, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    error::Error,
     fmt, fs, io,
     path::{Path, PathBuf},
 };
@@ -131,7 +132,7 @@ pub enum ImageError {
     },
     /// The manifest is invalid.
     #[error("manifest {} of image `{name}` is unusable; run `meshd image build {name}` to make it again", .path.display())]
-    Manifest { name: ImageName, path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
+    Manifest { name: ImageName, path: PathBuf, source: Box<dyn Error + Send + Sync> },
     /// A blob is missing or unreadable.
     #[error("cannot read the {part} of image `{name}`, blob {}; run `meshd image build {name}` to make it again", .path.display())]
     Blob { name: ImageName, part: &'static str, path: PathBuf, source: io::Error },
@@ -177,15 +178,10 @@ pub fn load_version(blobs_dir: &Path, name: &ImageName, version: &Digest) -> Res
 }
 
 fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, ImageError> {
-    let text = match read_bounded(&path, MAX_MANIFEST) {
-        Ok(text) => text,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Err(ImageError::NotBuilt { name: name.clone(), path });
-        }
-        Err(e) => return Err(ImageError::Manifest { name: name.clone(), path, source: e.into() }),
-    };
     let unusable = |source| ImageError::Manifest { name: name.clone(), path: path.clone(), source };
-    let manifest: ImageManifest = serde_json::from_slice(&text).map_err(|e| unusable(e.into()))?;
+    let Some(manifest) = parse_manifest::<ImageManifest>(&path).map_err(unusable)? else {
+        return Err(ImageError::NotBuilt { name: name.clone(), path });
+    };
     if manifest.format != FORMAT {
         return Err(unusable(format!("its format is {}, this program knows {FORMAT}", manifest.format).into()));
     }
@@ -193,6 +189,14 @@ fn read_manifest(path: PathBuf, name: &ImageName) -> Result<ImageManifest, Image
         return Err(unusable(format!("it describes image `{}`", manifest.name).into()));
     }
     Ok(manifest)
+}
+
+/// Parses the manifest of an image or bundle; `None` if the file does not exist.
+pub(super) fn parse_manifest<M: DeserializeOwned>(path: &Path) -> Result<Option<M>, Box<dyn Error + Send + Sync>> {
+    match read_bounded(path, MAX_MANIFEST) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(serde_json::from_slice(&text?)?)),
+    }
 }
 
 /// Reads the current version of an image and verifies every blob.
@@ -224,12 +228,8 @@ impl Image {
 
 fn load_blob(blobs_dir: &Path, name: &ImageName, part: &'static str, blob: Blob) -> Result<Bytes, ImageError> {
     let path = blob_path(blobs_dir, &blob.digest);
-    let bytes = read_bounded(&path, MAX_BLOB).map_err(|source| ImageError::Blob {
-        name: name.clone(),
-        part,
-        path: path.clone(),
-        source,
-    })?;
+    let unreadable = |source| ImageError::Blob { name: name.clone(), part, path: path.clone(), source };
+    let bytes = read_bounded(&path, MAX_BLOB).map_err(unreadable)?;
     match differs(&bytes, blob) {
         Some(found) => Err(ImageError::Damaged { name: name.clone(), part, path, found }),
         None => Ok(bytes.into()),

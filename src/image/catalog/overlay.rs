@@ -8,12 +8,12 @@
 mod content;
 mod manifest;
 mod paths;
-mod set;
+mod overlay_set;
 mod template;
 mod tree;
 mod variable;
 
-pub use set::{NODES, Overlays, Reading, read_all, read_overlays};
+pub use overlay_set::{NODES, Overlays, Reading, read_all, read_overlays};
 pub use template::{NAMES, TemplateInputs, Templates};
 pub use variable::{VarKind, Variable};
 

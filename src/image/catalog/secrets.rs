@@ -87,8 +87,8 @@ mod tests {
         let pipe = BTreeMap::from([("p".parse().expect("a name"), pipe)]);
         assert!(read_secrets(&pipe).expect_err("nobody waits for it").to_string().contains("is not a file"));
         let faults = read_secrets(&bad.iter().map(|(file, _)| file.clone()).collect()).expect_err("all of them");
-        for (_, wanted) in &bad {
-            assert!(faults.to_string().contains(wanted), "{wanted}\nnot in\n{faults}");
+        for (_, expected) in &bad {
+            assert!(faults.to_string().contains(expected), "{expected}\nnot in\n{faults}");
         }
         assert_eq!(faults.0.len(), bad.len());
         assert!(!faults.to_string().contains("hunter2"));

@@ -115,9 +115,8 @@ fn parse_move(name: &str) -> Option<(u64, Digest)> {
 /// Returns the names in a folder; none if it does not exist.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
+        entries => entries?,
     };
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }

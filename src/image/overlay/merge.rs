@@ -145,11 +145,8 @@ fn layers<'a>(input: &RenderInput<'a>, faults: &mut Vec<Fault>) -> Vec<&'a Overl
             Some(overlay) => layers.push(overlay),
             None => {
                 let hint = suggest(name.as_str(), input.overlays.named.keys().map(OverlayName::as_str));
-                faults.push(Fault::of_file(
-                    &input.site.file,
-                    format!("{named_by}: there is no overlay `{name}`"),
-                    hint,
-                ));
+                let what = format!("{named_by}: there is no overlay `{name}`");
+                faults.push(Fault::of_file(&input.site.file, what, hint));
             }
         }
     }
@@ -235,9 +232,10 @@ impl<'a> Merged<'a> {
             if enabled.level != level {
                 let (other, owner) = (enabled.level, enabled.layers.first().map(|owner| &self.layers[*owner].name));
                 let owner = owner.map(ToString::to_string).unwrap_or_default();
-                let what = format!("enables `{service}` in runlevel {level}; overlay {owner} enables it in {other}");
+                let what =
+                    format!("enables `{service}` in runlevel {level}, but overlay {owner} enables it in {other}");
                 let hint = "a service starts once: take one of the two out, or write remove = [..] under [services]";
-                faults.push(in_manifest(overlay, *line, what.replace("; ", ", but "), hint));
+                faults.push(in_manifest(overlay, *line, what, hint));
             }
             enabled.layers.push(number);
         }

@@ -16,6 +16,12 @@ fn faults(files: &[(&str, &str)]) -> String {
     faults.replace(&format!("{}/", root.path().display()), "").replace("\n  hint: ", "; ")
 }
 
+fn assert_contains(found: &str, expected: &[&str]) {
+    for text in expected {
+        assert!(found.contains(text), "{text}\nnot in\n{found}");
+    }
+}
+
 fn origin(public: &PublicOverlay, path: &str) -> String {
     file(public, path).origin()
 }
@@ -92,14 +98,13 @@ fn conflicting_overlays_are_reported() {
         ("two/rootfs/etc/y/z", ""),
         ("two/rootfs/etc/case", ""),
     ]);
-    for wanted in [
+    let expected = [
         "two/overlay.toml:2: /etc/x is a file 0640 0:42 in overlay two, and a file 0600 0:0 in overlay one; give both",
         "two/overlay.toml:5: /srv is a folder 0755 0:0 in overlay two, and a folder 0700 0:0 in overlay one",
         "/etc/y is a file or link in overlay one, but a folder in overlay two; rename one of them",
         "two/rootfs/etc/case: /etc/case of overlay two and /etc/Case of overlay one differ only by case",
-    ] {
-        assert!(found.contains(wanted), "{wanted}\nnot in\n{found}");
-    }
+    ];
+    assert_contains(&found, &expected);
     assert_eq!(found.lines().count(), 4, "{found}");
     let meant = "description = \"x\"\n[files.\"/etc/x\"]\nmode = \"0600\"\nreplace = true\n";
     let root = folder(&[ONE, ("one/rootfs/etc/x", "one"), ("two/overlay.toml", meant), ("two/rootfs/etc/x", "two")]);
@@ -113,13 +118,12 @@ fn conflicting_services_are_reported_with_lines() {
         ("one/overlay.toml", "description = \"x\"\n[services]\nboot = [\"clock\"]\ndefault = [\"sshd\", \"old\"]\n");
     let two = "description = \"x\"\n[services]\ndefault = [\"clock\", \"dropbear\"]\nconflicts = [\"sshd\"]\nremove = [\"absent\"]\n";
     let found = faults(&[one, ("two/overlay.toml", two)]);
-    for wanted in [
+    let expected = [
         "two/overlay.toml:3: enables `clock` in runlevel default, but overlay one enables it in boot; a service starts once",
         "two/overlay.toml:4: overlay two cannot run beside service `sshd` of overlay one; use one of the two",
         "two/overlay.toml:5: removes service `absent`, which no overlay before two enables; take it out",
-    ] {
-        assert!(found.contains(wanted), "{wanted}\nnot in\n{found}");
-    }
+    ];
+    assert_contains(&found, &expected);
     assert_eq!(found.lines().count(), 3, "{found}");
     let moved = "description = \"x\"\n[services]\ndefault = [\"clock\"]\nremove = [\"clock\", \"old\"]\n";
     let root = folder(&[one, ("two/overlay.toml", moved)]);
@@ -138,13 +142,12 @@ fn setting_without_effect_is_a_fault_with_line() {
             "description = \"x\"\nremove = [\"/etc/absent\"]\n[append]\n\"/etc/hosts\" = [\"a\"]\n\"/srv\" = [\"b\"]\n",
         ),
     ]);
-    for wanted in [
+    let expected = [
         "two/overlay.toml:2: removes /etc/absent, which no overlay before two brings",
         "two/overlay.toml:4: appends to /etc/hosts, which no overlay before two writes",
         "two/overlay.toml:5: appends to /srv, which is a folder 0755 0:0 in overlay one",
-    ] {
-        assert!(found.contains(wanted), "{wanted}\nnot in\n{found}");
-    }
+    ];
+    assert_contains(&found, &expected);
     let root = folder(&[ONE]);
     let mut sample = from(root.path(), &["one", "onee"]);
     sample.profile.packages.push("bad name".into());
@@ -185,7 +188,7 @@ fn variable_is_checked_against_its_declaration_with_line() {
     let names = ("names", VarValue::List(vec!["a".into(), "b".into()]));
     let other = ("declared_by_nobody", VarValue::Bool(true));
     assert_eq!(rendered(&[slots.clone(), names, other]).as_deref(), Ok("4 agent 2\n"));
-    for (vars, wanted) in [
+    for (vars, expected) in [
         (vec![], "overlay.toml:2: variable `slots` is required and not set (profile compute)\n  hint: set it for"),
         (vec![("slots", VarValue::Text("3".into()))], "overlay.toml:2: variable `slots` is of type text, not integer"),
         (
@@ -193,8 +196,8 @@ fn variable_is_checked_against_its_declaration_with_line() {
             "overlay.toml:5: variable `role` cannot be `x` (profile compute)\n  hint: it may be agent",
         ),
     ] {
-        let found = rendered(&vars).expect_err(wanted);
-        assert!(found.contains(wanted), "{wanted}\nnot in\n{found}");
+        let found = rendered(&vars).expect_err(expected);
+        assert_contains(&found, &[expected]);
         assert_eq!(found.matches("hint").count(), 1, "one cause, one fault: {found}");
     }
 }
@@ -234,7 +237,7 @@ fn used_digest_changes_only_with_overlays_and_secrets_of_the_node() {
     let all =
         [digest(&["two"], &[]), digest(&["one", "two"], &[]), digest(&["two", "one"], &[]), digest(&["one"], &["two"])];
     assert!(all.iter().all(|one| *one != first) && all[1] != all[2], "{all:?}");
-    assert_eq!(all[1], all[3], "whoever names it");
+    assert_eq!(all[1], all[3], "named by the profile or by a group");
     edit("nodes/0123abcd/rootfs/etc/own", "x");
     assert_ne!(digest(&["one"], &[]), first, "its own overlay");
 
@@ -246,7 +249,7 @@ fn used_digest_changes_only_with_overlays_and_secrets_of_the_node() {
     assert_eq!(
         with_mark(&mut sample, b"old"),
         with_mark(&mut sample, b"new"),
-        "a secret of an overlay that it has not"
+        "a secret of an overlay that the node does not use"
     );
     let mut sample = from(root.path(), &["one", "other"]);
     assert_ne!(with_mark(&mut sample, b"old"), with_mark(&mut sample, b"new"));

@@ -28,7 +28,7 @@ enum Part {
 /// Reduces a fault to its position. The template's error may contain the secret, and faults are logged.
 fn without_value(fault: Fault) -> Fault {
     let message = "cannot be rendered with the value that one of its secrets has".to_owned();
-    let hint = "what it says is not told, for it may tell the secret; try it with a value of your own".to_owned();
+    let hint = "the error is hidden, because it may contain the secret; try the template with a test value".to_owned();
     Fault { message, hint, ..fault }
 }
 

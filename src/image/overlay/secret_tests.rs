@@ -35,7 +35,11 @@ fn secrets() -> Secrets {
 fn secret_is_delivered_only_to_an_admitted_node() {
     let root = overlays();
     let public = from(root.path(), &["one", "two"]).render().unwrap_or_else(|faults| panic!("{faults}"));
-    assert_eq!(text(&public, "/etc/key"), "# seen by 0123abcd\nkey=[secret key]\nmore\n", "what may be shown");
+    assert_eq!(
+        text(&public, "/etc/key"),
+        "# seen by 0123abcd\nkey=[secret key]\nmore\n",
+        "placeholders replace secrets"
+    );
     let holds = |bytes: &[u8]| String::from_utf8_lossy(&gunzip(bytes)).contains(VALUE);
     assert!(!holds(&public.to_targz()));
     assert!(!format!("{public:?}").contains(VALUE));
@@ -46,7 +50,7 @@ fn secret_is_delivered_only_to_an_admitted_node() {
     let files = read_targz(&archive).expect("an archive");
     let key = files.iter().find(|file| file.path.to_string() == "/etc/key").expect("delivered");
     assert_eq!((key.mode, key.owner), (0o600, (0, 0)));
-    assert!(!holds(&deliver_targz(&public, &boot_part(), &[]).concat()), "a node that nobody approved");
+    assert!(!holds(&deliver_targz(&public, &boot_part(), &[]).concat()), "the node is not approved");
     assert!(!text(&public, "/etc/meshd/manifest.sha256").contains("/etc/key"), "a digest would let people guess");
 }
 
@@ -62,7 +66,7 @@ fn changed_secret_makes_another_generation() {
     }
     let after = sample.render().expect("renders");
     assert_ne!(before.digest, after.digest);
-    assert_eq!(before.to_targz(), after.to_targz(), "what may be seen does not tell");
+    assert_eq!(before.to_targz(), after.to_targz(), "the public part is unchanged");
 }
 
 #[test]

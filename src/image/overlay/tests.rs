@@ -12,7 +12,7 @@ use std::{
 
 pub(super) const TOKEN: &str = "token-that-nobody-may-see";
 
-/// The overlays of the repository in this order, on a made-up node.
+/// Creates a sample with overlays of the repository, in this order.
 pub(super) fn shipped(names: &[&str]) -> Sample {
     from(&Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("overlays"), names)
 }
@@ -22,7 +22,7 @@ pub(super) fn from(overlays_dir: &Path, names: &[&str]) -> Sample {
     Sample::new(overlays, names.iter().map(|name| name.parse().expect("a plain name")).collect())
 }
 
-/// What lies at a path.
+/// Returns the file at a path.
 pub(super) fn file<'p>(public: &'p PublicOverlay, path: &str) -> &'p RenderedFile {
     let found = public.files.iter().find(|file| file.path.to_string() == path);
     found.unwrap_or_else(|| {
@@ -30,7 +30,7 @@ pub(super) fn file<'p>(public: &'p PublicOverlay, path: &str) -> &'p RenderedFil
     })
 }
 
-/// The text that lies at a path.
+/// Returns the text of the file at a path.
 pub(super) fn text(public: &PublicOverlay, path: &str) -> String {
     match &file(public, path).kind {
         Kind::File(bytes) | Kind::Secret(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -50,7 +50,7 @@ pub(super) fn boot_part() -> BootPart {
     }
 }
 
-/// A folder of overlays made of (path, content) pairs.
+/// Creates a folder of overlays from pairs of path and content.
 pub(super) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("a temporary folder");
     for (path, content) in files {
@@ -82,7 +82,7 @@ fn rendering_of_same_input_is_byte_identical() {
     assert_eq!(one.to_targz(), other.to_targz());
     let twice = shipped(&["base", "agent", "motd"]);
     let (first, second) = (twice.render().expect("renders"), twice.render().expect("renders"));
-    assert_eq!(first.to_targz(), second.to_targz(), "packed anew, and from what was packed before");
+    assert_eq!(first.to_targz(), second.to_targz(), "the cached members are equal to new ones");
     assert_eq!(first.to_targz(), one.to_targz());
     assert_eq!(one.digest, other.digest);
     assert_eq!(deliver(&one, &boot_part(), &[]), deliver(&other, &boot_part(), &[]));
@@ -137,9 +137,9 @@ fn boot_env_with_shell_syntax_is_sourced_without_execution() {
     let hostile = BootPart { generation: "x; touch /tmp/owned $(id) `id`".into(), ..boot_part() };
     let env = boot_env(&hostile);
     assert!(!env.contains([';', '$', '`', ' ', '/']), "{env}");
-    let said =
+    let printed =
         run(Command::new("sh").args(["-c", "eval \"$(cat)\"; echo $MESH_NODE $MESH_ISSUED_AT_EPOCH"]), env.as_bytes());
-    assert_eq!(said, "0123abcd 1800000000\n");
+    assert_eq!(printed, "0123abcd 1800000000\n");
 }
 
 #[test]

@@ -57,7 +57,7 @@ impl Demo {
         }
         let nodes = rack.size();
         if self.keep {
-            how_to_talk(&rack, out)?;
+            print_commands(&rack, out)?;
             rack.detach();
         } else {
             rack.down()?;
@@ -145,7 +145,7 @@ fn find(rack: &Rack, position: u8, known: &[Value]) -> Option<Progress> {
     known.iter().find(|node| node["id"] == id.as_str()).map(Progress::read)
 }
 
-fn how_to_talk(rack: &Rack, out: &mut dyn Write) -> io::Result<()> {
+fn print_commands(rack: &Rack, out: &mut dyn Write) -> io::Result<()> {
     let site = rack.site_file().display();
     writeln!(out, "\n== The rack stays up")?;
     writeln!(out, "meshd --site {site} node list         every verb works with this site file")?;

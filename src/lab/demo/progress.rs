@@ -26,10 +26,7 @@ impl Progress {
             profile: text(&node["profile"]),
             generation: text(&node["generation"]),
             session: text(&node["boot"]["session"]),
-            stages: node["boot"]["stages"]
-                .as_array()
-                .map(|marks| marks.iter().map(stage).collect())
-                .unwrap_or_default(),
+            stages: node["boot"]["stages"].as_array().into_iter().flatten().map(stage).collect(),
         }
     }
 }

@@ -97,9 +97,7 @@ fn stage_list(progress: &Progress, width: usize) -> String {
     let mut before = None;
     let mut parts = Vec::new();
     for (stage, at) in &progress.stages {
-        let span = at
-            .zip(before)
-            .map(|(at, before)| format!(" +{:.1}", meshd_types::Timestamp::since(at, before).as_secs_f64()));
+        let span = at.zip(before).map(|(at, before)| format!(" +{:.1}", at.since(before).as_secs_f64()));
         before = at.or(before);
         parts.push(format!("{stage}{}", span.unwrap_or_default()));
     }

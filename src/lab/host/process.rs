@@ -4,7 +4,11 @@ use super::wait::{self, Interrupt, Wait};
 use crate::LabError;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    process::{Child, ExitStatus},
+    time::Duration,
+};
 
 /// Longest time that a process may take to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -56,20 +60,28 @@ impl ProcessId {
     /// Sends SIGTERM, waits `grace`, then sends SIGKILL.
     pub fn end(self, program: &str, grace: Duration) -> Result<(), LabError> {
         self.signal(Signal::TERM);
-        self.gone(program, grace).or_else(|_| self.kill(program))
+        self.wait_for_end(program, grace).or_else(|_| self.kill(program))
     }
 
     /// Sends SIGKILL and waits for the end.
     pub fn kill(self, program: &str) -> Result<(), LabError> {
         self.signal(Signal::KILL);
-        self.gone(program, KILL_LIMIT).map_err(|_| LabError::Unkillable { pid: self.pid, program: program.to_owned() })
+        let ended = self.wait_for_end(program, KILL_LIMIT);
+        ended.map_err(|_| LabError::Unkillable { pid: self.pid, program: program.to_owned() })
     }
 
-    fn gone(self, program: &str, limit: Duration) -> Result<(), LabError> {
+    fn wait_for_end(self, program: &str, limit: Duration) -> Result<(), LabError> {
         // Ctrl-C does not interrupt clean-up.
         let never = Interrupt::default();
         wait::until_soon(&never, limit, &format!("the end of {program}"), || Ok(Wait::on(!self.is_alive(), "it runs")))
     }
+}
+
+/// Waits for the end of a child and reaps it. Ctrl-C does not interrupt the wait.
+pub fn wait_for_child(child: &mut Child, limit: Duration, program: &str) -> Result<ExitStatus, LabError> {
+    wait::until_soon(&Interrupt::default(), limit, &format!("the end of {program}"), || {
+        Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
+    })
 }
 
 /// Returns the boot ID of the host: process IDs of an earlier boot are invalid.
@@ -94,7 +106,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep exists");
         let id = ProcessId::of(child.id()).expect("it runs");
         let impostor = ProcessId { started: id.started + 1, ..id };
-        impostor.kill("somebody else").expect("not ours is as good as gone");
+        impostor.kill("another process").expect("another process with this ID counts as ended");
         assert!(id.is_alive());
         id.end("sleep", Duration::from_secs(5)).expect("it ends");
         assert!(!id.is_alive());

@@ -35,12 +35,12 @@ impl Namespace {
     }
 
     /// Returns a second namespace whose name is derived from this one, for a machine that is not a node.
-    pub fn beside(&self, suffix: &str) -> Self {
+    pub fn derived(&self, suffix: &str) -> Self {
         Namespace { ip: self.ip.clone(), name: format!("{}-{suffix}", self.name) }
     }
 
-    /// Returns all existing namespaces that [`Self::beside`] derives from this one.
-    pub fn all_beside(&self) -> Vec<Self> {
+    /// Returns all existing namespaces that [`Self::derived`] creates from this one.
+    pub fn all_derived(&self) -> Vec<Self> {
         let prefix = format!("{}-", self.name);
         let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());

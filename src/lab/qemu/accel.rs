@@ -1,14 +1,11 @@
 //! Chooses KVM or emulation by a probe boot, because `/dev/kvm` may exist and hang, abort, or be slower than emulation.
 
-use crate::{
-    LabError,
-    host::wait::{self, Interrupt, Wait},
-};
+use crate::{LabError, host::process::wait_for_child};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -86,14 +83,11 @@ fn compare(
     let limit = emulated * 2 + KVM_ALLOWANCE;
     Ok(match boot(Accel::Kvm, limit)? {
         Some(taken) => (Accel::Kvm, format!("a probe boot took {} ms", taken.as_millis())),
-        None => (
-            Accel::Tcg,
-            format!(
-                "/dev/kvm is there, but a probe boot failed or took more than {} ms, against {} ms without it",
-                limit.as_millis(),
-                emulated.as_millis()
-            ),
-        ),
+        None => {
+            let (limit, emulated) = (limit.as_millis(), emulated.as_millis());
+            let reason = "/dev/kvm is there, but a probe boot failed or took more than";
+            (Accel::Tcg, format!("{reason} {limit} ms, against {emulated} ms without it"))
+        }
     })
 }
 
@@ -106,20 +100,12 @@ fn boot(qemu: &Path, disk: &Path, accel: Accel, limit: Duration) -> Result<Optio
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let start = Instant::now();
     let mut child = quiet.spawn().map_err(|source| LabError::Spawn { program: qemu.display().to_string(), source })?;
-    let ended = wait::until_soon(&Interrupt::default(), limit, "the probe boot", || {
-        Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
-    });
+    let ended = wait_for_child(&mut child, limit, "the probe boot");
     let taken = start.elapsed();
-    discard(child);
-    Ok(ended.ok().filter(|status| status.code() == Some(PROBE_EXIT_CODE)).map(|_| taken))
-}
-
-/// Kills QEMU and waits with a limit, because QEMU may not end by SIGKILL while broken KVM blocks it.
-fn discard(mut child: Child) {
+    // Wait with a limit, because QEMU may not end by SIGKILL while broken KVM blocks it.
     let _ = child.kill();
-    let _ = wait::until_soon(&Interrupt::default(), Duration::from_secs(5), "the end of the probe", || {
-        Ok(Wait::some(child.try_wait().ok().flatten(), "it runs"))
-    });
+    let _ = wait_for_child(&mut child, Duration::from_secs(5), "the probe boot");
+    Ok(ended.ok().filter(|status| status.code() == Some(PROBE_EXIT_CODE)).map(|_| taken))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! QEMU's command line for one node. Pure.
 
-use super::{extra, firmware::Ovmf};
+use super::{firmware::Ovmf, vfio_trial_hardware};
 use crate::{
     Accel, Extra, Identity, Shape,
     machine::{Firmware, MANUFACTURER, PRODUCT},
@@ -64,7 +64,9 @@ pub fn escaped(path: &Path) -> String {
 pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
     let Machine { shape, identity, files, tap, .. } = machine;
     let mut args: Vec<String> =
-        ["-machine", extra::machine(machine.extras), "-nodefaults", "-display", "none"].map(Into::into).into();
+        ["-machine", vfio_trial_hardware::machine(machine.extras), "-nodefaults", "-display", "none"]
+            .map(Into::into)
+            .into();
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-name", machine.name.replace(',', ",,"));
     for pair in machine.accel.args().chunks_exact(2) {
@@ -94,14 +96,15 @@ pub fn arguments(machine: &Machine<'_>) -> Vec<String> {
         add("-drive", format!("if=none,id=disk,format=raw,discard=unmap,file={}", escaped(&files.disk)));
     }
     if machine.extras.contains(&Extra::BadDisks) {
-        for drive in extra::bad_drives() {
+        for drive in vfio_trial_hardware::bad_drives() {
             add("-drive", drive);
         }
     }
-    for device in extra::devices(machine.extras) {
+    for device in vfio_trial_hardware::devices(machine.extras) {
         add("-device", device);
     }
-    let nic = format!("{},netdev=net0,mac={},bootindex=1", extra::nic(machine.extras, shape.nic), identity.mac);
+    let nic =
+        format!("{},netdev=net0,mac={},bootindex=1", vfio_trial_hardware::nic(machine.extras, shape.nic), identity.mac);
     match machine.firmware {
         Firmware::Bios => add("-device", nic),
         Firmware::Uefi | Firmware::UefiHttp => {

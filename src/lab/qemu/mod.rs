@@ -5,7 +5,7 @@
 //! | `command_line` | the arguments of QEMU for one node |
 //! | `accel` | the choice between KVM and emulation |
 //! | `firmware` | SeaBIOS and OVMF images |
-//! | `extra` | additional hardware for VFIO trials |
+//! | `vfio_trial_hardware` | additional hardware for VFIO trials |
 //! | `qmp` | the control socket |
 //! | `serial` | readable text from serial ports |
 //! | `console` | an interactive serial console |
@@ -13,7 +13,7 @@
 pub(crate) mod accel;
 pub(crate) mod command_line;
 pub(crate) mod console;
-pub(crate) mod extra;
+pub(crate) mod vfio_trial_hardware;
 pub(crate) mod firmware;
 pub(crate) mod qmp;
 pub(crate) mod serial;

@@ -7,7 +7,7 @@ use std::{fs, io, path::Path, time::Duration};
 /// Longest time that meshd may take to drain its connections, and QEMU to end.
 const GRACE: Duration = Duration::from_secs(10);
 /// Prefixes of the names of a rack's files. Built images, the files of their builder, and the site file stay.
-const MADE: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
+const PREFIXES: [&str; 4] = ["meshd.log", "state", "admin.sock", "probe.img"];
 
 /// Whether to delete logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub fn sweep(dir: &Path, namespace: &Namespace, record: Option<&Record>, logs: L
     let recorded = record.filter(|record| record.host_boot == host_boot_id()).map(Record::processes);
     let mut results: Vec<Result<(), LabError>> =
         recorded.unwrap_or_default().iter().map(|(name, process)| process.end(name, GRACE)).collect();
-    let namespaces = [namespace.all_beside(), vec![namespace.clone()]].concat();
+    let namespaces = [namespace.all_derived(), vec![namespace.clone()]].concat();
     for namespace in namespaces.iter().filter(|namespace| namespace.exists()) {
         results.extend(stray_nodes(dir, namespace).map(|process| process.end("a process of the rack", GRACE)));
         results.push(namespace.delete());
@@ -47,15 +47,14 @@ fn stray_nodes(dir: &Path, namespace: &Namespace) -> impl Iterator<Item = Proces
 
 fn remove_files(dir: &Path, logs: Logs) -> Result<(), LabError> {
     let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(LabError::File { action: "read", path: dir.to_owned(), source }),
+        entries => entries.map_err(LabError::file("read", dir))?,
     };
     for entry in entries.filter_map(Result::ok) {
         let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
         let is_log = name.ends_with(".log");
         let of_a_node = name.strip_prefix("node").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-        let ours = of_a_node || MADE.iter().any(|made| name.starts_with(made));
+        let ours = of_a_node || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         if !ours || (is_log && logs == Logs::Keep) {
             continue;
         }

@@ -72,8 +72,8 @@ impl Rack {
         }
         let used =
             node.process.and_then(cpu_ticks).zip(before).map_or(0, |(after, before)| after.saturating_sub(before));
-        let watched = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-        EmulatorState { status, cpu_percent: used * 100 * 1000 / TICKS / watched, kernel }
+        let elapsed_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        EmulatorState { status, cpu_percent: used * 100 * 1000 / TICKS / elapsed_ms, kernel }
     }
 }
 

@@ -152,7 +152,7 @@ impl Rack {
         let dir = fs::canonicalize(dir).map_err(|_| not_up())?;
         let record = Record::load(&dir)?.ok_or_else(not_up)?;
         let layout = Layout::of(&dir, None);
-        let site = meshd_config::load(&layout.site).map_err(|faults| LabError::Site(faults.to_string()))?;
+        let site = meshd_config::load(&layout.site)?;
         let layout = Layout::of(&dir, Some(&site.blobs_dir));
         let tools = Tools::locate(&site.boot.loaders_dir)?;
         let namespace = Namespace::of(&tools.ip, &dir);
@@ -257,9 +257,9 @@ pub fn end(dir: &Path) -> Result<bool, LabError> {
     let namespace = Namespace::of(&ip, &dir);
     // A damaged record is ignored, because the clean-up also finds processes by their namespace.
     let record = Record::load(&dir).unwrap_or_default();
-    let was = record.is_some() || namespace.exists();
+    let existed = record.is_some() || namespace.exists();
     cleanup::sweep(&dir, &namespace, record.as_ref(), Logs::Keep)?;
-    Ok(was)
+    Ok(existed)
 }
 
 fn record(options: &Options, accel: Accel) -> Record {

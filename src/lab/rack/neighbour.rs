@@ -21,7 +21,7 @@ pub struct Neighbour {
 impl Rack {
     /// Adds a machine to the rack's network. The name must be unique and have at most ten letters.
     pub fn neighbour(&self, name: &str, address: Ipv4Addr) -> Result<Neighbour, LabError> {
-        let neighbour = Neighbour { namespace: self.namespace.beside(name), programs: Vec::new() };
+        let neighbour = Neighbour { namespace: self.namespace.derived(name), programs: Vec::new() };
         neighbour.namespace.create()?;
         let port = format!("{name}0");
         bridge::add_machine(&self.namespace, &port, &neighbour.namespace, address, site::prefix_len(&self.site))?;

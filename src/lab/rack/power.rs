@@ -7,7 +7,7 @@ use crate::{
     machine::Firmware,
     qemu::{
         command_line::{self, Files, Machine},
-        extra, qmp, serial,
+        qmp, serial, vfio_trial_hardware,
     },
 };
 use meshd_types::{MacAddr, NodeId};
@@ -135,7 +135,7 @@ impl Rack {
             self.tools.ovmf.copy_vars(&files.vars)?;
         }
         if node.extras.contains(&Extra::Disk) && !files.disk.exists() {
-            extra::create_disk(&files.disk).map_err(LabError::file("make", &files.disk))?;
+            vfio_trial_hardware::create_disk(&files.disk).map_err(LabError::file("make", &files.disk))?;
         }
         let machine = Machine {
             name: format!("{} {}", self.namespace.name(), node.name()),

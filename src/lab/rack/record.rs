@@ -73,9 +73,8 @@ impl Record {
     pub fn load(dir: &Path) -> Result<Option<Self>, LabError> {
         let path = dir.join(FILE);
         let text = match fs::read(&path) {
-            Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(LabError::File { action: "read", path, source }),
+            text => text.map_err(LabError::file("read", &path))?,
         };
         serde_json::from_slice(&text).map(Some).map_err(|source| LabError::Record { path, source })
     }
@@ -91,10 +90,8 @@ impl Record {
     pub fn remove(dir: &Path) -> Result<(), LabError> {
         let path = dir.join(FILE);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(LabError::File { action: "remove", path, source: error })
-            }
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(LabError::file("remove", path)),
         }
     }
 

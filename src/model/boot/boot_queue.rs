@@ -18,7 +18,7 @@
 //! The delay follows from the position, the limit, and the mean loading time of recent boots. Pure: time is an argument of a monotonic
 //! clock.
 
-use meshd_types::{MacAddr, fail};
+use meshd_types::{MacAddr, failpoint};
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
@@ -51,12 +51,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 pub enum QueueAnswer {
     /// The machine may load now.
     Admitted,
-    Wait {
-        /// Retry delay.
-        seconds: u32,
-        /// Position in the queue: 1 is next.
-        position: usize,
-    },
+    /// The machine retries after `seconds`. Position 1 is next.
+    Wait { seconds: u32, position: usize },
 }
 
 /// The approval of a machine.
@@ -148,7 +144,7 @@ impl Loading {
             MachineState::Approved => APPROVED_TIME,
             MachineState::Unknown => UNKNOWN_TIME,
         };
-        let in_time = now.saturating_sub(self.since) <= limit || !fail::defends("boot-queue-time");
+        let in_time = now.saturating_sub(self.since) <= limit || !failpoint::defends("boot-queue-time");
         in_time && now.saturating_sub(self.last_progress) <= PROGRESS_TIMEOUT
     }
 }
@@ -168,11 +164,11 @@ impl BootQueue {
 
     /// Processes a request to load.
     pub fn request(&mut self, now: Duration, mac: MacAddr, state: MachineState) -> QueueAnswer {
-        let state = if fail::defends("boot-queue-share") { state } else { MachineState::Approved };
+        let state = if failpoint::defends("boot-queue-share") { state } else { MachineState::Approved };
         if let Some(loading) = self.loading.get_mut(&mac) {
             // The machine may have been approved since its last request.
             loading.state = loading.state.min(state);
-            if state == MachineState::Approved || !fail::defends("boot-queue-time") {
+            if state == MachineState::Approved || !failpoint::defends("boot-queue-time") {
                 loading.last_progress = now;
             }
             if loading.is_valid(now) {

@@ -1,12 +1,12 @@
 //! Decides what a machine boots, or why it does not boot, from site, image, node and request.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `request` | the query of `GET /boot/script` |
 //! | `plan` | kernel, initrds and overlay of a node |
 //! | `profile_kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `script` add those of the boot chain |
 //! | `refusal` | the reason why a machine does not boot now |
-//! | `script` | renders a plan or a refusal for iPXE |
+//! | `ipxe_script` | renders a plan or a refusal for iPXE |
 //! | `failure` | the query of `GET /boot/failed` |
 //! | `ipxe_quote` | quotes values in iPXE scripts |
 //! | `boot_queue` | limits how many machines load at once |
@@ -21,19 +21,19 @@ mod plan;
 mod ipxe_quote;
 mod refusal;
 mod request;
-mod script;
+mod ipxe_script;
 #[cfg(test)]
 mod tests;
 
 pub use boot_queue::{BootQueue, MachineState, QueueAnswer};
 pub use failure::BootFailure;
+pub use ipxe_script::{boot_script, entry_script, refusal_script};
 pub use plan::{
     BootContents, BootPlan, Fetches, ImageParts, NoProfile, OverlayUrl, PlanRequest, choose, decide, effective_profile,
 };
 pub use profile_kernel_args::kernel_args;
 pub use refusal::Refusal;
 pub use request::{QueryError, ScriptRequest};
-pub use script::{boot_script, entry_script, refusal_script};
 
 use std::net::Ipv4Addr;
 

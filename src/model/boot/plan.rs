@@ -93,7 +93,7 @@ pub fn effective_profile<'a>(site: &'a Site, node: &Node) -> &'a Profile {
 /// Returns the profile for a session, or for the next boot, with the override of an operator. A missing profile is an error, because
 /// booting the default instead would hide the fault.
 pub fn choose<'a>(site: &'a Site, node: &Node, session: Option<BootSessionId>) -> Result<Cow<'a, Profile>, NoProfile> {
-    let once = node.once.as_ref().filter(|once| once.is_for(session));
+    let once = node.boot_override.as_ref().filter(|once| once.is_for(session));
     if let Some(name) = once.and_then(|once| once.profile.as_ref()).filter(|name| !site.profiles.contains_key(*name)) {
         let next = format!("take it back: meshd node boot-once {} --clear", node.id);
         return Err(NoProfile { profile: name.clone(), by: "ordered for one boot", next });

@@ -9,51 +9,24 @@ pub enum Refusal {
     NoSession,
     /// Neither UUID, serial nor MAC address identifies the machine.
     Unidentified,
-    /// Another machine has this ID.
-    Collision {
-        /// Description of both machines.
-        detail: String,
-    },
+    /// Another machine has this ID; `detail` describes both machines.
+    Collision { detail: String },
     /// An operator rejected the node.
     Rejected,
-    /// An operator holds the node.
-    Quarantined {
-        /// Reason of the quarantine; may be empty.
-        detail: String,
-    },
+    /// The node is quarantined; the reason `detail` may be empty.
+    Quarantined { detail: String },
     /// The image of the node's profile cannot be served.
-    ImageMissing {
-        image: ImageName,
-        /// The fault, as text.
-        detail: String,
-    },
+    ImageMissing { image: ImageName, detail: String },
     /// The image is for another processor.
-    ArchMismatch {
-        image: ImageName,
-        /// Architecture of the image.
-        built_for: Arch,
-        /// Architecture of the machine.
-        machine: Arch,
-    },
+    ArchMismatch { image: ImageName, built_for: Arch, machine: Arch },
     /// The boot of the profile cannot be rendered.
     RenderFailed { detail: String },
-    /// The maximum number of machines loads; this machine waits in the boot queue.
-    Busy {
-        /// Retry delay.
-        seconds: u32,
-        /// Position in the queue; 1 is next.
-        position: usize,
-    },
-    /// A fault of the central node.
-    Internal {
-        /// The fault, without secrets.
-        detail: String,
-    },
+    /// The maximum number of machines loads; this machine retries after `seconds`. Position 1 in the boot queue is next.
+    Busy { seconds: u32, position: usize },
+    /// A fault of the central node; `detail` contains no secrets.
+    Internal { detail: String },
     /// The request is not from the entry script.
-    BadRequest {
-        /// The fault, as text.
-        detail: String,
-    },
+    BadRequest { detail: String },
 }
 
 /// Maximum retry delay in seconds, bounded because an operator who repaired the cause waits for the retry.

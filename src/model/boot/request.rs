@@ -41,16 +41,9 @@ pub enum QueryError {
     /// The required key `mac` is missing.
     #[error("`mac` is missing; is this request made by the script at /boot.ipxe?")]
     NoMac,
-    /// A value is malformed.
+    /// A value is malformed. `value` is shortened; `what` is the expected form.
     #[error("`{key}` is `{value}`, which is not {what}")]
-    Malformed {
-        /// Key of the parameter.
-        key: &'static str,
-        /// The received value, shortened.
-        value: String,
-        /// Expected form of the value.
-        what: &'static str,
-    },
+    Malformed { key: &'static str, value: String, what: &'static str },
 }
 
 impl ScriptRequest {
@@ -68,13 +61,10 @@ impl ScriptRequest {
             "" => value(key),
             hex => bounded(key, dehex(hex).ok_or_else(|| malformed(hex_key, hex, "hexadecimal"))?),
         };
-        let mac = Some(value("mac")?).filter(|text| !text.is_empty()).ok_or(QueryError::NoMac)?;
+        let mac = value("mac")?;
         Ok(ScriptRequest {
-            mac: mac
-                .parse()
-                .ok()
-                .filter(owned)
-                .ok_or_else(|| malformed("mac", &mac, "the MAC address of a machine"))?,
+            mac: optional("mac", &mac, "the MAC address of a machine", |text| text.parse().ok().filter(owned))?
+                .ok_or(QueryError::NoMac)?,
             uuid: optional("uuid", &value("uuid")?, "a UUID", |text| text.parse().ok())?,
             arch: optional("arch", &value("arch")?, "an architecture that is booted here", Arch::from_ipxe)?,
             manufacturer: vendor_text("manufacturer", "manufacturer_hex")?,

@@ -1,73 +1,44 @@
-//! The scripts as golden files, and the promise that no value from outside becomes a command.
+//! Compares scripts with golden files, and verifies that no external value becomes a command.
 
 use super::*;
 use crate::fleet::{NextBootOverride, Node, ObservedMachine, Phase};
-use meshd_config::{
-    Admin, AgentSettings, Boot, Delivery, DhcpMode, Enroll, EnrollPolicy, Http, Identity, Link, Process, Profile,
-    Segment, Site, Transport, VfioSelector,
-};
+use meshd_config::{Delivery, Site, Transport};
 use meshd_types::{Arch, BootSessionId, DenyList, Digest, ProfileName, Secret, Timestamp};
 use proptest::prelude::*;
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
 
-fn profile(name: &str) -> Profile {
-    Profile::new(name.parse().expect("a name"), "alpine-lab".parse().expect("a name"))
-}
+const SITE: &str = r#"
+[site]
+name = "rack-a"
+[net]
+interface = "br0"
+[dhcp]
+mode = "off"
+[defaults]
+profile = "discovery"
+[profiles.discovery]
+image = "alpine-lab"
+[profiles.compute]
+image = "alpine-lab"
+kernel_args = ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2", "quiet"]
+[profiles.vfio-host]
+image = "alpine-lab"
+vfio = { devices = ["class:0300"] }
+"#;
 
 fn site() -> Site {
-    let mut compute = profile("compute");
-    compute.kernel_args =
-        ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=2", "quiet"].map(str::to_owned).into();
-    let mut vfio = profile("vfio-host");
-    vfio.vfio = vec![VfioSelector::Class(0x0300)];
-    vfio.kernel_args = vec!["panic=60".to_owned()];
-    let profiles = [profile("discovery"), compute, vfio];
-    Site {
-        name: "rack-a".into(),
-        file: "site.toml".into(),
-        state_dir: "/var/lib/meshd".into(),
-        blobs_dir: "/var/lib/meshd/blobs".into(),
-        images_dir: "images".into(),
-        overlays_dir: "overlays".into(),
-        ssh_keys: Vec::new(),
-        segments: vec![Segment {
-            link: Link::Interface("br0".into()),
-            address: None,
-            mode: DhcpMode::Off,
-            subnet: None,
-            relay_macs: Vec::new(),
-        }],
-        reservations: Vec::new(),
-        node_names: Default::default(),
-        vms: Default::default(),
-        http: Http { port: 8080 },
-        agent: AgentSettings {
-            port: 8443,
-            heartbeat: Duration::from_secs(30),
-            offline_after: Duration::from_secs(60),
-            root_tasks: true,
-            binary: None,
-        },
-        admin: Admin { socket: "/run/meshd/admin.sock".into(), https: None },
-        process: Process::default(),
-        metrics: None,
-        enroll: Enroll { policy: EnrollPolicy::Approve, token_ttl: Duration::from_secs(900), rules: Vec::new() },
-        identity: Identity::default(),
-        boot: Boot {
-            kernel_transport: Transport::Http,
-            delivery: Delivery::Initrd,
-            loaders_dir: "/usr/lib/ipxe".into(),
-            consoles: vec!["tty0".into(), "ttyS0,115200".into()],
-            max_loading: 256,
-        },
-        groups: Vec::new(),
-        default_profile: "discovery".parse().expect("a name"),
-        profiles: profiles.into_iter().map(|profile| (profile.name.clone(), profile)).collect(),
-        secrets: Default::default(),
-    }
+    let mut site = meshd_config::parse(SITE, "site.toml".as_ref()).unwrap_or_else(|faults| panic!("{faults}"));
+    // A site file cannot set `panic`.
+    *args_of(&mut site, "vfio-host") = vec!["panic=60".to_owned()];
+    site
+}
+
+fn args_of<'s>(site: &'s mut Site, profile: &str) -> &'s mut Vec<String> {
+    let name: ProfileName = profile.parse().expect("a name");
+    &mut site.profiles.get_mut(&name).expect("a profile of the site").kernel_args
 }
 
 fn request() -> ScriptRequest {
@@ -160,11 +131,11 @@ fn refusal_scripts_match_golden_file() {
 fn node_not_allowed_to_boot_is_refused() {
     let site = site();
     let image = parts(Arch::X86_64);
-    let mut held = node(None);
-    held.phase = Phase::Rejected;
-    assert_eq!(plan(&site, &held, &image), Err(Refusal::Rejected));
-    held.phase = Phase::Quarantined;
-    assert_eq!(plan(&site, &held, &image), Err(Refusal::Quarantined { detail: String::new() }));
+    let mut refused = node(None);
+    refused.phase = Phase::Rejected;
+    assert_eq!(plan(&site, &refused, &image), Err(Refusal::Rejected));
+    refused.phase = Phase::Quarantined;
+    assert_eq!(plan(&site, &refused, &image), Err(Refusal::Quarantined { detail: String::new() }));
     let code = |result: Result<BootPlan, Refusal>| result.map_err(|refusal| refusal.code()).err();
     assert_eq!(code(plan(&site, &node(None), &parts(Arch::Aarch64))), Some("arch_mismatch"));
     let gone = choose(&site, &node(Some("gone")), None).expect_err("not in the site").to_string();
@@ -182,9 +153,7 @@ fn unsafe_kernel_argument_of_profile_is_refused() {
         long.each_ref().map(String::as_str).into(),
     ] {
         let mut site = site();
-        let name: ProfileName = "compute".parse().expect("a name");
-        site.profiles.get_mut(&name).expect("it is there").kernel_args =
-            args.iter().map(|arg| arg.to_string()).collect();
+        *args_of(&mut site, "compute") = args.iter().map(ToString::to_string).collect();
         let refused = plan(&site, &node(Some("compute")), &parts(Arch::X86_64));
         assert!(matches!(refused, Err(Refusal::RenderFailed { .. })), "{args:?}: {refused:?}");
     }
@@ -229,8 +198,7 @@ fn smmu_passthrough_on_arm_is_refused() {
         })
     };
     assert!(planned(&site).is_ok_and(|plan| plan.args.iter().any(|arg| arg == "iommu.passthrough=0")));
-    let profile = site.profiles.values_mut().find(|profile| profile.name.as_str() == "vfio-host").expect("there");
-    profile.kernel_args = vec!["iommu.passthrough=1".to_owned()];
+    *args_of(&mut site, "vfio-host") = vec!["iommu.passthrough=1".to_owned()];
     let refused = planned(&site).expect_err("refused");
     assert!(
         matches!(&refused, Refusal::RenderFailed { detail } if detail.contains("iommu.passthrough=1")),
@@ -243,7 +211,7 @@ fn next_boot_override_applies_to_its_session_only() {
     let site = site();
     let other = BootSessionId([8; 12]);
     let mut node = node(Some("compute"));
-    node.once = Some(NextBootOverride {
+    node.boot_override = Some(NextBootOverride {
         profile: "vfio-host".parse().ok(),
         kernel_args: ["panic=1", "debug"].map(str::to_owned).into(),
         set_at: Timestamp::from_millis(0),
@@ -256,13 +224,13 @@ fn next_boot_override_applies_to_its_session_only() {
     for session in [None, Some(SESSION), Some(other)] {
         assert_eq!(booted(&node, session), "vfio-host panic=1 debug");
     }
-    node.once.as_mut().expect("set").used_by = Some(SESSION);
+    node.boot_override.as_mut().expect("set").used_by = Some(SESSION);
     assert_eq!(booted(&node, Some(SESSION)), "vfio-host panic=1 debug");
     for session in [None, Some(other)] {
         assert!(booted(&node, session).starts_with("compute hugepagesz"), "{session:?}");
     }
-    node.once.as_mut().expect("set").used_by = None;
-    node.once.as_mut().expect("set").profile = "gone".parse().ok();
+    node.boot_override.as_mut().expect("set").used_by = None;
+    node.boot_override.as_mut().expect("set").profile = "gone".parse().ok();
     let gone = choose(&site, &node, None).expect_err("not in the site").to_string();
     assert!(gone.contains("boot-once") && gone.contains("--clear"), "{gone}");
 }
@@ -306,8 +274,7 @@ proptest! {
     #[test]
     fn kernel_argument_is_unchanged_or_refused(arg in "\\PC{0,40}|[-a-z=,|&;#$\\{}'\" \n]{0,20}") {
         let mut site = site();
-        let name: ProfileName = "discovery".parse().expect("a name");
-        site.profiles.get_mut(&name).expect("it is there").kernel_args = vec![arg.clone()];
+        *args_of(&mut site, "discovery") = vec![arg.clone()];
         if let Ok(plan) = plan(&site, &node(None), &parts(Arch::X86_64)) {
             let script = boot_script(&plan);
             prop_assert_eq!(commands(&script).len(), commands(&self::script(&self::site(), None)).len());

@@ -31,7 +31,6 @@ pub enum OperationKind {
     Fetch,
     /// A node writes an image onto a disk.
     Write,
-    /// A node wipes disks.
     Wipe,
     Slot,
     Task,
@@ -63,26 +62,9 @@ pub enum OperationState {
     Accepted,
 }
 
-impl OperationKind {
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-impl ObjectKind {
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
-
-impl OperationState {
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+as_str!(OperationKind);
+as_str!(ObjectKind);
+as_str!(OperationState);
 
 /// An unfinished request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +77,6 @@ pub struct Operation {
     pub name: String,
     /// The node that executes the operation.
     pub node: Option<NodeId>,
-    /// The requested action.
     pub request: String,
     /// Time of the last recorded change; `None` if unknown.
     pub since: Option<Timestamp>,
@@ -107,6 +88,13 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Creates a requested operation of an object whose name is its ID, without node and details.
+    fn new(kind: OperationKind, object: ObjectKind, id: String, request: impl Into<String>) -> Self {
+        let (name, request, state) = (id.clone(), request.into(), OperationState::Requested);
+        let (node, since, progress, reason) = (None, None, String::new(), None);
+        Operation { kind, object, id, name, node, request, since, state, progress, reason }
+    }
+
     /// Sets the reason of an operation whose node has no link, unless another reason is known.
     fn without_link(mut self, is_linked: bool) -> Self {
         if let Some(node) = self.node.filter(|_| !is_linked) {

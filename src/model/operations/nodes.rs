@@ -5,18 +5,8 @@ use crate::fleet::{BootSession, BootStatus, LONGEST_BOOT, Node, Phase, Stage, St
 use meshd_types::Timestamp;
 
 fn of_node(node: &Node, kind: OperationKind, request: &str) -> Operation {
-    Operation {
-        kind,
-        object: ObjectKind::Node,
-        id: node.id.to_string(),
-        name: node.name.clone(),
-        node: Some(node.id),
-        request: request.to_owned(),
-        since: None,
-        state: OperationState::Requested,
-        progress: String::new(),
-        reason: None,
-    }
+    let operation = Operation::new(kind, ObjectKind::Node, node.id.to_string(), request);
+    Operation { name: node.name.clone(), node: Some(node.id), ..operation }
 }
 
 /// Returns the boot of a machine while it is in progress, waits or has failed. `node` is the node of the session.
@@ -38,15 +28,9 @@ pub fn boot(session: &BootSession, node: Option<&Node>, now: Timestamp) -> Optio
         BootStatus::Failed => (OperationState::Failed, session.failure.clone()),
         BootStatus::Online | BootStatus::Rebooted | BootStatus::Stopped => return None,
     };
-    let request = "boot";
     let operation = match node {
-        Some(node) => of_node(node, OperationKind::Boot, request),
-        None => {
-            let (id, kind) = (session.mac.to_string(), OperationKind::Boot);
-            let (name, request) = (id.clone(), request.to_owned());
-            let (object, node, since, progress) = (ObjectKind::Machine, None, None, String::new());
-            Operation { kind, object, id, name, node, request, since, state, progress, reason: None }
-        }
+        Some(node) => of_node(node, OperationKind::Boot, "boot"),
+        None => Operation::new(OperationKind::Boot, ObjectKind::Machine, session.mac.to_string(), "boot"),
     };
     let progress = session.furthest().map(|stage| stage.as_str().to_owned()).unwrap_or_default();
     Some(Operation { since: Some(session.opened_at), state, progress, reason, ..operation })

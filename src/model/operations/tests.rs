@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    fleet::{BootSession, Fingerprint, LONGEST_BOOT, Node, Phase, Stage},
+    fleet::{BootSession, LONGEST_BOOT, Node, Phase, Stage},
     work::{
         NearestDevices, Placement, Slot, SlotState, Vm, VmDesiredState,
         task::{Launcher, Member, MemberState, Task, TaskSpec, TaskState},
@@ -13,7 +13,7 @@ use meshd_proto::{
     task::TaskUser,
     vm::{DiskIdentity, ReportedVmState, VmFailure, VmFailureKind, VmFetching, VmReport, VmSpec},
 };
-use meshd_types::{Basis, BootSessionId, MacAddr, SystemUuid, TaskId};
+use meshd_types::{BootSessionId, MacAddr, SystemUuid, TaskId};
 use std::collections::BTreeMap;
 
 fn at(millis: i64) -> Timestamp {
@@ -21,8 +21,7 @@ fn at(millis: i64) -> Timestamp {
 }
 
 fn node(phase: Phase) -> Node {
-    let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-    let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(0));
+    let mut node = Node::fixture(1);
     (node.phase, node.boot) = (phase, Some(BootSessionId([1; 12])));
     node
 }
@@ -86,9 +85,9 @@ fn reboot_is_requested_then_accepted_and_fails_offline() {
 #[test]
 fn drain_names_the_work_that_it_waits_for() {
     assert_eq!(drain(&node(Phase::Online), &[], true, None), None);
-    let work = ["virtual machine a".to_owned(), "task 1".to_owned()];
+    let work = ["VM a".to_owned(), "task 1".to_owned()];
     let found = summary(drain(&node(Phase::Draining), &work, true, None));
-    assert_eq!(found, Some((OperationState::Accepted, Some("waits for virtual machine a, task 1".to_owned()))));
+    assert_eq!(found, Some((OperationState::Accepted, Some("waits for VM a, task 1".to_owned()))));
     let mut offline = node(Phase::Offline);
     offline.drains = true;
     let found = summary(drain(&offline, &[], false, None));
@@ -99,8 +98,8 @@ fn placed() -> Vm {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     let mut vm = Vm::new(VmRequest::new(spec), None, at(1));
     vm.run();
-    let place = Placement { node: node(Phase::Online).id, since: at(2), session: None };
-    vm.assign(place, Vec::new(), Vec::new());
+    let placement = Placement { node: node(Phase::Online).id, since: at(2), session: None };
+    vm.assign(placement, Vec::new(), Vec::new());
     vm
 }
 
@@ -198,8 +197,8 @@ fn task_is_listed_until_it_ended_and_holds_no_node() {
     one.state = TaskState::Running;
     assert_eq!(task(&one).map(|operation| operation.state), Some(OperationState::Accepted));
     one.state = TaskState::Failed;
-    let held = task(&one).expect("a lost node is held");
-    assert!(held.state == OperationState::Failed && held.reason.is_some_and(|reason| reason.contains("may still run")));
+    let lost = task(&one).expect("its node is lost and claimed");
+    assert!(lost.state == OperationState::Failed && lost.reason.is_some_and(|reason| reason.contains("may still run")));
     one.members[0].state = MemberState::Released;
     assert_eq!(task(&one), None);
 }

@@ -11,20 +11,11 @@ use meshd_types::{NodeId, Timestamp};
 /// Maximum number of lost nodes that a reason names.
 const MAX_LOST_NAMED: usize = 8;
 
-fn of_vm(vm: &Vm, kind: OperationKind, node: Option<NodeId>, request: String) -> Operation {
+fn of_vm(vm: &Vm, kind: OperationKind, node: Option<NodeId>, request: &str) -> Operation {
     let placed = vm.placement.as_ref().map(|placement| placement.since);
-    Operation {
-        kind,
-        object: ObjectKind::Vm,
-        id: vm.uuid().to_string(),
-        name: vm.name().to_string(),
-        node,
-        request,
-        since: Some(vm.last_report.as_ref().map(|last| last.since).or(placed).unwrap_or(vm.created_at)),
-        state: OperationState::Requested,
-        progress: String::new(),
-        reason: None,
-    }
+    let since = Some(vm.last_report.as_ref().map(|last| last.since).or(placed).unwrap_or(vm.created_at));
+    let operation = Operation::new(kind, ObjectKind::Vm, vm.uuid().to_string(), request);
+    Operation { name: vm.name().to_string(), node, since, ..operation }
 }
 
 /// Returns an operation if the reported state of a VM is not the desired one.
@@ -34,7 +25,7 @@ pub fn vm(vm: &Vm, is_linked: bool) -> Option<Operation> {
         VmDesiredState::Stop => ("stop", stop(vm)?),
         VmDesiredState::Release => ("delete", release(vm)?),
     };
-    let operation = of_vm(vm, OperationKind::Vm, vm.node(), request.to_owned());
+    let operation = of_vm(vm, OperationKind::Vm, vm.node(), request);
     let progress = vm.last_report.as_ref().map(|last| last.state.as_str().to_owned()).unwrap_or_default();
     Some(Operation { state, progress, reason, ..operation }.without_link(is_linked))
 }
@@ -88,7 +79,7 @@ pub fn wipe(vm: &Vm, is_linked: bool) -> Option<Operation> {
 /// Returns the releases and wipes that former nodes of a VM have not confirmed.
 pub fn former_nodes(vm: &Vm, is_linked: impl Fn(NodeId) -> bool) -> Vec<Operation> {
     let of = |node: &NodeId| {
-        let release = || of_vm(vm, OperationKind::Vm, Some(*node), "release on its former node".to_owned());
+        let release = || of_vm(vm, OperationKind::Vm, Some(*node), "release on its former node");
         wiped(vm, *node).unwrap_or_else(release).without_link(is_linked(*node))
     };
     vm.stray_nodes.iter().map(of).collect()
@@ -97,7 +88,7 @@ pub fn former_nodes(vm: &Vm, is_linked: impl Fn(NodeId) -> bool) -> Vec<Operatio
 fn wiped(vm: &Vm, node: NodeId) -> Option<Operation> {
     let disks: Vec<String> = vm.wiped_disks(node).iter().map(ToString::to_string).collect();
     let request = format!("wipe {}", disks.join(", "));
-    (!disks.is_empty()).then(|| of_vm(vm, OperationKind::Wipe, Some(node), request))
+    (!disks.is_empty()).then(|| of_vm(vm, OperationKind::Wipe, Some(node), &request))
 }
 
 /// Returns the transfer of a VM's volumes to its node, or the write of an image onto a disk.
@@ -107,7 +98,7 @@ pub fn transfer(vm: &Vm, fetching: VmFetching) -> Operation {
         if writing { (OperationKind::Write, "write disks") } else { (OperationKind::Fetch, "fetch volumes") };
     let progress = format!("{} of {} MiB", bytes >> 20, of >> 20);
     let state = if obstacle.is_some() { OperationState::Failed } else { OperationState::Accepted };
-    Operation { state, progress, reason: obstacle, ..of_vm(vm, kind, vm.node(), request.to_owned()) }
+    Operation { state, progress, reason: obstacle, ..of_vm(vm, kind, vm.node(), request) }
 }
 
 /// Returns an operation if a slot is being assigned, released or cleaned up.
@@ -120,16 +111,12 @@ pub fn slot(slot: &Slot, since: Option<Timestamp>) -> Option<Operation> {
         _ => return None,
     };
     Some(Operation {
-        kind: OperationKind::Slot,
-        object: ObjectKind::Slot,
-        id: slot.id.to_string(),
-        name: slot.id.to_string(),
         node: Some(slot.id.node),
-        request: request.to_owned(),
         since,
         state,
         progress: slot.state.as_str().to_owned(),
         reason: Some(slot.reason.clone()).filter(|reason| !reason.is_empty()),
+        ..Operation::new(OperationKind::Slot, ObjectKind::Slot, slot.id.to_string(), request)
     })
 }
 
@@ -144,21 +131,18 @@ pub fn task(task: &Task) -> Option<Operation> {
         TaskState::Running => (OperationState::Accepted, None),
         TaskState::Ending => (OperationState::Accepted, end),
         TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled | TaskState::TimedOut => {
-            let held: Vec<String> = task.holding().take(MAX_LOST_NAMED).map(|node| node.to_string()).collect();
-            let reason = format!("its processes may still run on {}", held.join(", "));
+            let nodes: Vec<String> = task.holding().take(MAX_LOST_NAMED).map(|node| node.to_string()).collect();
+            let reason = format!("its processes may still run on {}", nodes.join(", "));
             (OperationState::Failed, Some(reason))
         }
     };
+    let request = format!("run {}", task.spec.argv.join(" "));
     Some(Operation {
-        kind: OperationKind::Task,
-        object: ObjectKind::Task,
-        id: task.id.to_string(),
-        name: task.id.to_string(),
         node: task.members.first().filter(|_| task.members.len() == 1).map(|member| member.node),
-        request: format!("run {}", task.spec.argv.join(" ")),
         since: Some(task.created_at),
         state,
         progress: format!("{}, {} nodes", task.state.as_str(), task.members.len()),
         reason,
+        ..Operation::new(OperationKind::Task, ObjectKind::Task, task.id.to_string(), request)
     })
 }

@@ -1,74 +1,37 @@
-//! Whatever is ordered and told, in whatever order: no unit has two owners, and what was released is free.
+//! In any order of requests and reports, no unit has two owners, and released units are free.
 
-use super::*;
-use meshd_config::vm::{OnNodeLoss, UnitSelector, VmRequest};
-use meshd_proto::{
-    PciFacts, UnitFacts, UnitState,
-    vm::{ReportedVmState, VmReport, VmSpec},
+use super::{
+    vm::placement::fixtures::{candidate, node_id, request, unit},
+    *,
 };
-use meshd_types::{Basis, BootSessionId, MacAddr, NodeId, SystemUuid, Timestamp};
+use meshd_config::vm::{OnNodeLoss, VmRequest};
+use meshd_proto::{
+    UnitFacts,
+    vm::{ReportedVmState, VmReport},
+};
+use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-const GIB: u64 = 1 << 30;
-
-fn node(number: u16) -> NodeId {
-    let [high, low] = number.to_be_bytes();
-    Basis::Mac(MacAddr([2, 0, 0, 0, high, low])).node_id()
-}
-
-fn units(count: u8) -> Vec<UnitFacts> {
-    let unit = |number| {
-        let address = format!("0000:{number:02x}:00.0");
-        let members = vec![PciFacts { address: address.clone(), vendor: "10de".into(), ..PciFacts::default() }];
-        UnitFacts { state: UnitState::Ready, selected: vec![address], members, ..UnitFacts::default() }
-    };
-    (1..=count).map(unit).collect()
-}
-
-fn request(number: u16, wishes: usize) -> VmRequest {
-    let [high, low] = number.to_be_bytes();
-    let uuid = SystemUuid([8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, high, low]);
-    let mut request = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
-    (request.spec.vcpus, request.spec.memory) = (2, "1G".parse().expect("a size"));
-    request.units.each = vec![UnitSelector::Any; wishes];
-    request
-}
-
-/// A rack without meshd around it.
+/// The records and allocations of a rack.
 struct Rack {
     units: Vec<UnitFacts>,
     nodes: Vec<NodeId>,
-    held: BTreeMap<NodeId, Allocations>,
+    allocations: BTreeMap<NodeId, Allocations>,
     vms: BTreeMap<SystemUuid, Vm>,
     boot: u8,
 }
 
 impl Rack {
     fn new(nodes: u16, units_of_each: u8) -> Self {
-        let nodes: Vec<NodeId> = (0..nodes).map(node).collect();
-        let held = nodes.iter().map(|node| (*node, Allocations::default())).collect();
-        Rack { units: units(units_of_each), nodes, held, vms: BTreeMap::new(), boot: 1 }
+        let nodes: Vec<NodeId> = (0..nodes).map(node_id).collect();
+        let allocations = nodes.iter().map(|node| (*node, Allocations::default())).collect();
+        let units = (1..=units_of_each).map(|bus| unit(bus, None)).collect();
+        Rack { units, nodes, allocations, vms: BTreeMap::new(), boot: 1 }
     }
 
     fn create(&mut self, request: VmRequest) -> bool {
-        let hosts = self.nodes.iter().map(|node| CandidateNode {
-            node: *node,
-            unready: None,
-            runs: VmSupport::Kvm,
-            hosting: None,
-            overcommit: 4,
-            threads: 64,
-            memory: 64 * GIB,
-            hugepages: 0,
-            units: &self.units,
-            disks: &[],
-            pci: &[],
-            allocations: &self.held[node],
-            closed: 0,
-            unassignable_units: Vec::new(),
-            slots: Vec::new(),
-        });
+        let hosts = self.nodes.iter().map(|node| candidate(*node, &self.units, &self.allocations[node]));
         let Ok(fit) = place(&request, None, hosts) else { return false };
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.run();
@@ -79,33 +42,33 @@ impl Rack {
     }
 
     fn put(&mut self, vm: Vm) {
-        for held in self.held.values_mut() {
-            held.remove(vm.uuid());
+        for allocations in self.allocations.values_mut() {
+            allocations.remove(vm.uuid());
         }
-        if let Some(held) = vm.node().and_then(|node| self.held.get_mut(&node)) {
-            held.add(&vm);
+        if let Some(allocations) = vm.node().and_then(|node| self.allocations.get_mut(&node)) {
+            allocations.add(&vm);
         }
         self.vms.insert(vm.uuid(), vm);
     }
 
     fn gone(&mut self, uuid: SystemUuid) {
         self.vms.remove(&uuid);
-        for held in self.held.values_mut() {
-            held.remove(uuid);
+        for allocations in self.allocations.values_mut() {
+            allocations.remove(uuid);
         }
     }
 
-    /// Each unit of each node has one owner at most, and what is held is what the records say.
+    /// Checks that each unit of each node has at most one owner, and that the allocations equal the records.
     fn check(&self) {
         let mut owned = BTreeSet::new();
         for vm in self.vms.values() {
             let Some(node) = vm.node() else { continue };
             for unit in &vm.request.spec.units {
                 assert!(owned.insert((node, unit.clone())), "{unit} of {node} has two owners");
-                assert_eq!(self.held[&node].unit([unit.as_str()].into_iter()), Some(vm.uuid()));
+                assert_eq!(self.allocations[&node].unit([unit.as_str()].into_iter()), Some(vm.uuid()));
             }
         }
-        let counted: usize = self.held.values().map(Allocations::unit_count).sum();
+        let counted: usize = self.allocations.values().map(Allocations::unit_count).sum();
         assert_eq!(counted, owned.len());
     }
 }
@@ -203,6 +166,6 @@ proptest! {
             rack.take(&Step::Delete { number });
             rack.take(&Step::Released { number });
         }
-        prop_assert!(rack.vms.is_empty() && rack.held.values().all(Allocations::is_empty));
+        prop_assert!(rack.vms.is_empty() && rack.allocations.values().all(Allocations::is_empty));
     }
 }

@@ -15,6 +15,7 @@ use meshd_proto::{
 use meshd_types::{NodeId, PciAddress, Timestamp, serde_as_text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, fmt, str::FromStr};
+use strum::VariantArray as _;
 
 /// Maximum length of a fabric device name, in bytes.
 pub const MAX_FABRIC: usize = 64;
@@ -70,12 +71,12 @@ pub struct ApprovedSlot {
     /// Reason of an operator for disabling the slot; `None` if enabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
-    /// Time of the approval.
     pub approved_at: Timestamp,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum SlotState {
     /// Not approved.
@@ -98,24 +99,11 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    pub const ALL: [SlotState; 10] = [
-        SlotState::Candidate,
-        SlotState::Available,
-        SlotState::Reserved,
-        SlotState::Provisioning,
-        SlotState::Active,
-        SlotState::Releasing,
-        SlotState::Cleanup,
-        SlotState::CleanupBlocked,
-        SlotState::Failed,
-        SlotState::Disabled,
-    ];
-
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+    pub const ALL: [SlotState; SlotState::VARIANTS.len()] =
+        *SlotState::VARIANTS.first_chunk().expect("the same length");
 }
+
+as_str!(SlotState);
 
 /// The current state of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,7 +129,6 @@ pub struct Slot {
 pub struct NearestDevices {
     /// An assignable disk.
     pub disk: Option<String>,
-    /// A fabric device.
     pub fabric: Option<String>,
 }
 
@@ -213,8 +200,8 @@ pub fn derive_slot(
 ) -> Slot {
     let unit = unit_of(&id, facts);
     let (state, reason) = match holder {
-        Some(vm) => held(vm),
-        None => match (free(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
+        Some(vm) => assigned_state(vm),
+        None => match (free_state(unit, approved, implied), approved.and_then(|approved| approved.disk.as_ref())) {
             ((SlotState::Available, _), Some(disk)) => idle(facts, disk),
             (found, _) => found,
         },
@@ -237,7 +224,7 @@ fn near<'a>(unit: &UnitFacts, facts: &'a Facts) -> Option<&'a SlotFacts> {
 
 /// Determines the state of the disk of a free slot.
 fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
-    match DiskFacts::called(&facts.disks, disk.as_str()) {
+    match DiskFacts::by_identity(&facts.disks, disk.as_str()) {
         None => (SlotState::Failed, format!("its node has no disk {disk}, or several")),
         Some(DiskFacts { blocked: Some(why), .. }) => (SlotState::Cleanup, format!("its disk {disk}: {why}")),
         Some(_) => (SlotState::Available, String::new()),
@@ -247,7 +234,7 @@ fn idle(facts: &Facts, disk: &DiskIdentity) -> (SlotState, String) {
 /// Describes resources of a slot that are far from its unit (GP-7).
 fn mismatch(unit: &UnitFacts, approved: &ApprovedSlot, facts: &Facts) -> String {
     let disk = approved.disk.as_ref().and_then(|disk| {
-        let numa = DiskFacts::called(&facts.disks, disk.as_str())?.numa_node?;
+        let numa = DiskFacts::by_identity(&facts.disks, disk.as_str())?.numa_node?;
         Some((format!("disk {disk}"), numa))
     });
     let fabric = approved.fabric.as_ref().and_then(|fabric| {
@@ -261,33 +248,25 @@ fn mismatch(unit: &UnitFacts, approved: &ApprovedSlot, facts: &Facts) -> String 
     [disk, fabric].into_iter().flatten().filter_map(far).collect::<Vec<_>>().join("; ")
 }
 
-fn held(vm: &Vm) -> (SlotState, String) {
+fn assigned_state(vm: &Vm) -> (SlotState, String) {
+    use ReportedVmState as State;
     let last = vm.last_report.as_ref().map(|last| last.state);
-    let of = format!("virtual machine {}", vm.name());
+    let of = format!("VM {}", vm.name());
     match (vm.desired_state, last, &vm.obstacle) {
         (VmDesiredState::Release, _, Some(why)) => (SlotState::CleanupBlocked, format!("{of}: {why}")),
         (VmDesiredState::Release, ..) => (SlotState::Releasing, of),
-        (_, Some(ReportedVmState::Failed), _) => {
-            let why =
-                vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).map(|failure| failure.detail.as_str());
+        (_, Some(State::Failed), _) => {
+            let failure = vm.last_report.as_ref().and_then(|last| last.failure.as_ref());
+            let why = failure.map(|failure| failure.detail.as_str());
             (SlotState::Failed, format!("{of}: {}", why.unwrap_or("it failed")))
         }
-        (_, Some(ReportedVmState::Starting), _) => (SlotState::Provisioning, of),
-        (
-            _,
-            Some(
-                ReportedVmState::Running
-                | ReportedVmState::Paused
-                | ReportedVmState::Stopping
-                | ReportedVmState::Waiting,
-            ),
-            _,
-        ) => (SlotState::Active, of),
-        (_, None | Some(ReportedVmState::Stopped), _) => (SlotState::Reserved, of),
+        (_, Some(State::Starting), _) => (SlotState::Provisioning, of),
+        (_, Some(State::Running | State::Paused | State::Stopping | State::Waiting), _) => (SlotState::Active, of),
+        (_, None | Some(State::Stopped), _) => (SlotState::Reserved, of),
     }
 }
 
-fn free(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied: bool) -> (SlotState, String) {
+fn free_state(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied: bool) -> (SlotState, String) {
     if let Some(why) = approved.and_then(|approved| approved.disabled.as_ref()) {
         return (SlotState::Disabled, why.clone());
     }
@@ -295,10 +274,8 @@ fn free(unit: Option<&UnitFacts>, approved: Option<&ApprovedSlot>, implied: bool
     if let Some(approved) = approved
         && approved.functions != functions(unit)
     {
-        return (
-            SlotState::Failed,
-            "its unit is not the one that was approved; look, then approve it again".to_owned(),
-        );
+        let why = "its unit is not the one that was approved; look, then approve it again";
+        return (SlotState::Failed, why.to_owned());
     }
     match unit.state {
         UnitState::Ready if approved.is_none() && !implied => (SlotState::Candidate, String::new()),

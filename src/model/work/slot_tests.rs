@@ -1,4 +1,4 @@
-//! What a slot is, by what was approved, who holds it and what the node tells.
+//! State of a slot by approval, VM and reported facts.
 
 use super::{super::Placement, *};
 use meshd_config::vm::VmRequest;
@@ -71,12 +71,12 @@ fn slot_state_follows_state_of_its_vm() {
     let spec = VmSpec::unknown("a".parse().expect("a name"), SystemUuid([7; 16]));
     let mut vm = Vm::new(VmRequest::new(spec), None, Timestamp::EPOCH);
     vm.run();
-    let place = Placement { node: node(), since: Timestamp::EPOCH, session: None };
-    vm.assign(place, vec![ONE.parse().expect("an address")], Vec::new());
+    let placement = Placement { node: node(), since: Timestamp::EPOCH, session: None };
+    vm.assign(placement, vec![ONE.parse().expect("an address")], Vec::new());
     let facts = facts(&[(ONE, "2335", UnitState::Ready)]);
     let state = |vm: &Vm| derive_slot(id(ONE), &facts, None, Some(vm), false).state;
     assert_eq!(state(&vm), SlotState::Reserved);
-    for (told, expected) in [
+    for (reported, expected) in [
         (ReportedVmState::Starting, SlotState::Provisioning),
         (ReportedVmState::Running, SlotState::Active),
         (ReportedVmState::Waiting, SlotState::Active),
@@ -84,8 +84,8 @@ fn slot_state_follows_state_of_its_vm() {
         (ReportedVmState::Stopped, SlotState::Reserved),
     ] {
         let (uuid, name) = (vm.uuid(), vm.name().clone());
-        vm.apply_report(VmReport::new(uuid, name, told), Timestamp::EPOCH);
-        assert_eq!(state(&vm), expected, "{told:?}");
+        vm.apply_report(VmReport::new(uuid, name, reported), Timestamp::EPOCH);
+        assert_eq!(state(&vm), expected, "{reported:?}");
     }
     vm.desired_state = VmDesiredState::Release;
     assert_eq!(state(&vm), SlotState::Releasing);
@@ -97,10 +97,10 @@ fn slot_state_follows_state_of_its_vm() {
 #[test]
 fn slots_with_shared_fabric_device_are_assigned_one_at_a_time() {
     let facts = facts(&[(ONE, "2335", UnitState::Ready), (TWO, "2335", UnitState::Ready)]);
-    let barred_with = |fabrics: [Option<&str>; 2], held: &str| {
+    let barred_with = |fabrics: [Option<&str>; 2], assigned: &str| {
         let slots = [(ONE, fabrics[0]), (TWO, fabrics[1])];
         let approved = slots.map(|(unit, fabric)| (id(unit), approve(unit, &facts, fabric))).into();
-        let holds = |slot: &SlotId| slot.unit.as_str() == held;
+        let holds = |slot: &SlotId| slot.unit.as_str() == assigned;
         unassignable_units(node(), &facts, &approved, holds, false).len()
     };
     assert_eq!(barred_with([Some("mlx5_0"), Some("mlx5_0")], ONE), 1);

@@ -1,5 +1,5 @@
-//! Launch options of Hydra proxies, as typed values parsed from `mpiexec -launcher manual`. A node builds its own
-//! command line from them, so the head cannot start anything else.
+//! Launch options of Hydra proxies, parsed from `mpiexec -launcher manual`. A node builds its command line from these options, so the head
+//! cannot start another program.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,13 +22,14 @@ const MAX_VALUE: usize = 64;
 
 /// The port of the head, and the options that are the same for all proxies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "HydraLaunchData", into = "HydraLaunchData")]
+#[serde(try_from = "HydraLaunchData")]
 pub struct HydraLaunch {
     port: u16,
     options: BTreeMap<String, String>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// Launch options before validation.
+#[derive(Deserialize)]
 struct HydraLaunchData {
     port: u16,
     options: BTreeMap<String, String>,
@@ -37,11 +38,11 @@ struct HydraLaunchData {
 /// The launch options are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HydraLaunchError {
-    #[error("Hydra wants its proxies to have --{0}, which this agent does not know; use the MPICH of the bundle `mpi`")]
+    #[error("unsupported option --{0} of a Hydra proxy; use the MPICH of the bundle `mpi`")]
     Option(String),
-    #[error("Hydra gives its proxies an invalid value of --{0}; use the MPICH of the bundle `mpi`")]
+    #[error("invalid value of the option --{0} of a Hydra proxy; use the MPICH of the bundle `mpi`")]
     Value(String),
-    #[error("Hydra names no port")]
+    #[error("the launch command of Hydra has no port")]
     Port,
 }
 
@@ -79,11 +80,5 @@ impl TryFrom<HydraLaunchData> for HydraLaunch {
 
     fn try_from(data: HydraLaunchData) -> Result<Self, Self::Error> {
         HydraLaunch::new(data.port, data.options)
-    }
-}
-
-impl From<HydraLaunch> for HydraLaunchData {
-    fn from(HydraLaunch { port, options }: HydraLaunch) -> Self {
-        HydraLaunchData { port, options }
     }
 }

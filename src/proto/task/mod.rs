@@ -1,9 +1,8 @@
-//! Tasks on a node: the desired state in one direction, the whole actual state in the other. Both are repeated after
-//! every welcome.
+//! Tasks: desired state from the central node, reported state from the agent. Both are repeated after each welcome.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
-//! | `hydra` | launch options of Hydra proxies, as typed values parsed from `mpiexec -launcher manual` |
+//! | `hydra` | launch options of Hydra proxies, parsed from `mpiexec -launcher manual` |
 //! | `output` | output of a task in pieces with offsets |
 //!
 //! ```text
@@ -207,12 +206,7 @@ pub enum TaskFault {
     AgentRestarted,
 }
 
-impl TaskFault {
-    /// Returns the word that is sent and shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+serialised_name!(TaskFault);
 
 /// Returns the fault of a command line. The central node and the node that runs it both check.
 pub fn check_argv(argv: &[String]) -> Result<(), &'static str> {
@@ -224,9 +218,7 @@ pub fn check_argv(argv: &[String]) -> Result<(), &'static str> {
         }
         _ if argv.len() > MAX_ARGS => Err("more than 256 arguments; put them into a file"),
         _ if bytes > MAX_ARG_BYTES => Err("more than 8 KiB of arguments; put them into a file"),
-        _ if argv.iter().any(|arg| arg.contains('\0')) => {
-            Err("an argument has a zero byte; no program can be given one")
-        }
+        _ if argv.iter().any(|arg| arg.contains('\0')) => Err("an argument contains a zero byte; remove it"),
         _ => Ok(()),
     }
 }
@@ -235,7 +227,7 @@ pub fn check_argv(argv: &[String]) -> Result<(), &'static str> {
 pub fn check_mpi_argv(argv: &[String]) -> Result<(), &'static str> {
     check_argv(argv)?;
     if argv.iter().any(|arg| arg == ":") {
-        return Err("mpiexec takes the argument `:` for the beginning of another program; leave it out");
+        return Err("mpiexec starts another program after the argument `:`; remove it");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Output of a task in pieces with offsets. A repeated piece is stored once, and a stream sends its next piece after
-//! the previous one is stored. Neither side buffers more than one piece of each stream.
+//! Output of a task in pieces with offsets. A repeated piece is stored once, and a stream sends its next piece after the previous one is
+//! stored. Neither side buffers more than one piece of each stream.
 
 use meshd_types::{TaskId, hex};
 use serde::{Deserialize, Serialize};

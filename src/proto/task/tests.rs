@@ -1,7 +1,7 @@
 //! Tests of task messages: round trips and rejected values.
 
 use super::*;
-use crate::{FromAgent, MAX_MESSAGE, bounded};
+use crate::{FromAgent, MAX_MESSAGE, json_element_limit};
 use proptest::prelude::*;
 
 fn text(words: &[&str]) -> Vec<String> {
@@ -28,7 +28,7 @@ fn proxy_receives_only_known_options() {
         assert!(HydraLaunch::new(1, options(name, value)).is_err(), "{name} {value}");
     }
     let wire = r#"{"port":1,"options":{"launcher-exec":"/bin/sh"}}"#;
-    assert!(serde_json::from_str::<HydraLaunch>(wire).is_err(), "nor by the wire");
+    assert!(serde_json::from_str::<HydraLaunch>(wire).is_err(), "a message is validated too");
 }
 
 #[test]
@@ -41,10 +41,10 @@ fn longest_output_piece_fits_into_a_message() {
             at: u64::MAX,
             data: Piece::from_bytes(vec![byte; MAX_PIECE]),
         };
-        let news = FromAgent::Task(TaskUpdate::Output(output));
-        let text = serde_json::to_string(&news).expect("plain data");
+        let message = FromAgent::Task(TaskUpdate::Output(output));
+        let text = serde_json::to_string(&message).expect("plain data");
         assert!(text.len() < MAX_MESSAGE);
-        assert_eq!(bounded::read::<FromAgent>(text.as_bytes()), Ok(news));
+        assert_eq!(json_element_limit::read::<FromAgent>(text.as_bytes()), Ok(message));
     }
 }
 
@@ -53,7 +53,7 @@ proptest! {
     fn output_piece_round_trips(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let piece = Piece::from_bytes(bytes.clone());
         let wire = serde_json::to_string(&piece).expect("plain data");
-        let back: Piece = serde_json::from_str(&wire).expect("what was written");
+        let back: Piece = serde_json::from_str(&wire).expect("valid JSON");
         prop_assert_eq!(back.into_bytes(), Some(bytes));
     }
 

@@ -32,7 +32,8 @@ pub enum ConsoleNote {
         bytes: u64,
     },
     /// The guest does not read; input is queued.
-    Unheard,
+    #[serde(rename = "unheard")]
+    InputQueued,
     Ended {
         reason: String,
     },

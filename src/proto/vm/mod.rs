@@ -1,12 +1,13 @@
-//! Virtual machines: specification, desired state and reported state.
+//! VMs: capabilities of a node, specification, desired state and reported state.
 //!
 //! | module | content |
 //! | --- | --- |
 //! | `check` | limits and consistency rules of a VM specification, checked by the central node and by the agent |
 //! | `console` | VM console between node and operator |
+//! | `desired_state` | VM messages of the link: the desired state of one VM, and the report of a node on all |
 //! | `disk` | whole disks of a node that a VM uses: selection and wiping |
+//! | `hosting` | capabilities of a node for VMs |
 //! | `memory` | memory that VMs take from their node |
-//! | `order` | VM messages of the link: the desired state of one VM, and the whole state of all |
 //! | `qcow2` | parses the header of a qcow2 image (QEMU's docs/interop/qcow2.txt) to decide whether the image may be used |
 //! | `size` | sizes of memory and disks: `512M`, `64G` |
 //! | `spec` | the specification of a VM |
@@ -14,19 +15,21 @@
 
 mod check;
 mod console;
+mod desired_state;
 mod disk;
+mod hosting;
 mod memory;
-mod order;
 pub mod qcow2;
 mod size;
 mod spec;
 mod state;
 
-pub use check::{SpecFault, is_host_address, max_seed_text};
+pub use check::{MAX_SEED_TEXT, SpecFault, is_host_address};
 pub use console::{ConsoleId, ConsoleNote, ConsoleOrder, MAX_PIECE};
+pub use desired_state::{MAX_VMS, ReleasedDisk, SlotDisk, VmOrder, VmTargetState, VmUpdate};
 pub use disk::{OnRelease, RawDisk};
+pub use hosting::{Hosting, HugepageFacts, NumaFacts};
 pub use memory::{LAYER_MARGIN, NODE_RESERVE, layer_growth};
-pub use order::{LeftDisk, MAX_VMS, SlotDisk, VmOrder, VmTargetState, VmUpdate};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use spec::{
     CloudInit, CpuModel, DiskIdentity, Firmware, InterfaceName, MachineType, Nic, PRIVATE_BRIDGE, RestartPolicy,

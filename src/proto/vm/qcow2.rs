@@ -14,11 +14,11 @@ const SHORT: &str = "it is too short for a qcow2 image";
 /// the guest any file of the node.
 pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
     let size = size(header)?;
-    if long(header, 8)? != 0 {
-        return Err("it stands on another file (backing file); flatten it with `qemu-img convert`");
+    if u64::from_be_bytes(bytes(header, 8)?) != 0 {
+        return Err("it needs another file (backing file); flatten it with `qemu-img convert`");
     }
-    if word(header, 4)? == 3 && long(header, 72)? & EXTERNAL_DATA != 0 {
-        return Err("its data lies in another file; flatten it with `qemu-img convert`");
+    if u32::from_be_bytes(bytes(header, 4)?) == 3 && u64::from_be_bytes(bytes(header, 72)?) & EXTERNAL_DATA != 0 {
+        return Err("its data is in another file; flatten it with `qemu-img convert`");
     }
     Ok(size)
 }
@@ -26,20 +26,16 @@ pub fn virtual_size(header: &[u8]) -> Result<u64, &'static str> {
 /// Returns the virtual size, also of an image with a backing file.
 pub fn size(header: &[u8]) -> Result<u64, &'static str> {
     if header.get(..4) != Some(MAGIC.as_slice()) {
-        return Err("it is no qcow2 image");
+        return Err("it is not a qcow2 image");
     }
-    if !matches!(word(header, 4)?, 2 | 3) {
+    if !matches!(u32::from_be_bytes(bytes(header, 4)?), 2 | 3) {
         return Err("it is a qcow2 image of an unknown version");
     }
-    long(header, 24)
+    bytes(header, 24).map(u64::from_be_bytes)
 }
 
-fn word(header: &[u8], at: usize) -> Result<u32, &'static str> {
-    header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes).ok_or(SHORT)
-}
-
-fn long(header: &[u8], at: usize) -> Result<u64, &'static str> {
-    header.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_be_bytes).ok_or(SHORT)
+fn bytes<const N: usize>(header: &[u8], offset: usize) -> Result<[u8; N], &'static str> {
+    header.get(offset..).and_then(|rest| rest.first_chunk().copied()).ok_or(SHORT)
 }
 
 #[cfg(test)]

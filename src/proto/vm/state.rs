@@ -4,14 +4,15 @@ use super::VolumeName;
 use meshd_types::{MacAddr, SystemUuid, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, net::Ipv4Addr};
+use strum::{IntoStaticStr, VariantArray};
 
-/// Longest detail of a failure or refusal, in bytes.
+/// Maximum length of the detail of a failure or refusal, in bytes.
 pub const MAX_FAILURE_TEXT: usize = 1024;
-/// Most lines of QEMU's log that go with a failure.
+/// Maximum number of lines of QEMU's log in a failure.
 pub const MAX_FAILURE_LINES: usize = 20;
 
 /// The state of the QEMU process of a VM, as the agent reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum ReportedVmState {
@@ -33,29 +34,16 @@ pub enum ReportedVmState {
 
 impl ReportedVmState {
     /// All states.
-    pub const ALL: [ReportedVmState; 7] = [
-        ReportedVmState::Starting,
-        ReportedVmState::Running,
-        ReportedVmState::Paused,
-        ReportedVmState::Stopping,
-        ReportedVmState::Waiting,
-        ReportedVmState::Stopped,
-        ReportedVmState::Failed,
-    ];
-
-    /// Returns the serialised name.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+    pub const ALL: &'static [ReportedVmState] = Self::VARIANTS;
 
     /// Returns true while a QEMU process exists or may exist.
     pub fn is_live(self) -> bool {
-        matches!(
-            self,
-            ReportedVmState::Starting | ReportedVmState::Running | ReportedVmState::Paused | ReportedVmState::Stopping
-        )
+        use ReportedVmState::{Paused, Running, Starting, Stopping};
+        matches!(self, Starting | Running | Paused | Stopping)
     }
 }
+
+serialised_name!(ReportedVmState);
 
 /// The cause of an unexpected end of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,7 +154,7 @@ pub struct VmFetching {
 }
 
 /// The reason why a node cannot run a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum VmRefusalReason {
@@ -230,12 +218,7 @@ pub enum VmRefusalReason {
     AddressUnfit,
 }
 
-impl VmRefusalReason {
-    /// Returns the serialised name.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+serialised_name!(VmRefusalReason);
 
 /// A reason why a node cannot run a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

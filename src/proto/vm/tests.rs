@@ -5,12 +5,22 @@ use proptest::prelude::*;
 
 fn spec() -> VmSpec {
     let text = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 2, "memory": "1G"}"#;
-    serde_json::from_str(text).expect("the least that a specification says")
+    serde_json::from_str(text).expect("a minimal specification")
 }
 
 fn raw(disk: &str) -> VolumeSource {
     let disk = disk.parse().expect("a disk");
     VolumeSource::Raw { disk, digest: None, overwrite: false, adopt: false, on_release: None }
+}
+
+fn nic(address: Option<&str>, bridge: Option<&str>) -> Nic {
+    Nic {
+        mac: "52:54:00:00:00:01".parse().expect("a MAC"),
+        address: address.map(|address| address.parse().expect("an address")),
+        bridge: bridge.map(|bridge| bridge.parse().expect("a name")),
+        slot: false,
+        peers: false,
+    }
 }
 
 fn keys(spec: &VmSpec) -> Vec<String> {
@@ -27,41 +37,10 @@ fn minimal_vm_spec_is_valid_with_options_off() {
 
 #[test]
 fn vm_state_and_refusal_text_equals_wire_format() {
-    use ReportedVmState::*;
-    for state in [Starting, Running, ReportedVmState::Paused, Stopping, Waiting, Stopped, Failed] {
+    for state in ReportedVmState::ALL.iter().copied() {
         assert_eq!(serde_json::to_value(state).expect("a word"), state.as_str());
     }
-    use VmRefusalReason::*;
-    let reasons = [
-        SpecInvalid,
-        QemuMissing,
-        KvmMissing,
-        CpuUnknown,
-        CpusExceeded,
-        MemoryExceeded,
-        HugepagesExceeded,
-        NumaMissing,
-        UnitMissing,
-        UnitNotReady,
-        UnitTaken,
-        VolumeMissing,
-        VolumeUnfit,
-        VolumeDiffers,
-        StoreFull,
-        DiskMissing,
-        DiskInUse,
-        DiskTaken,
-        DiskNotEmpty,
-        DiskTooSmall,
-        DiskWriteFailed,
-        DoctorFails,
-        BridgeMissing,
-        FirmwareMissing,
-        TpmMissing,
-        NameTaken,
-        MacTaken,
-    ];
-    for reason in reasons {
+    for reason in <VmRefusalReason as strum::VariantArray>::VARIANTS.iter().copied() {
         assert_eq!(serde_json::to_value(reason).expect("a word"), reason.as_str());
     }
 }
@@ -93,42 +72,28 @@ fn vm_spec_reports_all_faults_at_once() {
 #[test]
 fn duplicate_entries_and_long_lists_in_vm_spec_are_refused() {
     let mut spec = spec();
-    let disk = || Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
-    let nic = || Nic {
-        mac: "52:54:00:00:00:01".parse().expect("a MAC"),
-        address: None,
-        bridge: "br0".parse().ok(),
-        slot: false,
-        peers: false,
-    };
-    spec.volumes = vec![disk(), disk()];
-    spec.nics = vec![nic(), nic()];
+    let disk = Volume { name: "data".parse().expect("a name"), source: raw("wwn-1") };
+    spec.volumes = vec![disk.clone(); 2];
+    spec.nics = vec![nic(None, Some("br0")); 2];
     spec.units = vec!["0000:01:00.0".parse().expect("an address"); 2];
     assert_eq!(keys(&spec), ["units[1]", "volume[1].name", "volume[1].disk", "nic[1].mac"]);
     spec.machine = MachineType::Pc;
-    spec.volumes = vec![disk(); 9];
+    spec.volumes = vec![disk; 9];
     assert!(keys(&spec).starts_with(&["machine".to_owned(), "units[1]".to_owned(), "volume".to_owned()]));
 }
 
 #[test]
 fn nic_without_bridge_or_host_address_is_refused() {
     let mut spec = spec();
-    let nic = |address: &str, bridge: Option<&str>| Nic {
-        mac: "52:54:00:00:00:01".parse().expect("a MAC"),
-        address: Some(address.parse().expect("an address")),
-        bridge: bridge.map(|bridge| bridge.parse().expect("a name")),
-        slot: false,
-        peers: false,
-    };
-    for (address, bridge, sound) in [
+    for (address, bridge, is_valid) in [
         ("10.0.2.15", None, false),
         ("172.30.0.9", Some("mesh-nat0"), true),
         ("8.8.8.8", Some("br0"), true),
         ("127.0.0.1", Some("br0"), false),
         ("224.0.0.1", Some("br0"), false),
     ] {
-        spec.nics = vec![nic(address, bridge)];
-        assert_eq!(spec.faults().is_empty(), sound, "{address} {bridge:?}");
+        spec.nics = vec![nic(Some(address), bridge)];
+        assert_eq!(spec.faults().is_empty(), is_valid, "{address} {bridge:?}");
     }
 }
 
@@ -151,7 +116,7 @@ fn kernel_disk_name_is_refused_as_disk_identity() {
         assert!(text.parse::<DiskIdentity>().is_err(), "{text}");
     }
     for text in ["slot", "slot:eui.1", "nearest"] {
-        assert!(text.parse::<DiskIdentity>().is_err(), "{text} is a word for one");
+        assert!(text.parse::<DiskIdentity>().is_err(), "{text} is a keyword");
     }
     for text in ["eui.0025388b71b0c6a0", "naa.5000c500a1b2c3d4", "t10.ATA     QEMU HARDDISK QM00001", "S4EWNX0R"] {
         assert!(text.parse::<DiskIdentity>().is_ok(), "{text}");
@@ -197,14 +162,14 @@ fn cloud_init_seed_is_bounded_and_not_printed() {
         |text: String| CloudInit { user_data: meshd_types::Secret::new(text), meta_data: None, network_config: None };
     spec.cloud_init = Some(seed("hunter2".into()));
     assert!(!format!("{spec:?}").contains("hunter2"));
-    spec.cloud_init = Some(seed("x".repeat(max_seed_text() + 1)));
+    spec.cloud_init = Some(seed("x".repeat(MAX_SEED_TEXT + 1)));
     assert_eq!(keys(&spec), ["cloud_init.user_data"]);
 }
 
 #[test]
 fn largest_vm_spec_fits_into_one_message() {
     // Control characters take six bytes each in JSON; text does not hold many, so twice is plenty.
-    assert!(2 * 3 * max_seed_text() < crate::MAX_MESSAGE);
+    const { assert!(2 * 3 * MAX_SEED_TEXT < crate::MAX_MESSAGE) };
 }
 
 proptest! {
@@ -214,7 +179,7 @@ proptest! {
         let _ = text.parse::<DiskIdentity>();
         let spec = VmSpec { vcpus, memory: ByteSize::from_mib(mib), ..spec() };
         let _ = spec.faults();
-        let told = serde_json::to_string(&spec).expect("plain");
-        prop_assert_eq!(serde_json::from_str::<VmSpec>(&told).expect("its own text"), spec);
+        let json = serde_json::to_string(&spec).expect("plain");
+        prop_assert_eq!(serde_json::from_str::<VmSpec>(&json).expect("valid JSON"), spec);
     }
 }

@@ -1,13 +1,13 @@
 //! Routes that apply one order to several nodes.
 
 use crate::serve::admin::{
-    Plane,
-    binder::Binder,
+    bind_handlers::Binder,
     error::Refused,
+    extract::Body,
     routes::{
         Answer,
         node_lifecycle::checked_drain,
-        node_settings::{Body, body, checked_vars, profile},
+        node_settings::{checked_vars, profile},
         node_view,
     },
     transport::auth::Caller,
@@ -43,11 +43,11 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         (&api::RUN_NODES_CHECKS, |_, _| Ok(BulkOrder::Doctor)),
     ];
     all.into_iter().fold(binder, |binder, (route, reading)| {
-        let handler = async move |State(Plane { central, .. }): State<Plane>,
+        let handler = async move |State(central): State<Shared>,
                                   Extension(caller): Extension<Caller>,
                                   context: AuditContext,
-                                  order: Body<_>| {
-            run(&central, &context, order, |order| reading(order, caller.role)).await
+                                  Body(request): Body<BulkRequest>| {
+            run(&central, &context, request, |order| reading(order, caller.role)).await
         };
         binder.post(route, handler)
     })
@@ -101,10 +101,9 @@ fn boot_once(order: serde_json::Value, role: Role) -> Result<BulkOrder, Refused>
 async fn run(
     central: &Shared,
     context: &AuditContext,
-    request: Body<BulkRequest>,
+    BulkRequest { nodes, order }: BulkRequest,
     read: impl FnOnce(serde_json::Value) -> Result<BulkOrder, Refused>,
 ) -> Answer<BulkDone> {
-    let BulkRequest { nodes, order } = body(request)?;
     let order = read(order)?;
     let is_doctor = matches!(order, BulkOrder::Doctor);
     let came = central.nodes.bulk(&nodes, &order, context).await?;

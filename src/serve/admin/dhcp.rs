@@ -1,18 +1,16 @@
 //! Routes of segments and leases.
 
 use super::{
-    Plane,
-    binder::Binder,
+    bind_handlers::Binder,
     error::Refused,
     query::{
-        answer::{Listing, RawQuery, parameters},
+        answer::{self, RawQuery, parameters},
         leases::{LEASES, LeaseFilter, lease_key},
-        page::cut,
     },
 };
 use axum::{Json, extract::State, http::HeaderMap, response::Response};
 use meshd_api::{LeaseView, OtherServerView, SegmentView, routes as api};
-use meshd_central::{OtherServer, SegmentHealth};
+use meshd_central::{OtherServer, SegmentHealth, Shared};
 use meshd_config::Segment;
 use meshd_model::fleet::Lease;
 use meshd_store::Model;
@@ -22,7 +20,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
     binder.get(&api::LIST_SEGMENTS, segments).get(&api::LIST_LEASES, leases)
 }
 
-async fn segments(State(Plane { central, .. }): State<Plane>) -> Json<Vec<SegmentView>> {
+async fn segments(State(central): State<Shared>) -> Json<Vec<SegmentView>> {
     let health = central.boot.segments();
     let of = |segment: &Segment| {
         let name = segment.name();
@@ -48,19 +46,14 @@ fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentVie
     }
 }
 
-async fn leases(
-    State(Plane { central, .. }): State<Plane>,
-    headers: HeaderMap,
-    query: RawQuery,
-) -> Result<Response, Refused> {
+async fn leases(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
     let query = parameters(query, LEASES.parameters)?;
-    let (mut filter, page, fields) = (LeaseFilter::read(&query)?, query.page(&LEASES)?, query.fields(&LEASES)?);
+    let mut filter = LeaseFilter::read(&query)?;
     filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
     let now = central.now();
     let all: Vec<_> = central.store().read(|model| model.leases().map(|lease| lease_view(model, lease, now)).collect());
-    let taken = all.into_iter().filter(|lease| filter.takes(lease));
-    let rows = taken.map(|lease| (lease_key(&lease, page.sort.key), lease)).collect();
-    Listing::page(cut(rows, &page), fields).answer(&headers)
+    let leases = all.into_iter().filter(|lease| filter.takes(lease));
+    answer::list(leases, lease_key, &LEASES, &query, &headers)
 }
 
 fn lease_view(model: &Model, lease: &Lease, now: Timestamp) -> LeaseView {

@@ -29,7 +29,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
     let waiting = central.enrolment.pending_count();
     if waiting > 0 {
         let next = "look at them with `meshd node list`, then `meshd node approve NODE`";
-        findings.push(Finding::warn("approval", format!("{waiting} agents wait to be let in"), next));
+        findings.push(Finding::warn("approval", format!("{waiting} agents wait for approval"), next));
     }
     findings
 }
@@ -38,7 +38,7 @@ pub(crate) fn findings(central: &Central) -> Vec<Finding> {
 fn reload(last: &Reload) -> Vec<Finding> {
     let mut findings = Vec::new();
     match last.faults.first() {
-        None => findings.push(Finding::ok("reload", "what is live is what was read last")),
+        None => findings.push(Finding::ok("reload", "the last configuration read is in effect")),
         Some(first) => {
             let (count, file) = (last.faults.len(), first.file.display());
             let found =
@@ -48,7 +48,7 @@ fn reload(last: &Reload) -> Vec<Finding> {
         }
     }
     if !last.restart.is_empty() {
-        let found = format!("edited, and not live: {}", last.restart.join(", "));
+        let found = format!("edited but not in effect: {}", last.restart.join(", "));
         findings.push(Finding::warn("restart", found, "needs a restart of `meshd serve`; nodes do not notice it"));
     }
     findings
@@ -56,8 +56,8 @@ fn reload(last: &Reload) -> Vec<Finding> {
 
 /// Checks the interface of each segment: existence, the server address of the nodes, and link state.
 pub fn interfaces(site: &Site) -> Vec<Finding> {
-    let heard = site.segments.iter().filter_map(|segment| Some((segment.interface()?, segment)));
-    heard.map(|(name, segment)| interface(name, segment)).collect()
+    let segments = site.segments.iter().filter_map(|segment| Some((segment.interface()?, segment)));
+    segments.map(|(name, segment)| interface(name, segment)).collect()
 }
 
 fn interface(name: &str, segment: &Segment) -> Finding {
@@ -176,7 +176,7 @@ fn machines(model: &Model) -> Vec<Finding> {
     report("stalled boots", "machines stand still", stalled, "`meshd node timeline NODE` says where and why");
     report(
         "boot loops",
-        "machines boot in circles",
+        "machines are in a boot loop",
         looping,
         "`meshd node timeline NODE` shows where each boot stopped",
     );

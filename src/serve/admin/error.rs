@@ -92,28 +92,25 @@ impl From<StoreError> for Refused {
     }
 }
 
-impl From<OperateError> for Refused {
-    fn from(error: OperateError) -> Self {
-        let (status, code) = match &error {
-            OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
-            OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
-            OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
-            OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
-            OperateError::NotSilent { .. } => (StatusCode::CONFLICT, "still_heard"),
-            OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
-            OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
-            OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
-            OperateError::Naming(NamingError::InvalidName { .. }) => (StatusCode::BAD_REQUEST, "bad_request"),
-            OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
-            OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
-            OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
-            OperateError::Held(error) => running_work(error),
-            OperateError::Link(error) => link(error),
-            OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
-            OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
-            OperateError::Store(_) => STORE,
-        };
-        Refused::new(status, code, whole(&error))
+fn operate(error: &OperateError) -> (StatusCode, &'static str) {
+    match error {
+        OperateError::NoNode { .. } => (StatusCode::NOT_FOUND, "no_node"),
+        OperateError::Ambiguous { .. } => (StatusCode::CONFLICT, "ambiguous"),
+        OperateError::SameNode { .. } => (StatusCode::CONFLICT, "same_node"),
+        OperateError::NicTaken { .. } => (StatusCode::CONFLICT, "nic_taken"),
+        OperateError::NotSilent { .. } => (StatusCode::CONFLICT, "still_heard"),
+        OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
+        OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
+        OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
+        OperateError::Naming(NamingError::InvalidName { .. }) => (StatusCode::BAD_REQUEST, "bad_request"),
+        OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
+        OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
+        OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
+        OperateError::RunningWork(error) => running_work(error),
+        OperateError::Link(error) => link(error),
+        OperateError::Unlawful(_) => (StatusCode::CONFLICT, "unlawful"),
+        OperateError::TaskFailed { .. } => (StatusCode::BAD_GATEWAY, "task_failed"),
+        OperateError::Store(_) => STORE,
     }
 }
 
@@ -173,7 +170,7 @@ fn comparison(_: &CompareError) -> (StatusCode, &'static str) {
 
 fn rollback(error: &RollbackError) -> (StatusCode, &'static str) {
     match error {
-        RollbackError::Held(error) => running_work(error),
+        RollbackError::RunningWork(error) => running_work(error),
         RollbackError::Render(_) => (StatusCode::CONFLICT, "render_failed"),
         RollbackError::Store(_) => STORE,
         _ => (StatusCode::CONFLICT, "no_rollback"),
@@ -201,6 +198,7 @@ macro_rules! refused {
 }
 
 refused! {
+    OperateError: operate;
     ApiTokenError: api_token;
     TaskError: task;
     LinkError: link;
@@ -263,7 +261,7 @@ impl Refused {
     }
 }
 
-/// Only attaches the error: [`crate::serve::admin::transport::order::named`] converts it to a response, with the correlation ID.
+/// Only attaches the error: `authorise_and_audit::named` converts it to a response, with the correlation ID.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();

@@ -1,7 +1,7 @@
 //! Stream of events for one reader: recorded events first, then new events as they occur.
 
 use super::{
-    Plane,
+    ApiState,
     error::Refused,
     query::{answer::selected, logs::MAX_RECORDS},
     transport::auth::Caller,
@@ -90,13 +90,13 @@ pub(crate) struct EventTail {
 
 impl EventTail {
     pub(crate) fn new(
-        plane: Plane,
+        state: ApiState,
         caller: Caller,
         filter: EventFilter,
         fields: Option<Vec<&'static str>>,
         format: StreamFormat,
     ) -> Self {
-        let Plane { central, shutdown, .. } = plane;
+        let ApiState { central, shutdown, .. } = state;
         let (receiver, queue) = (central.store().subscribe(), VecDeque::new());
         EventTail { central, caller, receiver, filter, fields, format, last: None, queue, shutdown }
     }

@@ -1,7 +1,6 @@
 //! Routes of the node list, the search and operations.
 
 use super::{
-    Plane,
     error::Refused,
     query::{
         answer::{Listing, RawQuery, parameters},
@@ -11,20 +10,16 @@ use super::{
         search::SearchRun,
         text::{MAX_TEXT, MIN_TEXT},
     },
-    routes::{Answer, tasks, vms},
+    routes::{Answer, blocking, tasks, vms},
 };
-use axum::{
-    Json,
-    extract::State,
-    http::{HeaderMap, StatusCode},
-    response::Response,
-};
+use axum::{Json, extract::State, http::HeaderMap, response::Response};
 use meshd_api::{NodeView, OperationsView, SearchView, routes::SEARCH};
+use meshd_central::Shared;
 use meshd_model::fleet::Node;
 
 /// `GET /v1/nodes`. Creates views only for the nodes of the page.
 pub(crate) async fn nodes(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     headers: HeaderMap,
     query: RawQuery,
 ) -> Result<Response, Refused> {
@@ -34,8 +29,8 @@ pub(crate) async fn nodes(
     let page = central.store().read(|model| {
         let default = &site.default_profile;
         let seen = |node: &Node| {
-            let heard = central.links.link_state(node.id).heard;
-            heard.map_or(node.last_seen, |heard| heard.max(node.last_seen))
+            let last = central.links.link_state(node.id).last_message_at;
+            last.map_or(node.last_seen, |last| last.max(node.last_seen))
         };
         let taken = model.nodes().filter(|node| filter.takes(node, default));
         let rows = taken.map(|node| (order_key(node, page.sort.key, default, seen), node)).collect();
@@ -50,7 +45,7 @@ pub(crate) async fn nodes(
 }
 
 /// `GET /v1/search`: finds nodes, VMs and tasks.
-pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, query: RawQuery) -> Answer<SearchView> {
+pub(crate) async fn search(State(central): State<Shared>, query: RawQuery) -> Answer<SearchView> {
     let query = parameters(query, SEARCH.spec().query)?;
     let needle = query.needle()?.ok_or_else(|| {
         let cause = format!("it is missing; give the text to look for, {MIN_TEXT} to {MAX_TEXT} characters");
@@ -64,9 +59,7 @@ pub(crate) async fn search(State(Plane { central, .. }): State<Plane>, query: Ra
 }
 
 /// `GET /v1/operations`: lists unfinished operations.
-pub(crate) async fn operations(State(Plane { central, .. }): State<Plane>) -> Answer<OperationsView> {
-    let read = tokio::task::spawn_blocking(move || central.operations()).await;
-    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "reading was interrupted");
-    let (operations, rest) = read.map_err(interrupted)??;
+pub(crate) async fn operations(State(central): State<Shared>) -> Answer<OperationsView> {
+    let (operations, rest) = blocking("reading", move || central.operations()).await??;
     Ok(Json(OperationsView { operations: operations.into_iter().map(Into::into).collect(), rest }))
 }

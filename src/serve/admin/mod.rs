@@ -5,24 +5,26 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `binder` | binds a handler to a route, with its role and verb |
+//! | `bind_handlers` | binds a handler to a route, with its role and verb |
 //! | `bulk` | routes that apply one order to several nodes |
 //! | `dhcp` | the routes of segments and leases |
 //! | `doctor` | the health of this process |
 //! | `error` | converts errors of the services to HTTP statuses |
 //! | `event_tail` | recorded and new events for one reader, as lines or as server-sent events |
+//! | `extract` | extractors of bodies, queries, and the node in a path |
 //! | `lists` | the routes of the node list, of the search and of operations |
 //! | `query` | queries of lists, and the search |
 //! | `router` | the handler of each route |
 //! | `routes` | the handlers |
 //! | `transport` | listeners, callers, correlation IDs, idempotency keys |
 
-mod binder;
+mod bind_handlers;
 mod bulk;
 mod dhcp;
 pub mod doctor;
 mod error;
 mod event_tail;
+mod extract;
 mod lists;
 mod query;
 mod router;
@@ -36,7 +38,7 @@ use crate::serve::{
     limiter::{ConnectionLimiter, ConnectionPermit, Source},
     metrics::Metrics,
 };
-use axum::{Router, http::Extensions};
+use axum::{Router, extract::FromRef, http::Extensions};
 use meshd_central::{Entropy as _, Shared, SystemEntropy};
 use std::{
     net::Ipv4Addr,
@@ -54,7 +56,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(3);
 
 /// State of all routes.
 #[derive(Clone)]
-struct Plane {
+struct ApiState {
     central: Shared,
     /// This server's address for nodes of the first segment.
     boot_address: Ipv4Addr,
@@ -63,9 +65,15 @@ struct Plane {
     metrics: Metrics,
     shutdown: CancellationToken,
     failures: transport::auth::Failures,
-    under_way: transport::idempotency::UnderWay,
+    running_orders: transport::idempotency::RunningOrders,
     /// Running orders.
     tasks: TaskTracker,
+}
+
+impl FromRef<ApiState> for Shared {
+    fn from_ref(state: &ApiState) -> Self {
+        state.central.clone()
+    }
 }
 
 /// Listeners of the API.
@@ -88,17 +96,17 @@ pub async fn run(
     shutdown: CancellationToken,
 ) {
     let tasks = TaskTracker::new();
-    let plane = Plane {
+    let state = ApiState {
         central,
         boot_address,
         https_fingerprint: listening.https.as_ref().map(|https| https.fingerprint.clone()),
         metrics,
         shutdown: shutdown.clone(),
         failures: transport::auth::Failures::default(),
-        under_way: transport::idempotency::UnderWay::default(),
+        running_orders: transport::idempotency::RunningOrders::default(),
         tasks: tasks.clone(),
     };
-    let serving = Serving { central: plane.central.clone(), router: router::router(plane), shutdown };
+    let serving = Serving { central: state.central.clone(), router: router::router(state), shutdown };
     let with_pages = Serving { router: pages(serving.router.clone(), &tasks), ..serving.clone() };
     let Listening { socket, https, connections } = listening;
     let by_https = async {
@@ -109,10 +117,7 @@ pub async fn run(
     tokio::join!(at_socket(socket, connections, serving.clone()), by_https);
     tasks.close();
     if tokio::time::timeout(DRAIN_TIME, tasks.wait()).await.is_err() {
-        tracing::warn!(
-            orders = tasks.len(),
-            "meshd ends while orders are being followed; the audit log does not have them"
-        );
+        tracing::warn!(orders = tasks.len(), "meshd ends while orders run; the audit log does not contain them");
     }
 }
 
@@ -176,8 +181,8 @@ async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: 
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
     origin.insert(transport::auth::Caller::at_socket(uid));
-    let conversation = transport::connection::Conversation::new(permit);
-    transport::connection::converse(stream, router, origin, conversation, central, shutdown).await;
+    let conversation = transport::connection::AdminConnection::new(permit);
+    transport::connection::serve_connection(stream, router, origin, conversation, central, shutdown).await;
 }
 
 #[cfg(test)]

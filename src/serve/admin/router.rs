@@ -1,13 +1,13 @@
 //! The routes of the admin API, version 1.
 
 use super::{
-    MAX_BODY, Plane,
-    binder::Binder,
+    ApiState, MAX_BODY,
+    bind_handlers::Binder,
     bulk, dhcp,
     error::Refused,
     lists,
     routes::*,
-    transport::{auth::admitted, order::named},
+    transport::{auth::admitted, authorise_and_audit::named},
 };
 use axum::{
     Router,
@@ -23,18 +23,18 @@ use std::time::Duration;
 /// Timeout for the start of a response.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-pub(crate) fn router(plane: Plane) -> Router {
+pub(crate) fn router(state: ApiState) -> Router {
     bound()
         .into_router()
         .fallback(async || Refused::not_found("there is no such route; is the command line as new as meshd?"))
         .method_not_allowed_fallback(async || {
-            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "not a verb of this route")
+            Refused::new(StatusCode::METHOD_NOT_ALLOWED, "bad_method", "the route does not support this method")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn(in_time))
-        .layer(middleware::from_fn_with_state(plane.clone(), admitted))
-        .layer(middleware::from_fn_with_state(plane.clone(), named))
-        .with_state(plane)
+        .layer(middleware::from_fn_with_state(state.clone(), admitted))
+        .layer(middleware::from_fn_with_state(state.clone(), named))
+        .with_state(state)
 }
 
 /// Binds a handler to each route of the API.

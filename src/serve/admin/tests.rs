@@ -7,7 +7,7 @@ mod guesses;
 mod orders;
 mod revoked;
 
-use super::{Listening, Plane, Socket, bind, run, transport::auth::Failures};
+use super::{ApiState, Listening, Socket, bind, run, transport::auth::Failures};
 use crate::serve::metrics::Metrics;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -42,7 +42,7 @@ struct Fixture {
     node: NodeId,
     socket: PathBuf,
     stop: CancellationToken,
-    plane: JoinHandle<()>,
+    server: JoinHandle<()>,
     _folder: tempfile::TempDir,
 }
 
@@ -71,36 +71,48 @@ impl Fixture {
         let bound: Socket = bind(&socket).expect("a free path");
         let boot_address = Ipv4Addr::new(10, 77, 0, 1);
         let listening = Listening { socket: bound, https: None, connections: super::MAX_CONNECTIONS };
-        let plane = tokio::spawn(run(central.clone(), listening, boot_address, Metrics::install(), stop.clone()));
-        Fixture { central, node, socket, stop, plane, _folder: folder }
+        let server = tokio::spawn(run(central.clone(), listening, boot_address, Metrics::install(), stop.clone()));
+        Fixture { central, node, socket, stop, server, _folder: folder }
     }
 
     /// Returns the state of a second instance of the API, for requests without the socket.
-    fn api_state(&self) -> Plane {
-        Plane {
+    fn api_state(&self) -> ApiState {
+        ApiState {
             central: self.central.clone(),
             boot_address: Ipv4Addr::LOCALHOST,
             https_fingerprint: None,
             metrics: Metrics::install(),
             shutdown: self.stop.clone(),
             failures: Failures::default(),
-            under_way: Default::default(),
+            running_orders: Default::default(),
             tasks: TaskTracker::new(),
         }
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &str) -> hyper::Response<Incoming> {
+    async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: &str,
+        headers: &[(&'static str, &str)],
+    ) -> hyper::Response<Incoming> {
         let stream = UnixStream::connect(&self.socket).await.expect("it listens");
         let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.expect("it speaks HTTP");
         tokio::spawn(async move { drop(connection.await) });
         let request = Request::builder().method(method).uri(path).header("host", "meshd");
-        let request = request.header("content-type", "application/json").body(Full::new(body.to_owned().into()));
-        sender.send_request(request.expect("a request")).await.expect("an answer")
+        let request = request.header("content-type", "application/json");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Full::new(body.to_owned().into())).expect("a request");
+        sender.send_request(request).await.expect("an answer")
+    }
+
+    async fn send(&self, method: &str, path: &str, body: &str) -> hyper::Response<Incoming> {
+        self.request(method, path, body, &[]).await
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, method: &str, path: &str, body: &str) -> (StatusCode, T) {
-        let response = self.ask(method, path, body).await;
+        let response = self.send(method, path, body).await;
         let status = response.status();
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
         let text = String::from_utf8_lossy(&bytes);
@@ -109,16 +121,7 @@ impl Fixture {
 
     /// Sends a POST request with extra headers. Returns the status, whether the response was replayed, and the body.
     async fn order(&self, path: &str, body: &str, headers: &[(&'static str, &str)]) -> (u16, bool, serde_json::Value) {
-        let stream = UnixStream::connect(&self.socket).await.expect("it listens");
-        let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.expect("it speaks HTTP");
-        tokio::spawn(async move { drop(connection.await) });
-        let mut request = Request::post(path).header("host", "meshd").header("content-type", "application/json");
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let response = sender.send_request(request.body(Full::new(body.to_owned().into())).expect("a request")).await;
-        let response = response.expect("an answer");
+        let response = self.request("POST", path, body, headers).await;
         let correlation = response.headers().get(CORRELATION_HEADER).expect("each answer is named").clone();
         let (status, again) = (response.status().as_u16(), response.headers().contains_key(REPLAYED_HEADER));
         let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
@@ -179,7 +182,7 @@ async fn node_is_listed_approved_and_assigned_a_profile() {
 #[tokio::test]
 async fn socket_serves_metrics_and_doctor() {
     let fixture = Fixture::start().await;
-    let response = fixture.ask("GET", "/metrics", "").await;
+    let response = fixture.send("GET", "/metrics", "").await;
     assert!(response.headers()["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/plain")));
     let body = response.into_body().collect().await.expect("a whole body").to_bytes();
     let text = String::from_utf8_lossy(&body);
@@ -229,7 +232,7 @@ async fn oversized_body_is_refused() {
 async fn event_follower_gets_past_events_new_events_and_end_at_shutdown() {
     let fixture = Fixture::start().await;
     fixture.record("before").await;
-    let mut body = fixture.ask("GET", "/v1/events?follow=true", "").await.into_body();
+    let mut body = fixture.send("GET", "/v1/events?follow=true", "").await.into_body();
     fixture.record("after").await;
     let mut text = Vec::new();
     while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
@@ -244,8 +247,8 @@ async fn event_follower_gets_past_events_new_events_and_end_at_shutdown() {
     fixture.stop.cancel();
     let end = tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("the stream ends with meshd");
     assert!(end.is_none(), "{end:?}");
-    fixture.plane.await.expect("no panic");
-    assert!(!fixture.socket.exists(), "the socket goes with the plane");
+    fixture.server.await.expect("no panic");
+    assert!(!fixture.socket.exists(), "the socket is removed at shutdown");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use super::{
     AgentApi, AgentApiError, AgentClient, AgentSettings, LinkCommand,
     routes::check_version,
-    socket::{AgentSocket, Ended, Heard},
+    socket::{AgentSocket, Ended, SocketEvent},
 };
 use axum::extract::ws::WebSocket;
 use bytes::Bytes;
@@ -126,7 +126,7 @@ async fn run_link<P: AgentSettings>(
 ) -> Result<std::convert::Infallible, End> {
     let mut probes = Probes::default();
     let mut expiry = interval(EXPIRY_CHECK);
-    let (mut stands_on, mut renewed) = (client.certificate.clone(), None);
+    let (mut certificate, mut renewed) = (client.certificate.clone(), None);
     loop {
         tokio::select! {
             // Queued commands are sent before a message of the node can end the link.
@@ -143,24 +143,24 @@ async fn run_link<P: AgentSettings>(
                 Some(LinkCommand::Close(reason)) => return Err(End::Goodbye { reason, retry_after_s: SOON_S }),
                 None => return Err(End::Goodbye { reason: "replaced".into(), retry_after_s: SOON_S }),
             },
-            heard = socket.next::<FromAgent>() => match heard? {
-                Heard::Pong(payload) => probes.finish(&payload),
-                Heard::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
-                Heard::Message(message) => {
-                    let has_kept = message == FromAgent::Renewed;
+            message = socket.next::<FromAgent>() => match message? {
+                SocketEvent::Pong(payload) => probes.finish(&payload),
+                SocketEvent::Message(FromAgent::Hello(_)) => return Err(Ended::Violation("a second hello").into()),
+                SocketEvent::Message(message) => {
+                    let is_stored = message == FromAgent::Renewed;
                     if let Some(reply) = service.plane.link_message(link, message).await.map_err(refusal)? {
                         if let FromCentral::Certificate(issued) = &reply {
                             renewed = CertificateDer::from_pem_slice(issued.certificate_pem.as_bytes()).ok();
                         }
                         socket.send(&reply).await?;
                     }
-                    if let Some(next) = renewed.take_if(|_| has_kept) {
-                        stands_on = next;
+                    if let Some(next) = renewed.take_if(|_| is_stored) {
+                        certificate = next;
                     }
                 }
             },
             _ = expiry.tick() => {
-                if !service.plane.identify(&stands_on).is_ok_and(|peer| !peer.expired) {
+                if !service.plane.identify(&certificate).is_ok_and(|peer| !peer.expired) {
                     return Err(refusal(AgentApiError::StaleCertificate));
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `console` | relays a VM console between node and operator |
+//! | `console_relay` | relays a VM console between node and operator |
 //! | `link` | the link: receives messages, sends replies and commands, probes, and always reports its end |
 //! | `pending` | the pending connection: a node without token or certificate waits for approval |
 //! | `central_interface` | the trait by which the agent API calls the central node |
@@ -24,7 +24,7 @@
 //! listener has no routes of other APIs. [`AgentSettings`], which the central node implements, handles the requests. This module owns
 //! sockets, limits and timeouts.
 
-mod console;
+mod console_relay;
 mod link;
 mod pending;
 mod central_interface;
@@ -150,7 +150,7 @@ pub async fn run<P: AgentSettings>(
                     let eviction = permit.eviction.clone();
                     let served = serve(&acceptor, &service, router, stream, from, permit);
                     if eviction.run_until_cancelled(served).await.is_none() {
-                        tracing::debug!(%from, "a connection of the agent plane gave its place to another one");
+                        tracing::debug!(%from, "a connection of the agent plane was evicted for another one");
                     }
                 });
             }

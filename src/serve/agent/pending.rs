@@ -3,7 +3,7 @@
 use super::{
     AgentApi, AgentApiError, AgentSettings, Ticket,
     routes::check_version,
-    socket::{AgentSocket, Ended},
+    socket::{AgentSocket, Ended, SocketEvent},
 };
 use crate::serve::limiter::Meter;
 use axum::extract::ws::WebSocket;
@@ -60,8 +60,8 @@ async fn wait<P: AgentSettings>(
 async fn silence(socket: &mut AgentSocket) -> Ended {
     loop {
         match socket.next::<serde::de::IgnoredAny>().await {
-            Ok(super::socket::Heard::Pong(_)) => {}
-            Ok(super::socket::Heard::Message(_)) => return Ended::Violation("a message from a node that has to wait"),
+            Ok(SocketEvent::Pong(_)) => {}
+            Ok(SocketEvent::Message(_)) => return Ended::Violation("a message from a node that has to wait"),
             Err(ended) => return ended,
         }
     }

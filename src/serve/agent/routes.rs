@@ -1,6 +1,8 @@
 //! Routes of the agent API, and their error responses.
 
-use super::{AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console, link, pending, volumes};
+use super::{
+    AgentApi, AgentApiError, AgentClient, AgentConnection, AgentSettings, console_relay, link, pending, volumes,
+};
 use crate::serve::{limiter::Source, metrics::count_request};
 use axum::{
     Extension, Json, Router,
@@ -17,7 +19,7 @@ use axum::{
 use meshd_proto::{EnrolRequest, EnrolResponse, ErrorBody, RenewRequest, vm::ConsoleId};
 use meshd_types::Digest;
 use serde::de::DeserializeOwned;
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// Size of the read buffer of one WebSocket, in bytes. Small, because thousands of links are idle at any time.
 const READ_BUFFER: usize = 4 * 1024;
@@ -25,7 +27,7 @@ const READ_BUFFER: usize = 4 * 1024;
 /// Time that a node waits for a free pending connection.
 const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-type ApiState<P> = State<Arc<AgentApi<P>>>;
+type AgentApiState<P> = State<Arc<AgentApi<P>>>;
 
 /// Returns all routes of the agent API.
 pub(super) fn router<P: AgentSettings>(service: Arc<AgentApi<P>>) -> Router {
@@ -36,8 +38,8 @@ pub(super) fn router<P: AgentSettings>(service: Arc<AgentApi<P>>) -> Router {
         .route(meshd_proto::LINK_PATH, get(link::<P>))
         .route(&format!("{}/{{console}}", meshd_proto::CONSOLE_PATH), get(accept_console::<P>))
         .route(&format!("{}/{{digest}}", meshd_proto::VOLUMES_PATH), get(volume::<P>))
-        .fallback(|| async { not_found() })
-        .method_not_allowed_fallback(|| async { not_found() })
+        .fallback(|| async { Refusal::NOT_FOUND })
+        .method_not_allowed_fallback(|| async { Refusal::NOT_FOUND })
         .layer(DefaultBodyLimit::max(meshd_proto::MAX_MESSAGE))
         .layer(middleware::from_fn(counted))
         .with_state(service)
@@ -59,7 +61,7 @@ async fn counted(request: Request, next: Next) -> Response {
 }
 
 async fn enrol<P: AgentSettings>(
-    State(service): ApiState<P>,
+    State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EnrolResponse>, Refusal> {
@@ -71,7 +73,7 @@ async fn enrol<P: AgentSettings>(
 }
 
 async fn renew<P: AgentSettings>(
-    State(service): ApiState<P>,
+    State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EnrolResponse>, Refusal> {
@@ -83,7 +85,7 @@ async fn renew<P: AgentSettings>(
 }
 
 async fn pending<P: AgentSettings>(
-    State(service): ApiState<P>,
+    State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
@@ -98,25 +100,25 @@ async fn pending<P: AgentSettings>(
         connection.permit.settle();
         let served = pending::serve(&service, socket, connection.from, &permit.meter);
         if permit.eviction.run_until_cancelled(served).await.is_none() {
-            tracing::debug!(route = "pending", from = %connection.from, "gave its place to another connection");
+            tracing::debug!(route = "pending", from = %connection.from, "evicted for another connection");
         }
         drop((permit, connection, task));
     }))
 }
 
 async fn link<P: AgentSettings>(
-    State(service): ApiState<P>,
+    State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
-    let seat = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
+    let node_permit = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
         link::serve(&service, socket, &client, connection.from).await;
-        drop((seat, task));
+        drop((node_permit, task));
     }))
 }
 
@@ -132,40 +134,39 @@ fn known<P: AgentSettings>(service: &AgentApi<P>, connection: &AgentConnection) 
 
 /// Accepts the console connection of a VM from its node.
 async fn accept_console<P: AgentSettings>(
-    State(service): ApiState<P>,
+    State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(console): Path<u64>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
     let upgrade = bounded(upgrade)?;
-    let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or_else(not_found)?;
-    let seat = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
+    let end = service.plane.console(&client.peer, ConsoleId(console)).ok_or(Refusal::NOT_FOUND)?;
+    let node_permit = service.permits.take(client.peer.node).ok_or(Refusal::BUSY)?;
     let task = service.tasks.token();
     Ok(upgrade.on_upgrade(move |socket| async move {
         connection.permit.settle();
         tokio::select! {
-            () = console::serve(socket, end, &service.shutdown) => {}
+            () = console_relay::serve(socket, end, &service.shutdown) => {}
             () = service.plane.revoked(client.peer.node) => {}
         }
-        drop((seat, task));
+        drop((node_permit, task));
     }))
 }
 
 /// Sends a volume to a node if a VM of the node uses it.
 async fn volume<P: AgentSettings>(
-    State(service): ApiState<P>,
+    State(service): AgentApiState<P>,
     Extension(connection): Extension<AgentConnection>,
     Path(digest): Path<Digest>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     let client = known(&service, &connection)?;
     let Some(path) = service.plane.volume(&client.peer, &digest) else {
-        let message = "no VM of this node names it";
-        return Err(Refusal { status: StatusCode::FORBIDDEN, code: "forbidden", message: message.into() });
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "no VM of this node names it"));
     };
-    let seat = Arc::clone(&service.transfers).try_acquire_owned().map_err(|_| Refusal::BUSY)?;
-    match volumes::piece(&path, &headers, seat).await {
+    let permit = Arc::clone(&service.transfers).try_acquire_owned().map_err(|_| Refusal::BUSY)?;
+    match volumes::piece(&path, &headers, permit).await {
         Ok(response) => Ok(response),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!("there is no volume {}; add it with `meshd volume add`", digest.short());
@@ -191,12 +192,10 @@ fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Resu
 }
 
 fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Refusal> {
-    let body = body.map_err(|rejection| Refusal {
-        status: rejection.status(),
-        code: "bad_request",
-        message: "the body is too large or broke off".into(),
-    })?;
-    meshd_proto::bounded::read(&body).map_err(|unread| Refusal::bad_request(&format!("the body is not read: {unread}")))
+    let body = body
+        .map_err(|rejection| Refusal::new(rejection.status(), "bad_request", "the body is too large or broke off"))?;
+    meshd_proto::json_element_limit::read(&body)
+        .map_err(|unread| Refusal::bad_request(format!("the body is not read: {unread}")))
 }
 
 pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
@@ -204,8 +203,9 @@ pub(super) fn check_version(version: u16) -> Result<(), Refusal> {
         return Ok(());
     }
     let (oldest, ours) = (meshd_proto::OLDEST, meshd_proto::VERSION);
-    let message = format!("the agent speaks version {version}, this central node versions {oldest} to {ours}");
-    Err(Refusal::bad_request(&message))
+    Err(Refusal::bad_request(format!(
+        "the agent speaks version {version}, this central node versions {oldest} to {ours}"
+    )))
 }
 
 fn refused(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
@@ -216,45 +216,34 @@ fn refused(route: &'static str, peer: &str, error: AgentApiError) -> Refusal {
     error.into()
 }
 
-fn not_found() -> Refusal {
-    Refusal { status: StatusCode::NOT_FOUND, code: "not_found", message: "no such route on the agent plane".into() }
-}
-
 /// An error response.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
     code: &'static str,
-    pub(super) message: std::borrow::Cow<'static, str>,
+    pub(super) message: Cow<'static, str>,
 }
 
 impl Refusal {
     /// Response to every credential failure. It does not reveal which check failed.
-    const UNAUTHORIZED: Refusal = Refusal {
-        status: StatusCode::UNAUTHORIZED,
-        code: "unauthorized",
-        message: std::borrow::Cow::Borrowed("not authorised"),
-    };
-    const STALE: Refusal = Refusal {
-        status: StatusCode::UNAUTHORIZED,
-        code: "stale_certificate",
-        message: std::borrow::Cow::Borrowed("the certificate has expired; renew it"),
-    };
-    const STALE_CA: Refusal = Refusal {
-        status: StatusCode::UNAUTHORIZED,
-        code: "stale_ca",
-        message: std::borrow::Cow::Borrowed(
-            "the authority of this certificate was replaced; boot the node again, or give it a new token",
-        ),
-    };
-    const BUSY: Refusal = Refusal {
-        status: StatusCode::SERVICE_UNAVAILABLE,
-        code: "busy",
-        message: std::borrow::Cow::Borrowed("the central node is busy; try again in some seconds"),
-    };
+    const UNAUTHORIZED: Self = Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "not authorised");
+    const STALE: Self =
+        Refusal::new(StatusCode::UNAUTHORIZED, "stale_certificate", "the certificate has expired; renew it");
+    const STALE_CA: Self = Refusal::new(
+        StatusCode::UNAUTHORIZED,
+        "stale_ca",
+        "the authority of this certificate was replaced; boot the node again, or give it a new token",
+    );
+    const BUSY: Self =
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "busy", "the central node is busy; try again in some seconds");
+    const NOT_FOUND: Self = Refusal::new(StatusCode::NOT_FOUND, "not_found", "no such route on the agent plane");
 
-    fn bad_request(message: &str) -> Self {
-        Refusal { status: StatusCode::BAD_REQUEST, code: "bad_request", message: message.to_owned().into() }
+    const fn new(status: StatusCode, code: &'static str, message: &'static str) -> Self {
+        Refusal { status, code, message: Cow::Borrowed(message) }
+    }
+
+    fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
+        Refusal { status: StatusCode::BAD_REQUEST, code: "bad_request", message: message.into() }
     }
 }
 
@@ -263,13 +252,11 @@ impl From<AgentApiError> for Refusal {
         match error {
             AgentApiError::Unauthorized => Refusal::UNAUTHORIZED,
             AgentApiError::StaleCertificate => Refusal::STALE,
-            AgentApiError::BadRequest(message) => Refusal::bad_request(&message),
+            AgentApiError::BadRequest(message) => Refusal::bad_request(message),
             AgentApiError::Busy => Refusal::BUSY,
-            AgentApiError::Internal(_) => Refusal {
-                status: StatusCode::INTERNAL_SERVER_ERROR,
-                code: "internal",
-                message: "the central node failed; its log says why".into(),
-            },
+            AgentApiError::Internal(_) => {
+                Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the central node failed; its log says why")
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket, close_code};
 use bytes::Bytes;
-use meshd_proto::bounded::ReadError;
+use meshd_proto::json_element_limit::ReadError;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout, timeout_at};
@@ -34,8 +34,9 @@ pub enum Ended {
     Violation(&'static str),
 }
 
+/// A message or pong of the node.
 #[derive(Debug)]
-pub enum Heard<T> {
+pub enum SocketEvent<T> {
     Message(T),
     /// A pong with the payload of its ping.
     Pong(Bytes),
@@ -45,7 +46,7 @@ pub enum Heard<T> {
 pub struct AgentSocket {
     inner: WebSocket,
     silence_limit: Duration,
-    heard: Instant,
+    last_received: Instant,
     pings: Interval,
 }
 
@@ -55,14 +56,14 @@ impl AgentSocket {
         let every = (silence_limit / PINGS).max(Duration::from_millis(10));
         let mut pings = interval_at(Instant::now() + every, every);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        AgentSocket { inner, silence_limit, heard: Instant::now(), pings }
+        AgentSocket { inner, silence_limit, last_received: Instant::now(), pings }
     }
 
     /// Receives the first message.
     pub async fn hello<T: DeserializeOwned>(&mut self) -> Result<T, Ended> {
         let first = timeout(HELLO_TIMEOUT, async {
             loop {
-                if let Heard::Message(message) = self.next().await? {
+                if let SocketEvent::Message(message) = self.next().await? {
                     return Ok(message);
                 }
             }
@@ -71,9 +72,9 @@ impl AgentSocket {
     }
 
     /// Receives the next message or pong. Sends pings by itself; cancel-safe.
-    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Heard<T>, Ended> {
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<SocketEvent<T>, Ended> {
         loop {
-            let silent_at = self.heard + self.silence_limit;
+            let silent_at = self.last_received + self.silence_limit;
             let message = tokio::select! {
                 message = timeout_at(silent_at, self.inner.recv()) => message,
                 _ = self.pings.tick() => {
@@ -82,12 +83,14 @@ impl AgentSocket {
                 }
             };
             let message = message.map_err(|_| Ended::Silent(self.silence_limit))?.ok_or(Ended::Closed)?;
-            self.heard = Instant::now();
+            self.last_received = Instant::now();
             match message.map_err(Ended::Broken)? {
                 Message::Text(text) => {
-                    return meshd_proto::bounded::read(text.as_bytes()).map(Heard::Message).map_err(Ended::ReadError);
+                    return meshd_proto::json_element_limit::read(text.as_bytes())
+                        .map(SocketEvent::Message)
+                        .map_err(Ended::ReadError);
                 }
-                Message::Pong(payload) => return Ok(Heard::Pong(payload)),
+                Message::Pong(payload) => return Ok(SocketEvent::Pong(payload)),
                 Message::Ping(_) => {}
                 Message::Binary(_) => return Err(Ended::Violation("a binary message")),
                 Message::Close(_) => return Err(Ended::Closed),

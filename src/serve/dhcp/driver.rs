@@ -2,7 +2,7 @@
 
 use super::{
     convert,
-    machines::Records,
+    machine_records::Records,
     reply_after_commit::{Committing, PendingReply, finished},
     socket::{Bound, BoundInterface},
     telemetry::DhcpTelemetry,
@@ -46,13 +46,9 @@ const PROBE_EVERY: u64 = 300 * SECOND;
 const PROBE_LISTEN: u64 = 5 * SECOND;
 
 /// Serves all segments until `shutdown`; then stores pending changes and sends their replies.
-///
-/// # Errors
-/// The sockets are unusable.
-pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> io::Result<()> {
+pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) {
     if bound.interfaces.iter().all(|interface| interface.server.is_none()) {
-        shutdown.cancelled().await;
-        return Ok(());
+        return shutdown.cancelled().await;
     }
     let mut driver = Driver::new(shared, bound);
     let mut ticks = tokio::time::interval(TICK);
@@ -80,7 +76,6 @@ pub async fn run(shared: Shared, bound: Bound, shutdown: CancellationToken) -> i
     }
     driver.tasks.close();
     driver.tasks.wait().await;
-    Ok(())
 }
 
 /// The state of the task.

@@ -1,19 +1,14 @@
 //! A send-only packet socket for replies to clients without an address.
 
+use crate::serve::lan::ethernet_link;
 use meshd_dhcp::packet::{CLIENT_PORT, SERVER_PORT, udp_frame};
 use meshd_types::MacAddr;
-use nix::{
-    ifaddrs::getifaddrs,
-    sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket},
-};
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, sendto, socket};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddrV4},
     os::fd::{AsRawFd, OwnedFd},
 };
-
-/// Kernel constant `ARPHRD_ETHER`.
-const ETHERNET: u16 = 1;
 
 /// Sends frames on one interface.
 pub(super) struct FrameSocket {
@@ -25,14 +20,7 @@ pub(super) struct FrameSocket {
 impl FrameSocket {
     /// Opens the socket on an Ethernet interface.
     pub(super) fn open(interface: &str) -> io::Result<Self> {
-        let link = getifaddrs()?
-            .filter(|entry| entry.interface_name == interface)
-            .find_map(|entry| entry.address.as_ref()?.as_link_addr().copied())
-            .filter(|link| link.hatype() == ETHERNET);
-        let mac = link.as_ref().and_then(LinkAddr::addr).map(MacAddr);
-        let (Some(link), Some(mac)) = (link, mac) else {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"));
-        };
+        let (link, mac) = ethernet_link(interface)?;
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         // A socket without a protocol receives nothing.
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;

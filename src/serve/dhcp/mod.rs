@@ -3,12 +3,12 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `find_other_servers` | finds other DHCP servers before meshd runs |
+//! | `site_init_search` | finds other DHCP servers before meshd runs |
 //! | `socket` | opens the ports of each interface, sends and receives |
 //! | `frame_socket` | sends Ethernet frames to clients without an address |
 //! | `driver` | the task: packets to the engine, warnings to the log, periodic work |
 //! | `reply_after_commit` | stores changes together, then sends their replies |
-//! | `machines` | looks up machines for the engine |
+//! | `machine_records` | looks up machines for the engine |
 //! | `convert` | converts between types of the engine and types of site.toml, model and central node |
 //! | `warnings` | texts, events and alarms for warnings of the engine |
 //! | `telemetry` | metrics |
@@ -16,13 +16,13 @@
 mod convert;
 mod driver;
 mod frame_socket;
-mod machines;
+mod machine_records;
 mod reply_after_commit;
 mod socket;
-mod find_other_servers;
+mod site_init_search;
 mod telemetry;
 mod warnings;
 
 pub use driver::run;
-pub use find_other_servers::find_servers;
+pub use site_init_search::find_servers;
 pub use socket::{Bound, bind};

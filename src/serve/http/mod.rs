@@ -22,11 +22,11 @@
 //! | `blob_files` | blobs as unnamed files, for `sendfile` |
 //! | `body` | response bodies that report when they are sent |
 //! | `sendfile_writer` | the socket of a connection: `sendfile`, timeouts, completions |
-//! | `check` | runs arbitrary requests against the routes; used by fuzz targets |
+//! | `fuzz_invariants` | runs arbitrary requests against the routes; used by fuzz targets |
 
 mod blob;
 mod body;
-mod check;
+mod fuzz_invariants;
 mod sendfile_writer;
 mod boot_api;
 mod routes;
@@ -36,5 +36,5 @@ mod blob_files;
 mod tests;
 
 pub use boot_api::{BootApi, Transfer};
-pub use check::check_invariants;
+pub use fuzz_invariants::check_invariants;
 pub use server::{Limits, run};

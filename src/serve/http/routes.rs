@@ -19,7 +19,7 @@ use bytes::Bytes;
 use meshd_central::{Fetched, OverlayDenied};
 use meshd_config::Delivery;
 use meshd_model::boot::{BootFailure, Endpoint, Refusal, ScriptRequest, entry_script, refusal_script};
-use meshd_types::{Digest, fail};
+use meshd_types::{Digest, failpoint};
 use std::net::Ipv4Addr;
 
 /// Client of a connection.
@@ -203,7 +203,7 @@ async fn blob<P: BootApi>(
         Selection::Whole => (common, tag, send(bytes.clone(), true)).into_response(),
         Selection::Part(first, last) => {
             // The last byte alone does not prove a complete download. Only a response with the whole file counts.
-            let is_whole = last + 1 == len && (first == 0 || !fail::defends("fetched-whole"));
+            let is_whole = last + 1 == len && (first == 0 || !failpoint::defends("fetched-whole"));
             let part = send(bytes.slice(first..=last), is_whole);
             (StatusCode::PARTIAL_CONTENT, common, tag, range(format!("bytes {first}-{last}/{len}")), part)
                 .into_response()

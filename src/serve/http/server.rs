@@ -9,7 +9,6 @@ use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use meshd_model::boot::Endpoint;
 use std::{
-    io,
     net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
@@ -55,16 +54,8 @@ const MAX_HEADERS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`, then finishes running responses. URLs in scripts contain the server address of the connection, which is in the
-/// machine's segment.
-///
-/// # Errors
-/// None at present: a failed accept is logged and retried.
-pub async fn run<P: BootApi>(
-    limits: Limits,
-    api: P,
-    listener: TcpListener,
-    shutdown: CancellationToken,
-) -> io::Result<()> {
+/// machine's segment. A failed accept is logged and retried.
+pub async fn run<P: BootApi>(limits: Limits, api: P, listener: TcpListener, shutdown: CancellationToken) {
     let router = router(api);
     let limiter = ConnectionLimiter::new(HTTP, limits.connections);
     let tasks = TaskTracker::new();
@@ -92,7 +83,6 @@ pub async fn run<P: BootApi>(
     drop(listener);
     tasks.close();
     tasks.wait().await;
-    Ok(())
 }
 
 struct Connection {

@@ -36,7 +36,7 @@ impl KernelTables {
         entry.header.family = AddressFamily::Inet;
         entry.header.ifindex = index;
         entry.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
-        match self.ask(RouteNetlinkMessage::GetNeighbour(entry))? {
+        match self.query(RouteNetlinkMessage::GetNeighbour(entry))? {
             Some(RouteNetlinkMessage::NewNeighbour(entry)) => Ok(mac_of(&entry)),
             _ => Ok(None),
         }
@@ -47,11 +47,11 @@ impl KernelTables {
     /// # Errors
     /// Errors of the kernel.
     pub(super) fn route(&self, address: Ipv4Addr) -> io::Result<Option<(u32, Ipv4Addr)>> {
-        let mut wanted = RouteMessage::default();
-        wanted.header.address_family = AddressFamily::Inet;
-        wanted.header.destination_prefix_length = 32;
-        wanted.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
-        let Some(RouteNetlinkMessage::NewRoute(route)) = self.ask(RouteNetlinkMessage::GetRoute(wanted))? else {
+        let mut request = RouteMessage::default();
+        request.header.address_family = AddressFamily::Inet;
+        request.header.destination_prefix_length = 32;
+        request.attributes.push(RouteAttribute::Destination(RouteAddress::Inet(address)));
+        let Some(RouteNetlinkMessage::NewRoute(route)) = self.query(RouteNetlinkMessage::GetRoute(request))? else {
             return Ok(None);
         };
         let router = route.attributes.iter().find_map(|attribute| match attribute {
@@ -66,13 +66,13 @@ impl KernelTables {
     }
 
     /// Sends one query; `None` if the kernel has no matching entry. After an error, the next query opens another socket.
-    fn ask(&self, question: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
+    fn query(&self, request: RouteNetlinkMessage) -> io::Result<Option<RouteNetlinkMessage>> {
         let mut shared = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let (socket, number) = match shared.take() {
             Some((socket, number)) => (socket, number.wrapping_add(1)),
             None => (open()?, 1),
         };
-        socket.send(&bytes_of(question, number), 0)?;
+        socket.send(&bytes_of(request, number), 0)?;
         let answer = receive(&socket, number)?;
         *shared = Some((socket, number));
         match answer {
@@ -104,13 +104,13 @@ fn receive(socket: &Socket, number: u32) -> io::Result<NetlinkPayload<RouteNetli
             return Ok(message.payload);
         }
     }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel answered other questions"))
+    Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel answered other queries"))
 }
 
-fn bytes_of(question: RouteNetlinkMessage, number: u32) -> Vec<u8> {
+fn bytes_of(request: RouteNetlinkMessage, number: u32) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     (header.flags, header.sequence_number) = (NLM_F_REQUEST, number);
-    let payload = NetlinkPayload::from(question);
+    let payload = NetlinkPayload::from(request);
     let mut message = NetlinkMessage::new(header, payload);
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];

@@ -6,10 +6,10 @@
 //! | `receive` | receives UDP packets with their Ethernet source address |
 //! | `interfaces` | network interfaces of this host with their addresses |
 //! | `kernel_tables` | looks up an address in the kernel's routes and neighbour table (ARP) |
-//! | `arp` | sends ARP requests to find all machines that claim an address |
+//! | `arp_claimants` | sends ARP requests to find all machines that claim an address |
 //! | `system` | implements the central node's `Lan` with the three files above |
 
-mod arp;
+mod arp_claimants;
 mod datagram;
 mod interfaces;
 mod kernel_tables;
@@ -49,4 +49,14 @@ fn link_of(interface: &str) -> io::Result<LinkAddr> {
 /// Returns the Ethernet address of a link address; `None` for other kinds of interfaces.
 fn ethernet(link: &LinkAddr) -> Option<MacAddr> {
     (link.hatype() == ETHERNET).then(|| link.addr().map(MacAddr)).flatten()
+}
+
+/// Returns the link address of an Ethernet interface, and its Ethernet address.
+///
+/// # Errors
+/// The interface does not exist or is not Ethernet.
+pub(super) fn ethernet_link(interface: &str) -> io::Result<(LinkAddr, MacAddr)> {
+    let link = link_of(interface)?;
+    let mac = ethernet(&link).ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "not an Ethernet interface"))?;
+    Ok((link, mac))
 }

@@ -1,7 +1,7 @@
 //! The boot LAN according to this host's kernel.
 
 use super::{
-    arp::probe,
+    arp_claimants::probe,
     interfaces::{Interface, InterfaceTable},
     kernel_tables::KernelTables,
 };

@@ -18,7 +18,7 @@ use hyper_util::{
 };
 use meshd_central::Shared;
 use meshd_config::MetricsListener;
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::{net::SocketAddrV4, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -44,7 +44,7 @@ pub struct Listener(TcpListener);
 /// The port is taken, or the address does not belong to this host.
 pub fn bind(listener: MetricsListener) -> Result<Listener, BindError> {
     let MetricsListener { address, port } = listener;
-    let bound = !address.is_unspecified() && fail::defends("metrics-interface");
+    let bound = !address.is_unspecified() && failpoint::defends("metrics-interface");
     let interface = if bound {
         let not_here = BindError::NotHere { service: Service::Metrics, address };
         Some(bind::interface_of(Service::Metrics, address)?.ok_or(not_here)?)

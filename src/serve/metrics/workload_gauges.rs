@@ -30,9 +30,9 @@ pub(super) fn workload_gauges(page: &mut MetricsPage, central: &Central) {
         let tasks = model.tasks().map(|task| task.state.as_str());
         let units = model.nodes().flat_map(|node| node.facts.iter().flat_map(|facts| &facts.units));
         (
-            counts(ReportedVmState::ALL.map(ReportedVmState::as_str).into_iter().chain([UNREPORTED]), vms),
+            counts(ReportedVmState::ALL.iter().map(|state| state.as_str()).chain([UNREPORTED]), vms),
             counts(TaskState::ALL.map(TaskState::as_str), tasks),
-            counts(UnitState::ALL.map(UnitState::as_str), units.map(|unit| unit.state.as_str())),
+            counts(UnitState::ALL.iter().map(|state| state.as_str()), units.map(|unit| unit.state.as_str())),
         )
     });
     let slots = central.workloads.slots();

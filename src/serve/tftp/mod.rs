@@ -3,17 +3,17 @@
 //! | module | content |
 //! | --- | --- |
 //! | this file | binds the port of each segment and starts the server |
-//! | `files` | the names that can be downloaded; records downloads in the boot session |
+//! | `served_names` | the names that can be downloaded; records downloads in the boot session |
 //! | `telemetry` | metrics and log |
 
-mod files;
+mod served_names;
 mod telemetry;
 
 use super::bind::{self, BindError, Service};
-use files::BootFiles;
 use meshd_central::Shared;
 use meshd_tftp::Sockets;
 pub use meshd_tftp::TftpError;
+use served_names::BootFiles;
 use std::{
     net::{Ipv4Addr, SocketAddrV4, UdpSocket},
     sync::Arc,

@@ -4,8 +4,8 @@
 //! | --- | --- |
 //! | `generation_archive` | contents of generations, by digest |
 //! | `revisions` | contents of profile revisions |
-//! | `piece_log` | output of tasks and logs of boots |
+//! | `chunk_log` | output of tasks and logs of boots |
 
 pub(crate) mod generation_archive;
-pub(crate) mod piece_log;
+pub(crate) mod chunk_log;
 pub(crate) mod revisions;

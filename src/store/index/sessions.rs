@@ -2,7 +2,7 @@
 
 use crate::{MAX_DHCP_ONLY_SESSIONS, MAX_SESSIONS, MAX_SESSIONS_PER_MAC, MAX_UNAPPROVED_SESSIONS, Model};
 use meshd_model::fleet::{BootSession, Node, Phase, Stage, StageMark};
-use meshd_types::{BootSessionId, Timestamp, fail};
+use meshd_types::{BootSessionId, Timestamp, failpoint};
 
 /// Sorts sessions by the order in which they were stored, independent of the clock. Sessions of an older meshd without that order come
 /// first, by time.
@@ -42,7 +42,7 @@ impl Model {
     pub(crate) fn unapproved_kind(&self, session: &BootSession) -> (bool, bool) {
         let is_approved = |node: &Node| !matches!(node.phase, Phase::Discovered | Phase::Removed);
         let node = session.node.and_then(|id| self.nodes.get(&id)).or_else(|| self.node_of_mac(session.mac));
-        let is_unapproved = !node.is_some_and(is_approved) && fail::defends("stranger-sessions");
+        let is_unapproved = !node.is_some_and(is_approved) && failpoint::defends("stranger-sessions");
         let is_dhcp = |mark: &StageMark| matches!(mark.stage, Stage::Dhcp | Stage::IpxeDhcp | Stage::OsDhcp);
         (is_unapproved, is_unapproved && session.stages.iter().all(is_dhcp))
     }

@@ -1,6 +1,6 @@
 //! Tasks in memory: all, open ones, and the task of each node.
 
-use crate::{MAX_TASKS, Model, tx::Change};
+use crate::{Model, tx::Change};
 use meshd_model::work::task::Task;
 use meshd_types::{NodeId, TaskId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,13 +44,8 @@ impl Tasks {
         }
     }
 
-    /// The oldest finished tasks to remove for a new one.
-    pub(crate) fn surplus(&self) -> Vec<TaskId> {
-        let excess = (self.all.len() + 1).saturating_sub(MAX_TASKS);
-        let mut over: Vec<_> =
-            self.all.values().filter(|task| !task.is_open()).map(|task| (task.created_at, task.id)).collect();
-        over.sort_unstable();
-        over.into_iter().take(excess).map(|(_, id)| id).collect()
+    pub(crate) fn all(&self) -> &BTreeMap<TaskId, Task> {
+        &self.all
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     frame::{self, Check, HEAD},
     numbered::{Log, ValueLocation},
 };
-use meshd_types::fail;
+use meshd_types::failpoint;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -95,9 +95,9 @@ pub(super) fn write_atomically(
     let temporary = dir.join(format!("{}{TEMPORARY_SUFFIX}", kind.name(header.number)));
     let written = write_temporary(&temporary, seq, header, records).and_then(|whole| {
         let folder = File::open(dir)?;
-        fail::point("store-whole");
+        failpoint::point("store-whole");
         rename_and_flush(&temporary, &kind.path(dir, header.number), || {
-            fail::point("store-renamed");
+            failpoint::point("store-renamed");
             folder.sync_all()
         })?;
         Ok(whole)

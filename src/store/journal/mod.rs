@@ -40,7 +40,7 @@ use super::VERSION;
 use commit_marker::CommitMarker;
 use files::{Header, Kind, write_atomically};
 use frame::{Check, Frames, HEAD};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use numbered::{Index, ValueLocation};
 use rustix::fs::StatVfsMountFlags;
 use std::{
@@ -205,7 +205,7 @@ impl Journal {
         }
         if disk.marker.record().seq != disk.seq {
             disk.marker.write(disk.seq, disk.first)?;
-            fail::point("store-acknowledged");
+            failpoint::point("store-acknowledged");
         }
         Ok(())
     }
@@ -240,7 +240,7 @@ impl Journal {
         let temporary = write_atomically(&self.dir, Kind::Journal, disk.seq, &header, all)?;
         let previous = disk.number;
         disk.switch_to(header.number, temporary.file, temporary.length, temporary.check);
-        fail::point("store-renewed");
+        failpoint::point("store-renewed");
         for (log, number, location) in numbered_file.numbered {
             self.index.relocate(log, number, location);
         }
@@ -308,16 +308,16 @@ impl Disk {
 
     /// After an error, the next call writes the same bytes at the same position: a failed `fdatasync` may have dropped them.
     fn write(&mut self) -> io::Result<()> {
-        fail::point("store-write");
-        if fail::is_reached("store-half") {
+        failpoint::point("store-write");
+        if failpoint::is_reached("store-half") {
             let half = &self.unwritten[..self.unwritten.len() / 2];
             drop(self.file.write_all_at(half, self.length));
-            fail::die();
+            failpoint::die();
         }
         self.file.write_all_at(&self.unwritten, self.length)?;
-        fail::point("store-written");
+        failpoint::point("store-written");
         self.file.sync_data()?;
-        fail::point("store-flushed");
+        failpoint::point("store-flushed");
         self.length += self.unwritten.len() as u64;
         self.unwritten.clear();
         self.seq = self.last;
@@ -331,7 +331,7 @@ impl Disk {
 }
 
 fn compact_after() -> u64 {
-    fail::bound("RENEW_AFTER", COMPACT_AFTER)
+    failpoint::bound("RENEW_AFTER", COMPACT_AFTER)
 }
 
 /// The length at which a journal with this initial length is compacted.

@@ -17,7 +17,7 @@ pub const EVENTS: Log = Log(0);
 /// The audit log.
 pub const AUDIT: Log = Log(1);
 
-/// Prefixes of keys. [`Retained`](crate::retain::Retained) bounds the number of records.
+/// Prefixes of keys. [`Retained`](crate::retention::Retained) bounds the number of records.
 const LOGS: [&str; 2] = ["event/", "audit/"];
 /// Number of locations that are looked up at once.
 const CHUNK: usize = 256;

@@ -10,7 +10,7 @@ use super::{
     numbered::{Index, Log, ValueLocation},
 };
 use crate::{READABLE, StoreError, VERSION};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use rustix::fs::{FlockOperation, flock};
 use std::{
     collections::BTreeMap,
@@ -135,7 +135,7 @@ fn read_marker(dir: &Path, is_new: bool, trust: Trust) -> Result<Option<MarkerRe
     let path = dir.join(files::COMMIT_MARKER);
     let fault = |source| StoreError::Open { path: dir.to_owned(), source };
     let marker_record = CommitMarker::read(&path).map_err(fault)?;
-    if marker_record.is_some() || is_new || trust == Trust::Files || !fail::defends("commit-marker") {
+    if marker_record.is_some() || is_new || trust == Trust::Files || !failpoint::defends("commit-marker") {
         return Ok(marker_record);
     }
     let accepted = dir.join(files::ACCEPTED);

@@ -9,8 +9,8 @@ async fn output(program: &str, arguments: &[&str]) -> Vec<u8> {
     let mut command = Command::new("timeout");
     command.arg("120").arg(program).args(arguments).kill_on_drop(true);
     let output = command.output().await.expect("timeout is there");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {} {said} (`make setup` installs it)", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {} {stderr} (`make setup` installs it)", output.status);
     output.stdout
 }
 

@@ -1,9 +1,9 @@
 //! One transfer against a model client, over a simulated network that loses, duplicates and reorders packets.
 
 use crate::{
-    check::check_invariants,
     effect::{Effects, Event, Payload, block_of},
     engine::{Engine, Limits},
+    fuzz_invariants::check_invariants,
     packet,
 };
 use bytes::Bytes;
@@ -268,11 +268,11 @@ fn lost_block_within_window_is_resent_without_timeout() {
 #[test]
 fn silent_client_is_dropped_within_bounded_time_and_retries() {
     let file = file_of(40 * 512);
-    for heard in 0..40 {
+    for acknowledged in 0..40 {
         let (mut engine, mut out, begin) = (Engine::new(LIMITS), Effects::default(), Instant::now());
         let bytes = request("blksize 512 windowsize 4 ");
         engine.request(begin, CLIENT, &bytes, &|_| Some((file.clone(), ())), &mut out);
-        for number in (0..heard).step_by(4) {
+        for number in (0..acknowledged).step_by(4) {
             engine.receive(begin, CLIENT, &ack(number), &mut out);
         }
         datagrams(&mut out);
@@ -282,8 +282,8 @@ fn silent_client_is_dropped_within_bounded_time_and_retries() {
             engine.tick(now, &mut out);
             again += datagrams(&mut out).len();
         }
-        assert!(now - begin < Duration::from_secs(25), "after block {heard}: {:?}", now - begin);
-        assert!(again <= 5 * 4, "after block {heard}: {again} datagrams for nobody");
+        assert!(now - begin < Duration::from_secs(25), "after block {acknowledged}: {:?}", now - begin);
+        assert!(again <= 5 * 4, "after block {acknowledged}: {again} datagrams for nobody");
         assert_eq!(engine.len(), 0);
     }
 }

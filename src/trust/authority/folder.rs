@@ -1,18 +1,18 @@
 //! The folder of the certificate authority, and the rotation of its root.
 //!
 //! ```text
-//! ca/authority.json             which root is active, which are trusted still and until when, which were once; replaced whole
-//! ca/ca.pem                     every root that is trusted now, for people
-//! ca/<root>/root.key root.pem   signs issuers and nothing else; the key may lie elsewhere between two rotations
-//! ca/<root>/issuer.key issuer.pem   signs nodes and the agent plane
-//! ca/<root>/cross-<old>.pem     the same issuer under an older root, for nodes that know no newer one
+//! ca/authority.json             active root, retiring roots with their end of trust, former roots; replaced whole
+//! ca/ca.pem                     all trusted roots, for people
+//! ca/<root>/root.key root.pem   signs only issuers; the key may be offline between two rotations
+//! ca/<root>/issuer.key issuer.pem   signs nodes and the server of the agent API
+//! ca/<root>/cross-<old>.pem     the issuer, signed by an older root, for nodes that trust only that root
 //! ```
-//! `<root>` is the beginning of the digest of the root's public key. What [`MANIFEST`] does not name does not count. The first
-//! release had one key for everything, `ca/ca.key`: it becomes the root that is being replaced.
+//! `<root>` is the beginning of the digest of the root's public key. Folders that [`MANIFEST`] does not name are ignored.
+//! The first release had one key, `ca/ca.key`: it becomes a retiring root.
 
 use super::{
     super::{TrustError, files},
-    make::{self, Root},
+    certificates::{self, Root},
 };
 use meshd_types::{Digest, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ impl Folder<'_> {
     }
 
     /// Creates the first root at the first start.
-    pub fn found(&self, site_name: &str, now: Timestamp) -> Result<Manifest, TrustError> {
+    pub fn create_first(&self, site_name: &str, now: Timestamp) -> Result<Manifest, TrustError> {
         let root = self.make(site_name, now, &[])?;
         let manifest = Manifest { version: VERSION, active: root, retiring: Vec::new(), former: Vec::new() };
         self.write(&manifest, now)?;
@@ -84,7 +84,7 @@ impl Folder<'_> {
     }
 
     /// Takes over the authority of the first release, if there is one: its nodes continue, and learn the new root.
-    pub fn take_over(&self, site_name: &str, now: Timestamp) -> Result<Option<Manifest>, TrustError> {
+    pub fn migrate_first_release(&self, site_name: &str, now: Timestamp) -> Result<Option<Manifest>, TrustError> {
         let (key_path, path) = (self.0.join(FIRST_KEY), self.0.join(BUNDLE));
         let (key, pem) = match (files::read_private(&key_path)?, files::read(&path)?) {
             (None, None) => return Ok(None),
@@ -95,8 +95,8 @@ impl Folder<'_> {
             }
             (Some(_), None) => return Err(damaged(&path, "it is missing beside its key")),
         };
-        let first = Root::read(&pem, &key).map_err(|what| damaged(what.of(&key_path, &path), what.detail()))?;
-        let old = first.id();
+        let first = Root::read(&pem, &key).map_err(|invalid| invalid.in_files(&key_path, &path))?;
+        let old = first.id.clone();
         files::make_folder(&self.0.join(&old))?;
         files::write(&self.root_key(&old), &key, 0o600)?;
         files::write(&self.root_pem(&old), &pem, 0o644)?;
@@ -136,13 +136,12 @@ impl Folder<'_> {
     fn root(&self, root: &str) -> Result<Root, TrustError> {
         let (key_path, path) = (self.root_key(root), self.root_pem(root));
         let key = files::read_private(&key_path)?.ok_or_else(|| TrustError::NoRootKey { path: key_path.clone() })?;
-        let pem = files::read(&path)?.ok_or_else(|| damaged(&path, "it is missing"))?;
-        Root::read(&pem, &key).map_err(|what| damaged(what.of(&key_path, &path), what.detail()))
+        Root::read(&self.must_read(&path)?, &key).map_err(|invalid| invalid.in_files(&key_path, &path))
     }
 
     /// Creates a root and its issuer, also under older roots. The manifest activates it.
     fn make(&self, site_name: &str, now: Timestamp, older: &[Root]) -> Result<String, TrustError> {
-        let made = make::authority(site_name, now, older)?;
+        let made = certificates::authority(site_name, now, older)?;
         let id = made.id;
         files::make_folder(&self.0.join(&id))?;
         files::write(&self.root_key(&id), &made.root_key, 0o600)?;
@@ -158,11 +157,11 @@ impl Folder<'_> {
     fn write(&self, manifest: &Manifest, now: Timestamp) -> Result<(), TrustError> {
         let text = serde_json::to_string_pretty(manifest).unwrap_or_default();
         files::write(&self.0.join(MANIFEST), &(text + "\n"), 0o600)?;
-        self.show(&self.bundle(manifest, now)?)
+        self.write_bundle(&self.bundle(manifest, now)?)
     }
 
     /// Writes [`BUNDLE`] if it differs.
-    pub fn show(&self, roots_pem: &str) -> Result<(), TrustError> {
+    pub fn write_bundle(&self, roots_pem: &str) -> Result<(), TrustError> {
         let path = self.0.join(BUNDLE);
         if files::read(&path)?.as_deref() == Some(roots_pem) { Ok(()) } else { files::write(&path, roots_pem, 0o644) }
     }
@@ -219,7 +218,7 @@ impl Folder<'_> {
 }
 
 fn is_id(name: &str) -> bool {
-    name.len() == make::ID_LEN && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+    name.len() == certificates::ID_LEN && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Creates the error of a damaged file.
@@ -229,5 +228,5 @@ pub fn damaged(path: &Path, detail: &str) -> TrustError {
 
 /// Returns the name of a root: the beginning of the digest of its public key.
 pub fn root_id(public_key: &[u8]) -> String {
-    Digest::of(public_key).to_string()[..make::ID_LEN].to_owned()
+    Digest::of(public_key).to_string()[..certificates::ID_LEN].to_owned()
 }

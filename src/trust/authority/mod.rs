@@ -2,23 +2,23 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
+//! | `certificates` | makes the keys and certificates of roots, issuers and nodes |
 //! | `folder` | the folder of the certificate authority, and the rotation of its root |
-//! | `make` | makes the keys and certificates of roots, issuers and nodes |
 //! | `tls` | TLS configuration of the agent API |
 //!
 //! The root's key signs only issuers. A node is verified by the issuers, never by a root, so no other certificate of a root
 //! identifies a node. During a rotation both roots are trusted, and the agent listener presents its issuer under
 //! both, so that each node can verify it.
 
+mod certificates;
 mod folder;
-mod make;
 mod tls;
 
-pub use make::signed_under;
+pub use certificates::signed_under;
 
 use self::folder::{Folder, Manifest, Retiring, damaged};
 use super::{Peer, TrustError, files, peer::NODE_URI};
-use make::{leaf_params, made};
+use certificates::leaf_params;
 use meshd_types::{Digest, NodeId, Timestamp, hex};
 use rcgen::{
     Certificate, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -46,7 +46,7 @@ pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
     roots_pem: String,
     /// Accepted signers. Certificates of former ones pass the handshake, too, and are refused after it.
-    counts: Vec<CertificateDer<'static>>,
+    accepted: Vec<CertificateDer<'static>>,
     node_life: Duration,
     server: Arc<ServerConfig>,
 }
@@ -92,9 +92,9 @@ impl CertificateAuthority {
         let folder = Folder(dir);
         let manifest = match folder.manifest()? {
             Some(manifest) => manifest,
-            None => match folder.take_over(site_name, now)? {
+            None => match folder.migrate_first_release(site_name, now)? {
                 Some(manifest) => manifest,
-                None => folder.found(site_name, now)?,
+                None => folder.create_first(site_name, now)?,
             },
         };
         Self::read(dir, site_name, manifest, now)
@@ -109,21 +109,21 @@ impl CertificateAuthority {
         let key = files::read_private(&key_path)?.ok_or_else(|| damaged(&key_path, "it is missing"))?;
         let issuer_pem = folder.must_read(&path)?;
         let (der, issuer) =
-            make::read(&issuer_pem, &key).map_err(|unfit| damaged(unfit.of(&key_path, &path), unfit.detail()))?;
-        let (mut chain, mut counts) = (vec![der.clone()], vec![der]);
+            certificates::read(&issuer_pem, &key).map_err(|invalid| invalid.in_files(&key_path, &path))?;
+        let (mut chain, mut accepted) = (vec![der.clone()], vec![der]);
         for old in manifest.retiring.iter().filter(|old| old.until > now) {
             let cross = folder.cross_pem(active, &old.root);
             chain.push(certificate(&cross, &folder.must_read(&cross)?)?);
-            counts.push(signer(&folder, &old.root)?);
+            accepted.push(signer(&folder, &old.root)?);
         }
-        let over = manifest.retiring.iter().filter(|old| old.until <= now).map(|old| &old.root);
-        let former = over.chain(&manifest.former).filter_map(|root| signer(&folder, root).ok());
+        let expired = manifest.retiring.iter().filter(|old| old.until <= now).map(|old| &old.root);
+        let former = expired.chain(&manifest.former).filter_map(|root| signer(&folder, root).ok());
         let roots_pem = folder.bundle(&manifest, now)?;
-        folder.show(&roots_pem)?;
-        let signers = counts.iter().cloned().chain(former).collect::<Vec<_>>();
+        folder.write_bundle(&roots_pem)?;
+        let signers = accepted.iter().cloned().chain(former).collect::<Vec<_>>();
         let server = tls::server_config(&issuer, active, chain, signers, now)?;
         let (dir, site_name, node_life) = (dir.to_owned(), site_name.to_owned(), NODE_CERT_LIFE);
-        Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, counts, node_life, server })
+        Ok(CertificateAuthority { dir, site_name, manifest, issuer, roots_pem, accepted, node_life, server })
     }
 
     /// Sets another lifetime of node certificates, for tests.
@@ -199,11 +199,11 @@ impl CertificateAuthority {
         }
         let not_after = now.after(self.node_life);
         let mut params = leaf_params(&node.to_string(), not_after, ExtendedKeyUsagePurpose::ClientAuth, self.active())?;
-        let uri = format!("{NODE_URI}{node}").try_into().map_err(made("a node certificate"))?;
+        let uri = format!("{NODE_URI}{node}").try_into().map_err(TrustError::crypto("a node certificate"))?;
         params.subject_alt_names = vec![SanType::URI(uri)];
         let serial = params.serial_number.as_ref().map(SerialNumber::to_bytes).unwrap_or_default();
         let certificate: Certificate =
-            params.signed_by(&request.public_key, &self.issuer).map_err(made("a node certificate"))?;
+            params.signed_by(&request.public_key, &self.issuer).map_err(TrustError::crypto("a node certificate"))?;
         let key = Digest::of(request.public_key.der_bytes());
         Ok(Issued { certificate_pem: certificate.pem(), serial: hex(&serial), key, not_after })
     }
@@ -220,7 +220,7 @@ impl CertificateAuthority {
     /// [`TrustError::Certificate`] if it names none, [`TrustError::StaleAuthority`] if its root was replaced.
     pub fn identify(&self, der: &[u8], now: Timestamp) -> Result<Peer, TrustError> {
         let peer = Peer::from_der(der, now)?;
-        if !tls::is_signed_by(der, &self.counts) {
+        if !tls::is_signed_by(der, &self.accepted) {
             return Err(TrustError::StaleAuthority { node: peer.node });
         }
         Ok(peer)
@@ -237,7 +237,7 @@ fn signer(folder: &Folder<'_>, root: &str) -> Result<CertificateDer<'static>, Tr
 }
 
 fn certificate(path: &Path, pem: &str) -> Result<CertificateDer<'static>, TrustError> {
-    make::certificate(pem).ok_or_else(|| damaged(path, "it is not a certificate"))
+    certificates::certificate(pem).ok_or_else(|| damaged(path, "it is not a certificate"))
 }
 
 impl std::fmt::Debug for CertificateAuthority {

@@ -1,6 +1,6 @@
 //! Tests of the authority: issuing, verification, refusals and files.
 
-use super::{make::NOT_BEFORE_MS, *};
+use super::{super::NOT_BEFORE_MS, *};
 use proptest::prelude::*;
 use rcgen::{CertificateParams, DnType};
 use rustls::{
@@ -47,7 +47,7 @@ fn verify(
     verify_by(&anchors(authority), certificate, at)
 }
 
-/// Whose signatures the handshake of an authority lets pass.
+/// Signers that the handshake of an authority accepts.
 fn anchors(authority: &CertificateAuthority) -> Vec<CertificateDer<'static>> {
     let manifest = &authority.manifest;
     let retiring = manifest.retiring.iter().map(|old| &old.root);
@@ -63,7 +63,7 @@ fn verify_by(
     forged::verify_chain(anchors, certificate, &[], at)
 }
 
-/// Whether a node that knows these roots takes the agent plane for that of its site.
+/// Returns whether a node with these roots accepts the server certificate of the agent API.
 fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timestamp) -> bool {
     let folder = Folder(&authority.dir);
     let active = authority.active();
@@ -71,7 +71,7 @@ fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timesta
     for old in authority.manifest.retiring.iter().filter(|old| old.until > now) {
         chain.push(der(&folder.must_read(&folder.cross_pem(active, &old.root)).expect("there")));
     }
-    let key = make::new_key().expect("key");
+    let key = certificates::new_key().expect("key");
     let mut params = leaf_params("x", now.after(GRACE), ExtendedKeyUsagePurpose::ServerAuth, active).expect("params");
     params.subject_alt_names = vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().expect("a name"))];
     let own = params.signed_by(&key, &authority.issuer).expect("signed");
@@ -87,7 +87,7 @@ fn is_trusted_by(authority: &CertificateAuthority, roots_pem: &str, now: Timesta
 }
 
 fn issued(authority: &CertificateAuthority) -> Issued {
-    authority.issue_node(&csr(&make::new_key().expect("key")), node(), now()).expect("issued")
+    authority.issue_node(&csr(&certificates::new_key().expect("key")), node(), now()).expect("issued")
 }
 
 #[test]
@@ -111,8 +111,8 @@ fn root_key_signs_issuers_only_and_may_be_offline_between_rotations() {
     let (_dir, first) = authority();
     let folder = Folder(&first.dir);
     let (key, away) = (folder.root_key(first.active()), first.dir.join("elsewhere"));
-    let root = make::Root::read(first.roots_pem(), &fs::read_to_string(&key).expect("there"));
-    assert!(root.is_ok_and(|root| root.id() == first.active()));
+    let root = certificates::Root::read(first.roots_pem(), &fs::read_to_string(&key).expect("there"));
+    assert!(root.is_ok_and(|root| root.id == first.active()));
     fs::rename(&key, &away).expect("moved");
     let second = CertificateAuthority::load_or_create(&first.dir, "rack-a", now()).expect("opens without it");
     assert!(verify(&second, &der(&issued(&second).certificate_pem), now()).is_ok());
@@ -154,10 +154,7 @@ fn old_root_is_refused_after_the_grace_time() {
     assert!(!is_trusted_by(&aged, first.roots_pem(), late));
     let stale = aged.identify(&der(&old.certificate_pem), late).expect_err("refused").to_string();
     assert!(stale.contains("replaced") && stale.contains(&node().to_string()), "{stale}");
-    assert!(
-        verify(&aged, &der(&old.certificate_pem), late).is_ok(),
-        "it passes the handshake, so that it can be told why"
-    );
+    assert!(verify(&aged, &der(&old.certificate_pem), late).is_ok(), "the refusal after the handshake names the cause");
 }
 
 #[test]
@@ -178,9 +175,9 @@ fn old_root_without_grace_is_refused_at_once_and_its_keys_are_deleted() {
     assert!(third.identify(&der(&issued(&second).certificate_pem), now()).is_err());
 }
 
-/// The folder as the first release made it: one key that signs everything.
+/// Creates the folder of the first release: one key that signs all certificates.
 fn first_release(dir: &Path) -> (String, KeyPair) {
-    let key = make::new_key().expect("key");
+    let key = certificates::new_key().expect("key");
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "meshd site rack-a");
@@ -201,7 +198,7 @@ fn authority_of_first_release_is_migrated_and_its_nodes_still_connect() {
     let issuer = Issuer::from_ca_cert_der(&der(&pem), key).expect("an authority");
     let mut params = leaf_params("x", now().after(GRACE), ExtendedKeyUsagePurpose::ClientAuth, "00").expect("params");
     params.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{}", node()).try_into().expect("a name"))];
-    let old = params.signed_by(&make::new_key().expect("key"), &issuer).expect("signed");
+    let old = params.signed_by(&certificates::new_key().expect("key"), &issuer).expect("signed");
 
     let authority = CertificateAuthority::load_or_create(&dir, "rack-a", now()).expect("taken over");
     assert!(verify(&authority, old.der(), now()).is_ok());
@@ -230,7 +227,7 @@ fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
     }
     fs::write(&key, "junk").expect("written");
     assert!(open().contains("issuer.key: it is not a private key"), "{}", open());
-    fs::write(&key, make::new_key().expect("key").serialize_pem()).expect("written");
+    fs::write(&key, certificates::new_key().expect("key").serialize_pem()).expect("written");
     assert!(open().contains("issuer.pem: it is not the certificate of the key beside it"), "{}", open());
     fs::remove_file(&key).expect("there");
     assert!(open().contains("issuer.key: it is missing"), "{}", open());
@@ -251,7 +248,7 @@ fn damaged_foreign_or_exposed_file_is_named_and_not_overwritten() {
 #[test]
 fn certificate_request_supplies_only_its_key() {
     let (_dir, authority) = authority();
-    let key = make::new_key().expect("key");
+    let key = certificates::new_key().expect("key");
     let issued = authority.issue_node(&csr(&key), node(), now()).expect("issued");
     assert_eq!(issued.not_after, now().after(NODE_CERT_LIFE));
     let der = der(&issued.certificate_pem);
@@ -265,13 +262,13 @@ fn certificate_request_supplies_only_its_key() {
     let names = parsed.subject_alternative_name().expect("fine").expect("one").value.general_names.len();
     assert_eq!(names, 1);
     let again = authority.issue_node(&csr(&key), node(), now()).expect("issued");
-    assert_ne!(again.serial, issued.serial, "a renewal of the same key is told apart");
+    assert_ne!(again.serial, issued.serial, "a renewal has another serial number");
 }
 
 #[test]
 fn expired_certificate_passes_the_handshake_and_is_marked() {
     let (_dir, authority) = authority();
-    let issued = authority.issue_node(&csr(&make::new_key().expect("key")), node(), now()).expect("issued");
+    let issued = issued(&authority);
     let certificate = der(&issued.certificate_pem);
     let last = issued.not_after;
     let late = last.after(Duration::from_secs(400 * DAY_S));
@@ -286,21 +283,14 @@ fn expired_certificate_passes_the_handshake_and_is_marked() {
 #[test]
 fn expired_certificate_of_another_site_or_use_is_refused() {
     let ((_a, ours), (_b, theirs)) = (authority(), authority());
-    let issued = theirs.issue_node(&csr(&make::new_key().expect("key")), node(), now()).expect("issued");
+    let issued = issued(&theirs);
     let late = issued.not_after.after(Duration::from_secs(10));
     for at in [now(), late] {
         let verdict = verify(&ours, &der(&issued.certificate_pem), at);
-        assert!(
-            matches!(
-                verdict,
-                Err(rustls::Error::InvalidCertificate(
-                    CertificateError::UnknownIssuer | CertificateError::BadSignature
-                ))
-            ),
-            "{verdict:?}"
-        );
+        let Err(rustls::Error::InvalidCertificate(error)) = verdict else { panic!("{verdict:?}") };
+        assert!(matches!(error, CertificateError::UnknownIssuer | CertificateError::BadSignature), "{error:?}");
     }
-    let key = make::new_key().expect("key");
+    let key = certificates::new_key().expect("key");
     let params = leaf_params("x", now(), ExtendedKeyUsagePurpose::ServerAuth, ours.active()).expect("params");
     let server = params.signed_by(&key, &ours.issuer).expect("signed");
     for at in [now(), late] {
@@ -313,7 +303,7 @@ fn expired_certificate_of_another_site_or_use_is_refused() {
 fn malformed_certificate_request_is_refused() {
     let (_dir, authority) = authority();
     let refused = |text: &str| authority.issue_node(text, node(), now()).expect_err("refused").to_string();
-    let good = csr(&make::new_key().expect("key"));
+    let good = csr(&certificates::new_key().expect("key"));
     assert!(refused(&format!("{good}{}", "x".repeat(4096))).contains("longer than"));
     assert!(refused("").contains("not a PKCS #10 request"));
     let other = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("key");
@@ -339,15 +329,15 @@ fn to_pem(bytes: &[u8]) -> String {
     let mut body = String::new();
     for chunk in bytes.chunks(3) {
         let word = chunk.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let digit = char::from(DIGITS[(word >> (18 - 6 * place) & 63) as usize]);
-            body.push(if place <= chunk.len() { digit } else { '=' });
+        for index in 0..4 {
+            let digit = char::from(DIGITS[(word >> (18 - 6 * index) & 63) as usize]);
+            body.push(if index <= chunk.len() { digit } else { '=' });
         }
     }
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n")
 }
 
-/// An authority whose files are gone, what it signs with, a request and a certificate.
+/// An authority whose folder is deleted, its signers, a request and a certificate.
 struct Shared {
     authority: CertificateAuthority,
     anchors: Vec<CertificateDer<'static>>,
@@ -357,7 +347,7 @@ struct Shared {
 
 static SHARED: LazyLock<Shared> = LazyLock::new(|| {
     let (_dir, authority) = authority();
-    let request = csr(&make::new_key().expect("key"));
+    let request = csr(&certificates::new_key().expect("key"));
     let issued = authority.issue_node(&request, node(), now()).expect("issued");
     let (anchors, certificate) = (anchors(&authority), der(&issued.certificate_pem).to_vec());
     Shared { authority, anchors, request: pem_body(&request), certificate }
@@ -374,7 +364,7 @@ proptest! {
         let _ = authority.identify(&bytes, now());
         let mut altered = request.clone();
         altered[at.index(request.len())] ^= flip;
-        // The outermost tag is read loosely; what is signed cannot change, so at most the same key gets its certificate.
+        // Only the outermost tag may change unnoticed, so an accepted request has the same key.
         if let Ok(issued) = authority.issue_node(&to_pem(&altered), node(), now()) {
             let issued = der(&issued.certificate_pem);
             prop_assert_eq!(public_key(&issued), public_key(&CertificateDer::from(certificate.clone())));

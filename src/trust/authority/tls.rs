@@ -2,7 +2,7 @@
 
 use super::{
     super::{TrustError, verifier::ExpiredMayRenew},
-    make::{leaf_params, made, new_key},
+    certificates::{leaf_params, new_key},
 };
 use meshd_types::Timestamp;
 use rcgen::{ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
@@ -29,8 +29,9 @@ pub fn server_config(
     let key = new_key()?;
     let (not_after, usage) = (now.after(SERVER_CERT_LIFE), ExtendedKeyUsagePurpose::ServerAuth);
     let mut params = leaf_params(meshd_proto::SERVER_NAME, not_after, usage, root)?;
-    params.subject_alt_names = vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().map_err(made(WHAT))?)];
-    let own = params.signed_by(&key, issuer).map_err(made(WHAT))?;
+    params.subject_alt_names =
+        vec![SanType::DnsName(meshd_proto::SERVER_NAME.try_into().map_err(TrustError::crypto(WHAT))?)];
+    let own = params.signed_by(&key, issuer).map_err(TrustError::crypto(WHAT))?;
 
     let provider = Arc::new(default_provider());
     let mut anchors = RootCertStore::empty();

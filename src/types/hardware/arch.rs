@@ -14,6 +14,8 @@ pub enum Arch {
 }
 
 impl Arch {
+    const ALL: [Arch; 3] = [Arch::X86_64, Arch::Aarch64, Arch::Riscv64];
+
     /// Parses iPXE's `${buildarch}`. `i386` means x86-64, because `undionly.kpxe` is always built for `i386`.
     pub fn from_ipxe(buildarch: &str) -> Option<Self> {
         match buildarch {
@@ -39,12 +41,8 @@ impl FromStr for Arch {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "x86_64" => Ok(Arch::X86_64),
-            "aarch64" => Ok(Arch::Aarch64),
-            "riscv64" => Ok(Arch::Riscv64),
-            _ => Err(format!("`{text}` is not an architecture; known: x86_64, aarch64, riscv64")),
-        }
+        let known = Arch::ALL.into_iter().find(|arch| arch.to_string() == text);
+        known.ok_or_else(|| format!("`{text}` is not an architecture; known: x86_64, aarch64, riscv64"))
     }
 }
 
@@ -65,7 +63,7 @@ mod tests {
 
     #[test]
     fn text_round_trips() {
-        for arch in [Arch::X86_64, Arch::Aarch64, Arch::Riscv64] {
+        for arch in Arch::ALL {
             assert_eq!(arch.to_string().parse(), Ok(arch));
         }
     }

@@ -37,12 +37,6 @@ impl fmt::Display for MacAddr {
     }
 }
 
-impl fmt::Debug for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for MacAddr {
     type Err = ParseMacError;
 
@@ -58,6 +52,7 @@ impl FromStr for MacAddr {
     }
 }
 
+crate::debug_as_text!(MacAddr);
 crate::serde_as_text!(MacAddr);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Hardware as firmware and Linux name it.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `mac` | Ethernet addresses |
 //! | `uuid` | SMBIOS system UUIDs |

@@ -66,12 +66,6 @@ impl fmt::Display for SystemUuid {
     }
 }
 
-impl fmt::Debug for SystemUuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for SystemUuid {
     type Err = ParseUuidError;
 
@@ -86,6 +80,7 @@ impl FromStr for SystemUuid {
     }
 }
 
+crate::debug_as_text!(SystemUuid);
 crate::serde_as_text!(SystemUuid);
 
 #[cfg(test)]

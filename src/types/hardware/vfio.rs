@@ -89,7 +89,7 @@ pub struct PciName<'a> {
 impl VfioSelector {
     /// Returns true if the selector matches the function.
     pub fn matches(&self, function: PciName<'_>) -> bool {
-        let is = |text: &str, id: u16| unhex::<2>(text).map(u16::from_be_bytes) == Some(id);
+        let is = |text: &str, number: u16| id(text) == Some(number);
         match self {
             VfioSelector::Class(class) => is(function.class, *class),
             VfioSelector::Vendor(vendor) => is(function.vendor, *vendor),
@@ -110,7 +110,7 @@ impl FromStr for VfioSelector {
                 .split_once(':')
                 .and_then(|(vendor, device)| id(vendor).zip(id(device)))
                 .map(|(vendor, device)| VfioSelector::Device(vendor, device)),
-            Some(("address", place)) => address(place).map(VfioSelector::Address),
+            Some(("address", text)) => address(text).map(VfioSelector::Address),
             _ => None,
         };
         read.ok_or_else(|| ParseVfioError(text.chars().take(MAX_SHOWN).collect()))

@@ -1,6 +1,6 @@
 //! IDs of nodes, boot sessions, tasks and requests.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! | --- | --- |
 //! | `node` | the node ID, derived from hardware |
 //! | `random` | random IDs of boot sessions, tasks and requests |

@@ -161,17 +161,8 @@ crate::serde_as_text!(Basis);
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.0.iter().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
-        let mut text = String::with_capacity(8);
-        for place in (0..8).rev() {
-            text.push(char::from(ALPHABET[(bits >> (place * 5) & 31) as usize]));
-        }
-        f.pad(&text)
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        let digit = |index: u32| char::from(ALPHABET[(bits >> (index * 5) & 31) as usize]);
+        f.pad(&(0..8).rev().map(digit).collect::<String>())
     }
 }
 
@@ -193,6 +184,7 @@ impl FromStr for NodeId {
     }
 }
 
+crate::debug_as_text!(NodeId);
 crate::serde_as_text!(NodeId);
 
 #[cfg(test)]

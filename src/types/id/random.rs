@@ -20,12 +20,6 @@ macro_rules! random_id {
             }
         }
 
-        impl fmt::Debug for $id {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(self, f)
-            }
-        }
-
         impl FromStr for $id {
             type Err = $error;
 
@@ -34,6 +28,7 @@ macro_rules! random_id {
             }
         }
 
+        crate::debug_as_text!($id);
         crate::serde_as_text!($id);
     };
 }

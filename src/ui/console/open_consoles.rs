@@ -6,7 +6,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use maud::Markup;
 use meshd_client::Socket;
 use meshd_proto::vm::ConsoleNote;
-use meshd_types::{Digest, fail};
+use meshd_types::{Digest, failpoint};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -80,7 +80,7 @@ impl Console {
 
     /// Emulates output in slices, because the emulation of a large output would block other tasks.
     async fn show(&self, bytes: &[u8]) {
-        let size = if fail::defends("ui-console-slices") { SLICE } else { bytes.len().max(1) };
+        let size = if failpoint::defends("ui-console-slices") { SLICE } else { bytes.len().max(1) };
         for slice in bytes.chunks(size) {
             self.emulate(slice);
             tokio::task::yield_now().await;
@@ -112,7 +112,7 @@ impl Console {
         let reason = tokio::select! {
             reason = self.carry(&mut socket, &mut input) => reason,
             // This branch also ends a `carry` that waits for a guest that does not read.
-            reason = self.over(now), if fail::defends("ui-console-ends") => reason,
+            reason = self.over(now), if failpoint::defends("ui-console-ends") => reason,
         };
         self.end(&reason);
         // The close frame is best effort: the peer may be gone.
@@ -243,7 +243,7 @@ mod tests {
         emulator.process(b"\x1b]2;");
         emulator.process(&[b'a'; 64 * 1024]);
         emulator.process(b"\x07");
-        let kept = emulator.callbacks().0;
-        assert!((1..=1024).contains(&kept), "{kept} bytes");
+        let title_length = emulator.callbacks().0;
+        assert!((1..=1024).contains(&title_length), "{title_length} bytes");
     }
 }

@@ -1,7 +1,7 @@
 //! Bounds REP (`CSI n b`, repeats the last character). The emulator obeys any count up to 65535, one character at a time. Nine bytes of a
 //! guest would cost a millisecond.
 
-use meshd_types::fail;
+use meshd_types::failpoint;
 
 /// Maximum number of repetitions: one line. Programs use REP to fill at most one line.
 const MAX_REPEATS: u16 = 80;
@@ -28,7 +28,7 @@ pub(super) struct RepeatFilter(ParserState);
 impl RepeatFilter {
     /// Returns the bytes for the emulator.
     pub(super) fn apply(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if !fail::defends("ui-repeat-count") {
+        if !failpoint::defends("ui-repeat-count") {
             return bytes.to_vec();
         }
         let mut out = Vec::with_capacity(bytes.len());

@@ -5,8 +5,8 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     console::Console,
-    gate::{fields, redirect},
     html::Page,
+    request_checks::{fields, redirect},
 };
 use axum::{
     body::{Body, Bytes},

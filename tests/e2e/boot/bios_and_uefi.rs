@@ -73,7 +73,7 @@ fn came_up_whole(rack: &Rack, place: u8, node: &Value) {
     assert!(facts["pci"].as_array().is_some_and(|functions| !functions.is_empty()), "{facts}");
     assert!(facts["memory"]["total_kib"].as_u64().is_some_and(|kib| kib > 700_000), "{facts}");
     let checks = shown["checks"].as_array().cloned().unwrap_or_default();
-    // Its profile runs no virtual machines: what is for those is left out.
+    // Its profile runs no VMs: what is for those is left out.
     let passes = |check: &Value| check["status"] == "PASS" || check["status"] == "SKIP";
     assert!(checks.iter().all(passes) && checks.iter().any(|check| check["status"] == "PASS"), "{checks:?}");
 

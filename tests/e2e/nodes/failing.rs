@@ -67,17 +67,17 @@ fn node_reports_its_bad_disks_and_its_dead_service_and_stays_linked() {
     rack.wait_node(NODE, CHECKED, "degraded, for its dead service", is_degraded).or_end();
 
     // Heartbeats come while a thread of the agent waits for the disk.
-    let mut heard: Vec<String> = Vec::new();
+    let mut heartbeats: Vec<String> = Vec::new();
     let (id, end) = (rack.id(NODE).to_string(), Instant::now() + WATCHED);
     rack.wait(WATCHED * 2, "heartbeats while a disk hangs", |rack| {
         let shown = rack.query(&["node", "show", &id])?;
-        assert_eq!(shown["phase"], "degraded", "it does not fall silent: {heard:?}");
+        assert_eq!(shown["phase"], "degraded", "it does not fall silent: {heartbeats:?}");
         let seen = shown["last_seen"].as_str().unwrap_or_default().to_owned();
-        if heard.last() != Some(&seen) {
-            heard.push(seen);
+        if heartbeats.last() != Some(&seen) {
+            heartbeats.push(seen);
         }
-        Ok(Wait::some((Instant::now() > end).then_some(()), format!("heard at {heard:?}")))
+        Ok(Wait::some((Instant::now() > end).then_some(()), format!("heard at {heartbeats:?}")))
     })
     .or_end();
-    assert!(heard.len() > 8, "a heartbeat each {HEARTBEAT}: {heard:?}");
+    assert!(heartbeats.len() > 8, "a heartbeat each {HEARTBEAT}: {heartbeats:?}");
 }

@@ -61,8 +61,8 @@ fn the_twin_waits_in_ipxe(rack: &mut Rack, id: &str) {
         // A screen is 80 columns wide: words are broken where a line is full.
         let screen: String = rack.serial(TWIN).split_whitespace().collect();
         let other = rack.identity(NODE).serial;
-        let told = ["(id_collision)", own.serial.as_str(), other.as_str()];
-        Ok(Wait::on(told.iter().all(|word| screen.contains(word)), "its screen does not say why, with both sides"))
+        let expected = ["(id_collision)", own.serial.as_str(), other.as_str()];
+        Ok(Wait::on(expected.iter().all(|word| screen.contains(word)), "its screen does not say why, with both sides"))
     })
     .or_end();
     assert_eq!(kernel_starts(rack, TWIN), 0, "it waits in iPXE");

@@ -107,28 +107,28 @@ fn lab_try_boots_profile_with_bundles_and_overlays_and_cleans_up() {
     let before = left();
     let console = tried(&site(dir.path()));
     assert_eq!(left(), before);
-    let said = |word: &str| {
+    let value = |word: &str| {
         let line = console.lines().find_map(|line| line.split_once(&format!("{word} ")));
         line.map(|(_, rest)| rest.trim().to_owned()).unwrap_or_else(|| panic!("no {word} in\n{console}"))
     };
-    assert_eq!((said("TRIAL-MOUNTS").as_str(), said("TRIAL-MPI").as_str()), ("2", "rank rank"));
-    let run = said("TRIAL-RUN");
+    assert_eq!((value("TRIAL-MOUNTS").as_str(), value("TRIAL-MPI").as_str()), ("2", "rank rank"));
+    let run = value("TRIAL-RUN");
     assert!(run.starts_with("qemu-img version"), "a program without a starter of its own: {run}");
-    let accel = said("TRIAL-ACCEL");
+    let accel = value("TRIAL-ACCEL");
     assert!(accel.contains("kvm") && accel.contains("tcg"), "emulation is a plug-in of the bundle: {accel}");
-    assert_eq!(said("TRIAL-IMG"), "QFI");
-    let tpm = said("TRIAL-TPM");
+    assert_eq!(value("TRIAL-IMG"), "QFI");
+    let tpm = value("TRIAL-TPM");
     assert!(tpm.starts_with("TPM emulator"), "its library has a folder of its own: {tpm}");
-    assert_eq!(said("TRIAL-UEFI"), "4");
+    assert_eq!(value("TRIAL-UEFI"), "4");
 
-    assert_eq!(said("TRIAL-SYSCTL"), "7 16");
-    assert!(said("TRIAL-THP").contains("[never]"), "{}", said("TRIAL-THP"));
-    assert_eq!(said("TRIAL-MEMLOCK"), "unlimited");
-    assert_eq!(said("TRIAL-KVM"), "opens 700 0");
-    assert_eq!(said("TRIAL-HOSTS"), "node1 slots=2 node-zzzzzzzz slots=2");
-    assert_eq!(said("TRIAL-KEY"), format!("600 {}", meshd_types::Digest::of(format!("{KEY}\n").as_bytes())));
-    assert_eq!(said("TRIAL-MEMBERS"), "1");
-    assert_eq!(said("TRIAL-LOGIN"), "1", "root logs in without a password");
-    assert!(said("TRIAL-STARTED").ends_with(" 0"), "a service has crashed");
+    assert_eq!(value("TRIAL-SYSCTL"), "7 16");
+    assert!(value("TRIAL-THP").contains("[never]"), "{}", value("TRIAL-THP"));
+    assert_eq!(value("TRIAL-MEMLOCK"), "unlimited");
+    assert_eq!(value("TRIAL-KVM"), "opens 700 0");
+    assert_eq!(value("TRIAL-HOSTS"), "node1 slots=2 node-zzzzzzzz slots=2");
+    assert_eq!(value("TRIAL-KEY"), format!("600 {}", meshd_types::Digest::of(format!("{KEY}\n").as_bytes())));
+    assert_eq!(value("TRIAL-MEMBERS"), "1");
+    assert_eq!(value("TRIAL-LOGIN"), "1", "root logs in without a password");
+    assert!(value("TRIAL-STARTED").ends_with(" 0"), "a service has crashed");
     assert!(!console.contains(KEY.lines().next().expect("two lines")), "a secret is on the console");
 }

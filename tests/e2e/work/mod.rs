@@ -5,7 +5,7 @@
 //! | `bundles` | `meshd lab try` with the shipped overlays and bundles |
 //! | `mpi` | an MPI task on two nodes, one of which loses power |
 //! | `vfio` | IOMMU groups, drivers and units |
-//! | `vms` | virtual machines with a GPU, a slot's disk and both networks |
+//! | `vms` | VMs with a GPU, a slot's disk and both networks |
 
 mod bundles;
 mod mpi;

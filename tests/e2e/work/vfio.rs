@@ -34,7 +34,7 @@ start() {
 }
 "#;
 
-/// Once the agent has told how the node is: holds a group as a virtual machine does, then lets a function of it fall off the bus, and
+/// Once the agent has told how the node is: holds a group as a VM does, then lets a function of it fall off the bus, and
 /// has the agent tell again.
 const TRY: &str = r#"
 	until grep -q "check report sent" /var/log/messages; do sleep 1; done
@@ -141,8 +141,8 @@ fn vfio_profile_binds_gpu_and_missing_iommu_degrades_the_node() {
 
     let serial = until_written(rack, SECOND, PEEK_END, BOOT);
     rack.wait_node(SECOND, BOOT, "degraded", again("degraded")).or_end();
-    let told = |node: &Value| node["conditions"].to_string().contains("no IOMMU groups");
-    rack.wait_node(SECOND, SOON, "degraded with the reason", told).or_end();
+    let is_reported = |node: &Value| node["conditions"].to_string().contains("no IOMMU groups");
+    rack.wait_node(SECOND, SOON, "degraded with the reason", is_reported).or_end();
     let detail = shown(rack, SECOND);
     let (status, why) = check(&detail, "iommu");
     assert!(status == "FAIL" && why.starts_with("no IOMMU groups: disabled by BIOS or unsupported"), "{why}");

@@ -1,7 +1,4 @@
 //! A conversation of DHCP clients with a site.
 #![no_main]
 
-#[path = "../../probes/mod.rs"]
-mod probes;
-
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| probes::dhcp(bytes));

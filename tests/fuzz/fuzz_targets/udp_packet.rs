@@ -1,7 +1,4 @@
 //! An IPv4 packet of the boot LAN.
 #![no_main]
 
-#[path = "../../probes/mod.rs"]
-mod probes;
-
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| probes::udp_packet(bytes));

@@ -82,7 +82,7 @@ async fn walk(browser: &WebDriver, world: &World, link: &str) {
     }
 }
 
-/// Pages of a site with nodes and a virtual machine, below `/ui`.
+/// Pages of a site with nodes and a VM, below `/ui`.
 const PAGES: [&str; 22] = [
     "",
     "operations",
@@ -150,7 +150,7 @@ fn virtual_machine_is_created_and_its_console_is_typed_into_in_chromium() {
     });
 }
 
-/// A file with a fault is shown again with the line of the fault; the corrected one makes the virtual machine.
+/// A file with a fault is shown again with the line of the fault; the corrected one makes the VM.
 async fn create_from_file(browser: &WebDriver, file: &str) {
     wait_for(browser, "h1", "Create VM").await;
     assert_accessible(browser, "vms/new").await;

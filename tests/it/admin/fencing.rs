@@ -1,6 +1,6 @@
 //! To fence a node is to say that its machine is off: a slip of the hand must not do it.
 
-use crate::world::{World, node::PxeNode};
+use crate::world::{World, node::PxeNode, stderr};
 
 #[test]
 fn fence_requires_the_node_name_as_confirmation() {
@@ -8,15 +8,15 @@ fn fence_requires_the_node_name_as_confirmation() {
     PxeNode::new(&world, 1).power_on().unwrap();
     let node = world.node();
     let (id, name) = (node["id"].as_str().unwrap(), node["name"].as_str().unwrap());
-    let said = |args: &[&str]| {
+    let stderr_of = |args: &[&str]| {
         let output = world.meshd(&[&["node", "fence", id], args].concat());
         assert!(!output.status.success());
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr(&output)
     };
-    assert!(said(&[]).contains("give --confirm NAME"), "there is no terminal here");
-    let wrong = said(&["--confirm", "another"]);
+    assert!(stderr_of(&[]).contains("give --confirm NAME"), "there is no terminal here");
+    let wrong = stderr_of(&["--confirm", "another"]);
     assert!(wrong.contains("`confirm` is not its name"), "{wrong}");
     // Meshd has just started, so nobody has been silent for long enough.
-    let heard = said(&["--confirm", name]);
-    assert!(heard.contains("it was heard of"), "{heard}");
+    let message = stderr_of(&["--confirm", name]);
+    assert!(message.contains("its last message was"), "{message}");
 }

@@ -1,6 +1,6 @@
 //! The admin plane by HTTPS, from a network of its own: tokens, roles, what is refused, and what is written down of it.
 
-use crate::world::World;
+use crate::world::{World, stderr};
 use meshd_lab::Namespace;
 use serde_json::Value;
 use std::{
@@ -25,7 +25,7 @@ pub struct Office {
 impl Office {
     pub fn prepared() -> (World, Namespace) {
         let world = World::prepared("approve");
-        let desk = world.central.beside("o");
+        let desk = world.central.derived("o");
         desk.create().unwrap();
         world
             .central
@@ -98,7 +98,7 @@ impl Office {
     fn refused(&self, token_file: &str, args: &[&str]) -> String {
         let output = self.remote(token_file, &self.fingerprint, args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr(&output)
     }
 }
 
@@ -188,12 +188,12 @@ fn request_without_valid_token_or_fingerprint_is_refused() {
     assert!(office.refused(&none, &["status"]).contains("not honoured"));
     let good = office.token("good", "viewer");
     let output = office.remote(&good, &"0".repeat(64), &["status"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("another certificate") && said.contains(&office.fingerprint), "{said}");
+    let message = stderr(&output);
+    assert!(message.contains("another certificate") && message.contains(&office.fingerprint), "{message}");
     let (header, bare) = (format!("Authorization: Bearer {none_text}"), "X-Nothing: 1".to_owned());
-    let told = office.curl(&bare, "status");
-    assert!(told.contains("401") && told.to_lowercase().contains("www-authenticate: bearer"), "{told}");
-    assert!(told.to_lowercase().contains("x-correlation-id: ") && !told.contains("world"), "{told}");
+    let answer = office.curl(&bare, "status");
+    assert!(answer.contains("401") && answer.to_lowercase().contains("www-authenticate: bearer"), "{answer}");
+    assert!(answer.to_lowercase().contains("x-correlation-id: ") && !answer.contains("world"), "{answer}");
     // Guessing ends: after some refusals, unknown tokens of the address get no answer for a while. Valid ones do: others may share it.
     let guesses = office.curl(&header, "status?[1-40]");
     let count = |what: &str| guesses.matches(what).count();
@@ -241,9 +241,12 @@ fn certificate_of_unknown_issuer_is_refused_with_pinning_hint() {
     command.arg("--server-ca").arg(office.world.path("state/ca/ca.pem"));
     let child = office.desk.spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("issuer of its certificate is unknown") && told.contains("--server-fingerprint"), "{told}");
+    let answer = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{answer}");
+    assert!(
+        answer.contains("issuer of its certificate is unknown") && answer.contains("--server-fingerprint"),
+        "{answer}"
+    );
     let status = office.world.json(&["status", "-o", "json"]);
     assert_eq!(status["https_fingerprint"], office.fingerprint.as_str());
 }

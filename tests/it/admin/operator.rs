@@ -2,24 +2,20 @@
 //! program answers.
 
 use super::https::Office;
-use crate::world::{World, dhcp::As, eventually, node::PxeNode};
+use crate::world::{World, dhcp::As, eventually, node::PxeNode, stderr};
 use serde_json::Value;
 use std::{
     fs,
     process::{Command, Output, Stdio},
 };
 
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 fn printed(output: &Output) -> String {
-    assert!(output.status.success(), "{}", said(output));
+    assert!(output.status.success(), "{}", stderr(output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(output)))
 }
 
 fn names(all: &Value, key: &str) -> Vec<String> {
@@ -39,7 +35,7 @@ fn remote_verbs_read_server_data_or_report_local_files() {
     let motd = overlays.as_array().unwrap().iter().find(|overlay| overlay["name"] == "motd").unwrap();
     assert_eq!(motd["profiles"], serde_json::json!(["compute"]), "profiles of the server");
     for args in [&["profile", "list"][..], &["image", "list"], &["overlay", "list"]] {
-        assert!(!said(&ask(args)).contains("site.toml"), "{args:?}");
+        assert!(!stderr(&ask(args)).contains("site.toml"), "{args:?}");
     }
     let doctor = ask(&["doctor", "-o", "json"]);
     let checks = names(&json(&doctor), "check");
@@ -48,7 +44,7 @@ fn remote_verbs_read_server_data_or_report_local_files() {
         assert!(!checks.contains(&local.to_owned()), "{local} is of this machine: {checks:?}");
     }
     // What only files tell says that it is local.
-    let local = said(&ask(&["profile", "show", "compute", "--resolved"]));
+    let local = stderr(&ask(&["profile", "show", "compute", "--resolved"]));
     assert!(local.contains("local files are read, site.toml"), "{local}");
 }
 
@@ -67,13 +63,13 @@ fn site_file_syntax_error_refuses_reload_and_no_other_verb() {
     assert_eq!(of("site file").expect("the file is spoken of")["status"], "warn", "{findings}");
     assert_eq!(of("meshd").expect("meshd is spoken of")["status"], "ok", "{findings}");
     let refused = world.meshd(&["reload"]);
-    assert!(!refused.status.success() && said(&refused).contains("site.toml:1"), "{}", said(&refused));
+    assert!(!refused.status.success() && stderr(&refused).contains("site.toml:1"), "{}", stderr(&refused));
     // A reload that was refused keeps no machine from booting.
     let status = printed(&world.meshd(&["status"]));
     assert!(status.contains("warning  reload: refused"), "{status}");
     // The mistake is in the very line that names the socket.
     fs::write(&world.site, whole.replace("socket = \"admin.sock\"", "socket = \"admin.sock")).unwrap();
-    let lost = said(&world.meshd(&["node", "list"]));
+    let lost = stderr(&world.meshd(&["node", "list"]));
     assert!(lost.contains("cannot find the admin socket") && lost.contains("--socket FILE"), "{lost}");
     let socket = world.path("admin.sock");
     printed(&world.meshd(&["--socket", socket.to_str().unwrap(), "node", "list"]));
@@ -93,10 +89,10 @@ fn overlay_faults_are_reported_with_site_file_faults() {
     fs::write(overlay.join("overlay.toml"), "colour = \"blue\"\n").unwrap();
     for (what, rest) in [("a fault", format!("{rest}\n[surprise]\n")), ("no TOML", format!("{rest}\n[surprise\n"))] {
         fs::write(&world.site, format!("{before}overlays_dir = \"overlays\"{rest}")).unwrap();
-        let told = said(&world.meshd(&["check"]));
-        assert!(told.contains("site.toml:") && told.contains("overlays/wrong/overlay.toml"), "{what}: {told}");
-        let told = world.serve_and_fail();
-        assert!(told.contains("site.toml:") && told.contains("overlays/wrong/overlay.toml"), "{what}: {told}");
+        let message = stderr(&world.meshd(&["check"]));
+        assert!(message.contains("site.toml:") && message.contains("overlays/wrong/overlay.toml"), "{what}: {message}");
+        let message = world.serve_and_fail();
+        assert!(message.contains("site.toml:") && message.contains("overlays/wrong/overlay.toml"), "{what}: {message}");
     }
 }
 
@@ -118,7 +114,7 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
     printed(&world.meshd(&["node", "pin", &id]));
     assert!(printed(&world.meshd(&["node", "list"])).contains("pinned to"));
     let assigned = world.meshd(&["node", "assign-profile", &id, "compute"]);
-    assert!(said(&assigned).contains("as long as it is pinned"), "{}", said(&assigned));
+    assert!(stderr(&assigned).contains("as long as it is pinned"), "{}", stderr(&assigned));
     let diff = printed(&world.meshd(&["node", "diff", &id]));
     assert!(diff.contains("pinned to") && diff.contains("no difference"), "{diff}");
     printed(&world.meshd(&["node", "pin", &id, "--off"]));
@@ -126,7 +122,7 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
 
     // A profile beside a node is rendered for that node.
     let diff = world.meshd(&["overlay", "diff", &id, "--profile", "discovery"]);
-    let (text, notes) = (printed(&diff), said(&diff));
+    let (text, notes) = (printed(&diff), stderr(&diff));
     assert!(notes.contains(&format!("node {id} with profile discovery")), "{notes}");
     assert!(!text.contains("00000000") && !text.contains("etc/hostname") && text.contains("/etc/motd"), "{text}");
 
@@ -141,7 +137,7 @@ fn pin_and_rollback_of_node_are_shown_by_every_verb() {
     printed(&world.meshd(&["profile", "rollback", "discovery"]));
     assert!(printed(&world.meshd(&["node", "list"])).contains("profile rolled back to"));
     assert!(printed(&world.meshd(&["node", "diff", &id])).contains("profile rolled back to"));
-    let assigned = said(&world.meshd(&["node", "assign-profile", &id, "discovery"]));
+    let assigned = stderr(&world.meshd(&["node", "assign-profile", &id, "discovery"]));
     assert!(assigned.contains("rolled back to"), "{assigned}");
 }
 
@@ -171,9 +167,9 @@ fn undeclared_variable_is_refused_with_a_suggestion() {
     machine.ipxe().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
     let refused = world.meshd(&["node", "set", &id, "mpi_slot=8"]);
-    let told = said(&refused);
-    assert!(!refused.status.success() && told.contains("no overlay declares variable `mpi_slot`"), "{told}");
-    assert!(told.contains("did you mean `mpi_slots`?"), "{told}");
+    let message = stderr(&refused);
+    assert!(!refused.status.success() && message.contains("no overlay declares variable `mpi_slot`"), "{message}");
+    assert!(message.contains("did you mean `mpi_slots`?"), "{message}");
     printed(&world.meshd(&["node", "set", &id, "mpi_slots=8"]));
     assert_eq!(world.json(&["node", "show", &id, "-o", "json"])["vars"], serde_json::json!({ "mpi_slots": 8 }));
 }
@@ -191,7 +187,7 @@ fn events_are_filtered_by_kind_and_unknown_kind_is_refused() {
     assert_eq!(Vec::from_iter(kinds(&["--kind", "stage"])), ["stage"]);
     assert_eq!(Vec::from_iter(kinds(&["--kind", "stage,discovered"])), ["discovered", "stage"]);
     let refused = world.meshd(&["events", "--kind", "stages"]);
-    assert!(!refused.status.success() && said(&refused).contains("did you mean `stage`?"), "{}", said(&refused));
+    assert!(!refused.status.success() && stderr(&refused).contains("did you mean `stage`?"), "{}", stderr(&refused));
 }
 
 #[test]

@@ -20,22 +20,22 @@ fn systemd_unit_is_valid_and_hardened() {
     let copy = dir.path().join("meshd.service");
     let here = unit.replace("/usr/bin/meshd", "/bin/true").replace("User=meshd", "User=daemon");
     fs::write(&copy, here.replace("Group=meshd", "Group=daemon").replace("Documentation=file:", "#")).unwrap();
-    let (sound, said) = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy));
-    assert!(sound, "{said}");
+    let (sound, report) = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy));
+    assert!(sound, "{report}");
     for word in ["Unknown", "ignoring", "Failed to parse"] {
-        assert!(!said.contains(word), "{said}");
+        assert!(!report.contains(word), "{report}");
     }
-    let (_, said) = run(Command::new("systemd-analyze").args(["security", "--offline=yes", "--no-pager"]).arg(&copy));
-    let exposed = said.lines().find_map(|line| line.split("exposure level for meshd.service: ").nth(1));
-    let level: f64 = exposed.and_then(|rest| rest.split(' ').next()).and_then(|text| text.parse().ok()).expect(&said);
-    assert!(level <= MOST_EXPOSED, "{said}");
+    let (_, report) = run(Command::new("systemd-analyze").args(["security", "--offline=yes", "--no-pager"]).arg(&copy));
+    let exposed = report.lines().find_map(|line| line.split("exposure level for meshd.service: ").nth(1));
+    let level: f64 = exposed.and_then(|rest| rest.split(' ').next()).and_then(|text| text.parse().ok()).expect(&report);
+    assert!(level <= MOST_EXPOSED, "{report}");
 }
 
 #[test]
 fn openrc_script_is_valid_shell() {
     let script = Path::new(FOLDER).join("meshd.initd");
-    let (sound, said) = run(Command::new("sh").arg("-n").arg(&script));
-    assert!(sound && said.is_empty(), "{said}");
+    let (sound, report) = run(Command::new("sh").arg("-n").arg(&script));
+    assert!(sound && report.is_empty(), "{report}");
     let text = fs::read_to_string(&script).unwrap();
     assert!(text.starts_with("#!/sbin/openrc-run\n"));
     for needed in ["depend()", "start_pre()", "checkpath", "pidfile="] {

@@ -1,6 +1,6 @@
 //! Commands for several nodes: labels, selectors, beginnings of names, and nodes that changed meanwhile. The real program answers.
 
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, stderr};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -8,19 +8,19 @@ use std::{
 };
 
 /// What a command printed to standard error, and whether it succeeded.
-fn said(output: &Output) -> (bool, String) {
-    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+fn status_and_stderr(output: &Output) -> (bool, String) {
+    (output.status.success(), stderr(output))
 }
 
 fn done(world: &World, args: &[&str]) -> String {
-    let (success, text) = said(&world.meshd(args));
+    let (success, text) = status_and_stderr(&world.meshd(args));
     assert!(success, "{args:?}: {text}");
     text
 }
 
 fn refused(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
-    let (_, text) = said(&output);
+    let (_, text) = status_and_stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
     text
 }
@@ -76,8 +76,8 @@ fn listed(world: &World, selector: &str) -> Vec<String> {
 #[test]
 fn labels_are_set_shown_selected_and_kept_over_a_restart() {
     let (mut world, _) = three();
-    let told = done(&world, &["node", "label", "n1", "n2", "rack=a", "feed=1", "--reason", "moved in"]);
-    assert!(told.contains("(n1): labels feed=1 rack=a") && told.contains("(n2): labels"), "{told}");
+    let message = done(&world, &["node", "label", "n1", "n2", "rack=a", "feed=1", "--reason", "moved in"]);
+    assert!(message.contains("(n1): labels feed=1 rack=a") && message.contains("(n2): labels"), "{message}");
     done(&world, &["node", "label", "n2", "feed=2"]);
     assert_eq!(listed(&world, "rack=a"), ["n1", "n2"]);
     assert_eq!(listed(&world, "rack=a,feed!=2"), ["n1"]);
@@ -95,8 +95,8 @@ fn labels_are_set_shown_selected_and_kept_over_a_restart() {
     let audit = world.json(&["audit", "--node", "n2", "-o", "json"]);
     let verbs = audit.as_array().unwrap().iter().filter(|line| line["verb"] == "label").count();
     assert_eq!(verbs, 3, "{audit}");
-    let told = refused(&world, &["node", "drain", "-l", "rack=z"]);
-    assert!(told.contains("no node matches the selector `rack=z`"), "{told}");
+    let message = refused(&world, &["node", "drain", "-l", "rack=z"]);
+    assert!(message.contains("no node matches the selector `rack=z`"), "{message}");
     assert_eq!(world.meshd(&["node", "label", "n1", "Rack=a"]).status.code(), Some(2));
     assert_eq!(world.meshd(&["node", "label", "n1"]).status.code(), Some(2));
 }
@@ -107,8 +107,8 @@ fn name_prefix_selects_a_node_only_when_unambiguous() {
     assert_eq!(shown(&world, "m")["id"], ids[2].as_str());
     assert_eq!(shown(&world, &ids[0][..7])["id"], ids[0].as_str());
     for args in [&["node", "approve", "n"][..], &["node", "approve", "n", "m3"]] {
-        let told = refused(&world, args);
-        assert!(told.contains("`n` is ambiguous, 2 nodes match") && told.contains("(n1)"), "{args:?}: {told}");
+        let message = refused(&world, args);
+        assert!(message.contains("`n` is ambiguous, 2 nodes match") && message.contains("(n1)"), "{args:?}: {message}");
     }
     assert_eq!(shown(&world, "m3")["phase"], "discovered", "nothing was changed");
 }
@@ -116,12 +116,12 @@ fn name_prefix_selects_a_node_only_when_unambiguous() {
 #[test]
 fn taken_or_invalid_node_name_is_refused() {
     let (world, _) = three();
-    let told = refused(&world, &["node", "rename", "n1", "m3"]);
-    assert!(told.contains("has the name `m3`"), "{told}");
-    let told = refused(&world, &["node", "rename", "n1", "N_1"]);
-    assert!(told.contains("is not a host name"), "{told}");
-    let told = done(&world, &["node", "rename", "n1", "web-1"]);
-    assert!(told.contains("is named web-1") && told.contains("next boot"), "{told}");
+    let message = refused(&world, &["node", "rename", "n1", "m3"]);
+    assert!(message.contains("has the name `m3`"), "{message}");
+    let message = refused(&world, &["node", "rename", "n1", "N_1"]);
+    assert!(message.contains("is not a host name"), "{message}");
+    let message = done(&world, &["node", "rename", "n1", "web-1"]);
+    assert!(message.contains("is named web-1") && message.contains("next boot"), "{message}");
     assert_eq!(world.events("renamed").last().unwrap()["detail"], "n1 -> web-1");
 }
 
@@ -134,21 +134,21 @@ fn order_for_several_nodes_is_previewed_confirmed_and_reported_each() {
     assert!(question.contains("(n1, discovered)") && question.contains("Reject it?"), "{question}");
     assert!(question.contains("aborted: confirm with --yes when there is no terminal"), "{question}");
     assert_eq!(shown(&world, "n1")["phase"], "discovered");
-    let told = done(&world, &["node", "approve", "n1", "n2"]);
-    assert!(told.contains(&format!("{} (n1) is approved", ids[0])), "{told}");
+    let message = done(&world, &["node", "approve", "n1", "n2"]);
+    assert!(message.contains(&format!("{} (n1) is approved", ids[0])), "{message}");
     // One of them cannot: the other one is changed.
-    let told = refused(&world, &["node", "release", "n1", "m3"]);
-    assert!(told.contains("release: 2 of 2 nodes failed"), "{told}");
+    let message = refused(&world, &["node", "release", "n1", "m3"]);
+    assert!(message.contains("release: 2 of 2 nodes failed"), "{message}");
     done(&world, &["node", "quarantine", "m3", "--yes"]);
-    let told = refused(&world, &["node", "release", "n1", "m3"]);
-    assert!(told.contains("release: 1 of 2 nodes failed") && told.contains("(m3) is discovered"), "{told}");
-    let told = refused(&world, &["node", "resume", "n1", "n2"]);
-    assert!(told.contains("resume: 2 of 2 nodes failed"), "{told}");
+    let message = refused(&world, &["node", "release", "n1", "m3"]);
+    assert!(message.contains("release: 1 of 2 nodes failed") && message.contains("(m3) is discovered"), "{message}");
+    let message = refused(&world, &["node", "resume", "n1", "n2"]);
+    assert!(message.contains("resume: 2 of 2 nodes failed"), "{message}");
     let audit = world.json(&["audit", "--node", "n2", "-o", "json"]);
     let last = audit.as_array().unwrap().last().unwrap();
     assert_eq!((&last["verb"], &last["outcome"]["refused"]), (&json!("resume"), &json!("unlawful")), "{last}");
-    let told = done(&world, &["node", "assign-profile", "n1", "n2", "compute"]);
-    assert_eq!(told.matches("boots compute from its next boot on").count(), 2, "{told}");
-    let told = done(&world, &["node", "remove", "n1", "n2", "m3", "--yes"]);
-    assert_eq!(told.matches("is removed").count(), 3, "{told}");
+    let message = done(&world, &["node", "assign-profile", "n1", "n2", "compute"]);
+    assert_eq!(message.matches("boots compute from its next boot on").count(), 2, "{message}");
+    let message = done(&world, &["node", "remove", "n1", "n2", "m3", "--yes"]);
+    assert_eq!(message.matches("is removed").count(), 3, "{message}");
 }

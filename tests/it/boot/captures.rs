@@ -92,10 +92,10 @@ fn effects(capture: &Capture, mode: DhcpMode) -> Vec<String> {
     let origin =
         Origin { interface_index: 0, source: capture.from, local_port: capture.to.port(), ethernet_source: sender };
     let effects = engine(mode).handle(Timestamp::from_millis(0), &capture.bytes, origin, &NoMachines);
-    effects.iter().map(told).collect()
+    effects.iter().map(describe).collect()
 }
 
-fn told(effect: &Effect) -> String {
+fn describe(effect: &Effect) -> String {
     match effect {
         Effect::Store(Change::Exchange(seen)) => who(seen),
         Effect::Reply(reply) => answer(reply),

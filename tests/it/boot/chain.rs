@@ -5,6 +5,7 @@ use crate::world::{
     dhcp::As,
     eventually,
     node::{Agent, Overlay, PxeNode},
+    stderr,
 };
 use serde_json::Value;
 
@@ -77,9 +78,9 @@ fn unknown_profile_is_refused_with_the_list_of_profiles() {
     machine.power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();
     let refused = world.meshd(&["node", "assign-profile", &id, "computer"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(said.contains("compute") && said.contains("discovery"), "{said}");
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("compute") && message.contains("discovery"), "{message}");
 }
 
 #[test]
@@ -156,9 +157,9 @@ fn startup_error_names_cause_and_remedy() {
     let site = std::fs::read_to_string(world.path("site.toml")).unwrap();
     let refuses = |world: &World, site: String, words: &[&str]| {
         std::fs::write(world.path("site.toml"), site).unwrap();
-        let said = world.serve_and_fail();
-        assert!(words.iter().all(|word| said.contains(word)), "{words:?} in {said}");
-        assert!(!said.contains("panicked"), "{said}");
+        let message = world.serve_and_fail();
+        assert!(words.iter().all(|word| message.contains(word)), "{words:?} in {message}");
+        assert!(!message.contains("panicked"), "{message}");
     };
     refuses(&world, site.replace("\"br0\"", "\"eth9\""), &["eth9"]);
     refuses(&world, site.replace("loaders_dir = \"loaders\"", "loaders_dir = \"nothing\""), &["undionly.kpxe", "ipxe"]);

@@ -120,7 +120,7 @@ struct Behind(Namespace);
 
 impl Behind {
     fn new(world: &World) -> Self {
-        let behind = Behind(world.nodes.beside("behind"));
+        let behind = Behind(world.nodes.derived("behind"));
         behind.0.create().unwrap();
         let router = &world.nodes;
         router.ip(&["link", "add", "down0", "type", "veth", "peer", "name", "eth0", "netns", behind.0.name()]).unwrap();
@@ -161,13 +161,13 @@ fn relayed_client_gets_segment_address_and_renews_without_relay() {
     // Whenever it gives up on the unicast, as after a lost packet, it is told to try again.
     let mut tries = 0;
     let renewed = eventually("udhcpc renews", || {
-        let said = client.said();
-        if said.matches("broadcasting renew").count() >= tries {
+        let log_text = client.log_text();
+        if log_text.matches("broadcasting renew").count() >= tries {
             client.signal(rustix::process::Signal::USR1);
             tries += 1;
         }
-        let second = said.match_indices(LEASE).nth(1).map(|(at, _)| said[at + LEASE.len()..].to_owned());
-        second.ok_or(said)
+        let second = log_text.match_indices(LEASE).nth(1).map(|(at, _)| log_text[at + LEASE.len()..].to_owned());
+        second.ok_or(log_text)
     });
     assert!(renewed.starts_with(&address), "by unicast: nothing else gets through");
     assert!(

@@ -12,8 +12,8 @@ fn ask(world: &World) -> (bool, String) {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let output = world.nodes.spawn(&mut command).unwrap().wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
 #[test]
@@ -21,10 +21,10 @@ fn router_solicitation_is_answered_unless_host_forwards_ipv6() {
     let world = World::new("auto");
     // The addresses of both ends are tried for a second before they may be used.
     eventually("rdisc6 has an answer", || {
-        let (answered, said) = ask(&world);
+        let (answered, text) = ask(&world);
         let none =
-            said.lines().any(|line| line.starts_with("Router lifetime") && line.contains(" 0 (0x00000000) seconds"));
-        if answered && none { Ok(()) } else { Err(said) }
+            text.lines().any(|line| line.starts_with("Router lifetime") && line.contains(" 0 (0x00000000) seconds"));
+        if answered && none { Ok(()) } else { Err(text) }
     });
     let forward = |value: &str| {
         let path = "/proc/sys/net/ipv6/conf/br0/forwarding";
@@ -34,7 +34,7 @@ fn router_solicitation_is_answered_unless_host_forwards_ipv6() {
     assert!(!ask(&world).0, "a host that forwards leaves the answer to its routing daemon");
     forward("0");
     eventually("it speaks again when it no longer does", || {
-        let (answered, said) = ask(&world);
-        if answered { Ok(()) } else { Err(said) }
+        let (answered, text) = ask(&world);
+        if answered { Ok(()) } else { Err(text) }
     });
 }

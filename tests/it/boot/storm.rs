@@ -89,7 +89,7 @@ impl Rack {
 }
 
 /// The place and the seconds that a script tells its machine to wait; `None` for one that boots it.
-fn told(script: &Script) -> Option<(usize, u32)> {
+fn queue_place(script: &Script) -> Option<(usize, u32)> {
     let number = |after: &str| -> Option<u32> {
         let (_, rest) = script.0.split_once(after)?;
         rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -107,19 +107,19 @@ fn told(script: &Script) -> Option<(usize, u32)> {
 fn boot_queue_is_first_in_first_out() {
     let rack = Rack::new(5, 2);
     let scripts: Vec<Script> = (0..5).map(|number| rack.ask(number)).collect();
-    let places: Vec<_> = scripts.iter().map(|script| told(script).map_or(0, |(place, _)| place)).collect();
+    let places: Vec<_> = scripts.iter().map(|script| queue_place(script).map_or(0, |(place, _)| place)).collect();
     assert_eq!(places, [0, 0, 1, 2, 3], "first come, first served");
-    assert!(scripts.iter().filter_map(told).all(|(_, seconds)| (1..=30).contains(&seconds)));
-    assert_eq!(told(&rack.ask(0)), None, "a boot in progress does not wait");
+    assert!(scripts.iter().filter_map(queue_place).all(|(_, seconds)| (1..=30).contains(&seconds)));
+    assert_eq!(queue_place(&rack.ask(0)), None, "a boot in progress does not wait");
     for number in 2..5u8 {
         // The one that came longest ago loads everything; the overlay is the last of it.
         for url in rack.ask(number - 2).urls() {
             assert_eq!(rack.get(number - 2, &url).status, 200, "{url}");
         }
         crate::world::eventually("the next one's turn comes", || {
-            let later: Vec<_> = (number + 1..5).map(|later| told(&rack.ask(later))).collect();
+            let later: Vec<_> = (number + 1..5).map(|later| queue_place(&rack.ask(later))).collect();
             assert!(later.iter().all(Option::is_some), "nobody overtakes: {later:?}");
-            told(&rack.ask(number)).map_or(Ok(()), |wait| Err(format!("{wait:?}")))
+            queue_place(&rack.ask(number)).map_or(Ok(()), |wait| Err(format!("{wait:?}")))
         });
     }
 }

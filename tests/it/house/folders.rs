@@ -67,7 +67,7 @@ fn documents() -> Vec<String> {
     found
 }
 
-/// Whether a path names a source, or the end of the path of one: `src/trust/`, `trust/capability.rs`, `table.rs`.
+/// Whether a path names a source, or the end of the path of one: `src/trust/`, `trust/overlay_capability.rs`, `table.rs`.
 fn names_a_source(path: &str, all: &[String]) -> bool {
     Path::new(path).exists() || all.iter().any(|source| source.ends_with(&format!("/{path}")))
 }

@@ -18,7 +18,7 @@ const PURE: [&str; 19] = [
     "src/image/overlay/rendered.rs",
     "src/image/overlay/secret.rs",
     "src/image/overlay/values.rs",
-    "src/trust/capability.rs",
+    "src/trust/overlay_capability.rs",
     "src/agent/link_state",
     "src/dhcp",
     "src/tftp",
@@ -27,10 +27,10 @@ const PURE: [&str; 19] = [
     "src/agent/vm/net/nic_addresses.rs",
     "src/agent/vm/process/qmp_message.rs",
     "src/agent/vm/disks/cloud_init_seed.rs",
-    "src/agent/nat/subnet.rs",
+    "src/agent/private_network/subnet.rs",
 ];
 /// Failpoints read the environment. Fuzz checks start at the current time. Drivers own sockets and threads.
-const NOT_PURE: [&str; 3] = ["src/types/fail.rs", "src/tftp/check.rs", "src/tftp/driver"];
+const NOT_PURE: [&str; 3] = ["src/types/failpoint.rs", "src/tftp/fuzz_invariants.rs", "src/tftp/driver"];
 /// Paths that pure code does not name.
 const IMPURE: [&str; 10] = [
     "getrandom",

@@ -1,12 +1,12 @@
 //! The log of a node's boot, with the real daemon, the real agent and the real program.
 
-use crate::world::{CENTRAL, World, eventually, node::PxeNode};
+use crate::world::{CENTRAL, World, eventually, node::PxeNode, stderr};
 use std::{fs, io::Write as _};
 
 fn logs(world: &World, arguments: &[&str]) -> String {
     let output = world.meshd(&[&["node", "logs"], arguments].concat());
-    let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}");
+    let (text, message) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{message}");
     text.into_owned()
 }
 
@@ -40,8 +40,8 @@ fn system_log_is_stored_whole_sanitized_and_survives_a_kill() {
     assert!(text.starts_with("first line\n") && text.lines().count() == 3, "each line once: {text}");
 
     let output = world.meshd(&["node", "logs", &node, "--session", "000000000000000000000000"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("no such boot on record"), "{said}");
+    let message = stderr(&output);
+    assert!(!output.status.success() && message.contains("no such boot on record"), "{message}");
 }
 
 #[test]

@@ -85,11 +85,11 @@ fn running_node_reenrols_on_order_after_rotation_without_grace() {
     let machine = PxeNode::new(&world, 1);
     let agent = machine.start_agent(&machine.boot());
     let before = world.wait_for_phase("online");
-    let told = world.meshd(&["ca", "rotate", "--enrol-again", "--yes"]);
-    assert_eq!(told.status.code(), Some(1), "a grace time makes it needless");
+    let rotation = world.meshd(&["ca", "rotate", "--enrol-again", "--yes"]);
+    assert_eq!(rotation.status.code(), Some(1), "a grace time makes it needless");
     let (old, _) = active(&world);
-    let told = world.meshd(&["ca", "rotate", "--grace", "0s", "--enrol-again", "--yes"]);
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let rotation = world.meshd(&["ca", "rotate", "--grace", "0s", "--enrol-again", "--yes"]);
+    assert!(rotation.status.success(), "{}", String::from_utf8_lossy(&rotation.stderr));
     let (new, _) = active(&world);
     assert_ne!(old, new);
     eventually("the node stands on the new root", || {

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// Drivers that would take a GPU before a virtual machine could have it.
+/// Drivers that would take a GPU before a VM could have it.
 const GPU_DRIVERS: [&str; 6] = ["nouveau", "nvidia", "amdgpu", "radeon", "i915", "xe"];
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -80,15 +80,15 @@ fn agent(root: &Path, words: &[&str]) -> Output {
 fn vfio_bind_prints_one_line_per_unit_and_doctor_counts_ready_ones() {
     let root = machine();
     let bound = agent(root.path(), &["vfio", "bind"]);
-    let told = String::from_utf8_lossy(&bound.stdout).into_owned();
+    let output_text = String::from_utf8_lossy(&bound.stdout).into_owned();
     let expected = "unit without a group (0000:00:02.0): unbound; no IOMMU group: the IOMMU is off\n";
-    assert_eq!((told.as_str(), bound.status.code()), (expected, Some(1)), "{bound:?}");
+    assert_eq!((output_text.as_str(), bound.status.code()), (expected, Some(1)), "{bound:?}");
 
     let doctor = agent(root.path(), &["doctor"]);
-    let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    let last = told.lines().last().unwrap_or_default();
-    assert!(last.starts_with("failures=") && last.ends_with(" 0/1 GPU unit(s) ready"), "{told}");
-    assert!(told.contains("no IOMMU groups: disabled by BIOS"), "{told}");
+    let output_text = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    let last = output_text.lines().last().unwrap_or_default();
+    assert!(last.starts_with("failures=") && last.ends_with(" 0/1 GPU unit(s) ready"), "{output_text}");
+    assert!(output_text.contains("no IOMMU groups: disabled by BIOS"), "{output_text}");
     assert_eq!(doctor.status.code(), Some(1));
 
     let lines = agent(root.path(), &["doctor", "--lines"]);

@@ -152,7 +152,7 @@ async fn bm5_slot_claims_and_exclusive_claims_exclude_each_other() {
     let node = host(&rig, 1).await;
     let vm = create(&rig, ask(1, "units = 1"), None).await.unwrap();
     let refused = run_task(&world, &rig, &node).await.expect_err("its slot is reserved");
-    assert!(code(&refused).contains("has virtual machines"), "{refused}");
+    assert!(code(&refused).contains("has VMs"), "{refused}");
     crate::work::workloads::report_vms(&node, &[]).await;
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     crate::work::workloads::released(&node, &vm).await;
@@ -234,8 +234,8 @@ async fn en7_reenrolment_keeps_node_record_and_revokes_old_credential() {
         (after.id, after.address, &after.name, &after.profile),
         (id, before.address, &before.name, &before.profile)
     );
-    let held = crate::work::workloads::record(&rig, &vm).expect("on record");
-    assert_eq!(held.node(), Some(id), "references to the node hold");
+    let vm_record = crate::work::workloads::record(&rig, &vm).expect("on record");
+    assert_eq!(vm_record.node(), Some(id), "references to the node hold");
     let [kept] = rig.central.workloads.slots().try_into().expect("one slot");
     assert_eq!((kept.id, kept.approved.is_some()), (slot, true));
     assert_eq!(after.certificates.len(), 1);
@@ -291,8 +291,8 @@ async fn ov12_node_that_ran_without_its_overlay_is_shown_as_overlay_missing() {
     rig.pass(Duration::from_secs(20)).await;
     assert_eq!(rig.condition(id, ConditionKind::OverlayMissing), None, "it may still fetch it");
     machine.boot(Stage::Script).await;
-    let told = rig.condition(id, ConditionKind::OverlayMissing).expect("it is shown at its next boot");
-    assert!(told.contains("without its overlay"), "{told}");
+    let detail = rig.condition(id, ConditionKind::OverlayMissing).expect("it is shown at its next boot");
+    assert!(detail.contains("without its overlay"), "{detail}");
     machine.step(Stage::IpxeDhcp).await;
     machine.step(Stage::Script).await;
     assert!(rig.condition(id, ConditionKind::OverlayMissing).is_some(), "also when it asks once more");

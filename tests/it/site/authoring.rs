@@ -1,7 +1,7 @@
 //! What an author of overlays does, with the real `meshd`: the commands of docs/overlays.md as they stand there, and the promise
 //! that the same input gives the same bytes wherever it is rendered.
 
-use crate::world::copy_program;
+use crate::world::{copy_program, stderr};
 use meshd_image::catalog::{
     agent::sample_agent,
     image::{Blob, Contents, FORMAT, ImageManifest, Parts, manifest_path},
@@ -117,8 +117,8 @@ fn tutorial_commands_produce_a_working_overlay() {
     assert!(steps.iter().any(|(_, printed)| printed.is_some()), "{steps:?}");
     for (commands, printed) in steps {
         let output = desk.command("sh").args(["-e", "-c", &commands]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{commands}\n{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{commands}\n{message}");
         if let Some(printed) = printed {
             assert_eq!(String::from_utf8_lossy(&output.stdout), printed, "{commands}");
         }
@@ -211,14 +211,14 @@ fn overlay_faults_are_all_reported_by_both_checks() {
     desk.write("overlays/nodes/0123abcd/overlay.toml", "description = \"x\"\nremove = [\"/etc/absent\"]\n");
     desk.append("site.toml", "\n[profiles.other]\nextends = \"discovery\"\noverlays = [\"modt\"]\n");
     for verb in ["check", "overlay check"] {
-        let said = desk.refused(verb);
+        let message = desk.refused(verb);
         for wanted in [
             "overlays/motd/overlay.toml:2: package: unknown key\n  hint: did you mean `packages`?",
             "overlays/unused/rootfs/etc/x.j2:2: `vars.nowhere` is not declared",
             "overlays/nodes/0123abcd/overlay.toml:2: removes /etc/absent, which no overlay before nodes/0123abcd brings",
             "profile other: there is no overlay `modt`",
         ] {
-            assert!(said.contains(wanted), "{verb}: {wanted}\nnot in\n{said}");
+            assert!(message.contains(wanted), "{verb}: {wanted}\nnot in\n{message}");
         }
     }
 }
@@ -236,8 +236,8 @@ fn unused_profile_variable_is_a_warning_with_its_line() {
          [groups.pair]\nnodes = [\"0123abcd\"]\nvars = { nowhere = 1 }\n",
     );
     let output = desk.meshd("check");
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "warnings are no faults: {said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "warnings are no faults: {message}");
     let declared = "no overlay of the profile declares this variable\n  hint: ";
     for wanted in [
         format!("site.toml:{}: profiles.host.vars.kvm_ksm: {declared}overlay kvm-host declares it", lines + 4),
@@ -248,10 +248,10 @@ fn unused_profile_variable_is_a_warning_with_its_line() {
         format!("site.toml:{}: profiles.host.vfio.devices: no overlay of profile host gives these", lines + 7),
         "site.toml: groups.pair.vars.nowhere: no overlay declares this variable".to_owned(),
     ] {
-        assert!(said.contains(&wanted), "{wanted}\nnot in\n{said}");
+        assert!(message.contains(&wanted), "{wanted}\nnot in\n{message}");
     }
-    assert!(!said.contains("tuning_hugepages:") && !said.contains("profile tuned gives"), "{said}");
-    assert_eq!(said.matches("warning: ").count(), 4 + said.matches("is not built").count(), "{said}");
+    assert!(!message.contains("tuning_hugepages:") && !message.contains("profile tuned gives"), "{message}");
+    assert_eq!(message.matches("warning: ").count(), 4 + message.matches("is not built").count(), "{message}");
 }
 
 #[test]
@@ -315,14 +315,14 @@ fn overlay_check_names_what_an_image_lacks() {
         "site.toml",
         "\n[profiles.host]\nextends = \"discovery\"\noverlays = [\"vfio\", \"ssh\"]\npackages = [\"htop\"]\n",
     );
-    let said = desk.refused("overlay check");
+    let message = desk.refused("overlay check");
     for wanted in [
         "overlays/ssh/overlay.toml: image alpine-lab of profile host has no package openssh-server",
         "overlays/vfio/overlay.toml: image alpine-lab of profile host has no module vfio_pci",
         "overlays/ssh/overlay.toml: image alpine-lab of profile host has no service sshd",
         "profile host: image alpine-lab has no package htop",
     ] {
-        assert!(said.contains(wanted), "{wanted}\nnot in\n{said}");
+        assert!(message.contains(wanted), "{wanted}\nnot in\n{message}");
     }
 }
 
@@ -338,9 +338,9 @@ fn group_overlay_is_checked_with_group_members_and_variables() {
     desk.printed("overlay check");
     let site = fs::read_to_string(desk.path("site.toml")).unwrap();
     desk.write("site.toml", &site.replace("mpi_group = \"cfd\"", "mpi_group = \"cdf\", mpi_slots = \"many\""));
-    let said = desk.refused("check");
-    assert!(said.contains("variable `mpi_slots` is of type text, not integer"), "{said}");
-    assert!(said.contains("overlays/mpi/rootfs/etc/mpi/hostfile.j2:1: `groups[vars.mpi_group]"), "{said}");
+    let message = desk.refused("check");
+    assert!(message.contains("variable `mpi_slots` is of type text, not integer"), "{message}");
+    assert!(message.contains("overlays/mpi/rootfs/etc/mpi/hostfile.j2:1: `groups[vars.mpi_group]"), "{message}");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn unusable_agent_fails_check_and_lab_up() {
     let ran = |args: &[&str], binary: &str| {
         fs::write(desk.path("site.toml"), site.replace("\"mesh-agent\"", &format!("{binary:?}"))).unwrap();
         let output = desk.command("meshd").args(args).output().unwrap();
-        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+        (output.status.success(), stderr(&output))
     };
     let unusable = [
         ("/bin/ls", "dynamically linked"),
@@ -364,9 +364,9 @@ fn unusable_agent_fails_check_and_lab_up() {
     ];
     for (binary, cause) in unusable {
         for args in [["check"].as_slice(), &["lab", "up", "--nodes", "1", "--dir", "lab"]] {
-            let (succeeded, said) = ran(args, binary);
-            assert!(!succeeded && said.contains("cannot use the agent"), "{args:?} {binary}: {said}");
-            assert!(said.contains(cause) && said.contains("make build"), "{args:?} {binary}: {said}");
+            let (succeeded, message) = ran(args, binary);
+            assert!(!succeeded && message.contains("cannot use the agent"), "{args:?} {binary}: {message}");
+            assert!(message.contains(cause) && message.contains("make build"), "{args:?} {binary}: {message}");
         }
     }
     assert!(!ran(&["check"], "mesh-agent").1.contains("cannot use the agent"));

@@ -3,22 +3,14 @@
 use crate::world::{
     World, eventually,
     node::{Overlay, PxeNode},
+    stderr,
 };
 use meshd_proto::BootPart;
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    process::{Command, Output},
-};
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, process::Command};
 
 fn done(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
-    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -86,7 +78,7 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     age_decrypts(&world, file);
     done(&world, &["node", "set", &id, "mpi_slots=9"]);
     let again = world.meshd(&["backup", "create", file, "--key-file", key]);
-    assert!(!again.status.success() && said(&again).contains("exists"), "{}", said(&again));
+    assert!(!again.status.success() && stderr(&again).contains("exists"), "{}", stderr(&again));
 
     burn_down(&mut world);
     let rack = world.path("rack");
@@ -94,11 +86,11 @@ fn backup_restored_on_new_machine_keeps_nodes_online_and_booting() {
     fs::write(world.path("wrong.key"), "some other long passphrase").unwrap();
     let wrong = world.path("wrong.key");
     let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", wrong.to_str().unwrap()]);
-    assert!(!refused.status.success() && said(&refused).contains("key"), "{}", said(&refused));
+    assert!(!refused.status.success() && stderr(&refused).contains("key"), "{}", stderr(&refused));
     let restored = done(&world, &["backup", "restore", file, "--into", into, "--key-file", key]);
     assert!(restored.contains("1 nodes"), "{restored}");
     let refused = world.meshd(&["backup", "restore", file, "--into", into, "--key-file", key]);
-    assert!(!refused.status.success() && said(&refused).contains("not empty"), "{}", said(&refused));
+    assert!(!refused.status.success() && stderr(&refused).contains("not empty"), "{}", stderr(&refused));
 
     // Programs and loaders are no state: they are installed on the new machine.
     fs::copy(world.path("agent"), rack.join("agent")).unwrap();
@@ -135,10 +127,10 @@ fn backup_without_meshd_or_with_weak_key_leaves_no_file() {
     let args = ["backup", "create", file.to_str().unwrap(), "--key-file", key.to_str().unwrap()];
     fs::write(&key, "hunter2").unwrap();
     let short = world.meshd(&args);
-    assert!(said(&short).contains("openssl rand"), "{}", said(&short));
+    assert!(stderr(&short).contains("openssl rand"), "{}", stderr(&short));
     fs::write(&key, "correct horse battery staple").unwrap();
     let down = world.meshd(&args);
-    assert!(said(&down).contains("is meshd running?"), "{}", said(&down));
+    assert!(stderr(&down).contains("is meshd running?"), "{}", stderr(&down));
     let left: Vec<_> = ["b", "b.part"].iter().filter(|name| Path::new(&world.path(name)).exists()).collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     boot::sessions::rig::{Machine, Rig, ordered},
-    world::{DEADLINE, World, eventually, node::PxeNode},
+    world::{DEADLINE, World, eventually, node::PxeNode, stderr},
 };
 use meshd_central::OperateError;
 use meshd_model::fleet::{Phase, Stage, Verb};
@@ -63,7 +63,7 @@ fn world() -> (World, Small, String) {
 
 fn set(world: &World, id: &str, value: u32) -> Result<(), String> {
     let output = world.meshd(&["node", "set", id, &format!("mpi_slots={value}")]);
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    if output.status.success() { Ok(()) } else { Err(stderr(&output)) }
 }
 
 fn value(world: &World, id: &str) -> u64 {
@@ -81,7 +81,7 @@ fn full_disk_refuses_orders_until_space_is_freed() {
             acknowledged = value;
             None
         }
-        Err(said) => Some(said),
+        Err(message) => Some(message),
     });
     let refused = refused.expect("the disk is full");
     assert!(refused.contains("check the disk (full?") && refused.contains("No space left"), "{refused}");
@@ -123,23 +123,23 @@ fn full_disk_makes_status_and_healthz_report_not_ready() {
     assert_eq!(health(), (200, "ok\n".to_owned()));
     assert!(status().1.contains("ready       yes") || status().1.contains("yes"), "{}", status().1);
     disk.fill();
-    let (code, said) = health();
-    assert!(code == 503 && said.contains("cannot write the store"), "before anybody tried: {code} {said}");
+    let (code, message) = health();
+    assert!(code == 503 && message.contains("cannot write the store"), "before anybody tried: {code} {message}");
     assert!(!status().0 && status().1.contains("cannot write the store"), "{}", status().1);
     while set(&world, &id, 1).is_ok() {}
     assert_eq!(health().0, 503, "and after somebody did");
     assert!(!status().0);
     disk.make_room();
     eventually("it is ready without a restart", || {
-        let (code, said) = health();
-        if code == 200 { Ok(()) } else { Err(said) }
+        let (code, message) = health();
+        if code == 200 { Ok(()) } else { Err(message) }
     });
     set(&world, &id, 2).unwrap();
 }
 
 /// The number of the one task that there is.
 async fn task(rig: &Rig) -> ActionId {
-    let told = async {
+    let task_order = async {
         loop {
             if let Some(event) = rig.events("task").first() {
                 let number = event.detail.split([' ', ':']).nth(1).expect("task <number>: <action>");
@@ -148,7 +148,7 @@ async fn task(rig: &Rig) -> ActionId {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(DEADLINE, told).await.expect("a task is ordered")
+    tokio::time::timeout(DEADLINE, task_order).await.expect("a task is ordered")
 }
 
 #[tokio::test]
@@ -170,8 +170,8 @@ async fn full_disk_ends_link_of_quarantined_node_and_acks_no_outcome() {
     let node_side = async {
         let done = FromAgent::ActionDone { id: task(&rig).await, outcome: ActionOutcome::Done };
         disk.fill();
-        let held = hold().await;
-        assert!(matches!(held, Err(OperateError::Store(_))), "{held:?}");
+        let guard = hold().await;
+        assert!(matches!(guard, Err(OperateError::Store(_))), "{guard:?}");
         assert!(rig.central.links.link_state(id).since.is_none(), "it may be held: its link is over");
         for _ in 0..2 {
             assert!(!other.say(done.clone()).await, "it is not on the disk, so the node has to say it again");
@@ -191,9 +191,9 @@ fn read_only_disk_stops_startup_until_it_is_writable() {
     set(&world, &id, 7).unwrap();
     assert!(world.stop().success());
     disk.remount("ro");
-    let said = world.serve_and_fail();
-    assert!(said.contains("that meshd may write") && said.contains("Read-only file system"), "{said}");
-    assert!(!said.contains("panicked"), "{said}");
+    let message = world.serve_and_fail();
+    assert!(message.contains("that meshd may write") && message.contains("Read-only file system"), "{message}");
+    assert!(!message.contains("panicked"), "{message}");
     disk.remount("rw");
     world.start();
     assert_eq!(value(&world, &id), 7);
@@ -223,9 +223,12 @@ fn altered_store_byte_is_refused_and_accepted_once_restored() {
     let length = fs::read(&path).unwrap().len();
     for at in [2, 40, length / 2, length - 1] {
         flip(&path, at);
-        let said = world.serve_and_fail();
-        assert!(said.contains("the store is damaged") && said.contains("meshd backup restore"), "at {at}: {said}");
-        assert!(said.contains("journal-") && !said.contains("panicked"), "at {at}: {said}");
+        let message = world.serve_and_fail();
+        assert!(
+            message.contains("the store is damaged") && message.contains("meshd backup restore"),
+            "at {at}: {message}"
+        );
+        assert!(message.contains("journal-") && !message.contains("panicked"), "at {at}: {message}");
         flip(&path, at);
     }
     world.start();

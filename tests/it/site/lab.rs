@@ -1,5 +1,6 @@
 //! `meshd lab` with a site file of the user: changes are applied by `reload` and `restart`; a file with errors changes nothing.
 
+use crate::world::stderr;
 use serde_json::Value;
 use std::{
     env, fs,
@@ -103,7 +104,7 @@ fn lab_rack_applies_changes_of_the_users_site_file() {
     lab.write(&good.replace("[profiles.spare]", "[profiles.spare]\nimgae = 1"));
     for verb in ["reload", "restart"] {
         let refused = lab.lab(verb);
-        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let message = stderr(&refused);
         assert!(!refused.status.success() && message.contains("imgae"), "{verb}: {message}");
     }
     assert!(lab.has_profile("spare"));

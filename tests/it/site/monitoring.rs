@@ -17,9 +17,9 @@ fn file(name: &str) -> PathBuf {
 
 fn promtool(args: &[&str]) -> String {
     let ran = Command::new("promtool").args(args).output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success(), "promtool {args:?}: {said}");
-    said
+    let output_text = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "promtool {args:?}: {output_text}");
+    output_text
 }
 
 /// Expressions of all panels of the dashboard.
@@ -47,8 +47,8 @@ fn query(world: &World, expression: &str) -> Result<String, String> {
     command.args(["query", "instant", &format!("http://{PROMETHEUS}"), expression]);
     let ran = world.central.spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped())).unwrap();
     let ran = ran.wait_with_output().unwrap();
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if ran.status.success() { Ok(said(&ran.stdout)) } else { Err(said(&ran.stderr)) }
+    let output_text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if ran.status.success() { Ok(output_text(&ran.stdout)) } else { Err(output_text(&ran.stderr)) }
 }
 
 /// A meshd with its metrics on its boot LAN, and a Prometheus beside it.

@@ -1,7 +1,7 @@
 //! Secrets of overlays: in the overlay of one boot of a node that somebody approved, and nowhere else; a changed one is another
 //! generation.
 
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, stderr};
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 const FIRST: &str = "correct-horse-battery-staple";
@@ -118,18 +118,18 @@ fn changed_secret_is_read_without_restart_as_a_new_generation() {
 /// The generation that the node would boot now.
 fn next_generation(world: &World, id: &str) -> String {
     let out = world.path("next.tar.gz");
-    let said = String::from_utf8(shown(world, &["overlay", "render", id, "--out", out.to_str().unwrap()])).unwrap();
-    said.rsplit_once("generation ").expect("it says so").1.trim().to_owned()
+    let message = String::from_utf8(shown(world, &["overlay", "render", id, "--out", out.to_str().unwrap()])).unwrap();
+    message.rsplit_once("generation ").expect("it says so").1.trim().to_owned()
 }
 
 #[test]
 fn secret_readable_by_others_stops_startup_and_is_not_printed() {
     let world = world("auto");
     fs::set_permissions(world.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
-    let said = world.serve_and_fail();
-    assert!(said.contains("may be read by others (mode 0644)") && said.contains("chmod 600"), "{said}");
+    let message = world.serve_and_fail();
+    assert!(message.contains("may be read by others (mode 0644)") && message.contains("chmod 600"), "{message}");
     let checked = world.meshd(&["check"]);
-    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
-    assert!(!checked.status.success() && said.contains("may be read by others"), "{said}");
-    assert!(!said.contains(FIRST), "{said}");
+    let message = stderr(&checked);
+    assert!(!checked.status.success() && message.contains("may be read by others"), "{message}");
+    assert!(!message.contains(FIRST), "{message}");
 }

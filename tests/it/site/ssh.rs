@@ -1,6 +1,6 @@
 //! Overlay `ssh` (SE-3): OpenSSH's own server, with the files of a rendered overlay, lets in the site's key and refuses the right password.
 
-use crate::world::{World, node::PxeNode, program::Program};
+use crate::world::{World, node::PxeNode, program::Program, stderr};
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
@@ -88,19 +88,15 @@ fn se3_ssh_overlay_lets_in_its_key_and_refuses_the_right_password() {
 
     let server = sshd(&world, &[]);
     let by_key = log_in(&world, "publickey");
-    assert_eq!(String::from_utf8_lossy(&by_key.stdout), "logged in\n", "{}\n{}", words(&by_key), server.said());
+    assert_eq!(String::from_utf8_lossy(&by_key.stdout), "logged in\n", "{}\n{}", stderr(&by_key), server.log_text());
     for method in ["password", "keyboard-interactive"] {
         let refused = log_in(&world, method);
-        assert!(words(&refused).contains("Permission denied (publickey)"), "{method}: {}", words(&refused));
+        assert!(stderr(&refused).contains("Permission denied (publickey)"), "{method}: {}", stderr(&refused));
     }
     drop(server);
 
     // The password is right, and nothing but the overlay's setting refuses it.
     let _server = sshd(&world, &["-o PasswordAuthentication=yes", "-o PermitRootLogin=yes"]);
     let by_password = log_in(&world, "password");
-    assert_eq!(String::from_utf8_lossy(&by_password.stdout), "logged in\n", "{}", words(&by_password));
-}
-
-fn words(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    assert_eq!(String::from_utf8_lossy(&by_password.stdout), "logged in\n", "{}", stderr(&by_password));
 }

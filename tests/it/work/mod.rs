@@ -1,10 +1,10 @@
-//! Workloads: virtual machines and tasks.
+//! Workloads: VMs and tasks.
 //!
 //! | module | what it holds |
 //! | --- | --- |
 //! | `tasks` | tasks on two machines with the real MPICH |
-//! | `vms` | virtual machines on this machine, with real QEMU |
-//! | `workloads` | records, placement and reconciliation of virtual machines |
+//! | `vms` | VMs on this machine, with real QEMU |
+//! | `workloads` | records, placement and reconciliation of VMs |
 
 pub mod tasks;
 pub mod vms;

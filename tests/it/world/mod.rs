@@ -31,6 +31,11 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Where the central node is.
 pub const CENTRAL: &str = "10.77.0.1";
 
+/// Returns the standard error of a command.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// Writes a program that can be executed at once. A child writes it: while this process has the file open, another test may fork, and
 /// the kernel refuses to execute the file (ETXTBSY) until that child has closed its copy of the descriptor.
 pub fn write_program(path: &Path, text: &str) {
@@ -93,7 +98,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let name = format!("world {} {}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let central = Namespace::of(Path::new("ip"), Path::new(&name));
-        let nodes = central.beside("n");
+        let nodes = central.derived("n");
         let site = dir.path().join("site.toml");
         let world = World { dir, site, central, nodes, hosts: Mutex::default(), daemon: None, log_json: false };
         world.central.create().unwrap();
@@ -120,7 +125,7 @@ impl World {
         let mut hosts = self.hosts.lock().unwrap();
         let made = hosts.entry(mac).or_insert_with(|| {
             let text = mac.to_string();
-            let host = self.nodes.beside(&text.replace(':', ""));
+            let host = self.nodes.derived(&text.replace(':', ""));
             host.create().unwrap();
             let card = ["link", "add", "link", uplink, "name", "card", "address", &text, "netns", host.name()];
             self.nodes.ip(&[&card[..], &["type", "macvlan", "mode", "bridge"]].concat()).unwrap();
@@ -249,7 +254,7 @@ overlays = ["motd"]
             let status = self.daemon.as_mut().unwrap().try_wait().unwrap();
             assert!(status.is_none(), "meshd ended: {status:?}\n{}", self.log_text());
             let answer = self.meshd(&["node", "list", "-o", "json"]);
-            if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
+            if answer.status.success() { Ok(()) } else { Err(stderr(&answer)) }
         });
     }
 
@@ -265,7 +270,7 @@ overlays = ["motd"]
         eventually("meshd refuses to run", || child.try_wait().unwrap().ok_or("it runs".to_owned()));
         let output = child.wait_with_output().unwrap();
         assert!(!output.status.success());
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr(&output)
     }
 
     /// kill -9.

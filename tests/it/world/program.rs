@@ -27,17 +27,17 @@ impl Program {
         Program { name, child, output }
     }
 
-    pub fn said(&self) -> String {
+    pub fn log_text(&self) -> String {
         fs::read_to_string(&self.output).unwrap_or_default()
     }
 
     /// Waits until it has said a text so many times; gives the word behind the last one.
     pub fn says(&self, text: &str, times: usize) -> String {
         eventually(&format!("{} says `{text}`", self.name), || {
-            let said = self.said();
-            let last = said.match_indices(text).nth(times - 1);
-            let word = last.and_then(|(at, _)| said[at + text.len()..].split_whitespace().next());
-            word.map(|word| word.trim_end_matches(',').to_owned()).ok_or(said.clone())
+            let log_text = self.log_text();
+            let last = log_text.match_indices(text).nth(times - 1);
+            let word = last.and_then(|(at, _)| log_text[at + text.len()..].split_whitespace().next());
+            word.map(|word| word.trim_end_matches(',').to_owned()).ok_or(log_text.clone())
         })
     }
 
@@ -51,7 +51,7 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("--- {} said\n{}", self.name, self.said());
+            eprintln!("--- {} said\n{}", self.name, self.log_text());
         }
     }
 }

@@ -41,14 +41,14 @@ fn driver() -> (Ends, String) {
     let mut command = Command::new("chromedriver");
     command.arg(format!("--port={port}")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     while !line.contains("started successfully") {
         line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "chromedriver ended");
+        assert!(stdout.read_line(&mut line).unwrap() > 0, "chromedriver ended");
     }
     // Its pipe must not fill up.
-    std::thread::spawn(move || drop(said.read_to_end(&mut Vec::new())));
+    std::thread::spawn(move || drop(stdout.read_to_end(&mut Vec::new())));
     (Ends(child), format!("http://127.0.0.1:{port}"))
 }
 

@@ -4,8 +4,6 @@ use super::*;
 use crate::fake::FakeMachine;
 use std::time::Duration;
 
-const HEADER: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
-
 struct TestProbe {
     answers: Option<bool>,
     space: Option<Space>,
@@ -29,34 +27,33 @@ impl Probe for TestProbe {
 
 fn routed() -> FakeMachine {
     let fake = FakeMachine::new("", &[]);
-    let via = u32::from_ne_bytes([10, 77, 0, 1]);
-    fake.file("proc/net/route", &format!("{HEADER}eth0 00000000 {via:08X} 0003 0 0 0 00000000 0 0 0\n"));
+    fake.routes(&[("eth0", [0; 4], [0; 4], [10, 77, 0, 1])]);
     fake
 }
 
 #[test]
 fn default_route_passes_when_its_gateway_answers() {
-    let (fake, config, boot) = (routed(), config(&[]), boot());
+    let (fake, config) = (routed(), config(&[]));
     let tested = |answers| {
-        let probe = &TestProbe { answers, space: None };
-        check_of("network", &Context { probe, ..context(&fake.tree, &config, &boot, 1000) })
+        let probe = Box::new(TestProbe { answers, space: None });
+        check_of("network", &Context { probe, ..context(&fake.tree, &config, 1000) })
     };
     assert_eq!(tested(Some(true)).detail, "the default gateway 10.77.0.1 (eth0) answers");
     assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
     let silent = tested(Some(false));
     assert!(silent.status == CheckStatus::Warn && !silent.unproven, "{silent:?}");
     assert!(tested(None).unproven);
-    fake.file("proc/net/route", HEADER);
+    fake.routes(&[]);
     assert_eq!(tested(None).status, CheckStatus::Pass, "a rack may have no router");
 }
 
 #[test]
 fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
-    let (fake, boot) = (FakeMachine::new("", &[]), boot());
+    let fake = FakeMachine::new("", &[]);
     let mut config = config(&[]);
     let off = |config: &AgentConfig, seconds: i64| {
         let central = Some(Timestamp::from_millis(1_000_000 - seconds * 1000));
-        check_of("clock", &Context { central, ..context(&fake.tree, config, &boot, 1_000_000) })
+        check_of("clock", &Context { central, ..context(&fake.tree, config, 1_000_000) })
     };
     for (seconds, status) in [
         (0, CheckStatus::Pass),
@@ -71,7 +68,7 @@ fn clock_offset_fails_in_both_directions_and_unknown_is_unproven() {
     assert!(off(&config, -301).detail.starts_with("301.0 s behind the central node"));
     config.checks.thresholds.clock_offset_s = Some(5);
     assert_eq!(off(&config, 6).status, CheckStatus::Fail);
-    let unknown = Context { central: None, ..context(&fake.tree, &config, &boot, 1_000_000) };
+    let unknown = Context { central: None, ..context(&fake.tree, &config, 1_000_000) };
     assert!(check_of("clock", &unknown).unproven);
 }
 
@@ -93,28 +90,30 @@ fn central_time_advances_with_the_uptime_of_the_node() {
 fn store_on_disk_has_default_limits_and_in_memory_profile_limits() {
     let fake = FakeMachine::new("", &[]);
     let config = AgentConfig { kvm: true, ..config(&[]) };
-    let boot = boot();
-    let context = || Context { vms: Path::new("/srv/machines"), ..context(&fake.tree, &config, &boot, 1000) };
+    let store = |config: &AgentConfig, space| {
+        let (vms, probe) = ("/srv/machines".into(), Box::new(TestProbe { answers: None, space }));
+        check_of("store", &Context { vms, probe, ..context(&fake.tree, config, 1000) })
+    };
     let free = |config: &AgentConfig, kind: StoreKind, gb: u64| {
         let space = Some(Space { kind, bytes: u64::MAX, used: 0, free: gb * 1_000_000_000 });
-        check_of("store", &Context { config, probe: &TestProbe { answers: None, space }, ..context() }).status
+        store(config, space).status
     };
     assert_eq!(free(&config, StoreKind::Memory, 0), CheckStatus::Pass, "no default limit");
-    let seen: Vec<CheckStatus> = [19, 20, 49, 50].into_iter().map(|gb| free(&config, StoreKind::Disk, gb)).collect();
-    assert_eq!(seen, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
-    let mut wanting = config.clone();
-    wanting.checks.thresholds.store_fail_gb = Some(2);
-    assert_eq!(free(&wanting, StoreKind::Disk, 3), CheckStatus::Warn);
-    assert_eq!(free(&wanting, StoreKind::Memory, 1), CheckStatus::Fail, "the limit of the profile applies");
-    assert!(check_of("store", &Context { probe: &TestProbe { answers: None, space: None }, ..context() }).unproven);
+    let statuses = [19, 20, 49, 50].map(|gb| free(&config, StoreKind::Disk, gb));
+    assert_eq!(statuses, [CheckStatus::Fail, CheckStatus::Warn, CheckStatus::Warn, CheckStatus::Pass]);
+    let mut limited = config.clone();
+    limited.checks.thresholds.store_fail_gb = Some(2);
+    assert_eq!(free(&limited, StoreKind::Disk, 3), CheckStatus::Warn);
+    assert_eq!(free(&limited, StoreKind::Memory, 1), CheckStatus::Fail, "the limit of the profile applies");
+    assert!(store(&config, None).unproven);
 }
 
 #[test]
 fn volumes_pass_when_none_is_incomplete() {
     let fake = FakeMachine::new("", &[]);
-    let (host, boot) = (AgentConfig { kvm: true, ..config(&[]) }, boot());
+    let host = AgentConfig { kvm: true, ..config(&[]) };
     let vms = fake.tree.path("/srv/machines");
-    let checked = || check_of("images", &Context { vms: &vms, ..context(&fake.tree, &host, &boot, 1000) });
+    let checked = || check_of("images", &Context { vms: vms.clone(), ..context(&fake.tree, &host, 1000) });
     assert_eq!((checked().status, checked().detail.as_str()), (CheckStatus::Pass, "0 complete"));
     let digest = "ab".repeat(32);
     fake.file(&format!("srv/machines/volumes/{digest}"), "x");
@@ -128,17 +127,15 @@ fn volumes_pass_when_none_is_incomplete() {
 #[test]
 fn private_network_check_skips_when_disabled_and_passes_if_working() {
     let fake = FakeMachine::new("", &[]);
-    let (host, boot) = (config(&[]), boot());
+    let host = config(&[]);
     let tested = |answers| {
-        let probe = &TestProbe { answers, space: None };
-        check_of("nat", &Context { probe, ..context(&fake.tree, &host, &boot, 1000) })
+        let probe = Box::new(TestProbe { answers, space: None });
+        check_of("nat", &Context { probe, ..context(&fake.tree, &host, 1000) })
     };
     assert_eq!(tested(Some(false)).status, CheckStatus::Skip);
     fake.file("etc/meshd/nat.json", "{\"enabled\": true, \"pool\": \"172.30.0.0/16\"}");
     assert_eq!(tested(Some(true)).status, CheckStatus::Pass);
-    assert_eq!(
-        (tested(Some(false)).status, tested(Some(false)).detail.as_str()),
-        (CheckStatus::Fail, "mesh-nat0: no rule")
-    );
+    let failed = tested(Some(false));
+    assert_eq!((failed.status, failed.detail.as_str()), (CheckStatus::Fail, "mesh-nat0: no rule"));
     assert!(tested(None).unproven);
 }

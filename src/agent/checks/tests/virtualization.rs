@@ -22,7 +22,7 @@ fn check_node(name: &str, fake: &FakeMachine, config: &AgentConfig) -> (CheckSta
 }
 
 fn check_units(name: &str, tree: &Tree, config: &AgentConfig, units: &[UnitFacts]) -> (CheckStatus, String) {
-    let check = check_of(name, &Context { units, ..context(tree, config, &boot(), 1000) });
+    let check = check_of(name, &Context { units: units.to_vec(), ..context(tree, config, 1000) });
     (check.status, check.detail)
 }
 
@@ -42,18 +42,16 @@ fn iommu_cause_is_argument_or_firmware_and_active_passes() {
     const DMAR: (&str, &str) = ("sys/firmware/acpi/tables/DMAR", "x");
     let missing = without_iommu("quiet", INTEL, &[DMAR]);
     assert_eq!(missing, "the kernel argument intel_iommu=on is missing");
-    assert_eq!(without_iommu("quiet intel_iommu=on_x", INTEL, &[DMAR]), missing, "a word is whole");
+    assert_eq!(without_iommu("quiet intel_iommu=on_x", INTEL, &[DMAR]), missing, "the whole argument must match");
     let off = without_iommu("intel_iommu=on iommu=off", INTEL, &[DMAR]);
     assert_eq!(off, "the kernel argument iommu=off disables the IOMMU");
     let disabled = "disabled by BIOS or unsupported: no table DMAR, IVRS or IORT";
     assert_eq!(without_iommu("intel_iommu=on iommu=pt", INTEL, &[]), disabled);
     assert_eq!(without_iommu("quiet", AMD, &[]), disabled, "AMD needs no argument");
     let log = ("dev/kmsg", "6,1,0,-;Linux version 6.1\n4,2,0,-;DMAR: Disabled: no usable unit\n");
-    let said = without_iommu("intel_iommu=on", INTEL, &[DMAR, log]);
-    assert!(
-        said.starts_with("the firmware has the table DMAR") && said.ends_with("DMAR: Disabled: no usable unit"),
-        "{said}"
-    );
+    let why = without_iommu("intel_iommu=on", INTEL, &[DMAR, log]);
+    assert!(why.starts_with("the firmware has the table DMAR"), "{why}");
+    assert!(why.ends_with("DMAR: Disabled: no usable unit"), "{why}");
 
     let fake = FakeMachine::new("intel_iommu=on", &GPU);
     assert_eq!(check_node("iommu", &fake, &vfio()), (CheckStatus::Pass, "active, 1 IOMMU groups".to_owned()));
@@ -83,9 +81,8 @@ fn unusable_unit_warns_beside_usable_ones_and_fails_alone() {
     let status = |units: &[UnitFacts]| check_units("units", &fake.tree, &vfio(), units).0;
     assert_eq!(status(&[unit(UnitState::Ready), unit(UnitState::Wedged)]), CheckStatus::Warn);
     assert_eq!(status(&[unit(UnitState::InUse), unit(UnitState::InUse)]), CheckStatus::Pass);
-    for state in
-        [UnitState::Wedged, UnitState::Missing, UnitState::SharedWithHost, UnitState::Busy, UnitState::Conflict]
-    {
+    use UnitState::{Busy, Conflict, Missing, SharedWithHost, Wedged};
+    for state in [Wedged, Missing, SharedWithHost, Busy, Conflict] {
         assert_eq!(status(&[unit(state)]), CheckStatus::Fail, "{state:?}");
     }
     let many: Vec<_> = (0..20).map(|_| unit(UnitState::Wedged)).collect();
@@ -99,9 +96,9 @@ fn kvm_is_opened_and_its_absence_is_explained() {
     let host = AgentConfig { kvm: true, ..config(&[]) };
     let (status, detail) = check_node("kvm", &fake, &host);
     assert!(status == CheckStatus::Fail && detail.contains("cannot open /dev/kvm"), "{detail}");
-    assert_eq!(check_node("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay promises it");
-    assert_eq!(check_node("kvm", &fake, &vfio()).0, CheckStatus::Warn, "without a KVM overlay nobody promised it");
-    // There, and it cannot be opened: a folder cannot be written to.
+    assert_eq!(check_node("kvm", &fake, &config(&["kvm-host"])).0, CheckStatus::Fail, "the overlay requires KVM");
+    assert_eq!(check_node("kvm", &fake, &vfio()).0, CheckStatus::Warn, "no overlay requires KVM");
+    // A folder cannot be opened for writing.
     fake.folder("dev/kvm");
     assert_eq!(check_node("kvm", &fake, &host).0, CheckStatus::Fail);
     fake.file("dev/kmsg", "3,9,9,-;kvm: disabled by bios\n");

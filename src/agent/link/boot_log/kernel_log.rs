@@ -1,10 +1,10 @@
 //! Reads kernel messages from `/dev/kmsg`, one record per read: `priority,sequence,microseconds,flags;text`, then lines of properties that
 //! begin with a space (Linux, Documentation/ABI/testing/dev-kmsg).
 
-use super::{INTERVAL, Paced};
+use super::{INTERVAL, PacedWriter};
 use rustix::{fs::OFlags, io::Errno};
 use std::{fs::OpenOptions, io, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Path};
-use tokio::{io::AsyncWrite, time::sleep};
+use tokio::time::sleep;
 
 /// Precedes the capability in a URL.
 const OVERLAY: &str = "/overlay/";
@@ -12,7 +12,7 @@ const OVERLAY: &str = "/overlay/";
 const MAX_RECORD: usize = 8 << 10;
 
 /// Writes each message as a line, starting with the kernel's buffer. Ends only with an error.
-pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::Result<()> {
+pub async fn follow(path: &Path, mut to: PacedWriter) -> io::Result<()> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut buffer = vec![0; MAX_RECORD];
@@ -20,7 +20,7 @@ pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::
         match file.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(length) => {
-                if let Some(line) = line(buffer.get(..length).unwrap_or_default()) {
+                if let Some(line) = line(&buffer[..length]) {
                     to.write(line.as_bytes()).await?;
                 }
             }

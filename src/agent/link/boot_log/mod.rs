@@ -15,13 +15,13 @@ mod system_log;
 mod tests;
 
 use crate::{
-    link::forward::{AckedOffsets, forward},
+    link::acked_stream::{AckedOffsets, forward},
     system::Tree,
 };
 use meshd_proto::log::{LogPiece, LogSource, LogStored};
 use std::{io, time::Duration};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex},
+    io::{AsyncWriteExt as _, DuplexStream, duplex},
     sync::{mpsc, watch},
     task::JoinSet,
     time::sleep,
@@ -58,21 +58,18 @@ impl BootLog {
         if !self.readers.is_empty() {
             return self.acked.send_modify(AckedOffsets::welcome);
         }
-        let (kernel, system) = (tree.path(KERNEL_LOG), tree.path(SYSTEM_LOG));
-        let to = self.start(LogSource::Kernel);
-        self.readers
-            .spawn(async move { log_end(LogSource::Kernel, kernel_log::follow(&kernel, Paced::new(to)).await) });
-        let to = self.start(LogSource::System);
-        self.readers
-            .spawn(async move { log_end(LogSource::System, system_log::follow(&system, Paced::new(to)).await) });
+        let (path, to) = (tree.path(KERNEL_LOG), self.start(LogSource::Kernel));
+        self.readers.spawn(async move { log_end(LogSource::Kernel, kernel_log::follow(&path, to).await) });
+        let (path, to) = (tree.path(SYSTEM_LOG), self.start(LogSource::System));
+        self.readers.spawn(async move { log_end(LogSource::System, system_log::follow(&path, to).await) });
     }
 
-    /// Returns a stream whose bytes are forwarded.
-    fn start(&mut self, source: LogSource) -> DuplexStream {
+    /// Returns a writer whose bytes are forwarded.
+    fn start(&mut self, source: LogSource) -> PacedWriter {
         let (to, from) = duplex(meshd_proto::task::MAX_PIECE);
         let message = move |at, data| LogPiece { source, at, data };
         self.readers.spawn(forward(source, from, self.sender.clone(), self.acked.subscribe(), message));
-        to
+        PacedWriter { to, written: 0 }
     }
 
     /// Records that the central node stored a piece.
@@ -84,7 +81,7 @@ impl BootLog {
     pub async fn next(&mut self) -> LogPiece {
         match self.messages.recv().await {
             Some(piece) => piece,
-            // Unreachable: `self.sender` keeps the channel open.
+            // Unreachable: the channel is open as long as `self.sender` exists.
             None => std::future::pending().await,
         }
     }
@@ -103,16 +100,12 @@ fn log_end(source: LogSource, result: io::Result<()>) {
 }
 
 /// A writer that pauses after [`BURST`] bytes.
-struct Paced<W> {
-    to: W,
+struct PacedWriter {
+    to: DuplexStream,
     written: u64,
 }
 
-impl<W: AsyncWrite + Unpin> Paced<W> {
-    fn new(to: W) -> Self {
-        Paced { to, written: 0 }
-    }
-
+impl PacedWriter {
     async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         for step in bytes.chunks(STEP as usize) {
             self.to.write_all(step).await?;

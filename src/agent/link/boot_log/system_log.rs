@@ -1,18 +1,18 @@
 //! Follows a log file that syslogd appends to and rotates.
 
-use super::{INTERVAL, Paced};
+use super::{INTERVAL, PacedWriter};
 use std::{
     fs::{self, File},
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
     path::Path,
 };
-use tokio::{io::AsyncWrite, time::sleep};
+use tokio::time::sleep;
 
 const BUFFER: usize = 8 << 10;
 
 /// Writes the content of the file and each appended line. Waits for a missing file. Ends only with an error.
-pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::Result<()> {
+pub async fn follow(path: &Path, mut to: PacedWriter) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let mut file = match File::open(path) {
@@ -28,7 +28,7 @@ pub async fn follow(path: &Path, mut to: Paced<impl AsyncWrite + Unpin>) -> io::
             let is_rotated = is_replaced(path, &file);
             let length = file.read(&mut buffer)?;
             if length > 0 {
-                to.write(buffer.get(..length).unwrap_or_default()).await?;
+                to.write(&buffer[..length]).await?;
             } else if is_rotated {
                 break;
             } else {

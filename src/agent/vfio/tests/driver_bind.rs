@@ -1,4 +1,4 @@
-//! What binding writes, and what it leaves alone.
+//! Writes to sysfs, and functions that must not be bound.
 
 use super::*;
 use crate::vfio::ProbeError;
@@ -6,7 +6,7 @@ use crate::vfio::ProbeError;
 #[test]
 fn bind_binds_the_whole_group_and_is_idempotent() {
     let fake = FakeMachine::new("", &CARD);
-    let first = bind(&fake.tree, &wanted(&["class:0300"]), &fake).expect("recorded");
+    let first = bind(&fake.tree, &selectors(&["class:0300"]), &fake).expect("recorded");
     assert_eq!(first[0].to_string(), "unit 1 (0000:01:00.0 0000:01:00.1): ready, 2 function(s) bound now");
     let device = "/sys/bus/pci/devices/0000:01:00";
     let expected = [
@@ -17,15 +17,14 @@ fn bind_binds_the_whole_group_and_is_idempotent() {
         "/sys/bus/pci/drivers_probe <- 0000:01:00.1".to_owned(),
     ];
     assert_eq!(*fake.writes.borrow(), expected);
-    let second = bind(&fake.tree, &wanted(&["class:0300"]), &fake).expect("recorded");
+    let second = bind(&fake.tree, &selectors(&["class:0300"]), &fake).expect("recorded");
     assert_eq!(second[0].to_string(), "unit 1 (0000:01:00.0 0000:01:00.1): ready");
     assert_eq!(fake.writes.borrow().len(), expected.len());
 }
 
 #[test]
 fn bound_unit_is_ready_only_if_the_container_accepts_its_group() {
-    let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
-    let mut fake = FakeMachine::new("", &bound_rows);
+    let mut fake = bound_card();
     assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Ready]);
     fake.fail_probe(1, ProbeError::Failed("no interrupt remapping".into()));
     let units = surveyed(&fake, &["class:0300"]);
@@ -39,8 +38,7 @@ fn bound_unit_is_ready_only_if_the_container_accepts_its_group() {
 
 #[test]
 fn unit_open_in_a_vm_is_in_use_with_its_process() {
-    let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
-    let fake = FakeMachine::new("", &bound_rows);
+    let fake = bound_card();
     fake.process(99, "qemu-system-x86", "/dev/vfio/1");
     let units = bound(&fake, &["class:0300"]);
     assert_eq!((states(&units), units[0].reason.as_str()), (vec![UnitState::InUse], "open in qemu-system-x86 (99)"));
@@ -85,8 +83,7 @@ fn bridge_is_never_selected() {
 
 #[test]
 fn unit_open_by_iommufd_is_in_use() {
-    let bound_rows = CARD.map(|row| (row.0, row.1, row.2, row.3, "vfio-pci", row.5));
-    let fake = FakeMachine::new("", &bound_rows);
+    let fake = bound_card();
     fake.file("sys/devices/pci0000:00/0000:01:00.0/vfio-dev/vfio3/uevent", "MAJOR=511\nDEVNAME=vfio/devices/vfio3\n");
     fake.process(99, "qemu-system-x86", "/dev/vfio/devices/vfio3");
     let units = bound(&fake, &["class:0300"]);

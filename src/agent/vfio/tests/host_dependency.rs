@@ -2,11 +2,9 @@
 
 use super::*;
 
-/// A disk and its reason, in the group of the card.
+/// A machine with a disk in the group of the card.
 fn with_disk() -> FakeMachine {
-    let mut rows = CARD.to_vec();
-    rows.push(("0000:03:00.0", "144d:a80a", "0108", 1, "nvme", -1));
-    let fake = FakeMachine::new("", &rows);
+    let fake = card_with("", ("0000:03:00.0", "144d:a80a", "0108", 1, "nvme", -1));
     fake.disk("nvme0n1", "0000:03:00.0", "259:1");
     fake
 }
@@ -20,7 +18,7 @@ fn shared(fake: &FakeMachine, reason: &str) {
 #[test]
 fn disk_in_use_keeps_its_controller_with_the_host() {
     shared_by("proc/self/mountinfo", "36 35 259:1 / /data rw - ext4 /dev/mapper/x rw\n", "p1 is mounted on /data");
-    // btrfs has a number of its own.
+    // A btrfs mount has another device number.
     shared_by("proc/self/mountinfo", "36 35 0:44 / /data rw - btrfs /dev/nvme0n1p1 rw\n", "p1 is mounted on /data");
     shared_by("proc/swaps", "Filename Type\n/dev/nvme0n1p1 partition 1 0 -2\n", "p1 is used as swap");
     let folder = "sys/devices/pci0000:00/0000:03:00.0/nvme/nvme0/nvme0n1";
@@ -59,23 +57,18 @@ fn nvidia_device_nodes_belong_to_the_gpu() {
 
 #[test]
 fn nic_below_a_bond_with_the_default_route_is_needed() {
-    let mut rows = CARD.to_vec();
-    rows.push(("0000:04:00.0", "8086:1533", "0200", 1, "igb", -1));
-    let fake = FakeMachine::new("", &rows);
+    let fake = card_with("", ("0000:04:00.0", "8086:1533", "0200", 1, "igb", -1));
     fake.interface("eth1", "52:54:00:00:00:02", "0000:04:00.0");
     for (upper, lower) in [("bond0", "eth1"), ("br0", "bond0")] {
         fake.link(&format!("sys/class/net/{upper}/lower_{lower}"), &format!("../{lower}"));
     }
-    let header = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
-    fake.file("proc/net/route", &format!("{header}br0 00000000 0100000A 3 0 0 0 00000000 0 0 0\n"));
+    fake.routes(&[("br0", [0; 4], [0; 4], [10, 0, 0, 1])]);
     shared(&fake, "0000:04:00.0 carries the default route (br0)");
 }
 
 #[test]
 fn function_of_a_console_is_needed() {
-    let mut rows = CARD.to_vec();
-    rows.push(("0000:05:00.0", "1415:c158", "0700", 1, "serial", -1));
-    let fake = FakeMachine::new("console=ttyS4", &rows);
+    let fake = card_with("console=ttyS4", ("0000:05:00.0", "1415:c158", "0700", 1, "serial", -1));
     fake.file("proc/consoles", "ttyS4                -W- (EC p a)    4:68\n");
     fake.link("sys/class/tty/ttyS4/device", "../../../devices/pci0000:00/0000:05:00.0");
     shared(&fake, "0000:05:00.0 is the console ttyS4");

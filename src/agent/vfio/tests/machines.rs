@@ -1,4 +1,4 @@
-//! Six machines: an HGX H200, an MI300, a desktop, one with its IOMMU off, one whose GPU fell off the bus, and a Grace.
+//! Machines: HGX H200, MI300, a desktop, one with a disabled IOMMU, one whose GPU vanishes from the bus, and a Grace Hopper.
 
 use super::*;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn h200() -> Vec<PciFunctionRow> {
     for (at, address) in (60..).zip(fabric.into_iter().chain(more)) {
         rows.push((address, "15b3:1021", "0207", at, "mlx5_core", 0));
     }
-    // A port of the switch in a GPU's own group: it stays, and it is no member.
+    // A port of the switch in the group of a GPU. A bridge is not a member of the unit.
     rows.push(("0000:1a:00.0", "1000:c030", "0604", 40, "pcieport", 0));
     rows
 }
@@ -43,12 +43,12 @@ fn hgx_h200_has_eight_gpu_units_and_four_switches() {
     assert_eq!(units.len(), 12);
     assert_eq!(units_ready(&units), "8/8 GPU unit(s) ready");
     let switches: Vec<_> = units.iter().filter(|unit| unit.kind == UnitKind::Switch).collect();
-    assert!(switches.len() == 4 && switches.iter().all(|unit| unit.state == UnitState::Ready), "they go together");
+    assert!(switches.len() == 4 && switches.iter().all(|unit| unit.state == UnitState::Ready), "{switches:?}");
     assert_eq!(units.iter().filter(|unit| unit.numa_node == Some(1)).count(), 4);
     for row in h200().iter().filter(|row| row.2 == "0207" || row.2 == "0604" || row.2 == "0200") {
         assert_eq!(fake.driver(row.0).as_deref(), Some(row.4), "{} stays with the host", row.0);
     }
-    let sriov: Vec<_> = crate::system::all_pci(&fake.tree).into_iter().filter_map(|function| function.sriov).collect();
+    let sriov: Vec<_> = crate::system::pci_functions(&fake.tree).filter_map(|function| function.sriov).collect();
     assert_eq!(sriov.iter().map(|sriov| (sriov.total, sriov.enabled)).collect::<Vec<_>>(), [(16, 4), (16, 4)]);
 }
 
@@ -66,7 +66,7 @@ fn mi300_has_seven_units_and_reports_the_holder_of_the_eighth() {
     assert_eq!(units_ready(&units), "7/8 GPU unit(s) ready");
     let busy = units.last().expect("eight");
     assert_eq!((busy.state, busy.reason.as_str()), (UnitState::Busy, "/dev/dri/renderD135 is open in train.py (4711)"));
-    assert_eq!(fake.driver("0000:e5:00.0").as_deref(), Some("amdgpu"), "it was not taken from the process");
+    assert_eq!(fake.driver("0000:e5:00.0").as_deref(), Some("amdgpu"), "the process still uses it");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn gpu_in_the_group_of_the_boot_nic_stays_unbound() {
     assert_eq!(units[0].state, UnitState::SharedWithHost);
     assert_eq!(units[0].reason, "0000:02:00.0 is the NIC that the node booted from");
     let members: Vec<&str> = units[0].members.iter().map(|member| member.address.as_str()).collect();
-    assert_eq!(members, ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0"], "whole but for the bridge");
+    assert_eq!(members, ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0"], "all but the bridge");
     assert_eq!(*fake.writes.borrow(), Vec::<String>::new());
 }
 
@@ -112,7 +112,7 @@ fn gpu_without_answer_is_wedged_and_after_removal_missing() {
     let units = bound(&fake, &["class:0300"]);
     assert_eq!((states(&units), units[0].group), (vec![UnitState::Missing], Some(1)));
     assert!(units[0].reason.contains("cold power cycle"), "{units:?}");
-    assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Missing], "a second bind does not forget it");
+    assert_eq!(states(&surveyed(&fake, &["class:0300"])), [UnitState::Missing], "a second bind still reports the loss");
 }
 
 proptest! {

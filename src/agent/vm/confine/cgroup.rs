@@ -74,7 +74,7 @@ impl VmCgroup {
             if file.exists() {
                 fs::write(&file, value).map_err(|error| format!("cannot set {}: {error}", file.display()))?;
             } else {
-                tracing::warn!(limit = name, group = %path, "the kernel has no such limit for virtual machines");
+                tracing::warn!(limit = name, group = %path, "the kernel has no such limit for VMs");
             }
         }
         Ok(self.path.join("cgroup.procs"))

@@ -1,10 +1,10 @@
 //! Dedicated CPUs of a VM: a cpuset partition, which excludes all other processes (Linux, Documentation/admin-guide/cgroup-v2.rst,
 //! "Cpuset").
 //!
-//! The groups of running VMs record the assignment, so it survives a restart of the agent. They are children of the root group: Linux before
-//! 6.7 accepts partitions nowhere else.
+//! The groups of running VMs record the assignment, so it survives a restart of the agent. They are children of the root group:
+//! Linux before 6.7 accepts partitions nowhere else.
 
-use crate::vm::{host::resources::parse_cpu_list, sync::locked};
+use crate::vm::{host::resources::parse_cpu_list, lock_helpers::locked};
 use std::{collections::BTreeSet, fs, io, path::Path, sync::Mutex};
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -79,7 +79,7 @@ fn isolate(group: &Path) {
     let file = group.join(PARTITION);
     let state = fs::write(&file, "root").and_then(|()| fs::read_to_string(&file));
     if !state.as_ref().is_ok_and(|state| state.trim() == "root") {
-        tracing::warn!(group = %group.display(), ?state, "other processes may use the dedicated CPUs of a virtual machine");
+        tracing::warn!(group = %group.display(), ?state, "other processes may use the dedicated CPUs of a VM");
     }
 }
 

@@ -18,7 +18,7 @@ pub fn assign_groups(tree: &Tree, groups: &[u32], user: u32) -> Result<(), Strin
         // The container grants no access to a device; the groups do.
         let container = tree.path("/dev/vfio/vfio");
         let opened = fs::set_permissions(&container, fs::Permissions::from_mode(0o666));
-        opened.map_err(|error| format!("cannot open {} to virtual machines: {error}", container.display()))?;
+        opened.map_err(|error| format!("cannot open {} to VMs: {error}", container.display()))?;
     }
     Ok(())
 }
@@ -30,7 +30,7 @@ pub fn reclaim_groups(tree: &Tree, user: u32) {
         if entry.metadata().is_ok_and(|found| found.uid() == user)
             && let Err(error) = set_owner(&entry.path(), 0, 0, 0o600)
         {
-            tracing::warn!(%error, device = %entry.path().display(), "cannot return a VFIO group of a virtual machine to root");
+            tracing::warn!(%error, device = %entry.path().display(), "cannot return a VFIO group of a VM to root");
         }
     }
 }
@@ -43,8 +43,7 @@ pub fn share(tree: &Tree, device: &str) -> Result<(), String> {
     if is_open {
         return Ok(());
     }
-    set_owner(&path, 0, GROUP, 0o660)
-        .map_err(|error| format!("cannot open {} to virtual machines: {error}", path.display()))
+    set_owner(&path, 0, GROUP, 0o660).map_err(|error| format!("cannot open {} to VMs: {error}", path.display()))
 }
 
 /// Sets owner and mode of a file.

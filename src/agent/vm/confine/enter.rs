@@ -119,7 +119,7 @@ impl VmExec {
         let failed = |operation: &'static str| move |error: io::Error| format!("{operation}: {error}");
         if let Some(procs) = &self.procs {
             // "0" stands for the writing process.
-            fs::write(procs, "0").map_err(failed("cannot enter the control group of the virtual machine"))?;
+            fs::write(procs, "0").map_err(failed("cannot enter the control group of the VM"))?;
         }
         fs::write("/proc/self/oom_score_adj", OOM_SCORE).map_err(failed("cannot set the OOM score"))?;
         let mut limits = vec![(Resource::Core, Some(0)), (Resource::Nofile, Some(OPEN_FILES))];

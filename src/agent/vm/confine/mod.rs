@@ -23,7 +23,7 @@ use crate::{
     },
 };
 use meshd_proto::vm::VmSpec;
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::path::{Path, PathBuf};
 
 /// User and control group of the programs of one VM.
@@ -48,9 +48,9 @@ impl Confinement {
         config: &HostConfig,
         limits: &cgroup::CgroupLimits,
     ) -> Result<Self, String> {
-        let confined = fail::defends("vm-user");
+        let confined = failpoint::defends("vm-user");
         let (uid, gid) = if confined { (users::assign(files)?, users::GROUP) } else { (0, 0) };
-        let (procs, has_cpus) = match fail::defends("vm-cgroup") {
+        let (procs, has_cpus) = match failpoint::defends("vm-cgroup") {
             true => {
                 let group = cgroup::VmCgroup::for_vm(files, spec)?;
                 (Some(group.make(limits)?), group.dedicate(limits)?)

@@ -1,7 +1,7 @@
 //! User IDs of VMs: a range without entries in /etc/passwd. A VM keeps its ID until it is released, so that no other VM can read its files.
 
 use crate::vm::{
-    sync::locked,
+    lock_helpers::locked,
     vm_paths::{self, VmPaths},
 };
 use std::{collections::BTreeSet, fs, ops::Range, path::Path, sync::Mutex};
@@ -25,7 +25,7 @@ pub fn assign(files: &VmPaths) -> Result<u32, String> {
     let taken: BTreeSet<u32> =
         vm_paths::all(machines).into_iter().filter_map(|uuid| VmPaths::new(machines, uuid).user()).collect();
     let user = USERS.into_iter().find(|user| !taken.contains(user));
-    let user = user.ok_or("no user ID for a virtual machine is free")?;
+    let user = user.ok_or("no user ID for a VM is free")?;
     let path = files.user_file();
     fs::write(&path, user.to_string()).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     Ok(user)

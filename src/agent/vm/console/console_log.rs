@@ -4,7 +4,7 @@
 //! frees old output with FALLOC_FL_PUNCH_HOLE instead of truncation, so offsets stay valid and each reader reads at its own pace.
 
 use crate::vm::{
-    sync::{locked, send_if_changed},
+    lock_helpers::{locked, send_if_changed},
     vm_paths::VmPaths,
 };
 use rustix::{

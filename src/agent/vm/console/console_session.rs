@@ -87,11 +87,11 @@ async fn send_output(
     loop {
         tokio::select! {
             _ = pings.tick() => output.send(Message::Ping(Vec::new().into())).await?,
-            Ok(()) = stalls.changed() => send_note(output, &ConsoleNote::Unheard).await?,
+            Ok(()) = stalls.changed() => send_note(output, &ConsoleNote::InputQueued).await?,
             event = new.next() => match event {
                 ConsoleEvent::Bytes(bytes) => send_bytes(output, &bytes).await?,
                 ConsoleEvent::Lost(bytes) => send_note(output, &ConsoleNote::Lost { bytes }).await?,
-                ConsoleEvent::Released => return close(output, "the virtual machine was released".to_owned()).await,
+                ConsoleEvent::Released => return close(output, "the VM was released".to_owned()).await,
             },
         }
     }

@@ -59,14 +59,12 @@ fn sectors(bytes: usize) -> u32 {
 }
 
 /// Encodes a number as little endian followed by big endian (7.3.3).
-fn both32(number: u32) -> [u8; 8] {
-    let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
-    [little[0], little[1], little[2], little[3], big[0], big[1], big[2], big[3]]
+fn both32(number: u32) -> Vec<u8> {
+    [number.to_le_bytes(), number.to_be_bytes()].concat()
 }
 
-fn both16(number: u16) -> [u8; 4] {
-    let (little, big) = (number.to_le_bytes(), number.to_be_bytes());
-    [little[0], little[1], big[0], big[1]]
+fn both16(number: u16) -> Vec<u8> {
+    [number.to_le_bytes(), number.to_be_bytes()].concat()
 }
 
 /// Makes a directory record (9.1).
@@ -120,6 +118,7 @@ fn primary(label: &str, sectors: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::fixtures;
 
     /// Finds a file like the kernel: descriptor, root, record, bytes.
     fn find(image: &[u8], name: &str) -> Option<Vec<u8>> {
@@ -153,11 +152,8 @@ mod tests {
 
     #[test]
     fn default_meta_data_has_the_uuid_and_the_name() {
-        let spec: VmSpec = serde_json::from_value(serde_json::json!({
-            "name": "train_7", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G",
-            "cloud_init": { "user_data": "#cloud-config\n" },
-        }))
-        .expect("a specification");
+        let cloud_init = serde_json::json!({ "user_data": "#cloud-config\n" });
+        let spec = fixtures::spec(serde_json::json!({ "name": "train_7", "cloud_init": cloud_init }));
         let image = super::image(&spec).expect("an image");
         let meta = find(&image, "META-DATA").expect("a file");
         assert_eq!(

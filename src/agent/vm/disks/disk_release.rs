@@ -13,7 +13,7 @@ use crate::{
 };
 use meshd_proto::{
     DiskFacts,
-    vm::{LeftDisk, VmSpec},
+    vm::{ReleasedDisk, VmSpec},
 };
 use meshd_types::SystemUuid;
 use std::{sync::Arc, time::Duration};
@@ -24,14 +24,14 @@ use tokio_util::sync::CancellationToken;
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the disks of a VM. The report of the central node about a disk takes precedence.
-pub fn disks_of(files: &VmPaths, spec: Option<&VmSpec>, reported: Vec<LeftDisk>) -> Vec<LeftDisk> {
+pub fn disks_of(files: &VmPaths, spec: Option<&VmSpec>, reported: Vec<ReleasedDisk>) -> Vec<ReleasedDisk> {
     let Some(spec) = spec else { return reported };
     let states = ownership_marker::states(files, spec);
     let own = spec.volumes.iter().filter_map(|volume| {
         let disk = volume.source.disk()?.identity()?.clone();
-        Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: states.contains_key(&volume.name) })
+        Some(ReleasedDisk { disk, wipe: volume.source.is_wiped(), used: states.contains_key(&volume.name) })
     });
-    let mut disks: Vec<LeftDisk> = own.collect();
+    let mut disks: Vec<ReleasedDisk> = own.collect();
     for report in reported {
         match disks.iter_mut().find(|own| own.disk == report.disk) {
             // The central node may not know yet that the VM used the disk.
@@ -47,7 +47,7 @@ pub async fn release(
     config: Arc<HostConfig>,
     reservations: Reservations,
     uuid: SystemUuid,
-    disks: Vec<LeftDisk>,
+    disks: Vec<ReleasedDisk>,
 ) -> Result<(), String> {
     if disks.is_empty() {
         return Ok(());
@@ -76,7 +76,7 @@ struct DiskRelease {
 
 impl DiskRelease {
     /// Returns the disk if it exists, is idle and belongs to no other VM.
-    fn idle_disk(&self, left: &LeftDisk) -> Result<Option<DiskFacts>, String> {
+    fn idle_disk(&self, left: &ReleasedDisk) -> Result<Option<DiskFacts>, String> {
         let tree = Tree::new(&self.config.root);
         let all = disks::survey(&tree, &self.config.data_disks);
         let Some(found) = find_disk(&all, left)? else { return Ok(None) };
@@ -87,7 +87,7 @@ impl DiskRelease {
         }
     }
 
-    fn wipe(&self, left: &LeftDisk, cancelled: &CancellationToken) -> Result<(), String> {
+    fn wipe(&self, left: &ReleasedDisk, cancelled: &CancellationToken) -> Result<(), String> {
         let Some(found) = self.idle_disk(left)? else { return Ok(()) };
         let cannot_wipe = |reason: String| format!("cannot wipe disk {}: {reason}", left.disk);
         if let Some(reason) = found.blocked.clone().or_else(|| blocking_check(&self.config.checks.run())) {
@@ -99,9 +99,10 @@ impl DiskRelease {
 }
 
 /// Finds a disk by identity. A missing disk is an error only if it must be wiped.
-fn find_disk<'a>(all: &'a [DiskFacts], left: &LeftDisk) -> Result<Option<&'a DiskFacts>, String> {
+fn find_disk<'a>(all: &'a [DiskFacts], left: &ReleasedDisk) -> Result<Option<&'a DiskFacts>, String> {
     let identity = &left.disk;
-    let found: Vec<&DiskFacts> = all.iter().filter(|disk| disk.names().any(|name| name == identity.as_str())).collect();
+    let found: Vec<&DiskFacts> =
+        all.iter().filter(|disk| disk.identities().any(|name| name == identity.as_str())).collect();
     match found.as_slice() {
         [disk] => Ok(Some(disk)),
         [] if !left.wipe || !left.used => Ok(None),

@@ -10,7 +10,7 @@ use crate::{
     system::Tree,
     vm::{
         failure::refusal,
-        host::{config::HostConfig, installed::Programs},
+        host::{config::HostConfig, installed::Programs, resources::image_header},
         spec::argv::{self, ImageFormat},
         vm_paths::VmPaths,
     },
@@ -20,8 +20,6 @@ use meshd_proto::{
     vm::{DiskUse, RawDisk, VmRefusal, VmRefusalReason as Reason, Volume, VolumeSource, qcow2},
 };
 use std::{
-    fs::File,
-    io::Read as _,
     path::{Path, PathBuf},
     process::Stdio,
     sync::{
@@ -166,7 +164,7 @@ fn writable_disk<'a>(
         return Err(refusal(Reason::SpecInvalid, "the volume is not a disk"));
     };
     let identity = disk.identity().map_or("", |disk| disk.as_str());
-    let Some(found) = DiskFacts::called(disks, identity) else {
+    let Some(found) = DiskFacts::by_identity(disks, identity) else {
         return Err(refusal(Reason::DiskMissing, format!("not exactly one disk has the identity `{identity}`")));
     };
     if let Some(reason) = &found.blocked {
@@ -196,10 +194,8 @@ fn read_image(config: &HostConfig, volume: &Volume) -> Result<SourceImage, VmRef
     let digest = volume.source.digest().ok_or_else(|| refusal(Reason::VolumeMissing, "the volume has no image"))?;
     let path = config.images.join(digest.to_string());
     let missing = |error| refusal(Reason::VolumeMissing, format!("{}: {error}", path.display()));
-    let mut file = File::open(&path).map_err(missing)?;
-    let length = file.metadata().map_err(missing)?.len();
-    let mut header = Vec::new();
-    (&mut file).take(qcow2::HEADER).read_to_end(&mut header).map_err(missing)?;
+    let length = path.metadata().map_err(missing)?.len();
+    let header = image_header(&path).map_err(missing)?;
     let unfit = |reason: &str| refusal(Reason::VolumeUnfit, reason);
     let (format, bytes) = if header.starts_with(&qcow2::MAGIC) {
         (ImageFormat::Qcow2, qcow2::virtual_size(&header).map_err(unfit)?)

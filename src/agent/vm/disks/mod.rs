@@ -2,7 +2,7 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `volumes` | image files named by digest, fetched from the central node |
+//! | `volume_fetch` | fetches image files, named by digest, from the central node |
 //! | `qcow2_overlay` | the qcow2 overlay that a VM writes, above a base image |
 //! | `disk_write` | writes an image onto a disk of the node before the first start, and compares |
 //! | `exclusive_disk` | a block device opened with O_EXCL: size, wipe |
@@ -16,4 +16,4 @@ pub mod disk_write;
 pub mod exclusive_disk;
 pub mod ownership_marker;
 pub mod qcow2_overlay;
-pub mod volumes;
+pub mod volume_fetch;

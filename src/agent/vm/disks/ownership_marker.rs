@@ -9,7 +9,7 @@ use meshd_proto::{
     DiskFacts,
     vm::{DiskIdentity, DiskUse, RawDisk, VmRefusal, VmRefusalReason, VmSpec, Volume, VolumeName, VolumeSource},
 };
-use meshd_types::{Digest, fail};
+use meshd_types::{Digest, failpoint};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io};
 
@@ -114,7 +114,7 @@ fn unmarked_disks<'a>(
     unmarked.filter_map(|volume| {
         let VolumeSource::Raw { disk, digest: None, .. } = &volume.source else { return None };
         let identity = disk.identity()?.as_str();
-        Some((volume, disks.iter().find(|disk| disk.names().any(|name| name == identity))?))
+        Some((volume, disks.iter().find(|disk| disk.identities().any(|name| name == identity))?))
     })
 }
 
@@ -122,7 +122,7 @@ fn unmarked_disks<'a>(
 pub fn check_adoption(files: &VmPaths, spec: &VmSpec, disks: &[DiskFacts]) -> Result<(), VmRefusal> {
     let is_foreign = |(volume, disk): &(&Volume, &DiskFacts)| {
         let adopts = matches!(volume.source, VolumeSource::Raw { adopt: true, .. });
-        !disk.signatures.is_empty() && !adopts && fail::defends("disk-adoption")
+        !disk.signatures.is_empty() && !adopts && failpoint::defends("disk-adoption")
     };
     let Some((volume, disk)) = unmarked_disks(files, spec, disks).find(is_foreign) else { return Ok(()) };
     let identity = volume.source.disk().and_then(RawDisk::identity).map_or("", |disk| disk.as_str());
@@ -169,14 +169,12 @@ pub fn unwritten_volumes(files: &VmPaths, spec: &VmSpec) -> Vec<(Volume, bool)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::fixtures;
 
     fn spec(disk: &str, digest: Option<&str>) -> VmSpec {
         let digest = digest.map(|text| Digest::of(text.as_bytes()));
         let volume = serde_json::json!({ "name": "d", "format": "raw", "disk": disk, "digest": digest });
-        let spec = serde_json::json!({
-            "name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G", "volumes": [volume],
-        });
-        serde_json::from_value(spec).expect("a specification")
+        fixtures::spec(serde_json::json!({ "volumes": [volume] }))
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use crate::vm::{
     confine::{Confinement, device},
     helper_program,
+    host::resources::image_header,
     spec::argv,
     vm_paths::VmPaths,
 };
 use meshd_proto::vm::{ByteSize, qcow2};
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Read as _},
+    fs::{self, OpenOptions},
+    io,
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
@@ -38,8 +39,6 @@ pub async fn create(
 
 /// Returns the size that the guest sees, in bytes: the configured size, or the size of the base image.
 pub fn virtual_size(base: &Path, size: Option<ByteSize>) -> io::Result<u64> {
-    let mut header = Vec::new();
-    File::open(base)?.take(qcow2::HEADER).read_to_end(&mut header)?;
-    let base_size = qcow2::virtual_size(&header).map_err(io::Error::other)?;
+    let base_size = qcow2::virtual_size(&image_header(base)?).map_err(io::Error::other)?;
     Ok(size.map_or(base_size, ByteSize::bytes))
 }

@@ -41,6 +41,10 @@ pub fn space(folder: &Path) -> io::Result<Space> {
     })
 }
 
+pub fn is_in_memory(folder: &Path) -> bool {
+    space(folder).is_ok_and(|space| space.kind == StoreKind::Memory)
+}
+
 pub fn store(folder: &Path) -> Option<StoreFacts> {
     let Space { kind, bytes, used, .. } = space(folder).ok()?;
     Some(StoreFacts { kind, bytes, used: used.div_ceil(STORE_STEP).saturating_mul(STORE_STEP) })
@@ -57,8 +61,8 @@ pub fn writable_bytes(folder: &Path, memory: u64) -> io::Result<u64> {
     })
 }
 
-/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that QEMU pauses guests that write too much before they use the memory of others. Never sets
-/// a limit below the current use. Leaves any other file system unchanged.
+/// Limits the tmpfs for VMs ([`OWN_STORE`]), so that QEMU pauses guests that write too much before they use the memory of others.
+/// Never sets a limit below the current use. Leaves any other file system unchanged.
 pub fn limit_store(folder: &Path, root: &Tree, bytes: u64) -> io::Result<()> {
     let mounts = root.read("/proc/self/mountinfo").unwrap_or_default();
     if !mounts.lines().any(|line| is_own(line, folder)) || bytes < space(folder)?.used {

@@ -1,6 +1,6 @@
 //! CPU models of QEMU (`-cpu help`), cached for each QEMU binary.
 
-use crate::vm::sync::locked;
+use crate::vm::lock_helpers::locked;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -40,8 +40,7 @@ impl CpuModels {
 
 fn parse(text: &str) -> BTreeSet<String> {
     text.lines()
-        .filter_map(|line| line.strip_prefix(MODEL_PREFIX)?.split_whitespace().next())
-        .map(str::to_owned)
+        .filter_map(|line| Some(line.strip_prefix(MODEL_PREFIX)?.split_whitespace().next()?.to_owned()))
         .collect()
 }
 

@@ -59,17 +59,12 @@ fn hugepages(tree: &Tree) -> Vec<HugepageFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use crate::fake::FakeMachine;
 
     #[test]
     fn facts_have_programs_firmware_bridges_and_numa_nodes() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-            fs::write(path, text).expect("written");
-        };
-        let tree = Tree::new(dir.path());
+        let fake = FakeMachine::new("", &[]);
+        let (tree, write) = (fake.tree.clone(), |path: &str, text: &str| fake.file(path, text));
         assert_eq!(hosting(&tree, false), Hosting::default(), "an empty file system");
         write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "7\n");
         let pool = |numa_node, page_kib, count| HugepageFacts { numa_node, page_kib, count };

@@ -80,7 +80,7 @@ mod tests {
         let recipe = include_str!("../../../../images/bundles/qemu/bundle.toml");
         let mounts = include_str!("../../../../overlays/agent/rootfs/sbin/mesh-init");
         assert!(mounts.contains("/opt/bundles/"), "bundles are mounted at another path");
-        let dir = tempfile::tempdir().expect("a folder");
+        let fake = crate::fake::FakeMachine::new("", &[]);
         for line in recipe.lines() {
             let (target, key) = match (line.strip_prefix("to = "), line.strip_prefix("path = ")) {
                 (Some(to), None) => (to.trim_matches('"').to_owned(), "file"),
@@ -89,14 +89,11 @@ mod tests {
                 }
                 _ => continue,
             };
-            let path = dir.path().join("opt/bundles/qemu").join(&target);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-            std::fs::write(path, key).expect("written");
+            fake.file(&format!("opt/bundles/qemu/{target}"), key);
         }
-        let tree = Tree::new(dir.path());
-        let found: Vec<bool> = uefi(&tree).iter().map(|uefi| uefi.secure).collect();
+        let found: Vec<bool> = uefi(&fake.tree).iter().map(|uefi| uefi.secure).collect();
         assert_eq!(found, [false, true], "without and with Secure Boot");
-        let programs = Programs::find(&tree);
+        let programs = Programs::find(&fake.tree);
         assert!(programs.qemu.is_some() && programs.qemu_img.is_some() && programs.swtpm.is_some(), "{programs:?}");
     }
 }

@@ -1,22 +1,13 @@
 //! Memory that is free for VMs and their files. Reserved memory counts as used before guests touch it or layers grow into it (ADR 28).
 
-use super::capacity;
+use super::{capacity, resources::image_header};
 use crate::{
     system::{self, Tree},
     vm::vm_paths::{self, VmPaths},
 };
-use meshd_proto::{
-    StoreKind,
-    vm::{NODE_RESERVE, VmSpec, layer_growth, qcow2},
-};
+use meshd_proto::vm::{NODE_RESERVE, VmSpec, layer_growth, qcow2};
 use meshd_types::SystemUuid;
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io::Read as _,
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
 /// Block size of file metadata (stat(2)).
 const BLOCK: u64 = 512;
@@ -55,8 +46,7 @@ impl Memory {
 
 /// Returns the bytes that VMs and their files in memory use.
 pub fn used_memory(tree: &Tree, machines: &Path) -> u64 {
-    let in_memory = capacity::space(machines).is_ok_and(|space| space.kind == StoreKind::Memory);
-    let files = if in_memory { files(machines) } else { 0 };
+    let files = if capacity::is_in_memory(machines) { files(machines) } else { 0 };
     read(tree, machines).touched.into_values().fold(files, u64::saturating_add)
 }
 
@@ -70,7 +60,7 @@ pub fn read(tree: &Tree, machines: &Path) -> Memory {
         files: field("Shmem"),
         ..Memory::default()
     };
-    let in_memory = capacity::space(machines).is_ok_and(|space| space.kind == StoreKind::Memory);
+    let in_memory = capacity::is_in_memory(machines);
     for uuid in vm_paths::all(machines) {
         let files = VmPaths::new(machines, uuid);
         memory.touched.extend(touched(tree, &files).map(|bytes| (uuid, bytes)));
@@ -104,9 +94,7 @@ pub fn resident(tree: &Tree, pid: u32) -> Option<u64> {
 /// Returns the expected growth of a layer.
 fn growth(layer: &Path) -> Option<u64> {
     let allocated = layer.metadata().ok()?.blocks().saturating_mul(BLOCK);
-    let mut header = Vec::new();
-    File::open(layer).ok()?.take(qcow2::HEADER).read_to_end(&mut header).ok()?;
-    Some(layer_growth(qcow2::size(&header).ok()?, allocated))
+    Some(layer_growth(qcow2::size(&image_header(layer).ok()?).ok()?, allocated))
 }
 
 /// Returns the number of out-of-memory kills since the boot.
@@ -129,14 +117,12 @@ fn files(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::fixtures;
 
     const GIB: u64 = 1 << 30;
 
     fn spec(uuid: u8, memory: &str) -> VmSpec {
-        let text = format!(
-            r#"{{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff{uuid:02x}", "vcpus": 1, "memory": "{memory}"}}"#
-        );
-        serde_json::from_str(&text).expect("a specification")
+        VmSpec { uuid: SystemUuid([uuid; 16]), ..fixtures::spec(serde_json::json!({ "memory": memory })) }
     }
 
     fn node() -> Memory {

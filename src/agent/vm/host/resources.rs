@@ -9,19 +9,19 @@ use super::{
 };
 use crate::{
     disks,
-    nat::{self, Subnet},
+    private_network::{self, Subnet},
     system::{self, Tree},
     vfio,
 };
 use meshd_proto::{
-    DiskFacts, StoreKind, UnitFacts,
+    DiskFacts, UnitFacts,
     vm::{SlotDisk, VmSpec, qcow2},
 };
 use meshd_types::Digest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{File, OpenOptions},
-    io::Read as _,
+    io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -111,7 +111,7 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         threads: system::cpu(&tree).threads,
         programs,
         memory: memory::read(&tree, &config.machines),
-        layers_in_memory: capacity::space(&config.machines).is_ok_and(|space| space.kind == StoreKind::Memory),
+        layers_in_memory: capacity::is_in_memory(&config.machines),
         hugepages: hugepages(&tree, "free_hugepages"),
         numa: numa(&tree),
         units: if spec.units.is_empty() {
@@ -123,14 +123,14 @@ fn read(config: &HostConfig, spec: &VmSpec) -> HostResources {
         disks: disks::survey(&tree, &config.data_disks),
         slots: Vec::new(),
         bridges: bridges(&tree),
-        private: nat::settings(&tree).and_then(|settings| nat::choose_subnet(&tree, &settings)),
+        private: private_network::settings(&tree).and_then(|settings| private_network::choose_subnet(&tree, &settings)),
         uefi: installed::uefi(&tree),
         images: images(&config.images, spec),
     }
 }
 
-/// Reads the huge pages of each NUMA node, or of the node as a whole if the kernel shows no NUMA nodes. `counter` is the sysfs file with the
-/// number of pages.
+/// Reads the huge pages of each NUMA node, or of the node as a whole if the kernel shows no NUMA nodes. `counter` is the sysfs file
+/// with the number of pages.
 pub fn hugepages(tree: &Tree, counter: &str) -> Vec<HugePool> {
     let pools = |folder: String, node: Option<u32>| {
         let pool = |name: String| {
@@ -175,12 +175,17 @@ pub fn bridges(tree: &Tree) -> BTreeSet<String> {
     names.filter(|name| tree.has(&format!("/sys/class/net/{name}/bridge"))).collect()
 }
 
+/// Reads the first bytes of an image, at most [`qcow2::HEADER`].
+pub fn image_header(path: &Path) -> io::Result<Vec<u8>> {
+    let mut header = Vec::new();
+    File::open(path)?.take(qcow2::HEADER).read_to_end(&mut header)?;
+    Ok(header)
+}
+
 fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, ImageFile> {
     let read = |digest: Digest| {
         let path = folder.join(digest.to_string());
-        let mut header = Vec::new();
-        File::open(&path).ok()?.take(qcow2::HEADER).read_to_end(&mut header).ok()?;
-        Some((digest, ImageFile { path, header }))
+        Some((digest, ImageFile { header: image_header(&path).ok()?, path }))
     };
     spec.files().filter_map(|(_, digest)| read(digest)).collect()
 }
@@ -188,6 +193,7 @@ fn images(folder: &Path, spec: &VmSpec) -> BTreeMap<Digest, ImageFile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::FakeMachine;
 
     #[test]
     fn cpu_list_is_parsed_and_invalid_parts_are_skipped() {
@@ -199,19 +205,14 @@ mod tests {
 
     #[test]
     fn bridges_huge_pages_and_numa_nodes_are_read() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let write = |path: &str, text: &str| {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-            std::fs::write(path, text).expect("written");
-        };
-        write("sys/class/net/br0/bridge/x", "");
-        write("sys/class/net/eth0/mtu", "1500");
-        write("sys/devices/system/node/node1/cpulist", "4-7\n");
-        write("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "512\n");
-        let tree = Tree::new(dir.path());
-        assert_eq!(bridges(&tree), BTreeSet::from(["br0".to_owned()]));
-        assert_eq!(numa(&tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
-        assert_eq!(hugepages(&tree, "free_hugepages"), [HugePool { node: Some(1), page: 2 << 20, count: 512 }]);
+        let fake = FakeMachine::new("", &[]);
+        fake.folder("sys/class/net/br0/bridge");
+        fake.folder("sys/class/net/eth0");
+        fake.file("sys/devices/system/node/node1/cpulist", "4-7\n");
+        fake.file("sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages", "512\n");
+        let tree = &fake.tree;
+        assert_eq!(bridges(tree), BTreeSet::from(["br0".to_owned()]));
+        assert_eq!(numa(tree), [NumaNode { id: 1, cpus: vec![4, 5, 6, 7] }]);
+        assert_eq!(hugepages(tree, "free_hugepages"), [HugePool { node: Some(1), page: 2 << 20, count: 512 }]);
     }
 }

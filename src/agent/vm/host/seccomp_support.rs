@@ -1,7 +1,7 @@
 //! Checks that the QEMU of this node was built with its seccomp sandbox, which confinement needs.
 
 use super::installed;
-use crate::{system::Tree, vm::sync::locked};
+use crate::{system::Tree, vm::lock_helpers::locked};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

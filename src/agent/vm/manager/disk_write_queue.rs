@@ -1,6 +1,6 @@
 //! Disk writes in progress; a VM starts when its write is complete.
 
-use super::{Reconciler, vms::StartError, waiting_vms::PendingStart};
+use super::{reconciler::Reconciler, vms::StartError, waiting_vms::PendingStart};
 use crate::vm::{
     disks::{
         disk_write::{DiskWrite, WriteProgress},

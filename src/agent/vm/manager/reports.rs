@@ -1,7 +1,7 @@
 //! Combines the state reports of all VMs.
 
-use super::Reconciler;
-use crate::vm::{disks::ownership_marker, net::nic_addresses, sync::send_if_changed};
+use super::reconciler::Reconciler;
+use crate::vm::{disks::ownership_marker, lock_helpers::send_if_changed, net::nic_addresses};
 use meshd_proto::vm::{MAX_VMS, ReportedVmState, VmFetching, VmReport};
 use meshd_types::SystemUuid;
 use std::collections::BTreeMap;

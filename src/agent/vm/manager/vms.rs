@@ -9,10 +9,10 @@ use crate::{
         host::{capacity, config::HostConfig, memory, resources},
         net::{nic_addresses, tap_ports},
         process::{
-            launch,
+            adoption, launch,
             persisted_vm::{PersistedVm, SupervisorCommand},
-            qemu_process,
             supervisor::VmSupervisor,
+            swtpm,
             vm_event::{VmEvent, VmRecord},
             vm_state_machine,
         },
@@ -20,7 +20,7 @@ use crate::{
         vm_paths::{self, VmPaths},
     },
 };
-use meshd_proto::vm::{LeftDisk, SlotDisk, VmFailure, VmRefusal, VmReport, VmSpec};
+use meshd_proto::vm::{ReleasedDisk, VmFailure, VmRefusal, VmReport, VmSpec};
 use meshd_types::SystemUuid;
 use rustix::process::Signal;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -100,9 +100,9 @@ impl Vms {
             match stored {
                 Ok(stored) if stored.spec.uuid == uuid => vms.supervise(stored, files),
                 Ok(_) => {
-                    tracing::error!(%uuid, "cannot take over a virtual machine: its record has another UUID; release it")
+                    tracing::error!(%uuid, "cannot take over a VM: its record has another UUID; release it")
                 }
-                Err(reason) => tracing::error!(%uuid, reason, "cannot take over a virtual machine; release it"),
+                Err(reason) => tracing::error!(%uuid, reason, "cannot take over a VM; release it"),
             }
         }
         vms
@@ -158,11 +158,6 @@ impl Vms {
 
     pub fn config(&self) -> Arc<HostConfig> {
         self.config.clone()
-    }
-
-    /// Sets the disks of this node that belong to slots.
-    pub fn set_slots(&self, slots: Vec<SlotDisk>) {
-        self.reservations.set_slots(slots);
     }
 
     fn check_spec(&self, spec: &VmSpec) -> Result<(), StartError> {
@@ -226,7 +221,7 @@ impl Vms {
         &self,
         uuid: SystemUuid,
         waiting: Option<&VmSpec>,
-        reported: Vec<LeftDisk>,
+        reported: Vec<ReleasedDisk>,
     ) -> impl Future<Output = Result<(), ReleaseError>> + Send + 'static {
         let vm = self.vms.get(&uuid);
         let files = self.files(uuid);
@@ -311,11 +306,11 @@ impl Vms {
 
 /// Removes a VM without supervisor: its record is damaged.
 async fn remove(files: VmPaths) -> Result<(), String> {
-    if let Some(process) = qemu_process::find(&files.pid(), files.user()) {
+    if let Some(process) = adoption::find(&files.pid(), files.user()) {
         process.signal(Signal::KILL);
         let ended = timeout(vm_state_machine::KILL_TIMEOUT, process.wait()).await;
         ended.map_err(|_| format!("process {} did not end after SIGKILL", process.id()))?;
     }
-    launch::end_tpm(&files).await;
+    swtpm::stop(&files).await;
     files.remove().await
 }

@@ -84,7 +84,7 @@ impl WaitingVms {
 
     fn store(&self) {
         if let Err(error) = self.write() {
-            tracing::error!(%error, file = %self.file.display(), "cannot store the waiting virtual machines");
+            tracing::error!(%error, file = %self.file.display(), "cannot store the waiting VMs");
         }
     }
 
@@ -102,20 +102,16 @@ impl WaitingVms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{fake::FakeMachine, vm::fixtures};
     use std::fs;
 
     #[test]
     fn waiting_start_survives_an_agent_restart_but_not_a_reboot() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let config = HostConfig::of_root(dir.path());
-        let boot = |id: &str| {
-            let file = config.root.join("proc/sys/kernel/random/boot_id");
-            fs::create_dir_all(file.parent().expect("a folder")).expect("made");
-            fs::write(file, id).expect("written");
-        };
+        let fake = FakeMachine::new("", &[]);
+        let config = HostConfig::of_root(&fake.tree.path("/"));
+        let boot = |id: &str| fake.file("proc/sys/kernel/random/boot_id", id);
         boot("one");
-        let spec = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G"}"#;
-        let spec: Box<VmSpec> = serde_json::from_str(spec).expect("a specification");
+        let spec = Box::new(fixtures::spec(serde_json::json!({})));
         let pending = PendingStart { spec, start: 3, grace: Duration::from_secs(7), ordered: true };
         let uuid = pending.spec.uuid;
         let mut waiting = WaitingVms::open(&config);

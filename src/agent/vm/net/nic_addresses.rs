@@ -35,16 +35,13 @@ pub fn fixed(nics: &[Nic]) -> impl Iterator<Item = (usize, Ipv4Addr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::fixtures;
 
     #[test]
     fn address_of_another_nic_is_refused() {
-        let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
-        let spec: VmSpec = serde_json::from_value(serde_json::json!({
-            "name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G", "nics": [
-                nic(1, PRIVATE_BRIDGE, "172.30.0.9"), nic(2, PRIVATE_BRIDGE, "172.30.0.10"), nic(3, "br0", "172.30.0.11"),
-            ],
-        }))
-        .expect("a specification");
+        let nics = [(1, PRIVATE_BRIDGE, "172.30.0.9"), (2, PRIVATE_BRIDGE, "172.30.0.10"), (3, "br0", "172.30.0.11")];
+        let nics = nics.map(|(last, bridge, address)| fixtures::nic(last, bridge, address));
+        let spec = fixtures::spec(serde_json::json!({ "nics": nics }));
         let assigned = |pairs: &[(u8, u8)]| -> NicAddresses {
             let pair =
                 |(mac, last): &(u8, u8)| (MacAddr([0x52, 0x54, 0, 0, 0, *mac]), Ipv4Addr::new(172, 30, 0, *last));

@@ -1,7 +1,7 @@
-//! TAP devices of a VM: made before QEMU starts, filtered, and removed after QEMU ended.
+//! TAP devices of a VM: made before QEMU starts, filtered, attached to bridges, and removed after QEMU ended.
 
 use crate::{
-    nat::{
+    private_network::{
         BRIDGE,
         guest_firewall::{self, GuestPort},
     },
@@ -16,12 +16,13 @@ use crate::{
             config::HostConfig,
             installed::{self, Programs},
         },
+        lock_helpers::locked,
         reservations::Reservations,
-        sync::locked,
         vm_paths::VmPaths,
     },
 };
 use meshd_proto::vm::VmSpec;
+use meshd_types::failpoint;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -99,8 +100,23 @@ fn ports(reservations: &Reservations) -> Vec<GuestPort> {
     ports.filter(|port| Path::new(NET).join(&port.name).exists()).collect()
 }
 
+/// Attaches the TAP devices of a VM to their bridges and sets them up.
+pub async fn attach(spec: &VmSpec, ip: Option<&Path>) -> Result<(), String> {
+    for (index, nic) in spec.nics.iter().enumerate() {
+        let Some(bridge) = &nic.bridge else { continue };
+        let port = &tap_name(spec, index);
+        let ip = ip.ok_or("cannot attach a NIC to a bridge: `ip` is not installed")?;
+        helper_program::run(ip, &strings(&["link", "set", "dev", port, "master", bridge.as_str()])).await?;
+        if !nic.peers && failpoint::defends("guest-ports") {
+            isolate_bridge_port(port)?;
+        }
+        helper_program::run(ip, &strings(&["link", "set", "dev", port, "up"])).await?;
+    }
+    Ok(())
+}
+
 /// Isolates a bridge port from other isolated ports.
-pub fn isolate_bridge_port(port: &str) -> Result<(), String> {
+fn isolate_bridge_port(port: &str) -> Result<(), String> {
     let path = Path::new(NET).join(port).join("brport/isolated");
     fs::write(&path, "1").map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -1,6 +1,9 @@
 //! Starts a VM: checks the resources of the node, makes the files, starts QEMU. Cleans up after QEMU ended.
 
-use super::qemu_process::{self, WatchedProcess};
+use super::{
+    qemu_process::{self, WatchedProcess},
+    swtpm,
+};
 use crate::{
     system::Tree,
     vfio,
@@ -8,7 +11,6 @@ use crate::{
         confine::{Confinement, cgroup, cpuset::DedicatedCpus, device},
         disks::{cloud_init_seed, ownership_marker, qcow2_overlay},
         failure::failure,
-        helper_program,
         host::{config::HostConfig, resources},
         net::tap_ports,
         reservations::Reservations,
@@ -20,19 +22,14 @@ use crate::{
     },
 };
 use meshd_proto::vm::{VmFailure, VmFailureKind, VmRefusal, VmSpec};
-use rustix::{
-    fs::{CWD, FileType, Mode, mknodat},
-    process::Signal,
-};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, lchown, symlink},
+    os::unix::fs::{OpenOptionsExt as _, symlink},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
-use tokio::time::timeout;
 
 /// Page cache of QEMU's files and kernel buffers, added to the memory limit, in bytes.
 const PAGE_CACHE: u64 = 512 << 20;
@@ -40,8 +37,6 @@ const PAGE_CACHE: u64 = 512 << 20;
 const TCG_CACHE: u64 = 1280 << 20;
 /// Maximum size of a layer's metadata, in bytes.
 const LAYER_TABLES: u64 = 64 << 20;
-/// Timeout for the end of swtpm after a signal.
-const TPM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A started QEMU. Its guest does not run yet.
 #[derive(Debug)]
@@ -57,7 +52,7 @@ async fn lock_groups(groups: &[u32]) -> Vec<File> {
     let groups = groups.to_vec();
     let locked = tokio::task::spawn_blocking(move || vfio::lock_groups(&groups)).await;
     locked.map_err(io::Error::other).and_then(|locks| locks).unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot lock IOMMU groups: a readiness check may open them while a virtual machine starts");
+        tracing::warn!(%error, "cannot lock IOMMU groups: a readiness check may open them while a VM starts");
         Vec::new()
     })
 }
@@ -147,7 +142,7 @@ fn limits(spec: &VmSpec, plan: &Plan, layers_in_memory: bool) -> cgroup::CgroupL
 /// itself.
 pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
     if spec.vtpm {
-        end_tpm(files).await;
+        swtpm::stop(files).await;
     }
     if let Ok(group) = cgroup::VmCgroup::for_vm(files, spec) {
         group.kill_and_remove();
@@ -156,19 +151,6 @@ pub async fn clean_up(spec: &VmSpec, files: &VmPaths, config: &HostConfig) {
         device::reclaim_groups(&Tree::new(&config.root), user);
     }
     tap_ports::remove(spec, config).await;
-}
-
-pub async fn end_tpm(files: &VmPaths) {
-    let Some(tpm) = qemu_process::find_by_option("--ctrl", files.tpm_control().as_bytes(), files.user()) else {
-        return;
-    };
-    for signal in [Signal::TERM, Signal::KILL] {
-        tpm.signal(signal);
-        if timeout(TPM_TIMEOUT, tpm.wait()).await.is_ok() {
-            return;
-        }
-    }
-    tracing::error!(pid = tpm.id(), "swtpm did not end after SIGKILL");
 }
 
 /// Makes missing files. Volumes, UEFI variables and TPM state survive a restart.
@@ -198,19 +180,8 @@ async fn prepare(spec: &VmSpec, plan: &Plan, files: &VmPaths, confined: &Confine
             qcow2_overlay::create(files, index, (base, *size), qemu_img, confined).await?;
         }
     }
-    if let Some(swtpm) = &plan.swtpm {
-        // An earlier swtpm without QEMU would lock the state.
-        end_tpm(files).await;
-        let state = files.tpm_state();
-        DirBuilder::new().recursive(true).mode(0o700).create(&state).map_err(cannot_make(&state))?;
-        for entry in fs::read_dir(&state).map_err(cannot_make(&state))?.flatten() {
-            let path = entry.path();
-            // Do not follow links: the folder belongs to the VM's user.
-            lchown(&path, Some(user), Some(group)).map_err(cannot_make(&path))?;
-        }
-        set_owner(state, 0o700)?;
-        let (program, args) = confined.command(false, Vec::new(), swtpm, &argv::swtpm(files));
-        helper_program::run(&program, &args).await?;
+    if let Some(swtpm_program) = &plan.swtpm {
+        swtpm::start(files, swtpm_program, confined).await?;
     }
     Ok(())
 }
@@ -234,6 +205,5 @@ fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)
+    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
 }

@@ -1,5 +1,4 @@
-//! The QEMU process. It outlives the agent; a restarted agent finds it by its command line. A pidfd watches it, because process IDs are
-//! reused.
+//! The QEMU process. It outlives the agent. A pidfd watches it, because process IDs are reused.
 
 use rustix::{
     fd::{AsFd as _, OwnedFd},
@@ -9,17 +8,12 @@ use rustix::{
 use std::{
     fs::{self, OpenOptions},
     io,
-    os::unix::{
-        fs::{MetadataExt as _, OpenOptionsExt as _},
-        process::CommandExt as _,
-    },
+    os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Command, Stdio},
 };
 use tokio::io::unix::AsyncFd;
 
-/// Maximum bytes of a command line that are read.
-const MAX_COMMAND_LINE: usize = 256 * 1024;
 /// OOM score: the kernel kills VMs before the agent.
 const OOM_SCORE: &str = "500";
 
@@ -40,7 +34,7 @@ pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) 
     let own_affinity = match cpus.map(pin).transpose() {
         // All these CPUs belong to partitions of other VMs: run on other CPUs rather than not at all.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            tracing::warn!(?cpus, "all CPUs of a virtual machine are dedicated to others; it runs on other CPUs");
+            tracing::warn!(?cpus, "all CPUs of a VM are dedicated to others; it runs on other CPUs");
             None
         }
         pinned => pinned?,
@@ -50,7 +44,7 @@ pub fn spawn(program: &Path, args: &[String], log: &Path, cpus: Option<&[u32]>) 
     let mut child = spawned?;
     let watched = restored.transpose().and_then(|_| {
         if let Err(error) = fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE) {
-            tracing::warn!(%error, pid = child.id(), "cannot set the OOM score of a virtual machine");
+            tracing::warn!(%error, pid = child.id(), "cannot set the OOM score of a VM");
         }
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         WatchedProcess::watch(pid)
@@ -74,43 +68,12 @@ fn pin(cpus: &[u32]) -> io::Result<CpuSet> {
     Ok(former)
 }
 
-/// Finds the QEMU with this pidfile. It belongs to `user`, or to root until it drops its privileges.
-pub fn find(pidfile: &Path, user: Option<u32>) -> Option<WatchedProcess> {
-    find_by_option("-pidfile", pidfile.as_os_str().as_encoded_bytes(), user)
-}
-
-/// Finds a process of a user or of root by an option and its value.
-pub fn find_by_option(option: &str, value: &[u8], user: Option<u32>) -> Option<WatchedProcess> {
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-    // A process can change its command line, so the user must match.
-    let matches = |pid: Pid| runs_as(pid, user) && has_option(pid, option, value);
-    // Check again with the pidfd open: the ID may have been reused.
-    pids.filter(|pid| matches(*pid))
-        .filter_map(|pid| WatchedProcess::watch(pid).ok())
-        .find(|process| matches(process.pid))
-}
-
-/// Returns whether a process runs as root or as `user`.
-fn runs_as(pid: Pid, user: Option<u32>) -> bool {
-    let uid = fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|status| status.uid());
-    uid.is_ok_and(|uid| uid == 0 || Some(uid) == user)
-}
-
-/// Returns whether a command line has an option with this value. A zombie has no command line.
-fn has_option(pid: Pid, option: &str, value: &[u8]) -> bool {
-    let Ok(line) = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
-    let line = &line[..line.len().min(MAX_COMMAND_LINE)];
-    let args: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-    args.windows(2).any(|pair| pair == [option.as_bytes(), value])
-}
-
 impl WatchedProcess {
     #[expect(
         deprecated,
         reason = "the replacement is unsafe; its precondition holds: the value owns the descriptor and never replaces it"
     )]
-    fn watch(pid: Pid) -> io::Result<Self> {
+    pub fn watch(pid: Pid) -> io::Result<Self> {
         let fd = AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK)?)?;
         Ok(WatchedProcess { pid, fd })
     }
@@ -125,12 +88,10 @@ impl WatchedProcess {
             return format!("cannot be watched: {error}");
         }
         // Only the parent gets the exit status. Init is the parent of a QEMU that an earlier agent started.
-        match waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
-            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-                (Some(code), _) => format!("ended with exit code {code}"),
-                (None, Some(signal)) => format!("was killed by signal {signal}"),
-                (None, None) => "ended".to_owned(),
-            },
+        let status = waitid(WaitId::PidFd(self.fd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        match status.ok().flatten().map(|status| (status.exit_status(), status.terminating_signal())) {
+            Some((Some(code), _)) => format!("ended with exit code {code}"),
+            Some((None, Some(signal))) => format!("was killed by signal {signal}"),
             _ => "ended".to_owned(),
         }
     }
@@ -148,6 +109,7 @@ impl WatchedProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::process::adoption::find;
     use std::time::Duration;
 
     async fn eventually<T>(condition: &str, check: impl Fn() -> Option<T>) -> T {

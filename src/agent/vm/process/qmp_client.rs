@@ -11,12 +11,10 @@ use crate::vm::{
         console_log::{Console, FileWatch},
     },
     failure::failure,
-    helper_program::{self, strings},
     net::tap_ports,
     vm_paths::VmPaths,
 };
 use meshd_proto::vm::{VmFailureKind, VmSpec};
-use meshd_types::fail;
 use serde_json::Value;
 use std::{
     io,
@@ -90,16 +88,8 @@ impl QmpSession {
         self.events.recv().await
     }
 
-    /// Presses the power button.
-    pub fn power_down(&self) {
-        self.send("system_powerdown");
-    }
-
-    pub fn resume(&self) {
-        self.send("cont");
-    }
-
-    fn send(&self, command: &'static str) {
+    /// Sends a command without arguments and does not wait for its answer.
+    pub fn send(&self, command: &'static str) {
         if let Err(error) = self.commands.try_send(command) {
             tracing::warn!(%error, command, "cannot send a command to QEMU");
         }
@@ -116,27 +106,13 @@ async fn run(
     let console_watch = config.console.watch()?;
     config.console.refresh();
     if qmp_message::is_before_start(&connection.execute("query-status").await?) {
-        attach_ports(&config).await.map_err(io::Error::other)?;
+        tap_ports::attach(&config.spec, config.ip.as_deref()).await.map_err(io::Error::other)?;
         connection.execute("cont").await?;
     }
     let _ = events.send(VmEvent::GuestRunning).await;
     // The guest may have been paused while no agent ran.
     connection.may_be_paused = true;
     serve(connection, &console_watch, &config, commands).await
-}
-
-async fn attach_ports(config: &QmpSessionConfig) -> Result<(), String> {
-    for (index, nic) in config.spec.nics.iter().enumerate() {
-        let Some(bridge) = &nic.bridge else { continue };
-        let port = &tap_ports::tap_name(&config.spec, index);
-        let ip = config.ip.as_deref().ok_or("cannot attach a NIC to a bridge: `ip` is not installed")?;
-        helper_program::run(ip, &strings(&["link", "set", "dev", port, "master", bridge.as_str()])).await?;
-        if !nic.peers && fail::defends("guest-ports") {
-            tap_ports::isolate_bridge_port(port)?;
-        }
-        helper_program::run(ip, &strings(&["link", "set", "dev", port, "up"])).await?;
-    }
-    Ok(())
 }
 
 async fn serve(

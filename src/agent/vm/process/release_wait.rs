@@ -22,7 +22,7 @@ fn still_in_use(spec: &VmSpec, host: &HostResources) -> Option<String> {
     let missing = spec.units.iter().filter(|address| !host.units.iter().any(|unit| has_function(unit, address)));
     let missing = missing.map(|address| format!("no unit of the node has {address} any more"));
     let disks = spec.disks().map(|disk| disk.as_str()).filter_map(|name| {
-        let disk = host.disks.iter().find(|disk| disk.names().any(|own| own == name))?;
+        let disk = host.disks.iter().find(|disk| disk.identities().any(|own| own == name))?;
         Some(format!("disk `{name}`: {}", disk.blocked.as_ref()?))
     });
     let in_use: Vec<String> = not_ready.chain(missing).chain(disks).collect();
@@ -49,15 +49,13 @@ pub async fn wait_until_free(config: &Arc<HostConfig>, spec: &VmSpec) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::fixtures;
     use meshd_proto::{DiskFacts, PciFacts, UnitFacts};
 
     #[test]
     fn missing_or_unready_unit_and_open_disk_are_still_in_use() {
-        let spec: VmSpec = serde_json::from_str(
-            r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 1, "memory": "1G",
-            "units": ["0000:01:00.0"], "volumes": [{"name": "d", "format": "raw", "disk": "eui.1234"}]}"#,
-        )
-        .expect("a specification");
+        let volumes = serde_json::json!([{ "name": "d", "format": "raw", "disk": "eui.1234" }]);
+        let spec = fixtures::spec(serde_json::json!({ "units": ["0000:01:00.0"], "volumes": volumes }));
         let unit = |address: &str, state: UnitState, reason: &str| UnitFacts {
             group: Some(1),
             state,

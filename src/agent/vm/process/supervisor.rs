@@ -1,9 +1,10 @@
 //! Supervises one VM: passes events to [`VmStateMachine`], executes its actions, reports the state. QEMU outlives the supervisor.
 
 use super::{
+    adoption,
     launch::{self, Launched},
     persisted_vm::{PersistedVm, SupervisorCommand, report},
-    qemu_process::{self, WatchedProcess},
+    qemu_process::WatchedProcess,
     qmp_client::{QmpSession, QmpSessionConfig},
     release_wait,
     vm_state_machine::{SURVIVES_KILL, ShutdownCause, VmAction, VmEvent, VmStateMachine},
@@ -14,8 +15,8 @@ use crate::{
         console::console_log::Console,
         failure::failure,
         host::{config::HostConfig, installed::Programs, memory},
+        lock_helpers::send_if_changed,
         reservations::Reservations,
-        sync::send_if_changed,
         vm_paths::VmPaths,
     },
 };
@@ -109,21 +110,23 @@ impl VmSupervisor {
     }
 
     pub fn adopt(&mut self) -> Option<VmAction> {
-        self.process = qemu_process::find(&self.files.pid(), self.files.user());
-        self.needs_cleanup = self.process.is_none();
-        let action = if self.process.is_none() && self.stored_boot != self.boot {
+        self.process = adoption::find(&self.files.pid(), self.files.user());
+        let is_alive = self.process.is_some();
+        // A reboot ended QEMU.
+        let is_rebooted = !is_alive && self.stored_boot != self.boot;
+        let action = if is_rebooted {
             self.state_machine.adopt_after_reboot();
-            self.ran = false;
             None
         } else {
-            self.state_machine.adopt(Duration::ZERO, self.process.is_some())
+            self.state_machine.adopt(Duration::ZERO, is_alive)
         };
-        if self.process.is_some() || self.state_machine.record().wanted {
+        self.needs_cleanup = !is_alive;
+        self.ran = is_alive || self.ran && !is_rebooted;
+        if is_alive || self.state_machine.record().should_run {
             self.reservations.insert(&self.spec);
         }
         if let Some(process) = &self.process {
-            self.ran = true;
-            tracing::info!(vm = %self.spec.name, pid = process.id(), "took over a running virtual machine");
+            tracing::info!(vm = %self.spec.name, pid = process.id(), "took over a running VM");
             self.ip = Programs::find(&Tree::new(&self.config.root)).ip;
             self.open_session();
         }
@@ -162,7 +165,7 @@ impl VmSupervisor {
             self.perform(action, &mut events).await;
             let after = self.state_machine.state();
             if before != after {
-                tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "virtual machine");
+                tracing::info!(vm = %self.spec.name, from = before.as_str(), to = after.as_str(), "VM state changed");
             }
             if !after.is_live() && after != ReportedVmState::Waiting && self.process.is_none() {
                 self.reservations.remove(self.spec.uuid);
@@ -280,7 +283,7 @@ impl VmSupervisor {
             }
             (Some(action @ (VmAction::PowerDown | VmAction::Resume)), _) => {
                 if let Some(session) = &self.session {
-                    if action == VmAction::Resume { session.resume() } else { session.power_down() }
+                    session.send(if action == VmAction::Resume { "cont" } else { "system_powerdown" });
                 }
             }
             (Some(VmAction::Terminate), Some(process)) => process.signal(Signal::TERM),
@@ -312,7 +315,7 @@ impl VmSupervisor {
         }
         match stored.write(&self.files) {
             Ok(()) => self.stored = Some(stored),
-            Err(error) => tracing::error!(vm = %self.spec.name, %error, "cannot store the record of a virtual machine"),
+            Err(error) => tracing::error!(vm = %self.spec.name, %error, "cannot store the record of a VM"),
         }
     }
 
@@ -333,10 +336,7 @@ impl VmSupervisor {
             launch::clean_up(&self.spec, &self.files, &self.config).await;
             // A VM that never ran had no units and disks.
             let free = if self.ran { release_wait::wait_until_free(&self.config, &self.spec).await } else { Ok(()) };
-            match free {
-                Ok(()) => self.files.remove().await,
-                in_use => in_use,
-            }
+            if free.is_ok() { self.files.remove().await } else { free }
         };
         let is_removed = removed.is_ok();
         if is_removed {

@@ -70,7 +70,8 @@ pub enum VmAction {
 #[serde(default)]
 pub struct VmRecord {
     /// The desired state is running.
-    pub wanted: bool,
+    #[serde(rename = "wanted")]
+    pub should_run: bool,
     /// The guest ran since the last start.
     #[serde(rename = "answered")]
     pub guest_ran: bool,

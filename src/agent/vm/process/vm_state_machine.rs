@@ -70,7 +70,7 @@ impl VmStateMachine {
 
     /// Takes over a VM of an earlier boot. It waits for an order whatever its restart policy, because it may run on another node now.
     pub fn adopt_after_reboot(&mut self) {
-        if std::mem::take(&mut self.record.wanted) {
+        if std::mem::take(&mut self.record.should_run) {
             let detail = "the node rebooted; the VM waits for a start order";
             self.record.failure = Some(failure(VmFailureKind::EndedUnseen, detail));
         }
@@ -78,7 +78,7 @@ impl VmStateMachine {
 
     /// Takes over a VM of an earlier agent. `is_alive`: its QEMU runs.
     pub fn adopt(&mut self, now: Duration, is_alive: bool) -> Option<VmAction> {
-        match (self.record.wanted, is_alive) {
+        match (self.record.should_run, is_alive) {
             (true, true) if self.record.guest_ran => self.state = MachineState::Running { since: now },
             // An earlier agent ended during the start: the timeout begins again.
             (true, true) => self.state = MachineState::Starting { deadline: now + self.start_timeout },
@@ -160,7 +160,7 @@ impl VmStateMachine {
     /// An ordered start resets the restart counter.
     fn start(&mut self, now: Duration) -> Option<VmAction> {
         if !matches!(self.state, MachineState::Starting { .. } | MachineState::Running { .. }) {
-            self.record = VmRecord { wanted: true, ..VmRecord::default() };
+            self.record = VmRecord { should_run: true, ..VmRecord::default() };
         }
         match &mut self.state {
             MachineState::Off | MachineState::Waiting { .. } => self.launch(now),
@@ -205,7 +205,7 @@ impl VmStateMachine {
     }
 
     fn may_restart(&self) -> bool {
-        self.policy.when != RestartWhen::Never && self.record.wanted && self.record.restarts < self.policy.attempts
+        self.policy.when != RestartWhen::Never && self.record.should_run && self.record.restarts < self.policy.attempts
     }
 
     fn launch(&mut self, now: Duration) -> Option<VmAction> {
@@ -216,7 +216,7 @@ impl VmStateMachine {
     }
 
     fn ordered_stop(&mut self, now: Duration, grace: Duration, after: AfterStop) -> Option<VmAction> {
-        self.record.wanted = after == AfterStop::Start;
+        self.record.should_run = after == AfterStop::Start;
         match &mut self.state {
             MachineState::Off => None,
             MachineState::Waiting { .. } if after == AfterStop::Start => self.launch(now),
@@ -242,7 +242,7 @@ impl VmStateMachine {
     }
 
     fn discard(&mut self, now: Duration) -> Option<VmAction> {
-        self.record.wanted = false;
+        self.record.should_run = false;
         match self.state {
             MachineState::Off => None,
             MachineState::Waiting { .. } => {
@@ -284,7 +284,7 @@ impl VmStateMachine {
                 self.stop(now, StopStep::Kill, KILL_TIMEOUT, then.clone())
             }
             MachineState::Stopping { step: StopStep::Kill, .. } => {
-                self.record.wanted = false;
+                self.record.should_run = false;
                 self.record.failure = Some(failure(VmFailureKind::Immortal, SURVIVES_KILL));
                 self.state = MachineState::Off;
                 None
@@ -335,11 +335,11 @@ impl VmStateMachine {
             self.state = MachineState::Waiting { until: now + restart_delay(&self.policy, self.record.restarts) };
             self.record.restarts += 1;
         } else {
-            if self.policy.when != RestartWhen::Never && self.record.wanted {
+            if self.policy.when != RestartWhen::Never && self.record.should_run {
                 let detail = format!("{}; gave up after {} restarts", failure.detail, self.record.restarts);
                 failure.detail = truncate(detail, MAX_FAILURE_TEXT);
             }
-            self.record.wanted = false;
+            self.record.should_run = false;
             self.state = MachineState::Off;
         }
         self.record.failure = Some(failure);

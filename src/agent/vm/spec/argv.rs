@@ -11,7 +11,7 @@ use crate::vm::{
     vm_paths::VmPaths,
 };
 use meshd_proto::vm::{CpuModel, MachineType, Nic, VmSpec};
-use meshd_types::fail;
+use meshd_types::failpoint;
 use std::path::Path;
 
 /// First PCI slot of root ports. QEMU assigns lower slots to other devices.
@@ -24,12 +24,6 @@ pub const VOLUME_NODE: &str = "volume";
 /// Escapes a path for QEMU's comma-separated options.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
-}
-
-/// Returns the arguments of `swtpm`. It becomes a daemon when its socket is ready, and ends with QEMU.
-pub fn swtpm(files: &VmPaths) -> Vec<String> {
-    let state = format!("dir={}", files.tpm_state().display());
-    strings(&["socket", "--tpm2", "--daemon", "--terminate", "--tpmstate", &state, "--ctrl", &files.tpm_control()])
 }
 
 /// Returns the arguments of `qemu-img` that make a layer. `-u` does not open the image, which the VM's user may not read.
@@ -54,8 +48,8 @@ impl ImageFormat {
     }
 }
 
-/// Returns the arguments of `qemu-img` that write an image to an exclusively opened disk, bypassing the page cache. Unless the disk reads as
-/// zero, `qemu-img` writes zeros: it may not discard, because it does not have the exclusive descriptor.
+/// Returns the arguments of `qemu-img` that write an image to an exclusively opened disk, bypassing the page cache. Unless the disk
+/// reads as zero, `qemu-img` writes zeros: it may not discard, because it does not have the exclusive descriptor.
 pub fn convert(image: &Path, format: ImageFormat, target: &str, is_zero: bool) -> Vec<String> {
     let zeros: &[&str] = if is_zero { &["--target-is-zero"] } else { &["-S", "0"] };
     let mut args = strings(&["convert", "-p", "-n", "-f", format.name()]);
@@ -85,7 +79,7 @@ pub struct CommandLine {
 
 pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     let mut line = CommandLine::default();
-    if fail::defends("vm-sandbox") {
+    if failpoint::defends("vm-sandbox") {
         line.add("-sandbox", SANDBOX);
     }
     line.add("-name", format!("guest={},debug-threads=on", spec.name));
@@ -99,8 +93,8 @@ pub fn qemu(spec: &VmSpec, plan: &Plan, files: &VmPaths) -> CommandLine {
     line.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
     line.add("-mon", "chardev=qmp,mode=control");
     let (serial, log) = (escaped(&files.serial()), escaped(&files.console()));
-    // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU does not read while the UART of the guest is
-    // full. With a socket, QEMU would close the connection and lose input.
+    // QEMU writes console output to a file, because agents restart. Input is a FIFO, which QEMU does not read while the UART of the
+    // guest is full. With a socket, QEMU would close the connection and lose input.
     line.add("-chardev", format!("pipe,id=serial0,path={serial},logfile={log},logappend=on"));
     line.add("-serial", "chardev:serial0");
     processors(spec, plan, &mut line);

@@ -3,7 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | `plan` | specification and resources of the node ─▶ plan, or every reason against it |
-//! | `argv` | plan ─▶ arguments of QEMU, qemu-img and swtpm |
+//! | `argv` | plan ─▶ arguments of QEMU and qemu-img |
 
 pub mod argv;
 pub mod plan;

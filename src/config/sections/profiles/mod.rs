@@ -2,14 +2,14 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `merge` | resolves inheritance of profiles, and records the origin of each setting |
+//! | `inheritance` | resolves inheritance of profiles, and records the origin of each setting |
 //! | `written` | one profile as written in the file, before inheritance |
 
-mod merge;
+mod inheritance;
 mod written;
 
 use crate::{
-    Profile, check,
+    Profile,
     fault::suggest,
     reader::{Document, Table},
 };
@@ -28,7 +28,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>) -> Option<(ProfileName
     let mut profiles = BTreeMap::new();
     for profile in all.values() {
         if let Some(chain) = chain(document, &all, profile)
-            && let Some(resolved) = merge::inherit(document, &chain)
+            && let Some(resolved) = inheritance::inherit(document, &chain)
         {
             profiles.insert(resolved.name.clone(), resolved);
         }
@@ -65,7 +65,7 @@ fn all(document: &Document, root: &Table<'_>) -> All {
         document.fault(&table.own_position(), format!("more than {MAX_PROFILES} profiles"), "remove some");
     }
     let read = entries.into_iter().filter_map(|entry| {
-        let name = entry.name.parse::<ProfileName>().map_err(|error| check::fault(document, &entry.name, &error));
+        let name = entry.name.parse::<ProfileName>().map_err(|error| document.error(&entry.name, &error));
         let written = WrittenProfile::read(document, &entry.table);
         name.ok().map(|name| WrittenProfile { name, ..written })
     });

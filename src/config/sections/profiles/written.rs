@@ -11,7 +11,7 @@ use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarName, VarV
 use std::str::FromStr;
 
 /// 64 TiB in the smaller page size.
-const MAX_PAGES: i64 = 1 << 25;
+const MAX_PAGES: u32 = 1 << 25;
 
 /// A key of `[profiles.*.thresholds]`.
 pub(crate) struct Threshold {
@@ -54,7 +54,7 @@ impl WrittenProfile {
             let one = |text: Located<String>| {
                 let edit = Edit::<String>::from_str(&text).ok()?;
                 let (Edit::Add(plain) | Edit::Remove(plain)) = &edit;
-                rule(plain).map_err(|error| check::fault(document, &text, &error)).ok()?;
+                rule(plain).map_err(|error| document.error(&text, &error)).ok()?;
                 Some(text.with(edit))
             };
             table.strings(key).into_iter().filter_map(one).collect()
@@ -87,8 +87,7 @@ fn hugepages(table: &Table<'_>) -> Option<Located<Hugepages>> {
     let size = table.choice("size", &[("1G", PageSize::G1), ("2M", PageSize::M2)]);
     let count = table.integer("count", 0..=MAX_PAGES);
     let (size, count) = (table.required("size", size, hint), table.required("count", count, hint));
-    let count = u32::try_from(count?.value).ok()?;
-    Some(at.with(Hugepages { size: size?.value, count }))
+    Some(at.with(Hugepages { size: size?.value, count: count?.value }))
 }
 
 fn checks(table: &Table<'_>) -> Vec<Located<(String, CheckRule)>> {

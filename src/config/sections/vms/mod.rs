@@ -1,8 +1,8 @@
-//! `[vms]`: IP and MAC addresses reserved for NICs of virtual machines; `rules` holds the site-wide rules.
+//! `[vms]`: IP and MAC addresses reserved for NICs of VMs.
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `rules` | site-wide rules of `[vms]`: limits, placement and slot policies of virtual machines |
+//! | `rules` | site-wide rules of `[vms]`: limits, placement and slot policies of VMs |
 
 mod rules;
 
@@ -59,9 +59,7 @@ pub(crate) fn read(document: &Document, root: &Table<'_>, segments: &Segments) -
         prefix_faults(document, prefix);
     }
     let tables = table.tables("pool");
-    if tables.len() > MAX_POOLS {
-        table.fault("pool", format!("{} pools", tables.len()), format!("at most {MAX_POOLS}"));
-    }
+    table.is_within("pool", MAX_POOLS, tables.len(), "pools");
     let subnets = segments.subnets();
     let mut written: Vec<Located<VmAddressPool>> = Vec::new();
     let mut whole = true;

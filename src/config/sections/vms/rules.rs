@@ -1,7 +1,7 @@
-//! Site-wide rules of `[vms]`: limits, placement and slot policies of virtual machines.
+//! Site-wide rules of `[vms]`: limits, placement and slot policies of VMs.
 
 use crate::{
-    EnrollPolicy, Site, check,
+    EnrollPolicy, Site,
     parse::or,
     reader::{Document, Table},
     vm::{VmTemplates, template},
@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 /// CPUs per thread: small VMs are mostly idle, and a busy one still has a quarter of a thread.
 const DEFAULT_OVERCOMMIT: u32 = 4;
 /// Bounds of `cpu_overcommit`.
-const OVERCOMMIT: RangeInclusive<i64> = 1..=64;
+const OVERCOMMIT: RangeInclusive<u32> = 1..=64;
 const MAX_TEMPLATES: usize = 256;
 
 /// Site-wide rules for VMs.
@@ -55,7 +55,6 @@ pub(crate) fn read(document: &Document, table: &Table<'_>) -> Option<VmRules> {
     let words = [("approve", SlotPolicy::Approve), ("auto", SlotPolicy::Auto)];
     let slots = or(table, "slots", table.choice("slots", &words).map(|word| word.map(Some)), None);
     let ratio = table.integer("cpu_overcommit", OVERCOMMIT);
-    let ratio = ratio.map(|ratio| ratio.map(|ratio| u32::try_from(ratio).unwrap_or(DEFAULT_OVERCOMMIT)));
     let cpu_overcommit = or(table, "cpu_overcommit", ratio, DEFAULT_OVERCOMMIT);
     let templates = templates(document, table);
     Some(VmRules { slots: slots?, cpu_overcommit: cpu_overcommit?, templates })
@@ -65,14 +64,12 @@ pub(crate) fn read(document: &Document, table: &Table<'_>) -> Option<VmRules> {
 fn templates(document: &Document, vms: &Table<'_>) -> VmTemplates {
     let mut templates = VmTemplates::new();
     let entries = vms.table("templates").map(|table| table.entries()).unwrap_or_default();
-    if entries.len() > MAX_TEMPLATES {
-        vms.fault("templates", format!("{} templates", entries.len()), format!("at most {MAX_TEMPLATES}"));
-    }
+    vms.is_within("templates", MAX_TEMPLATES, entries.len(), "templates");
     for entry in entries {
         let read = template(&entry.table);
         match entry.name.parse::<TemplateName>() {
             Ok(name) => drop(templates.insert(name, read)),
-            Err(error) => check::fault(document, &entry.name, &error),
+            Err(error) => document.error(&entry.name, &error),
         }
     }
     templates

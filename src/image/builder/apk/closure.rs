@@ -12,9 +12,9 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MissingPackage {
     /// No package of the mirror provides the dependency.
-    Missing { wanted: String, dependent: String },
+    Missing { dependency: String, dependent: String },
     /// Several packages provide the dependency without priority and version, so the choice is ambiguous.
-    Undecided { wanted: String, dependent: String, providers: Vec<String> },
+    Undecided { dependency: String, dependent: String, providers: Vec<String> },
     /// Two packages conflict.
     Conflict { package: String, with: String },
 }
@@ -22,14 +22,14 @@ pub enum MissingPackage {
 impl fmt::Display for MissingPackage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MissingPackage::Missing { wanted, dependent } => {
-                write!(f, "the mirror has no package `{wanted}`, which {dependent} needs")
+            MissingPackage::Missing { dependency, dependent } => {
+                write!(f, "the mirror has no package `{dependency}`, which {dependent} needs")
             }
-            MissingPackage::Undecided { wanted, dependent, providers } => {
+            MissingPackage::Undecided { dependency, dependent, providers } => {
                 let providers = providers.join(", ");
                 write!(
                     f,
-                    "`{wanted}`, which {dependent} needs, is provided by {providers}; name one in packages.install"
+                    "`{dependency}`, which {dependent} needs, is provided by {providers}; name one in packages.install"
                 )
             }
             MissingPackage::Conflict { package, with } => {
@@ -119,10 +119,10 @@ impl<'r> Solver<'r> {
                 self.unresolved.push_back(record);
             }
             Err(providers) => {
-                let (wanted, dependent) = (dependency.to_string(), dependent.to_owned());
+                let (dependency, dependent) = (dependency.to_string(), dependent.to_owned());
                 self.missing.insert(match providers.is_empty() {
-                    true => MissingPackage::Missing { wanted, dependent },
-                    false => MissingPackage::Undecided { wanted, dependent, providers },
+                    true => MissingPackage::Missing { dependency, dependent },
+                    false => MissingPackage::Undecided { dependency, dependent, providers },
                 });
             }
         }

@@ -49,9 +49,9 @@ impl Record {
     }
 
     /// Returns whether the package satisfies a dependency, by name or by a provided name.
-    pub fn satisfies(&self, wanted: &Dependency) -> bool {
-        wanted.is_met_by(&self.name, Some(&self.version))
-            || self.provides.iter().any(|(name, version)| wanted.is_met_by(name, version.as_deref()))
+    pub fn satisfies(&self, dependency: &Dependency) -> bool {
+        dependency.is_met_by(&self.name, Some(&self.version))
+            || self.provides.iter().any(|(name, version)| dependency.is_met_by(name, version.as_deref()))
     }
 }
 
@@ -137,7 +137,7 @@ k:100
 
     #[test]
     fn index_record_with_invalid_field_is_refused_with_its_line() {
-        for (old, new, said) in [
+        for (old, new, expected) in [
             ("P:busybox", "P:../../etc", "usable name"),
             ("P:busybox", "P:-rf", "usable name"),
             ("V:1.37.0-r30", "V:1/2", "version"),
@@ -145,7 +145,7 @@ k:100
             ("S:508912", "S:many", "size"),
         ] {
             let error = parse(&TEXT.replace(old, new)).unwrap_err();
-            assert!(error.message.contains(said) && error.line == 11, "{error}");
+            assert!(error.message.contains(expected) && error.line == 11, "{error}");
         }
     }
 

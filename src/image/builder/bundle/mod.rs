@@ -3,27 +3,27 @@
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | `build` | builds and lists bundles |
+//! | `build` | builds bundles |
 //! | `debian` | fetches Debian packages with apt, verifies and unpacks them |
-//! | `needs` | resolves shared libraries with the loader of the packages |
 //! | `recipe` | `bundle.toml`: the recipe of a bundle |
+//! | `shared_libraries` | resolves shared libraries with the loader of the packages |
 //! | `stage` | lays out a bundle: programs, wrappers, libraries and files |
 //!
 //! ```text
-//! bundle.toml ── recipe ─┐
-//!   packages ── debian ──┼── stage: libexec/ bin/ lib/ share/ ── squashfs ── store
-//!   libraries ─ needs ───┘
+//! bundle.toml ─────────── recipe ───────┐
+//!   packages ──────────── debian ───────┼── stage: libexec/ bin/ lib/ share/ ── squashfs ── store
+//!   libraries ─ shared_libraries ───────┘
 //! ```
 //! A node mounts the bundle at `/opt/bundles/<name>`. The bundle's own loader runs each program with the bundle's own
 //! libraries, so programs do not interfere with the node's musl or with other bundles.
 
 mod build;
 mod debian;
-mod needs;
 pub mod recipe;
+mod shared_libraries;
 mod stage;
 
-pub use build::{BundleRequest, ListedBundle, build_bundle, list_bundles, recipes_dir};
+pub use build::{BundleRequest, build_bundle, recipes_dir};
 
 use super::command::CommandError;
 use std::path::PathBuf;
@@ -39,12 +39,12 @@ pub enum BundleFault {
     NoFile(String),
     #[error("no package brings {}; add one that does to packages", .0.join(", "))]
     NoLibrary(Vec<String>),
-    #[error("a bundle is built where it would run: this machine is {here}, the recipe is for {wanted}")]
+    #[error("a bundle is built where it would run: this machine is {host}, the recipe is for {expected}")]
     Arch {
         /// Architecture of this host.
-        here: &'static str,
+        host: &'static str,
         /// Architecture of the recipe.
-        wanted: String,
+        expected: String,
     },
     #[error("the layer has {size} bytes and may have {most}: nodes keep it in memory")]
     TooLarge { size: u64, most: u64 },

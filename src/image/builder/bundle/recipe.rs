@@ -155,6 +155,7 @@ pub(super) fn is_package(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::parts::tests::assert_faults;
 
     #[test]
     fn committed_recipes_have_no_faults() {
@@ -195,20 +196,14 @@ lower = \"x\"
 colour = 1
 ";
         let faults = parse(text, Path::new("bundle.toml")).unwrap_err();
-        let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
-        for expected in [
+        let expected = [
             (1, "arch"),
             (2, "packages[1]"),
             (4, "programs[0].path"),
             (5, "programs[0].arguments[0]"),
             (9, "environment.lower"),
             (10, "environment.colour"),
-        ] {
-            assert!(seen.contains(&expected), "{expected:?} is missing from\n{faults}");
-        }
-        let text = faults.to_string();
-        for said in ["description", "files[0].to"] {
-            assert!(text.contains(said), "{said} is missing from\n{text}");
-        }
+        ];
+        assert_faults(&faults, &expected, &["description", "files[0].to"]);
     }
 }

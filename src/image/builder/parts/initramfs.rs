@@ -1,6 +1,10 @@
 //! Makes the initramfs with the image's own mkinitfs.
 
-use super::{cpio::compress, plan::patched, recipe::Initramfs};
+use super::{
+    cpio::{compress, set_mode},
+    plan::patched,
+    recipe::Initramfs,
+};
 use crate::builder::{
     command::ToolCommand,
     error::{BuildError, failed, io_error},
@@ -36,10 +40,10 @@ pub(crate) fn prepare(recipe_dir: &Path, recipe: &Initramfs, tree: &Path) -> Res
 
 /// Creates the initramfs with the tree's mkinitfs, after [`prepare`].
 pub(crate) fn make(recipe: &Initramfs, tree: &Path, release: &str, date: u64, out: &Path) -> Result<(), BuildError> {
-    let wanted = recipe.features.iter().map(String::as_str).chain(["meshd"]).collect::<Vec<_>>().join(" ");
+    let features = recipe.features.iter().map(String::as_str).chain(["meshd"]).collect::<Vec<_>>().join(" ");
     let inside = |name: &str| format!("/{SCRATCH}/{name}");
     ToolCommand::inside(tree, "/sbin/mkinitfs")
-        .args(["-q", "-C", "none", "-i", &inside("init"), "-P", &inside("features"), "-F", &wanted])
+        .args(["-q", "-C", "none", "-i", &inside("init"), "-P", &inside("features"), "-F", &features])
         .args(["-o", &inside("initramfs"), release])
         .env("SOURCE_DATE_EPOCH", date.to_string())
         .run()
@@ -54,6 +58,5 @@ fn add_file(from: &Path, to: &Path) -> Result<(), BuildError> {
         fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
     }
     fs::copy(from, to).map_err(io_error("copy to", to))?;
-    let mode = if mode & 0o100 == 0 { 0o644 } else { 0o755 };
-    fs::set_permissions(to, fs::Permissions::from_mode(mode)).map_err(io_error("set the mode of", to))
+    set_mode(to, if mode & 0o100 == 0 { 0o644 } else { 0o755 })
 }

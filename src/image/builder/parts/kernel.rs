@@ -24,12 +24,8 @@ pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacke
     ToolCommand::new("dpkg-deb").arg("-x").arg(deb).arg(&root).run().map_err(failed("unpack the kernel"))?;
     let all = root.join("lib/modules");
     let release = only_entry(&all)?;
-    ToolCommand::new("depmod")
-        .arg("-b")
-        .arg(&root)
-        .arg(&release)
-        .run()
-        .map_err(failed("list the modules of the kernel"))?;
+    let depmod = |folder: &Path| ToolCommand::new("depmod").arg("-b").arg(folder).arg(&release).run();
+    depmod(&root).map_err(failed("list the modules of the kernel"))?;
     let from = all.join(&release);
     let listing = from.join("modules.dep");
     let text = fs::read_to_string(&listing).map_err(io_error("read", &listing))?;
@@ -46,12 +42,7 @@ pub(crate) fn unpack(deb: &Path, recipe: &Recipe, work: &Path) -> Result<Unpacke
         fs::create_dir_all(folder).map_err(io_error("make the folder", folder))?;
         fs::hard_link(from.join(module), &target).map_err(io_error("link", &target))?;
     }
-    ToolCommand::new("depmod")
-        .arg("-b")
-        .arg(&pruned)
-        .arg(&release)
-        .run()
-        .map_err(failed("list the modules that are kept"))?;
+    depmod(&pruned).map_err(failed("list the modules that are kept"))?;
     Ok(UnpackedKernel {
         vmlinuz: root.join("boot").join(format!("vmlinuz-{release}")),
         modloop: pruned.join("lib"),

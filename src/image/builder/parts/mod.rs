@@ -26,4 +26,4 @@ pub mod plan;
 pub mod recipe;
 pub(crate) mod repo;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

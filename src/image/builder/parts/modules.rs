@@ -14,17 +14,17 @@ pub fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
     lines.map(|(module, needs)| (module, needs.split_whitespace().collect())).collect()
 }
 
-/// Returns the modules at or below `wanted` (paths under `kernel/`), and their dependencies.
+/// Returns the modules at or below `listed` (paths under `kernel/`), and their dependencies.
 ///
 /// # Errors
 /// Every listed path without a module.
 pub fn select<'t>(
     dependencies: &BTreeMap<&'t str, Vec<&'t str>>,
-    wanted: &[SafePath],
+    listed: &[SafePath],
 ) -> Result<BTreeSet<&'t str>, NoSuchModule> {
     let mut selected = BTreeSet::new();
     let mut absent = Vec::new();
-    for path in wanted {
+    for path in listed {
         let path = format!("kernel/{}", path.relative());
         let folder = format!("{path}/");
         let below = |module: &&&str| **module == path || module.starts_with(&folder);

@@ -139,19 +139,15 @@ pub struct ExtraPackage {
 /// Reads `recipe_dir/image.toml`.
 pub fn load(recipe_dir: &Path) -> Result<Recipe, Faults> {
     let file = recipe_dir.join(RECIPE_FILE);
-    let text =
-        reader::read_text(&file, "an image is a folder with an image.toml; `meshd image list` shows those there are")?;
-    let recipe = parse(&text, &file)?;
+    let hint = "an image is a folder with an image.toml; `meshd image list` shows those there are";
+    let recipe = parse(&reader::read_text(&file, hint)?, &file)?;
     let added = recipe.initramfs.add.iter().map(|add| &add.from);
     let missing: Vec<Fault> = added
         .chain(recipe.packages.extra.iter().filter_map(|extra| extra.files.as_ref()))
         .filter(|path| !recipe_dir.join(path.relative()).exists())
         .map(|path| {
-            Fault::of_file(
-                &file,
-                format!("names `{}`, which is not there", path.relative()),
-                "paths begin at the recipe's folder",
-            )
+            let message = format!("names `{}`, which is not there", path.relative());
+            Fault::of_file(&file, message, "paths begin at the recipe's folder")
         })
         .collect();
     if missing.is_empty() { Ok(recipe) } else { Err(Faults(missing)) }
@@ -189,7 +185,8 @@ fn read_recipe(root: &Table<'_>) -> Option<Recipe> {
     })
 }
 
-fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Option<T>) -> Option<T> {
+/// Reads a required section.
+pub(crate) fn section<T>(root: &Table<'_>, key: &str, read: impl FnOnce(&Table<'_>) -> Option<T>) -> Option<T> {
     let table = root.table(key);
     read(&root.required(key, table, format!("add the section [{key}]"))?)
 }
@@ -260,12 +257,12 @@ fn read_initramfs(table: &Table<'_>) -> Option<Initramfs> {
 fn read_compression(table: &Table<'_>) -> Option<Compression> {
     let words = [("gzip", Algorithm::Gzip), ("zstd", Algorithm::Zstd)];
     let algorithm = table.required("compression", table.choice("compression", &words), "compression = \"zstd\"");
-    let level = table.required("level", table.integer("level", 1..=19), "level = 15")?;
+    let level = table.required("level", table.integer("level", 1..=19u8), "level = 15")?;
     let algorithm = algorithm?.value;
     if algorithm == Algorithm::Gzip && level.value > 9 {
         table.fault_at(&level, "gzip has no such level", "write 1 to 9");
     }
-    Some(Compression { algorithm, level: u8::try_from(level.value).ok()? })
+    Some(Compression { algorithm, level: level.value })
 }
 
 fn read_packages(table: &Table<'_>) -> Option<Packages> {

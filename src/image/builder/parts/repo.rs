@@ -21,6 +21,9 @@ use std::{
 /// Highest level: the size of the initrd matters, and its unpacking time does not, because it is unpacked once.
 const COMPRESSION: Compression = Compression { algorithm: Algorithm::Gzip, level: 9 };
 
+/// File name of a repository's index archive.
+pub(crate) const INDEX_ARCHIVE: &str = "APKINDEX.tar.gz";
+
 /// Inputs of a repository.
 pub(crate) struct Repo<'a> {
     /// Userland tree, which contains apk and the packages' files.
@@ -58,7 +61,7 @@ impl Repo<'_> {
             .arg("--sign-key")
             .arg(&self.key.private)
             .arg("--output")
-            .arg(folder.join("APKINDEX.tar.gz"))
+            .arg(folder.join(INDEX_ARCHIVE))
             .args(&packages)
             .run()
             .map_err(failed("index the packages"))?;
@@ -111,11 +114,8 @@ impl Repo<'_> {
             let changed = fs::metadata(&from).and_then(|meta| meta.modified());
             match changed {
                 Ok(at) if rule.is_none() => {
-                    File::options()
-                        .write(true)
-                        .open(&to)
-                        .and_then(|f| f.set_modified(at))
-                        .map_err(io_error("date", &to))?;
+                    let dated = File::options().write(true).open(&to).and_then(|file| file.set_modified(at));
+                    dated.map_err(io_error("date", &to))?;
                     set_mode(&to, file.mode)?;
                 }
                 _ => self.finish(&to, Some(file.mode))?,
@@ -200,7 +200,7 @@ impl Repo<'_> {
     }
 
     fn archive(&self, root: &Path, packages: &[PathBuf], out: &Path) -> Result<(), BuildError> {
-        let index = root.join("packages").join(self.arch).join("APKINDEX.tar.gz");
+        let index = root.join("packages").join(self.arch).join(INDEX_ARCHIVE);
         let within = |path: &PathBuf| {
             path.strip_prefix(root).expect("packages lie in the repository").to_string_lossy().into_owned()
         };

@@ -45,8 +45,7 @@ content = \"a\"
 link = \"b\"
 ";
     let faults = recipe::parse(text, Path::new("image.toml")).unwrap_err();
-    let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
-    for expected in [
+    let expected = [
         (1, "arch"),
         (3, "source.pip"),
         (4, "source.wheel"),
@@ -58,12 +57,19 @@ link = \"b\"
         (14, "initramfs.level"),
         (17, "modloop.level"),
         (18, "modloop.colour"),
-    ] {
-        assert!(seen.contains(&expected), "{expected:?} is missing from\n{faults}");
+    ];
+    assert_faults(&faults, &expected, &["description", "source.member", "one way to bring the file back"]);
+}
+
+/// Asserts that faults with these lines and keys are reported, and that the report contains these texts.
+pub(crate) fn assert_faults(faults: &meshd_config::Faults, expected: &[(usize, &str)], texts: &[&str]) {
+    let seen: Vec<_> = faults.0.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
+    for fault in expected {
+        assert!(seen.contains(fault), "{fault:?} is missing from\n{faults}");
     }
-    let text = faults.to_string();
-    for said in ["description", "source.member", "one way to bring the file back"] {
-        assert!(text.contains(said), "{said} is missing from\n{text}");
+    let report = faults.to_string();
+    for text in texts {
+        assert!(report.contains(text), "{text} is missing from\n{report}");
     }
 }
 

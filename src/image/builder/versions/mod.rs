@@ -192,8 +192,7 @@ pub enum ArtifactKind {
 /// Input of [`prune`].
 #[derive(Clone, Debug)]
 pub struct Prune {
-    /// Images or bundles.
-    pub what: ArtifactKind,
+    pub kind: ArtifactKind,
     /// The only image or bundle to prune; `None` for all.
     pub name: Option<String>,
     /// Number of newest versions to keep of each.
@@ -209,20 +208,20 @@ pub struct Prune {
 ///
 /// # Errors
 /// An in-use list is invalid, or a file cannot be read or removed.
-pub fn prune(blobs_dir: &Path, what: &Prune) -> Result<Pruned, VersionError> {
+pub fn prune(blobs_dir: &Path, request: &Prune) -> Result<Pruned, VersionError> {
     let _lock = lock(blobs_dir)?;
     let mut found = PruneSelection::default();
-    images(blobs_dir, what, &mut found)?;
-    bundles(blobs_dir, what, &mut found)?;
+    images(blobs_dir, request, &mut found)?;
+    bundles(blobs_dir, request, &mut found)?;
     let PruneSelection { removed, kept_blobs, manifests } = found;
     let mut pruned = Pruned { versions: removed, ..Pruned::default() };
-    if !what.dry_run {
+    if !request.dry_run {
         for path in manifests {
             fs::remove_file(&path).map_err(io_error("remove", path))?;
         }
         sweep(blobs_dir);
     }
-    remove_blobs(blobs_dir, &kept_blobs, what.dry_run, &mut pruned)?;
+    remove_blobs(blobs_dir, &kept_blobs, request.dry_run, &mut pruned)?;
     Ok(pruned)
 }
 
@@ -237,22 +236,23 @@ struct PruneSelection {
 }
 
 impl Prune {
-    fn covers(&self, things: ArtifactKind, name: &str) -> bool {
-        self.what == things && self.name.as_ref().is_none_or(|only| only == name)
+    fn covers(&self, kind: ArtifactKind, name: &str) -> bool {
+        self.kind == kind && self.name.as_ref().is_none_or(|only| only == name)
     }
 }
 
-fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
+fn images(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let names = version_names(blobs_dir, IMAGES).map_err(io_error("read", blobs_dir))?;
     for name in names.iter().filter_map(|name| name.parse::<ImageName>().ok()) {
         adopt_plain_manifest(blobs_dir, &name)?;
-        let wanted = what.covers(ArtifactKind::Images, name.as_str());
+        let covered = request.covers(ArtifactKind::Images, name.as_str());
         let all = versions(blobs_dir, &name)?;
         found.kept_blobs.extend(unreadable(blobs_dir, &name, &all)?);
-        let last: BTreeSet<Digest> = all.iter().take(what.keep).map(|version| version.version).collect();
+        let last: BTreeSet<Digest> = all.iter().take(request.keep).map(|version| version.version).collect();
         for version in all {
-            let used = version.current || version.previous || version.in_use || what.in_use.contains(&version.version);
-            if used || last.contains(&version.version) || !wanted {
+            let used =
+                version.current || version.previous || version.in_use || request.in_use.contains(&version.version);
+            if used || last.contains(&version.version) || !covered {
                 found.kept_blobs.extend(version.manifest.parts.each().map(|(_, blob)| blob.digest));
             } else {
                 found.removed.push(Dropped { name: name.to_string(), version: version.version });
@@ -264,7 +264,7 @@ fn images(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<
 }
 
 /// Selects versions of bundles. The digest of the only blob names the version.
-fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
+fn bundles(blobs_dir: &Path, request: &Prune, found: &mut PruneSelection) -> Result<(), VersionError> {
     let root = blobs_dir.join(BUNDLES);
     let names = version_names(blobs_dir, BUNDLES).map_err(io_error("read", &root))?;
     let used = in_use(blobs_dir)?;
@@ -283,9 +283,13 @@ fn bundles(blobs_dir: &Path, what: &Prune, found: &mut PruneSelection) -> Result
         all.sort_by_key(|(built_at, version)| (std::cmp::Reverse(*built_at), *version));
         for (at, (built_at, version)) in all.into_iter().enumerate() {
             let pointed = [pointer.current, pointer.previous, plain].contains(&Some(version));
-            let needed = pointed || used.contains(&version) || what.in_use.contains(&version);
+            let needed = pointed || used.contains(&version) || request.in_use.contains(&version);
             // Unreadable manifests may belong to a later release, so their versions are kept.
-            if needed || built_at.is_none() || at < what.keep || !what.covers(ArtifactKind::Bundles, name.as_str()) {
+            if needed
+                || built_at.is_none()
+                || at < request.keep
+                || !request.covers(ArtifactKind::Bundles, name.as_str())
+            {
                 found.kept_blobs.insert(version);
             } else {
                 found.removed.push(Dropped { name: name.to_string(), version });
@@ -317,9 +321,8 @@ fn remove_blobs(
 ) -> Result<(), BuildError> {
     let folder = blobs_dir.join("sha256");
     let entries = match fs::read_dir(&folder) {
-        Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(io_error("read", folder)(error)),
+        entries => entries.map_err(io_error("read", &folder))?,
     };
     for entry in entries {
         let entry = entry.map_err(io_error("read", &folder))?;

@@ -11,6 +11,10 @@ use crate::{
 use meshd_types::{Arch, Timestamp};
 use std::{collections::BTreeMap, path::PathBuf};
 
+fn prune_request(kind: ArtifactKind, keep: usize) -> Prune {
+    Prune { kind, name: None, keep, in_use: BTreeSet::new(), dry_run: false }
+}
+
 struct TestImages {
     dir: tempfile::TempDir,
     name: ImageName,
@@ -62,10 +66,7 @@ impl TestImages {
     }
 
     fn prune(&self, keep: usize) -> Result<Pruned, VersionError> {
-        prune(
-            self.blobs(),
-            &Prune { what: ArtifactKind::Images, name: None, keep, in_use: BTreeSet::new(), dry_run: false },
-        )
+        prune(self.blobs(), &prune_request(ArtifactKind::Images, keep))
     }
 
     fn blob(&self, version: &Digest) -> PathBuf {
@@ -125,12 +126,12 @@ fn prune_keeps_current_previous_newest_and_used_versions() {
     // Now 1 is current and 6 was so before.
     declare_in_use(images.blobs(), "rack a/../b", &BTreeSet::from([made[0]])).unwrap();
     let gone = [images.blob(&made[2]), images.blob(&made[4])];
-    let what =
-        Prune { what: ArtifactKind::Images, name: None, keep: 2, in_use: BTreeSet::from([made[3]]), dry_run: true };
-    let error = prune(images.blobs(), &what).unwrap();
-    assert!(gone.iter().all(|path| path.exists()), "a dry run only tells");
-    let pruned = prune(images.blobs(), &Prune { dry_run: false, ..what }).unwrap();
-    assert_eq!((pruned.blobs, pruned.bytes), (error.blobs, error.bytes));
+    let in_use = BTreeSet::from([made[3]]);
+    let request = Prune { in_use, dry_run: true, ..prune_request(ArtifactKind::Images, 2) };
+    let planned = prune(images.blobs(), &request).unwrap();
+    assert!(gone.iter().all(|path| path.exists()), "a dry run removes no files");
+    let pruned = prune(images.blobs(), &Prune { dry_run: false, ..request }).unwrap();
+    assert_eq!((pruned.blobs, pruned.bytes), (planned.blobs, planned.bytes));
     let dropped: BTreeSet<Digest> = pruned.versions.iter().map(|version| version.version).collect();
     assert_eq!((dropped, pruned.blobs), (BTreeSet::from([made[2], made[4]]), 2));
     assert!(gone.iter().all(|path| !path.exists()));
@@ -144,7 +145,7 @@ fn prune_deletes_nothing_while_an_in_use_list_is_invalid() {
     let images = TestImages::new();
     let made: Vec<Digest> = (0..4).map(|at| images.add(&format!("kernel {at}"), at)).collect();
     fs::create_dir(images.blobs().join(IN_USE)).unwrap();
-    fs::write(images.blobs().join(IN_USE).join("rack"), "what?\n").unwrap();
+    fs::write(images.blobs().join(IN_USE).join("rack"), "invalid\n").unwrap();
     assert!(matches!(images.prune(0), Err(VersionError::InUse(_))));
     assert!(images.blob(&made[0]).exists());
     fs::remove_file(images.blobs().join(IN_USE).join("rack")).unwrap();
@@ -164,14 +165,8 @@ fn prune_of_one_image_keeps_other_images_and_unreadable_ones() {
     let later = images.manifest("from the future", 9).parts.kernel;
     let manifest = format!("{{\"format\": 99, \"kernel\": \"{}\"}}", later.digest);
     fs::write(manifest_path(images.blobs(), &"later".parse().unwrap()), manifest).unwrap();
-    let what = Prune {
-        what: ArtifactKind::Images,
-        name: Some(images.name.to_string()),
-        keep: 0,
-        in_use: BTreeSet::new(),
-        dry_run: false,
-    };
-    assert_eq!(prune(images.blobs(), &what).unwrap().versions.len(), 2);
+    let request = Prune { name: Some(images.name.to_string()), ..prune_request(ArtifactKind::Images, 0) };
+    assert_eq!(prune(images.blobs(), &request).unwrap().versions.len(), 2);
     assert!(blob_path(images.blobs(), &later.digest).exists());
     let other: ImageName = "other".parse().unwrap();
     for version in theirs {
@@ -257,9 +252,13 @@ fn prune_of_bundles_keeps_current_previous_last_built_and_used_layers() {
     let image = images.add("kernel", 1);
     let made: Vec<Digest> = (0..6).map(add).collect();
     declare_in_use(images.blobs(), "rack", &BTreeSet::from([made[1]])).unwrap();
-    let prune = |what, keep| {
-        let what = Prune { what, name: None, keep, in_use: BTreeSet::new(), dry_run: false };
-        prune(images.blobs(), &what).unwrap().versions.into_iter().map(|version| version.version).collect::<Vec<_>>()
+    let prune = |kind, keep| {
+        prune(images.blobs(), &prune_request(kind, keep))
+            .unwrap()
+            .versions
+            .into_iter()
+            .map(|version| version.version)
+            .collect::<Vec<_>>()
     };
     assert_eq!(prune(ArtifactKind::Images, 0), [], "one of images leaves bundles alone");
     let gone: BTreeSet<Digest> = prune(ArtifactKind::Bundles, 3).into_iter().collect();

@@ -33,11 +33,8 @@ fn find_fault(path: &str, bytes: &[u8], text: bool) -> Option<(usize, &'static s
     let marked = bytes.starts_with(BYTE_ORDER_MARK);
     let is_script = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes).starts_with(b"#!");
     if marked && (is_script || text) {
-        return Some((
-            1,
-            "begins with a byte order mark, which the node takes for text",
-            "save it as UTF-8 without BOM",
-        ));
+        let what = "begins with a byte order mark, which the node takes for text";
+        return Some((1, what, "save it as UTF-8 without BOM"));
     }
     let crlf = bytes.windows(2).position(|pair| pair == b"\r\n");
     if let Some(at) = crlf.filter(|_| is_script || text) {

@@ -137,22 +137,16 @@ fn sysctl(table: &Table<'_>) -> BTreeMap<String, String> {
             Some(VarValue::Integer(number)) => number.to_string(),
             Some(VarValue::Text(text)) => text,
             Some(_) => {
-                table.fault(
-                    &key,
-                    "is neither a number nor a text",
-                    "write it as `sysctl -w` takes it: 10 or \"10 20\"",
-                );
+                let hint = "write it as `sysctl -w` takes it: 10 or \"10 20\"";
+                table.fault(&key, "is neither a number nor a text", hint);
                 continue;
             }
             None => continue,
         };
         let name = key.bytes().all(plain) && key.contains(['.', '/']) && !key.starts_with('/');
         if !name {
-            table.fault(
-                &key,
-                format!("`{}` is no kernel parameter", reader::brief(&key)),
-                "write it as \"vm.swappiness\"",
-            );
+            let what = format!("`{}` is no kernel parameter", reader::brief(&key));
+            table.fault(&key, what, "write it as \"vm.swappiness\"");
         } else if value.len() > MAX_SYSCTL || value.chars().any(char::is_control) {
             table.fault(&key, "is not one short line", format!("a value has up to {MAX_SYSCTL} bytes"));
         } else {

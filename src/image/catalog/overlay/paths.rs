@@ -96,7 +96,7 @@ fn file(document: &Document, table: &Table<'_>, at: &Located<String>, path: Safe
         table.fault("append", "what is appended has the mode and owner of the file", "remove `mode` and `owner`");
     }
     match &mut entry.source {
-        Source::Template { omit_empty: wanted, .. } => *wanted = omit_empty,
+        Source::Template { omit_empty: declared, .. } => *declared = omit_empty,
         _ if table.has("omit_empty") => table.fault("omit_empty", "only a template can turn out empty", "leave it out"),
         Source::Link(_) => document.fault(at, "is a link, which has neither mode nor owner", "leave it out"),
         _ => {}

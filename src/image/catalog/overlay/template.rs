@@ -136,11 +136,10 @@ impl Templates {
         };
         let rendered = self.environment.get_template(file).and_then(|template| template.render(values));
         match rendered {
-            Ok(text) if text.len() > MAX_RENDERED => Err(fault(
-                None,
-                format!("renders to {} bytes, more than {MAX_RENDERED}", text.len()),
-                "bring it smaller",
-            )),
+            Ok(text) if text.len() > MAX_RENDERED => {
+                let what = format!("renders to {} bytes, more than {MAX_RENDERED}", text.len());
+                Err(fault(None, what, "bring it smaller"))
+            }
             Ok(text) => Ok(text),
             Err(error) => {
                 let (what, hint) = explain(&error);

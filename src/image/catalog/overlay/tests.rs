@@ -27,6 +27,12 @@ fn faults(root: &tempfile::TempDir) -> Vec<String> {
     faults.iter().map(|fault| fault.to_string().replace(&root, "").replace("\n  hint: ", "; ")).collect()
 }
 
+fn assert_reported(faults: &[String], expected: &[&str]) {
+    for text in expected {
+        assert!(faults.iter().any(|fault| fault.contains(text)), "{text}\nnot in\n{faults:#?}");
+    }
+}
+
 #[test]
 fn manifest_and_folder_are_combined() {
     let manifest = r#"
@@ -64,8 +70,7 @@ fn manifest_and_folder_are_combined() {
 fn manifest_faults_are_all_reported_with_line_and_hint() {
     let manifest = "packages = [\"a b\", \"ok\", \"ok\"]\ncolour = 1\n[services]\nevening = [\"x\"]\n\
         [files.\"/etc/absent\"]\nmode = \"0600\"\n[files.\"etc/x\"]\n[files.\"/etc/../x\"]\n[files.\"/etc/x\"]\nmode = 600\nowner = \"root:root\"\n";
-    let faults = faults(&one(manifest, &["etc/x"])).join("\n");
-    for wanted in [
+    let expected = [
         "one/overlay.toml: description: is required; add: description = ",
         "one/overlay.toml:1: packages[0]: `a b` is not a name",
         "one/overlay.toml:1: packages[2]: `ok` is here twice",
@@ -76,9 +81,8 @@ fn manifest_faults_are_all_reported_with_line_and_hint() {
         "one/overlay.toml:8: files./etc/../x: `/etc/../x` has a `.`, `..`",
         "one/overlay.toml:10: files./etc/x.mode: is an integer; write a text in quotes",
         "one/overlay.toml:11: files./etc/x.owner: is not user and group number",
-    ] {
-        assert!(faults.contains(wanted), "{wanted}\nnot in\n{faults}");
-    }
+    ];
+    assert_reported(&faults(&one(manifest, &["etc/x"])), &expected);
 }
 
 #[test]
@@ -145,7 +149,7 @@ fn file_format_mistakes_are_reported_with_position() {
     let huge = fs::File::create(root.path().join("one/rootfs/huge")).expect("made");
     huge.set_len(2 << 30).expect("sparse");
     let faults = faults(&root);
-    for wanted in [
+    let expected = [
         "one/overlay.toml:1: description: is not one line of text; ",
         "one/rootfs/etc/motd: /etc/motd and /etc/Motd differ only by case; rename one of the two",
         "one/rootfs/etc/init.d/x:1: is a script with line ends of Windows",
@@ -157,9 +161,8 @@ fn file_format_mistakes_are_reported_with_position() {
         "one/rootfs/etc/lines.j2:2: has line ends of Windows",
         "has a control character; rename it",
         "one/rootfs/huge: is of 2147483648 bytes; a file has up to 4 MiB",
-    ] {
-        assert!(faults.iter().any(|fault| fault.contains(wanted)), "{wanted}\nnot in\n{faults:#?}");
-    }
+    ];
+    assert_reported(&faults, &expected);
     assert_eq!(faults.len(), 11, "{faults:#?}");
 }
 
@@ -176,15 +179,14 @@ fn template_is_checked_when_read_including_untaken_branches() {
     put(&root, "etc/d.j2", b"{{ vars | json }}\n");
     put(&root, "etc/e.j2", b"{{ hostname }}\n");
     let faults = faults(&root);
-    for wanted in [
+    let expected = [
         "one/rootfs/etc/a.j2:4: `node.nmae` is undefined; templates know agent.config",
         "one/rootfs/etc/b.j2:2: `vars.b` is not declared; add to overlay.toml: [variables.b]",
         "one/rootfs/etc/c.j2:1: ",
         "one/rootfs/etc/d.j2:1: names `vars` as a whole; name each variable",
         "one/rootfs/etc/e.j2:1: `hostname` is undefined",
-    ] {
-        assert!(faults.iter().any(|fault| fault.contains(wanted)), "{wanted}\nnot in\n{faults:#?}");
-    }
+    ];
+    assert_reported(&faults, &expected);
     assert_eq!(faults.len(), 5, "{faults:#?}");
 }
 
@@ -228,7 +230,7 @@ fn declared_variables_services_and_parameters_are_checked() {
     let root = one(manifest, &["etc/x"]);
     put(&root, "etc/key.j2", b"{{ vars.key }}\n");
     let faults = faults(&root);
-    for wanted in [
+    let expected = [
         ":3: remove[1]: `etc/y` does not begin with `/`",
         ":3: remove: /etc/x is removed and brought by the same overlay",
         ":6: services.default[0]: `a` is in runlevel boot already",
@@ -244,9 +246,8 @@ fn declared_variables_services_and_parameters_are_checked() {
         ":30: variables.key.default: a secret has no default",
         ":34: variables.role.default: cannot be `sever`; it may be server, agent",
         "one/rootfs/etc/key.j2: /etc/key uses the secret `key` and is not 0600 and root's",
-    ] {
-        assert!(faults.iter().any(|fault| fault.contains(wanted)), "{wanted}\nnot in\n{faults:#?}");
-    }
+    ];
+    assert_reported(&faults, &expected);
     assert_eq!(faults.len(), 15, "{faults:#?}");
 }
 

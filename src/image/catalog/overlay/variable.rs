@@ -63,10 +63,8 @@ impl Variable {
                 VarKind::Text => "a text in quotes",
                 VarKind::List => "a list of texts, [\"a\", \"b\"]",
             };
-            return Err((
-                format!("is of type {}, not {}", value.type_name(), self.kind.as_str()),
-                format!("write {example}"),
-            ));
+            let what = format!("is of type {}, not {}", value.type_name(), self.kind.as_str());
+            return Err((what, format!("write {example}")));
         }
         match value {
             VarValue::Text(text) if !self.choices.is_empty() && !self.choices.contains(text) => {

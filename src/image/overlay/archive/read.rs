@@ -22,22 +22,17 @@ pub fn read(targz: &[u8]) -> io::Result<Vec<RenderedFile>> {
         let (mode, owner) = (header.mode()?, (header.uid()?, header.gid()?));
         let path = String::from_utf8_lossy(&entry.path_bytes()).trim_end_matches('/').to_owned();
         let path = SafePath::new(&path).map_err(io::Error::other)?;
-        let (kind, size) = match header.entry_type() {
-            tar::EntryType::Directory => (Kind::Directory, 0),
+        let (digest, kind, size) = match header.entry_type() {
+            tar::EntryType::Directory => (Digest::of(b""), Kind::Directory, 0),
             tar::EntryType::Symlink => {
-                let target = entry.link_name_bytes().unwrap_or_default();
-                (Kind::Link(String::from_utf8_lossy(&target).into_owned()), 0)
+                let target = String::from_utf8_lossy(&entry.link_name_bytes().unwrap_or_default()).into_owned();
+                (Digest::of(target.as_bytes()), Kind::Link(target), 0)
             }
             _ => {
                 let mut bytes = Vec::new();
                 let size = entry.read_to_end(&mut bytes)? as u64;
-                (Kind::File(Bytes::from(bytes)), size)
+                (Digest::of(&bytes), Kind::File(Bytes::from(bytes)), size)
             }
-        };
-        let digest = match &kind {
-            Kind::File(bytes) | Kind::Secret(bytes) => Digest::of(bytes),
-            Kind::Link(target) => Digest::of(target.as_bytes()),
-            Kind::Directory | Kind::Agent => Digest::of(b""),
         };
         files.push(RenderedFile { path, kind, mode, owner, origins: Vec::new(), digest, size });
     }

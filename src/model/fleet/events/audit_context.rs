@@ -13,11 +13,9 @@ pub const MAX_REASON: usize = 500;
 pub enum Principal {
     /// A process at the admin socket, by its user ID.
     Operator(u32),
-    /// An API token.
     Token(ApiTokenName),
     /// An admission rule of the site.
     Rule(RuleName),
-    /// The node itself.
     Node,
     /// The central node: a timer, a reload.
     Meshd,
@@ -142,7 +140,7 @@ impl fmt::Display for Principal {
 
 /// The text is not a caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is nobody; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
+#[error("`{0}` is not a caller; write uid:NUMBER, token:NAME, rule:NAME, node or meshd")]
 pub struct ParsePrincipalError(String);
 
 impl FromStr for Principal {

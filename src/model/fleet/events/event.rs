@@ -32,39 +32,32 @@ pub enum Actor {
 #[serde(tag = "what", rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum EventKind {
-    /// meshd discovered a new machine.
     Discovered,
     /// A machine was powered on.
     BootStarted,
     /// A stage of a boot was reached for the first time in its session.
     Stage {
-        /// Reached stage.
         stage: Stage,
     },
     /// The phase changed.
     Phase {
-        /// Former phase.
         from: Phase,
-        /// New phase.
         to: Phase,
     },
     /// A condition was raised, or an alarm without node.
     Raised {
-        /// Kind of the condition.
         condition: ConditionKind,
     },
     /// A condition was cleared.
     Cleared {
-        /// Kind of the condition.
         condition: ConditionKind,
     },
     /// A node received the overlay of a profile.
     ProfileChosen,
     /// An operator assigned a profile.
     ProfileAssigned,
-    /// A certificate was issued.
     CertificateIssued,
-    /// A ticket was made or revoked.
+    /// A token was created or revoked.
     Token,
     /// The certificate authority was replaced, or an old one expired.
     AuthorityChanged,
@@ -108,7 +101,6 @@ pub enum EventKind {
     Replaced,
     /// Site, overlays and images were reloaded.
     Reloaded,
-    /// A backup was taken.
     BackedUp,
     /// The central node was restored from a backup.
     Restored,
@@ -130,25 +122,21 @@ pub enum EventKind {
     VmRestarted,
     /// A node lost a VM without reporting its end.
     VmLost,
-    /// A node released a VM.
     VmReleased,
     /// A node cannot release a VM.
     VmReleaseBlocked,
     /// A node has an unknown VM.
     VmUnknown,
-    /// A VM moved to another node.
     VmMoved,
     /// An operator approved, disabled or enabled a slot.
     SlotChanged,
     /// An operator accepted a NIC of a node.
     NicAccepted,
-    /// An operator fenced a node.
     NodeFenced,
     /// A VM owns a disk of its node from now on.
     DiskWritten,
     /// A disk of a node was wiped.
     DiskWiped,
-    /// A console was opened.
     VmConsole,
 }
 
@@ -171,9 +159,7 @@ impl EventKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     pub at: Timestamp,
-    /// Node, if known.
     pub node: Option<NodeId>,
-    /// Boot session, if known.
     pub session: Option<BootSessionId>,
     /// Caller or component that caused the event.
     pub actor: Actor,

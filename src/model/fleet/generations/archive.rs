@@ -22,7 +22,6 @@ pub struct ArchivedGeneration {
     pub version: Digest,
     /// Kernel arguments, except those that every boot has.
     pub args: Vec<String>,
-    /// Installed packages.
     pub packages: Vec<String>,
     /// Digest of the public overlay.
     pub overlay: Digest,
@@ -207,7 +206,7 @@ pub enum NextBoot {
 mod tests {
     use super::*;
 
-    fn kept(args: &[&str], files: &[(&str, u8, u32)]) -> ArchivedGeneration {
+    fn archived(args: &[&str], files: &[(&str, u8, u32)]) -> ArchivedGeneration {
         let file = |(path, content, mode): &(&str, u8, u32)| ArchivedFile {
             path: SafePath::new(path).expect("plain"),
             kind: ArchivedKind::File,
@@ -231,8 +230,8 @@ mod tests {
 
     #[test]
     fn generation_diff_lists_exactly_the_changed_files_and_arguments() {
-        let before = kept(&["quiet", "a=1"], &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)]);
-        let after = kept(&["a=1", "debug"], &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)]);
+        let before = archived(&["quiet", "a=1"], &[("/same", 1, 0o644), ("/gone", 2, 0o644), ("/edit", 3, 0o644)]);
+        let after = archived(&["a=1", "debug"], &[("/same", 1, 0o644), ("/edit", 4, 0o600), ("/new", 5, 0o644)]);
         let diff = before.diff(&after);
         let lines: Vec<String> = diff.files.iter().map(|file| format!("{file} {}", file.what.join(" "))).collect();
         assert_eq!(lines, ["~ /edit content mode", "- /gone ", "+ /new "]);

@@ -51,11 +51,8 @@ pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestam
             }
             let other = node.booted.filter(|booted| booted != generation);
             let detail = other.map(|booted| {
-                format!(
-                    "runs generation {}, would boot {} of profile {profile}",
-                    booted.0.short(),
-                    generation.0.short()
-                )
+                let (runs, boots) = (booted.0.short(), generation.0.short());
+                format!("runs generation {runs}, would boot {boots} of profile {profile}")
             });
             update_condition(node, C::RebootRequired, detail, now, &mut changes);
         }
@@ -69,7 +66,7 @@ pub fn update_boot_conditions(node: &mut Node, outlook: &NextBoot, now: Timestam
 pub fn update_drift(node: &mut Node, known: bool, now: Timestamp) -> ConditionChanges {
     let mut changes = ConditionChanges::new();
     let unknown = node.booted.filter(|_| !known);
-    let detail = unknown.map(|booted| format!("runs generation {}, which it was never given", booted.0.short()));
+    let detail = unknown.map(|booted| format!("runs generation {}, which meshd never delivered", booted.0.short()));
     update_condition(node, ConditionKind::Drift, detail, now, &mut changes);
     changes
 }
@@ -99,12 +96,9 @@ fn update_condition(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Fingerprint;
-    use meshd_types::{Basis, MacAddr};
 
     fn node(phase: Phase, booted: Option<u8>) -> Node {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
+        let mut node = Node::fixture(1);
         node.conditions.clear();
         (node.phase, node.booted) = (phase, booted.map(generation));
         node

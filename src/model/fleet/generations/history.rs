@@ -85,19 +85,11 @@ mod tests {
     }
 
     fn delivered(number: u8, at: i64) -> DeliveredGeneration {
-        let at = Timestamp::from_millis(at);
+        let (delivered_at, last_at) = (Timestamp::from_millis(at), Timestamp::from_millis(at));
         let (profile, image) = ("p".parse().expect("a name"), "i".parse().expect("a name"));
         let (generation, version, layers) = (generation(number), Digest([number; 32]), Vec::new());
-        DeliveredGeneration {
-            generation,
-            profile,
-            image,
-            version,
-            layers,
-            delivered_at: at,
-            booted_at: None,
-            last_at: at,
-        }
+        let booted_at = None;
+        DeliveredGeneration { generation, profile, image, version, layers, delivered_at, booted_at, last_at }
     }
 
     #[test]
@@ -119,11 +111,11 @@ mod tests {
         history.record_delivery(delivered(2, 3), &[]);
         history.record_delivery(delivered(1, 4), &[]);
         assert!(history.booted(generation(1), Timestamp::from_millis(5)));
-        let last = history.0.last().expect("one was given");
+        let last = history.0.last().expect("two deliveries");
         assert_eq!(
             (last.generation, last.delivered_at.millis(), last.booted_at.map(Timestamp::millis), last.last_at.millis()),
             (generation(1), 1, Some(2), 5)
         );
-        assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never given");
+        assert!(!history.booted(generation(7), Timestamp::from_millis(6)), "never delivered");
     }
 }

@@ -36,7 +36,6 @@ pub struct RevisionSummary {
 /// Revisions of a profile, newest last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revisions {
-    /// All stored revisions.
     pub all: Vec<RevisionSummary>,
     /// The revision that nodes boot, if the profile was rolled back.
     #[serde(rename = "held", default, skip_serializing_if = "Option::is_none")]

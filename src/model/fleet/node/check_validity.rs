@@ -72,16 +72,13 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::node::record::Fingerprint;
     use meshd_proto::{DiskFacts, Facts, Resources};
-    use meshd_types::{Basis, MacAddr};
 
     const BOOT: BootSessionId = BootSessionId([1; 12]);
     const OTHER: BootSessionId = BootSessionId([2; 12]);
 
     fn node() -> Node {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
+        let mut node = Node::fixture(1);
         node.boot = Some(BOOT);
         let mut facts = Facts::default();
         facts.system.kernel_boot_id = "a".into();
@@ -106,8 +103,8 @@ mod tests {
             (Some(OTHER), "a", OTHER, false),
         ] {
             let mut node = node();
-            let told = report(session, kernel, CheckStatus::Pass, false);
-            assert_eq!(node.take_checks(told, linked, Timestamp::EPOCH), taken, "{session:?} {kernel} {linked}");
+            let report = report(session, kernel, CheckStatus::Pass, false);
+            assert_eq!(node.take_checks(report, linked, Timestamp::EPOCH), taken, "{session:?} {kernel} {linked}");
             assert_eq!((node.checks.len(), node.unproven().is_none()), (usize::from(taken), taken));
         }
     }
@@ -143,11 +140,11 @@ mod tests {
     fn resources_in_check_report_update_facts() {
         let mut node = node();
         let disks = vec![DiskFacts { name: "sda".into(), ..DiskFacts::default() }];
-        let told = CheckReport {
+        let report = CheckReport {
             resources: Some(Resources { disks: disks.clone(), ..Resources::default() }),
             ..report(None, "a", CheckStatus::Pass, false)
         };
-        assert!(node.take_checks(told, BOOT, Timestamp::EPOCH));
+        assert!(node.take_checks(report, BOOT, Timestamp::EPOCH));
         assert_eq!(node.facts.map(|facts| facts.disks), Some(disks));
     }
 }

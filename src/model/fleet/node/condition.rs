@@ -2,10 +2,12 @@
 
 use meshd_types::Timestamp;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 /// All conditions. An unknown one in the store is an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ConditionKind {
     /// Another machine claims this node's ID.
@@ -16,7 +18,6 @@ pub enum ConditionKind {
     WeakIdentity,
     /// A boot exceeded the timeout of a stage.
     BootStalled,
-    /// Several boots in a row failed.
     BootLoop,
     /// The node booted without fetching its overlay.
     OverlayMissing,
@@ -36,7 +37,6 @@ pub enum ConditionKind {
     RelayPortChanged,
     /// A certificate was replaced while the node was online, without an ordered reboot.
     CertificateReplaced,
-    /// A readiness check fails.
     CheckFailed,
     /// The image of the node's profile cannot be served.
     ImageMissing,
@@ -47,26 +47,8 @@ pub enum ConditionKind {
 }
 
 impl ConditionKind {
-    pub const ALL: [ConditionKind; 18] = [
-        ConditionKind::IdCollision,
-        ConditionKind::HardwareChanged,
-        ConditionKind::WeakIdentity,
-        ConditionKind::BootStalled,
-        ConditionKind::BootLoop,
-        ConditionKind::OverlayMissing,
-        ConditionKind::RebootRequired,
-        ConditionKind::Drift,
-        ConditionKind::UnitDrift,
-        ConditionKind::CapabilityReplayed,
-        ConditionKind::StaleCa,
-        ConditionKind::BootImpersonated,
-        ConditionKind::RelayPortChanged,
-        ConditionKind::CertificateReplaced,
-        ConditionKind::CheckFailed,
-        ConditionKind::ImageMissing,
-        ConditionKind::RenderFailed,
-        ConditionKind::AgentOutdated,
-    ];
+    pub const ALL: [ConditionKind; ConditionKind::VARIANTS.len()] =
+        *ConditionKind::VARIANTS.first_chunk().expect("the same length");
 
     /// Alarms: signs of an attack. Only an operator clears them, because an attacker could cause any automatic clearing.
     pub const ALARMS: [ConditionKind; 4] = [
@@ -75,12 +57,9 @@ impl ConditionKind {
         ConditionKind::RelayPortChanged,
         ConditionKind::CertificateReplaced,
     ];
-
-    /// Returns the word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
+
+as_str!(ConditionKind);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {

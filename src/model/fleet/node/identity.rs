@@ -5,7 +5,7 @@ use super::{
     record::{Fingerprint, Node},
 };
 use meshd_proto::Facts;
-use meshd_types::{Basis, DenyList, Hardware, MacAddr, NodeId, Timestamp, fail, is_filler};
+use meshd_types::{Basis, DenyList, Hardware, MacAddr, NodeId, Timestamp, failpoint, is_filler};
 use serde::{Deserialize, Serialize};
 use std::{net::IpAddr, time::Duration};
 
@@ -36,16 +36,13 @@ pub struct IdentityConflict {
 pub enum Identified {
     /// Unknown machine.
     New,
-    /// Known node.
     Known,
-    /// Known node with changed hardware.
+    /// Known node with changed hardware; `detail` lists the identity fields that differ.
     HardwareChanged {
-        /// The identity fields that differ.
         detail: String,
     },
-    /// Another machine with the same ID.
+    /// Another machine with the same ID; `detail` lists the identity fields that differ.
     Collision {
-        /// The identity fields that differ.
         detail: String,
     },
 }
@@ -83,7 +80,7 @@ pub fn identify(known: Option<&Node>, sighting: &ObservedMachine, claim: Identit
         return Identified::Known;
     }
     let detail = difference(known, sighting);
-    let boards = agree(&stored.board_serial, &observed.board_serial).filter(|_| fail::defends("board-serial"));
+    let boards = agree(&stored.board_serial, &observed.board_serial).filter(|_| failpoint::defends("board-serial"));
     if claim.link_is_live || claim.boots_elsewhere || !(same_nic || serials == Some(true) || boards == Some(true)) {
         return Identified::Collision { detail };
     }
@@ -165,10 +162,8 @@ impl Node {
 
     /// Returns true if [`Node::record_conflict`] would change the record significantly.
     pub fn is_conflict_update_due(&self, mac: MacAddr, now: Timestamp) -> bool {
-        self.conflicting_machines
-            .iter()
-            .find(|known| known.mac == mac)
-            .is_none_or(|known| now.since(known.last) >= CONFLICT_UPDATE_INTERVAL)
+        let known = self.conflicting_machines.iter().find(|known| known.mac == mac);
+        known.is_none_or(|known| now.since(known.last) >= CONFLICT_UPDATE_INTERVAL)
     }
 
     /// Removes a conflicting machine. Returns true if it was recorded.
@@ -338,10 +333,10 @@ mod tests {
             (facts.system.serial, facts.system.board_serial) = (serial.to_owned(), board.to_owned());
             facts
         };
-        assert_eq!(node.recognise(&facts("A", "B-1"), []), None, "told for the first time");
+        assert_eq!(node.recognise(&facts("A", "B-1"), []), None, "first report");
         assert_eq!(node.recognise(&facts("A", "B-2"), []).as_deref(), Some("board serial `B-1`, now `B-2`"));
         assert_eq!(node.recognise(&facts("A", "B-2"), []), None);
-        assert_eq!(node.recognise(&facts("a ", ""), []), None, "what is not told is not another one");
+        assert_eq!(node.recognise(&facts("a ", ""), []), None, "a missing board serial is no change");
         assert_eq!((node.fingerprint.serial.as_str(), node.fingerprint.board_serial.as_str()), ("A", "B-2"));
     }
 }

@@ -1,4 +1,4 @@
-//! Labels of a node: `key=value`, for places such as rack, switch and power feed.
+//! Labels of a node: `key=value`, for example rack, switch and power feed.
 
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, str::FromStr};
@@ -82,7 +82,6 @@ meshd_types::serde_as_text!(LabelValue);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LabelChange {
-    /// Labels to set.
     pub set: Labels,
     /// Keys to remove; a missing key is not an error.
     pub unset: Vec<LabelKey>,

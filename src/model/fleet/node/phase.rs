@@ -19,9 +19,11 @@
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
+use strum::VariantArray as _;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Phase {
     /// Not approved yet: holds no credentials.
@@ -42,7 +44,7 @@ pub enum Phase {
     Maintenance,
     /// No message for longer than `offline_after`.
     Offline,
-    /// Held by an alarm or an operator.
+    /// Does not boot until an operator releases it.
     Quarantined,
     /// Being replaced by a rollout.
     Rebuilding,
@@ -55,7 +57,6 @@ pub enum Phase {
 pub enum PhaseChange {
     /// Approved by operator, rule or policy.
     Approve,
-    /// Rejected by an operator.
     Reject,
     /// Requested its boot script.
     Boot,
@@ -63,7 +64,6 @@ pub enum PhaseChange {
     Enrol,
     /// Linked, no check results yet.
     LinkUp,
-    /// All checks pass.
     ChecksPass,
     ChecksFail,
     /// No message for `offline_after`.
@@ -73,9 +73,9 @@ pub enum PhaseChange {
     Drained,
     Resume,
     Quarantine,
-    /// Release the hold.
+    /// Release from quarantine.
     Release,
-    /// Release the hold of a node that was never approved.
+    /// Release from quarantine of a node that was never approved.
     ReleaseUnknown,
     /// A rollout begins.
     Rebuild,
@@ -87,9 +87,7 @@ pub enum PhaseChange {
 /// The result of a permitted change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// The phase changes.
     To(Phase),
-    /// Nothing changes.
     Stay,
 }
 
@@ -97,29 +95,13 @@ pub enum Transition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a node that is {from} cannot {change}")]
 pub struct UnlawfulTransition {
-    /// Current phase.
     pub from: Phase,
-    /// Requested change.
     pub change: PhaseChange,
 }
 
 impl Phase {
     /// All phases in the order of the diagram.
-    pub const ALL: [Phase; 13] = [
-        Phase::Discovered,
-        Phase::Approved,
-        Phase::Rejected,
-        Phase::Booting,
-        Phase::Enrolling,
-        Phase::Degraded,
-        Phase::Online,
-        Phase::Draining,
-        Phase::Maintenance,
-        Phase::Offline,
-        Phase::Quarantined,
-        Phase::Rebuilding,
-        Phase::Removed,
-    ];
+    pub const ALL: [Phase; Phase::VARIANTS.len()] = *Phase::VARIANTS.first_chunk().expect("the same length");
 
     /// Returns the result of a change.
     pub fn apply(self, change: PhaseChange) -> Result<Transition, UnlawfulTransition> {
@@ -164,12 +146,9 @@ impl Phase {
     pub fn is_admitted(self) -> bool {
         !matches!(self, Phase::Discovered | Phase::Rejected | Phase::Quarantined | Phase::Removed)
     }
-
-    /// Returns the word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
+
+as_str!(Phase);
 
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -243,8 +222,8 @@ mod tests {
     #[test]
     fn phase_set_by_operator_is_unchanged_by_node_events() {
         use PhaseChange::*;
-        for held in [Phase::Maintenance, Phase::Quarantined, Phase::Rejected] {
-            assert_eq!(walk(held, &[Boot, Enrol, LinkUp, ChecksPass, Silent]), held);
+        for phase in [Phase::Maintenance, Phase::Quarantined, Phase::Rejected] {
+            assert_eq!(walk(phase, &[Boot, Enrol, LinkUp, ChecksPass, Silent]), phase);
         }
     }
 

@@ -41,7 +41,6 @@ pub struct Node {
     pub id: NodeId,
     /// Name from an operator; `node-<id>` by default.
     pub name: String,
-    /// Basis of the node ID.
     pub basis: Basis,
     pub fingerprint: Fingerprint,
     pub phase: Phase,
@@ -64,7 +63,6 @@ pub struct Node {
     pub booted: Option<Generation>,
     /// Accepted certificates, newest last: one, or two between a renewal and the first use of the new one.
     pub certificates: Vec<Certificate>,
-    /// Last reported facts.
     pub facts: Option<Facts>,
     pub checks: Vec<Check>,
     /// Boot in which the checks ran; see [`Node::valid_checks`].
@@ -97,8 +95,8 @@ pub struct Node {
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
     /// Override for the next boot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub once: Option<NextBootOverride>,
+    #[serde(rename = "once", default, skip_serializing_if = "Option::is_none")]
+    pub boot_override: Option<NextBootOverride>,
     /// Pinned generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<Generation>,
@@ -145,8 +143,7 @@ impl NextBootOverride {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
     pub since: Option<Timestamp>,
-    /// Time of the last message.
-    pub heard: Option<Timestamp>,
+    pub last_message_at: Option<Timestamp>,
     pub heartbeat: Option<Heartbeat>,
 }
 
@@ -182,7 +179,7 @@ impl Node {
             released_at: None,
             vars: Vars::new(),
             labels: Labels::new(),
-            once: None,
+            boot_override: None,
             pinned: None,
             central_address: None,
             relay_port: None,
@@ -190,11 +187,8 @@ impl Node {
         };
         node.fingerprint.macs.insert(mac);
         if node.basis.is_weak() {
-            node.raise(
-                ConditionKind::WeakIdentity,
-                "the ID rests on a MAC address: no trustworthy UUID or serial",
-                now,
-            );
+            let detail = "the ID rests on a MAC address: no trustworthy UUID or serial";
+            node.raise(ConditionKind::WeakIdentity, detail, now);
         }
         node
     }
@@ -204,11 +198,13 @@ impl Node {
         self.name == generated_name(self.id)
     }
 
-    /// Records that the script of a session used the override that was set at `once`. Deletes an override that an earlier session used.
+    /// Records that the script of a session used the override that was set at `set_at`. Deletes an override that an earlier session used.
     /// Returns true for the first use.
-    pub fn use_once(&mut self, session: BootSessionId, once: Option<Timestamp>) -> bool {
-        self.once = self.once.take().filter(|order| order.is_for(Some(session)));
-        let Some(order) = self.once.as_mut().filter(|order| Some(order.set_at) == once) else { return false };
+    pub fn use_boot_override(&mut self, session: BootSessionId, set_at: Option<Timestamp>) -> bool {
+        self.boot_override = self.boot_override.take().filter(|order| order.is_for(Some(session)));
+        let Some(order) = self.boot_override.as_mut().filter(|order| Some(order.set_at) == set_at) else {
+            return false;
+        };
         order.used_by.replace(session).is_none()
     }
 
@@ -217,7 +213,8 @@ impl Node {
     pub fn revision(&self) -> String {
         let conditions = self.conditions.iter().map(|condition| condition.kind.as_str()).collect::<Vec<_>>().join(" ");
         let vars = self.vars.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
-        let once = self.once.as_ref().map(|once| format!("{} {}", once.set_at, once.words())).unwrap_or_default();
+        let once =
+            self.boot_override.as_ref().map(|once| format!("{} {}", once.set_at, once.words())).unwrap_or_default();
         let pinned = self.pinned.map(|generation| generation.to_string()).unwrap_or_default();
         let profile = self.profile.as_ref().map(ToString::to_string).unwrap_or_default();
         let labels = label_words(&self.labels);
@@ -267,17 +264,21 @@ fn generated_name(id: NodeId) -> String {
 }
 
 #[cfg(test)]
+impl Node {
+    /// Returns a new node with this last octet of its MAC address.
+    pub(crate) fn fixture(number: u8) -> Self {
+        let mac = MacAddr([2, 0, 0, 0, 0, number]);
+        Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    fn node() -> Node {
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
-    }
-
     #[test]
     fn revision_changes_with_settings_and_not_with_heartbeats() {
-        let before = node();
+        let before = Node::fixture(1);
         let mut alive = before.clone();
         (alive.last_seen, alive.address) = (Timestamp::from_millis(9), "10.77.0.9".parse().ok());
         assert_eq!(alive.revision(), before.revision());
@@ -300,15 +301,15 @@ mod tests {
     fn next_boot_override_is_used_by_one_session_only() {
         let (first, next) = (BootSessionId([1; 12]), BootSessionId([2; 12]));
         let at = Timestamp::from_millis;
-        let mut node = node();
-        node.once =
+        let mut node = Node::fixture(1);
+        node.boot_override =
             Some(NextBootOverride { profile: None, kernel_args: vec!["debug".into()], set_at: at(1), used_by: None });
-        assert!(!node.use_once(first, None), "given after its script was made: it waits for the next boot");
-        assert_eq!(node.once.as_ref().map(|once| once.used_by), Some(None));
-        assert!(node.use_once(first, Some(at(1))));
-        assert!(!node.use_once(first, Some(at(1))), "asked again");
-        assert!(node.once.is_some());
-        assert!(!node.use_once(next, None));
-        assert_eq!(node.once, None);
+        assert!(!node.use_boot_override(first, None), "set after the script was rendered: applies to the next boot");
+        assert_eq!(node.boot_override.as_ref().map(|once| once.used_by), Some(None));
+        assert!(node.use_boot_override(first, Some(at(1))));
+        assert!(!node.use_boot_override(first, Some(at(1))), "second request");
+        assert!(node.boot_override.is_some());
+        assert!(!node.use_boot_override(next, None));
+        assert_eq!(node.boot_override, None);
     }
 }

@@ -5,7 +5,7 @@ use super::{
     phase::{Phase, PhaseChange, Transition, UnlawfulTransition},
     record::Node,
 };
-use meshd_types::{NodeId, Timestamp, fail};
+use meshd_types::{NodeId, Timestamp, failpoint};
 
 /// A phase change: from, to.
 type Changed = Option<(Phase, Phase)>;
@@ -118,7 +118,7 @@ impl Node {
         self.relay_port.clone_from(&old.relay_port);
         self.is_local = old.is_local;
         self.units.clone_from(&old.units);
-        self.once.clone_from(&old.once);
+        self.boot_override.clone_from(&old.boot_override);
     }
 
     /// Accepts the present hardware and returns the conditions to clear. The known switch port changes only if the operator confirms by
@@ -126,7 +126,7 @@ impl Node {
     pub fn acknowledged(&mut self, moved: bool) -> Vec<ConditionKind> {
         self.approve_units();
         self.conflicting_machines.clear();
-        if moved || !fail::defends("relay-port-stays") {
+        if moved || !failpoint::defends("relay-port-stays") {
             // The next enrolment records the new port.
             self.relay_port = None;
             self.is_local = false;
@@ -140,13 +140,8 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{Certificate, Fingerprint, RelayPort};
-    use meshd_types::{Basis, Digest, MacAddr};
-
-    fn node(number: u8) -> Node {
-        let mac = MacAddr([2, 0, 0, 0, 0, number]);
-        Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH)
-    }
+    use crate::fleet::{Certificate, RelayPort};
+    use meshd_types::Digest;
 
     fn walk(node: &mut Node, changes: &[PhaseChange]) -> Phase {
         for change in changes {
@@ -157,42 +152,42 @@ mod tests {
 
     #[test]
     fn release_of_an_unapproved_node_does_not_approve_it() {
-        let mut unknown = node(1);
+        let mut unknown = Node::fixture(1);
         assert!(unknown.quarantine(None).is_ok_and(|changed| changed.is_some()));
         assert!(unknown.release(Timestamp::EPOCH).is_ok());
         assert_eq!(unknown.phase, Phase::Discovered);
-        let mut known = node(1);
+        let mut known = Node::fixture(1);
         walk(&mut known, &[PhaseChange::Approve, PhaseChange::Boot]);
         known.certificates = vec![Certificate::new("0a", Digest::of(b"key"))];
         assert!(known.quarantine(Some("smells".to_owned())).is_ok());
-        assert!(known.certificates.is_empty(), "what it has is void");
-        assert!(known.quarantine(None).is_ok_and(|changed| changed.is_none()), "held already");
+        assert!(known.certificates.is_empty(), "its certificates are revoked");
+        assert!(known.quarantine(None).is_ok_and(|changed| changed.is_none()), "quarantined already");
         assert_eq!(known.quarantine_reason.as_deref(), Some("smells"));
-        assert!(!known.phase.is_admitted(), "no token while it is held");
+        assert!(!known.phase.is_admitted(), "no token while it is quarantined");
         assert!(known.release(Timestamp::EPOCH).is_ok());
         assert_eq!((known.phase, known.released_at), (Phase::Approved, Some(Timestamp::EPOCH)));
-        assert!(known.release(Timestamp::EPOCH).is_err(), "it is not held");
+        assert!(known.release(Timestamp::EPOCH).is_err(), "it is not quarantined");
     }
 
     #[test]
     fn draining_node_continues_to_drain_after_it_was_offline() {
         use PhaseChange::*;
-        let mut drained = node(1);
+        let mut drained = Node::fixture(1);
         walk(&mut drained, &[Approve, Boot, Enrol, LinkUp, ChecksPass]);
         assert_eq!(drained.drain(), Ok(Some((Phase::Online, Phase::Draining))));
-        assert_eq!(drained.drain(), Ok(None), "asked twice");
+        assert_eq!(drained.drain(), Ok(None), "drained twice");
         assert_eq!(walk(&mut drained, &[Silent]), Phase::Offline);
         assert_eq!(drained.change(LinkUp), Ok(Some((Phase::Offline, Phase::Draining))));
-        assert_eq!(walk(&mut drained, &[ChecksPass]), Phase::Draining, "checks give no new work back to it");
+        assert_eq!(walk(&mut drained, &[ChecksPass]), Phase::Draining, "passing checks do not end the drain");
         assert_eq!(walk(&mut drained, &[Drained]), Phase::Maintenance);
-        assert_eq!(walk(&mut drained, &[Resume, Silent, LinkUp, ChecksPass]), Phase::Online, "it is over");
+        assert_eq!(walk(&mut drained, &[Resume, Silent, LinkUp, ChecksPass]), Phase::Online, "the drain has ended");
     }
 
     #[test]
     fn acknowledged_alarm_forgets_the_port_only_of_a_moved_node() {
         let port = RelayPort { circuit_id: Some("07".to_owned()), remote_id: None };
         for moved in [false, true] {
-            let mut node = node(1);
+            let mut node = Node::fixture(1);
             (node.relay_port, node.is_local) = (Some(port.clone()), true);
             node.raise(ConditionKind::RelayPortChanged, "circuit ID 08", Timestamp::EPOCH);
             assert_eq!(node.acknowledged(moved), [ConditionKind::RelayPortChanged]);
@@ -202,13 +197,13 @@ mod tests {
 
     #[test]
     fn removed_node_keeps_only_its_hardware_identity() {
-        let mut gone = node(1);
+        let mut gone = Node::fixture(1);
         walk(&mut gone, &[PhaseChange::Approve]);
         (gone.name, gone.profile) = ("db1".to_owned(), "compute".parse().ok());
         gone.certificates = vec![Certificate::new("0a", Digest::of(b"key"))];
         gone.boot = Some(meshd_types::BootSessionId([1; 12]));
         assert!(gone.remove(Timestamp::from_millis(9)).is_ok_and(|changed| changed.is_some()));
-        let new = node(1);
+        let new = Node::fixture(1);
         assert_eq!((&gone.name, &gone.profile, gone.boot), (&new.name, &None, None));
         assert!(gone.certificates.is_empty() && gone.conditions.is_empty());
         assert_eq!((gone.id, &gone.fingerprint, gone.phase), (new.id, &new.fingerprint, Phase::Removed));
@@ -217,14 +212,14 @@ mod tests {
 
     #[test]
     fn replacement_takes_over_all_former_ids() {
-        let (mut first, mut second, mut third) = (node(1), node(2), node(3));
+        let (mut first, mut second, mut third) = (Node::fixture(1), Node::fixture(2), Node::fixture(3));
         (first.name, first.profile) = ("db1".to_owned(), "compute".parse().ok());
         second.take_over(&first);
         third.take_over(&second);
         assert_eq!((third.name.as_str(), &third.profile), ("db1", &first.profile));
         assert_eq!(third.known_as().collect::<Vec<_>>(), [third.id, second.id, first.id]);
-        let unnamed = node(4);
+        let unnamed = Node::fixture(4);
         third.take_over(&unnamed);
-        assert_eq!(third.name, "db1", "a name that was made up is no name");
+        assert_eq!(third.name, "db1", "a generated name is not copied");
     }
 }

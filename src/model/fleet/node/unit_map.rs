@@ -111,10 +111,7 @@ mod tests {
 
     #[test]
     fn first_units_are_approved_until_an_operator_approves_others() {
-        use crate::fleet::{Fingerprint, Node};
-        use meshd_types::{Basis, MacAddr, Timestamp};
-        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
-        let mut node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, Timestamp::EPOCH);
+        let mut node = crate::fleet::Node::fixture(1);
         let mut report = |profile: &str, units: &[(&[&str], UnitState)]| {
             node.facts = Some(facts(profile, units));
             let drift = node.compare_units();

@@ -1,9 +1,9 @@
 //! The desired state of a task on one node, derived from its record alone.
 
 use super::{Launcher, Task};
-use meshd_proto::task::{TaskDesiredState, TaskOrder, TaskRole, TaskRun};
+use meshd_proto::task::{TaskDesiredState, TaskOrder, TaskRun};
 use meshd_types::NodeId;
-use std::{collections::BTreeMap, net::SocketAddrV4};
+use std::collections::BTreeMap;
 
 /// `PATH` of tasks.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
@@ -11,37 +11,20 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin
 impl Task {
     /// Returns the order for a node; `None` if the node is not a member, is released, or waits for the head.
     pub fn order_for(&self, node: NodeId) -> Option<TaskOrder> {
-        let place = self.members.iter().position(|member| member.node == node && member.is_held())?;
+        let index = self.members.iter().position(|member| member.node == node && member.is_held())?;
         let want = match &self.end {
             Some(_) => TaskDesiredState::Gone,
             None => TaskDesiredState::Run(Box::new(TaskRun {
                 argv: self.spec.argv.clone(),
-                env: self.environment(place),
+                env: self.environment(index),
                 user: self.spec.user,
-                role: self.role(place)?,
+                role: self.role(index)?,
             })),
         };
         Some(TaskOrder { task: self.id, want })
     }
 
-    fn role(&self, place: usize) -> Option<TaskRole> {
-        let ranks = self.spec.ranks_per_node;
-        let place = u32::try_from(place).ok()?;
-        match self.spec.launcher {
-            Launcher::None => Some(TaskRole::Ranks { count: ranks, first: place * u32::from(ranks) }),
-            Launcher::Mpich if place == 0 => {
-                let hosts = self.members.iter().map(|member| member.address).collect();
-                Some(TaskRole::Head { hosts, ranks_per_node: ranks })
-            }
-            Launcher::Mpich => {
-                let launch = self.launch.clone()?;
-                let control = SocketAddrV4::new(self.members.first()?.address, launch.port());
-                Some(TaskRole::Proxy { control, proxy: place, launch })
-            }
-        }
-    }
-
-    fn environment(&self, place: usize) -> BTreeMap<String, String> {
+    fn environment(&self, index: usize) -> BTreeMap<String, String> {
         let addresses: Vec<String> = self.members.iter().map(|member| member.address.to_string()).collect();
         let ranks = self.members.len() * usize::from(self.spec.ranks_per_node);
         let named = [
@@ -56,7 +39,7 @@ impl Task {
             named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         // Hydra copies the environment of the head to every rank, so node-specific variables work only without it.
         if self.spec.launcher == Launcher::None {
-            env.insert("MESHD_NODE".to_owned(), place.to_string());
+            env.insert("MESHD_NODE".to_owned(), index.to_string());
         }
         env
     }

@@ -14,8 +14,10 @@
 //! | `node_loss` | a node of a task is lost, boots again, or is removed |
 //! | `time_limits` | time limits of a task |
 //! | `desired_state` | desired state of a task on one node |
+//! | `mpi_roles` | roles of the nodes: head, proxies, or ranks without a launcher |
 
 mod desired_state;
+mod mpi_roles;
 mod node_loss;
 mod time_limits;
 mod transitions;
@@ -24,12 +26,13 @@ mod transitions;
 mod tests;
 
 pub use node_loss::NodeObservation;
-pub use time_limits::{HEAD_PATIENCE, START_LIMIT};
+pub use time_limits::{HEAD_EXIT_LIMIT, START_LIMIT};
 
 use meshd_proto::task::{HydraLaunch, MAX_NODES, MAX_RANKS_PER_NODE, TaskFault, TaskUser};
 use meshd_types::{BootSessionId, GroupName, NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, net::Ipv4Addr};
+use strum::VariantArray as _;
 
 /// Program that starts the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
@@ -47,15 +50,13 @@ impl Launcher {
     pub fn default_for(nodes: usize, ranks_per_node: u16) -> Self {
         if nodes > 1 || ranks_per_node > 1 { Launcher::Mpich } else { Launcher::None }
     }
-
-    /// Returns the word in task files.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+as_str!(Launcher);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum TaskState {
     /// The nodes are claimed and start the program.
@@ -70,31 +71,20 @@ pub enum TaskState {
     Failed,
     /// Cancelled by an operator.
     Cancelled,
-    /// The time limit passed.
     TimedOut,
 }
 
 impl TaskState {
-    pub const ALL: [TaskState; 7] = [
-        TaskState::Starting,
-        TaskState::Running,
-        TaskState::Ending,
-        TaskState::Succeeded,
-        TaskState::Failed,
-        TaskState::Cancelled,
-        TaskState::TimedOut,
-    ];
-
-    /// Returns the word that is stored and shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+    pub const ALL: [TaskState; TaskState::VARIANTS.len()] =
+        *TaskState::VARIANTS.first_chunk().expect("the same length");
 
     /// Returns true if the task ended; only lost nodes may still change.
     pub fn is_final(self) -> bool {
         matches!(self, TaskState::Succeeded | TaskState::Failed | TaskState::Cancelled | TaskState::TimedOut)
     }
 }
+
+as_str!(TaskState);
 
 /// The end of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,20 +108,17 @@ pub struct TaskEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskCause {
-    /// The program ended.
     Exited,
     /// A node could not run the program.
     Fault(TaskFault),
     /// A node was offline for too long, or left service.
     NodeLost,
-    /// A node booted again.
     NodeRebooted,
     StartTimeout,
     /// A Hydra proxy failed, and the head did not notice.
     ProxyFailed,
     /// Cancelled by an operator.
     Cancelled,
-    /// The time limit passed.
     TimeLimit,
 }
 
@@ -179,7 +166,6 @@ pub struct Member {
 pub enum MemberState {
     /// No report yet.
     Claimed,
-    /// The program runs.
     Running,
     /// The program ended; cleanup is pending.
     Ended,
@@ -187,22 +173,13 @@ pub enum MemberState {
     Released,
 }
 
-impl MemberState {
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+as_str!(MemberState);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
-    /// Group of nodes.
     pub group: GroupName,
-    /// Program and arguments.
     pub argv: Vec<String>,
-    /// Number of nodes.
     pub nodes: usize,
-    /// Ranks per node.
     pub ranks_per_node: u16,
     pub launcher: Launcher,
     /// User that runs the program.
@@ -220,7 +197,6 @@ pub struct Task {
     pub spec: TaskSpec,
     /// User who submitted the task.
     pub owner: String,
-    /// Submission time.
     pub created_at: Timestamp,
     /// Time at which the program ran on all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -256,13 +232,10 @@ impl TaskSpec {
         if let TaskUser::Uid(uid) = self.user
             && (uid < meshd_proto::task::MIN_UID || uid == u32::MAX)
         {
-            return Err(format!(
-                "user {uid} is one of the system's; name one from {} on, or root",
-                meshd_proto::task::MIN_UID
-            ));
+            return Err(format!("user {uid} is a system user; use {} or higher, or root", meshd_proto::task::MIN_UID));
         }
         if self.timeout_s == Some(0) {
-            return Err("a time limit of nothing; leave it out for none".to_owned());
+            return Err("the time limit is 0; omit it for no limit".to_owned());
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ impl Task {
             NodeObservation::Linked(session) if session == member.session => member.lost = false,
             NodeObservation::Linked(_) => {
                 (member.state, member.lost) = (MemberState::Released, false);
-                let detail = "the node was started anew".to_owned();
+                let detail = "the node booted again".to_owned();
                 self.ends(TaskState::Failed, TaskCause::NodeRebooted, detail, Some(node), now);
             }
             NodeObservation::Lost(why) => {

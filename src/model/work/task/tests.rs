@@ -1,4 +1,4 @@
-//! The life of tasks: every story ends, and no node stays claimed that could be free.
+//! Life cycle of tasks: every sequence of events ends, and every free node is released.
 
 use super::*;
 use meshd_proto::task::{TaskDesiredState, TaskNodeState, TaskOrder, TaskRole};
@@ -102,14 +102,14 @@ fn lost_node_fails_task_and_stays_claimed_until_known_free() {
     task.released(node(0), at(2));
     assert_eq!((task.state, task.holds(node(0)), task.holds(node(1))), (TaskState::Failed, false, true));
     assert!(task.is_open());
-    // It was only silent, and still runs its part: it is told so before it is free.
+    // The node was only silent and still runs its part, so it is released after it confirmed the end.
     let mut back = task.clone();
     back.observe(node(1), NodeObservation::Linked(boot(0)), at(3));
     assert_eq!((want(&back, 1), back.holds(node(1))), (Some(TaskDesiredState::Gone), true));
     back.released(node(1), at(4));
     assert!(!back.is_open());
     task.observe(node(1), NodeObservation::Linked(boot(1)), at(3));
-    assert!(!task.is_open(), "it was started anew: nothing is left there");
+    assert!(!task.is_open(), "the node booted again: nothing is left there");
     assert_eq!(task.end.map(|end| end.cause), Some(TaskCause::NodeLost), "what came first counts");
 }
 
@@ -135,28 +135,28 @@ fn failed_proxy_ends_task_when_head_does_not_exit() {
     let mut running = task(Launcher::Mpich, 2);
     running.reported(node(0), Some(&self::running(Some(launch()))), at(1));
     running.reported(node(1), Some(&self::running(None)), at(2));
-    let patience = i64::try_from(HEAD_PATIENCE.as_secs()).expect("a few seconds");
+    let limit = i64::try_from(HEAD_EXIT_LIMIT.as_secs()).expect("a few seconds");
     let exits = |code: u8| {
         let mut task = running.clone();
         task.reported(node(1), Some(&TaskNodeState::Exited { code }), at(10));
-        // Said again, it is no later.
-        task.reported(node(1), Some(&TaskNodeState::Exited { code }), at(10 + patience));
+        // A repeated report does not change the time.
+        task.reported(node(1), Some(&TaskNodeState::Exited { code }), at(10 + limit));
         task
     };
     let mut hangs = exits(5);
-    hangs.timer(at(9 + patience));
+    hangs.timer(at(9 + limit));
     assert_eq!(hangs.end, None);
-    hangs.timer(at(10 + patience));
+    hangs.timer(at(10 + limit));
     let end = hangs.end.expect("decided");
     assert_eq!((end.state, end.cause, end.node), (TaskState::Failed, TaskCause::ProxyFailed, Some(node(1))));
     assert!(end.detail.contains("exit code 5"), "{}", end.detail);
     let mut over = exits(5);
     over.reported(node(0), Some(&TaskNodeState::Exited { code: 9 }), at(11));
-    over.timer(at(10 + patience));
+    over.timer(at(10 + limit));
     assert_eq!(over.end.map(|end| (end.cause, end.code)), Some((TaskCause::Exited, Some(9))), "the head speaks");
-    // The ranks of that node are done, and the head has heard so; those of another one still work.
+    // The ranks of that node have ended and reported to the head; ranks of another node still run.
     let mut done = exits(0);
-    done.timer(at(10 + 2 * patience));
+    done.timer(at(10 + 2 * limit));
     assert_eq!(done.end, None);
     done.reported(node(0), Some(&TaskNodeState::Exited { code: 0 }), at(500));
     assert_eq!(done.end.map(|end| end.state), Some(TaskState::Succeeded));
@@ -168,7 +168,11 @@ fn node_listed_twice_in_task_record_is_released() {
     twice.members[1].node = node(0);
     twice.cancel(String::new(), at(1));
     twice.released(node(0), at(2));
-    assert_eq!((twice.state, want(&twice, 0)), (TaskState::Ending, Some(TaskDesiredState::Gone)), "it is asked again");
+    assert_eq!(
+        (twice.state, want(&twice, 0)),
+        (TaskState::Ending, Some(TaskDesiredState::Gone)),
+        "the order is repeated"
+    );
     twice.released(node(0), at(3));
     assert!(twice.state.is_final() && !twice.is_open());
     let mut gone = task(Launcher::None, 2);
@@ -257,11 +261,11 @@ proptest! {
                 prop_assert_eq!(Some(over), decided.as_ref().map(|end| end.state));
             }
             for number in 0..3 {
-                let held = task.holds(node(number));
+                let is_held = task.holds(node(number));
                 match want(&task, number) {
-                    Some(TaskDesiredState::Gone) => prop_assert!(held && decided.is_some()),
-                    Some(TaskDesiredState::Run(_)) => prop_assert!(held && decided.is_none()),
-                    None => prop_assert!(!held || hydra && number > 0 && decided.is_none()),
+                    Some(TaskDesiredState::Gone) => prop_assert!(is_held && decided.is_some()),
+                    Some(TaskDesiredState::Run(_)) => prop_assert!(is_held && decided.is_none()),
+                    None => prop_assert!(!is_held || hydra && number > 0 && decided.is_none()),
                 }
             }
         }

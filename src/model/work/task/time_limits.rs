@@ -9,14 +9,14 @@ pub const START_LIMIT: Duration = Duration::from_secs(90);
 
 /// Maximum time between the failure of a proxy and the exit of the head. A head exits at once when it loses a connected proxy, but waits
 /// without limit for a proxy that never connected.
-pub const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+pub const HEAD_EXIT_LIMIT: Duration = Duration::from_secs(30);
 
 impl Task {
     /// Applies the time limits.
     pub fn timer(&mut self, now: Timestamp) {
         let age = now.since(self.created_at);
         if self.spec.timeout_s.is_some_and(|limit| age >= Duration::from_secs(limit)) {
-            let detail = format!("not over within {} s", self.spec.timeout_s.unwrap_or_default());
+            let detail = format!("exceeded the time limit of {} s", self.spec.timeout_s.unwrap_or_default());
             self.ends(TaskState::TimedOut, TaskCause::TimeLimit, detail, None, now);
         } else if self.state == TaskState::Starting && age >= START_LIMIT {
             let late = self.members.iter().find(|member| member.state == MemberState::Claimed);
@@ -33,11 +33,11 @@ impl Task {
     fn fail_on_silent_head(&mut self, now: Timestamp) {
         let failed = |member: &Member| {
             let code = member.code.filter(|code| *code != 0 && member.state == MemberState::Ended)?;
-            (now.since(member.ended_at?) >= HEAD_PATIENCE).then_some((member.node, code))
+            (now.since(member.ended_at?) >= HEAD_EXIT_LIMIT).then_some((member.node, code))
         };
         let is_hydra = self.spec.launcher == Launcher::Mpich;
         let Some((node, code)) = self.members.iter().skip(1).find_map(failed).filter(|_| is_hydra) else { return };
-        let detail = format!("the proxy of this node ended with exit code {code}, and the head said nothing since");
+        let detail = format!("the proxy of this node ended with exit code {code}, and the head has not exited since");
         self.ends(TaskState::Failed, TaskCause::ProxyFailed, detail, Some(node), now);
     }
 }

@@ -13,7 +13,7 @@ impl Task {
         match report {
             // A missing task is a failure only if it ran there. Otherwise the order may be in transit.
             None if member.state == MemberState::Running => {
-                let detail = "the node does not know of the task any more".to_owned();
+                let detail = "the node no longer reports the task".to_owned();
                 let fault = meshd_proto::task::TaskFault::AgentRestarted;
                 self.ends(TaskState::Failed, TaskCause::Fault(fault), detail, Some(node), now);
             }
@@ -64,9 +64,9 @@ impl Task {
     pub(super) fn member(&mut self, node: NodeId) -> Option<&mut Member> {
         let is_it = |member: &Member| member.node == node;
         // A record of an earlier meshd may name a node twice.
-        let held = self.members.iter().position(|member| is_it(member) && member.is_held());
-        let place = held.or_else(|| self.members.iter().position(is_it))?;
-        self.members.get_mut(place)
+        let claimed = self.members.iter().position(|member| is_it(member) && member.is_held());
+        let index = claimed.or_else(|| self.members.iter().position(is_it))?;
+        self.members.get_mut(index)
     }
 
     /// Applies the exit on one node. With Hydra, the head decides the result; without Hydra, the first failure or the last exit.

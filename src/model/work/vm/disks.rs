@@ -1,16 +1,16 @@
 //! Disks that a VM uses, used before, or leaves on a node.
 
 use super::record::Vm;
-use meshd_proto::vm::{DiskIdentity, DiskUse, LeftDisk, OnRelease, RawDisk, Volume, VolumeName, VolumeSource};
+use meshd_proto::vm::{DiskIdentity, DiskUse, OnRelease, RawDisk, ReleasedDisk, Volume, VolumeName, VolumeSource};
 use meshd_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Vm {
     /// Returns the disks that the VM leaves on its node.
-    pub(super) fn left_disks(&self) -> Vec<LeftDisk> {
+    pub(super) fn left_disks(&self) -> Vec<ReleasedDisk> {
         let left = |volume: &Volume| {
             let disk = volume.source.disk()?.identity()?.clone();
-            Some(LeftDisk { disk, wipe: volume.source.is_wiped(), used: self.disks.contains_key(&volume.name) })
+            Some(ReleasedDisk { disk, wipe: volume.source.is_wiped(), used: self.disks.contains_key(&volume.name) })
         };
         self.request.spec.volumes.iter().filter_map(left).collect()
     }
@@ -63,11 +63,11 @@ impl Vm {
     }
 
     /// Adds the disk states that the node reports.
-    pub(super) fn apply_disk_uses(&mut self, told: BTreeMap<VolumeName, DiskUse>) {
-        for (name, told) in told {
+    pub(super) fn apply_disk_uses(&mut self, reported: BTreeMap<VolumeName, DiskUse>) {
+        for (name, disk_use) in reported {
             if self.request.spec.volumes.iter().any(|volume| volume.name == name) {
-                let disk = self.disks.entry(name).or_insert(told);
-                *disk = told.max(*disk);
+                let disk = self.disks.entry(name).or_insert(disk_use);
+                *disk = disk_use.max(*disk);
             }
         }
     }

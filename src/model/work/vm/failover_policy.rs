@@ -22,7 +22,7 @@ impl Vm {
             self.last_report = None;
             return None;
         }
-        Some(self.lose("the node does not report the VM any longer".to_owned(), serves, now))
+        Some(self.lose("the node no longer reports the VM".to_owned(), serves, now))
     }
 
     /// Applies a reboot of the node, after which nothing of the VM is there. `serves`: the node is in service.
@@ -33,7 +33,7 @@ impl Vm {
         if was.is_none() || !self.is_reported() {
             return None;
         }
-        Some(self.lose("its node booted anew".to_owned(), serves, now))
+        Some(self.lose("its node booted again".to_owned(), serves, now))
     }
 
     /// Applies an end of the VM without a report; the restart policy decides what follows.
@@ -46,10 +46,10 @@ impl Vm {
         self.last_report = None;
         if again && serves {
             self.run();
-            return VmChange::Lost(format!("{why}; it is started again"));
+            return VmChange::Lost(format!("{why}; the VM restarts"));
         }
         if again {
-            why += " and is out of service: take it back (meshd node resume), then start this";
+            why += " and is out of service: resume the node (meshd node resume), then start the VM";
         }
         if self.desired_state == VmDesiredState::Run {
             self.desired_state = VmDesiredState::Stop;
@@ -66,7 +66,7 @@ impl Vm {
         self.desired_state == VmDesiredState::Run
             && !self.unconfirmed
             && self.request.on_node_loss == OnNodeLoss::Restart
-            && self.only.is_none()
+            && self.required_node.is_none()
             && !self.request.is_bound()
     }
 
@@ -90,7 +90,7 @@ impl Vm {
         }
         let (why, everywhere) = (failure.detail.chars().take(MAX_REASON).collect(), failure.is_everywhere());
         self.refused.insert(node, why);
-        let again = self.only.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
+        let again = self.required_node.is_none() && !everywhere && self.refused.len() < MAX_REFUSED;
         self.record_pending_wipes();
         self.unplace(self.refusals());
         self.stray_nodes.insert(node);
@@ -125,7 +125,7 @@ impl Vm {
     pub fn mark_unconfirmed(&mut self) {
         if self.desired_state == VmDesiredState::Run {
             (self.unconfirmed, self.last_report) = (true, None);
-            let why = "it is of a backup, and its node has not told of it since; if it runs nowhere: meshd vm start";
+            let why = "restored from a backup, and not reported by its node since; if it runs nowhere: meshd vm start";
             self.obstacle = Some(why.to_owned());
         }
     }

@@ -3,19 +3,19 @@
 use super::record::{Vm, VmDesiredState};
 use meshd_proto::vm::ReportedVmState;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 /// The phase of a VM for operators: the reported state, and phases that only the central node knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[derive(strum::IntoStaticStr, strum::VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum VmPhase {
     /// No node has the VM.
     Unplaced,
     /// The VM is placed, and its node has not reported it yet.
     Ordered,
-    /// QEMU starts.
     Starting,
-    /// The guest runs.
     Running,
     /// The node paused the guest.
     Paused,
@@ -23,7 +23,6 @@ pub enum VmPhase {
     Stopping,
     /// The VM restarts after a delay.
     Waiting,
-    /// The VM is off.
     Stopped,
     /// The VM is off unexpectedly.
     Failed,
@@ -31,34 +30,16 @@ pub enum VmPhase {
     Unreachable,
     /// The record is from a backup; the VM may run there, elsewhere or not at all.
     Unconfirmed,
-    /// The node releases the VM.
     Releasing,
     /// The node cannot release the VM.
     ReleaseBlocked,
 }
 
 impl VmPhase {
-    pub const ALL: [VmPhase; 13] = [
-        VmPhase::Unplaced,
-        VmPhase::Ordered,
-        VmPhase::Starting,
-        VmPhase::Running,
-        VmPhase::Paused,
-        VmPhase::Stopping,
-        VmPhase::Waiting,
-        VmPhase::Stopped,
-        VmPhase::Failed,
-        VmPhase::Unreachable,
-        VmPhase::Unconfirmed,
-        VmPhase::Releasing,
-        VmPhase::ReleaseBlocked,
-    ];
-
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
+    pub const ALL: [VmPhase; VmPhase::VARIANTS.len()] = *VmPhase::VARIANTS.first_chunk().expect("the same length");
 }
+
+as_str!(VmPhase);
 
 impl From<ReportedVmState> for VmPhase {
     fn from(state: ReportedVmState) -> Self {

@@ -11,7 +11,7 @@
 use super::{numa_locality::Locality, reserved_nic::fill_slot_nics};
 use meshd_config::vm::VmRequest;
 use meshd_proto::vm::{
-    DiskIdentity, DiskUse, LeftDisk, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReportedVmState, VmFailure, VmOrder,
+    DiskIdentity, DiskUse, MAX_FAILURE_LINES, MAX_FAILURE_TEXT, ReleasedDisk, ReportedVmState, VmFailure, VmOrder,
     VmReport, VmTargetState, VolumeName,
 };
 use meshd_types::{BootSessionId, NodeId, PciAddress, SystemUuid, Timestamp, VmName};
@@ -43,7 +43,6 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartOrders {
-    /// No start was ordered.
     Nothing,
     /// One start was ordered, with this number.
     Once(u32),
@@ -84,8 +83,8 @@ pub struct Vm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_grace_s: Option<u32>,
     /// The only permitted node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub only: Option<NodeId>,
+    #[serde(rename = "only", default, skip_serializing_if = "Option::is_none")]
+    pub required_node: Option<NodeId>,
     /// Placement; `None` if no node has anything of the VM.
     #[serde(rename = "place", default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
@@ -139,36 +138,32 @@ pub enum VmChange {
 
 impl Vm {
     /// Creates a VM without node.
-    pub fn new(request: VmRequest, only: Option<NodeId>, now: Timestamp) -> Self {
-        let (placement, last_report, obstacle) = (None, None, None);
-        let (desired_state, start, stop_grace_s, stray_nodes) = (VmDesiredState::Stop, 0, None, BTreeSet::new());
-        let (start_orders, refused, unconfirmed, created_at) = (StartOrders::Nothing, BTreeMap::new(), false, now);
-        let (pending_wipes, disks) = (BTreeMap::new(), BTreeMap::new());
+    pub fn new(request: VmRequest, required_node: Option<NodeId>, now: Timestamp) -> Self {
         Vm {
             request,
-            desired_state,
-            start,
-            stop_grace_s,
-            only,
-            placement,
-            last_report,
-            obstacle,
-            stray_nodes,
-            pending_wipes,
-            disks,
-            start_orders,
-            refused,
-            unconfirmed,
+            desired_state: VmDesiredState::Stop,
+            start: 0,
+            stop_grace_s: None,
+            required_node,
+            placement: None,
+            last_report: None,
+            obstacle: None,
+            stray_nodes: BTreeSet::new(),
+            pending_wipes: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            start_orders: StartOrders::Nothing,
+            refused: BTreeMap::new(),
+            unconfirmed: false,
             locality: Locality::default(),
-            created_at,
+            created_at: now,
         }
     }
 
     /// Creates the record of an unknown VM that a node reports and must release.
     pub fn unknown(request: VmRequest, node: NodeId, now: Timestamp) -> Self {
         let mut vm = Vm::new(request, Some(node), now);
-        (vm.desired_state, vm.placement) =
-            (VmDesiredState::Release, Some(Placement { node, since: now, session: None }));
+        vm.desired_state = VmDesiredState::Release;
+        vm.placement = Some(Placement { node, since: now, session: None });
         vm
     }
 
@@ -186,9 +181,9 @@ impl Vm {
 
     /// Returns the complete desired state for the VM's node, or for another node that still has parts of the VM.
     pub fn order(&self, node: NodeId) -> Option<VmOrder> {
-        let want = if self.stray_nodes.contains(&node) {
+        let target = if self.stray_nodes.contains(&node) {
             let owed = self.pending_wipes.get(&node).into_iter().flatten();
-            let left = |disk: &DiskIdentity| LeftDisk { disk: disk.clone(), wipe: true, used: true };
+            let left = |disk: &DiskIdentity| ReleasedDisk { disk: disk.clone(), wipe: true, used: true };
             VmTargetState::Release { disks: owed.map(left).collect() }
         } else if self.node() == Some(node) {
             let grace_s = self.request.grace_s;
@@ -209,7 +204,7 @@ impl Vm {
         } else {
             return None;
         };
-        Some(VmOrder { uuid: self.uuid(), want })
+        Some(VmOrder { uuid: self.uuid(), want: target })
     }
 
     /// Returns true if the node reported the VM in this boot.
@@ -225,13 +220,14 @@ impl Vm {
                 && last.start == report.start
                 && last.failure == report.failure.clone().map(bounded)
         };
-        let known = |(name, told): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= told);
+        let known =
+            |(name, reported): (&VolumeName, &DiskUse)| self.disks.get(name).is_some_and(|disk| disk >= reported);
         self.last_report.as_ref().is_some_and(same) && report.disks.iter().all(known)
     }
 
     /// Returns true while the VM runs or starts, according to the node, and before the first report.
     pub fn is_up(&self) -> bool {
-        self.last_report.as_ref().is_none_or(|last| last.state.is_live() || last.state == ReportedVmState::Waiting)
+        self.last_report.is_none() || self.is_running()
     }
 
     /// Returns true while the VM runs or is ordered to run.
@@ -298,14 +294,15 @@ impl Vm {
             self.obstacle = None;
         }
         let before = self.last_report.as_ref();
-        let anew = |last: &NodeReport| last.start.is_some() && start.is_some() && last.start != start;
-        let is_same = before.is_some_and(|last| (last.state, last.restarts) == (state, restarts) && !anew(last));
+        let is_new_start = |last: &NodeReport| last.start.is_some() && start.is_some() && last.start != start;
+        let is_same =
+            before.is_some_and(|last| (last.state, last.restarts) == (state, restarts) && !is_new_start(last));
         if is_same && before.is_some_and(|last| last.failure == failure && last.start == start) {
             return None;
         }
         let since = before.filter(|_| is_same).map_or(now, |last| last.since);
         let why = failure.as_ref().map_or_else(String::new, |failure| failure.detail.clone());
-        let told = match state {
+        let change = match state {
             _ if is_same => None,
             ReportedVmState::Running => Some(VmChange::Started),
             ReportedVmState::Stopped => Some(VmChange::Stopped),
@@ -318,7 +315,7 @@ impl Vm {
             self.refused.clear();
         }
         self.last_report = Some(NodeReport { state, failure, restarts, start, since, is_reported: true });
-        told
+        change
     }
 
     /// Removes the placement. The caller knows that nothing of the VM is left on the node.

@@ -1,8 +1,8 @@
 //! Converts a list to an HTTP response: selected fields, cursor, number of rows, entity tag.
 
 use super::{
-    page::ResultPage,
-    parameters::{ParameterError, Parameters},
+    page::{OrderKey, ResultPage, cut},
+    parameters::{ListSpec, ParameterError, Parameters},
 };
 use crate::serve::admin::error::Refused;
 use axum::{
@@ -114,6 +114,19 @@ impl<T: Serialize> Listing<T> {
         }
         Ok(response)
     }
+}
+
+/// Returns the response of a list route: one page of `rows`, in the requested order.
+pub(crate) fn list<T: Serialize>(
+    rows: impl Iterator<Item = T>,
+    key: fn(&T, &str) -> OrderKey,
+    spec: &ListSpec,
+    query: &Parameters,
+    request: &HeaderMap,
+) -> Result<Response, Refused> {
+    let (page, fields) = (query.page(spec)?, query.fields(spec)?);
+    let rows = rows.map(|row| (key(&row, page.sort.key), row)).collect();
+    Listing::page(cut(rows, &page), fields).answer(request)
 }
 
 fn plain(text: &str) -> Result<HeaderValue, Refused> {

@@ -87,7 +87,7 @@ impl Parameters {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
             Some(other) => {
-                Err(ParameterError::invalid(name, format!("`{}` is no truth value; use true or false", brief(other))))
+                Err(ParameterError::invalid(name, format!("`{}` is not a boolean; use true or false", brief(other))))
             }
         }
     }
@@ -108,10 +108,7 @@ impl Parameters {
         let Some(text) = self.get(name) else { return Ok(None) };
         let mut words: Vec<&'static str> = Vec::new();
         for word in pieces(name, text)? {
-            let Some(known) = known.iter().copied().find(|known| *known == word) else {
-                let hint = suggest(word, known.iter().copied());
-                return Err(ParameterError::invalid(name, format!("`{}` is unknown; {hint}", brief(word))));
-            };
+            let known = known_word(name, word, known)?;
             if !words.contains(&known) {
                 words.push(known);
             }
@@ -160,19 +157,21 @@ impl Parameters {
     pub(crate) fn sort(&self, spec: &ListSpec) -> Result<Option<SortBy>, ParameterError> {
         let Some(text) = self.get("sort") else { return Ok(None) };
         let (word, descending) = text.strip_prefix('-').map_or((text, false), |rest| (rest, true));
-        match spec.sorts.iter().copied().find(|known| *known == word) {
-            Some(key) => Ok(Some(SortBy { key, descending })),
-            None => {
-                let hint = suggest(word, spec.sorts.iter().copied());
-                Err(ParameterError::invalid("sort", format!("`{}` is unknown; {hint}", brief(word))))
-            }
-        }
+        Ok(Some(SortBy { key: known_word("sort", word, spec.sorts)?, descending }))
     }
 
     /// Parses the selected fields of each row; `None` for all.
     pub(crate) fn fields(&self, spec: &ListSpec) -> Result<Option<Vec<&'static str>>, ParameterError> {
         self.words("fields", spec.fields)
     }
+}
+
+/// Returns the known word that equals `word`.
+fn known_word(name: &'static str, word: &str, known: &[&'static str]) -> Result<&'static str, ParameterError> {
+    known.iter().copied().find(|known| *known == word).ok_or_else(|| {
+        let hint = suggest(word, known.iter().copied());
+        ParameterError::invalid(name, format!("`{}` is unknown; {hint}", brief(word)))
+    })
 }
 
 /// Splits a comma-separated list into words.

@@ -27,28 +27,31 @@ impl SearchRun {
     }
 
     pub(crate) fn node(&mut self, node: &Node) {
-        let Some((fit, field, value)) = self.best(nodes::texts(node)) else { return };
-        let (id, name, state) = (node.id.to_string(), node.name.clone(), node.phase.to_string());
-        self.found.push((fit, SearchHit { kind: "node".to_owned(), id, name, state, field, value }));
+        self.add("node", nodes::texts(node), || (node.id.to_string(), node.name.clone(), node.phase.to_string()));
     }
 
     pub(crate) fn vm(&mut self, vm: &VmView) {
-        let Some((fit, field, value)) = self.best(vm_texts(vm)) else { return };
-        let (id, name, state) = (vm.uuid.to_string(), vm.name.to_string(), vm.state.as_str().to_owned());
-        self.found.push((fit, SearchHit { kind: "vm".to_owned(), id, name, state, field, value }));
+        let view = || (vm.uuid.to_string(), vm.name.to_string(), vm.state.as_str().to_owned());
+        self.add("vm", vm_texts(vm), view);
     }
 
     pub(crate) fn task(&mut self, task: &TaskView) {
-        let Some((fit, field, value)) = self.best(task_texts(task)) else { return };
-        let (id, name, state) = (task.id.to_string(), short(&task.argv.join(" ")), task.state.as_str().to_owned());
-        self.found.push((fit, SearchHit { kind: "task".to_owned(), id, name, state, field, value }));
+        let view = || (task.id.to_string(), short(&task.argv.join(" ")), task.state.as_str().to_owned());
+        self.add("task", task_texts(task), view);
     }
 
-    /// Returns the field with the best match; the first of equal matches.
-    fn best<'t>(&self, texts: impl Iterator<Item = (&'static str, Cow<'t, str>)>) -> Option<(Fit, String, String)> {
+    /// Adds an object if one of its texts matches, with the first of the best matches. `view` returns ID, name and state.
+    fn add<'t>(
+        &mut self,
+        kind: &str,
+        texts: impl Iterator<Item = (&'static str, Cow<'t, str>)>,
+        view: impl FnOnce() -> (String, String, String),
+    ) {
         let fits = texts.filter_map(|(field, text)| Some((self.needle.fit(&text)?, field, text)));
-        let (fit, field, text) = fits.min_by_key(|(fit, ..)| *fit)?;
-        Some((fit, field.to_owned(), short(&text)))
+        let Some((fit, field, text)) = fits.min_by_key(|(fit, ..)| *fit) else { return };
+        let (id, name, state) = view();
+        let (kind, field, value) = (kind.to_owned(), field.to_owned(), short(&text));
+        self.found.push((fit, SearchHit { kind, id, name, state, field, value }));
     }
 
     /// Returns the best hits: exact matches before prefixes before other parts, then by kind, name and ID.

@@ -6,7 +6,7 @@ use super::{
     leases::LEASES,
     logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
     nodes::{NODES, NodeFilter, order_key},
-    page::{PageRequest, SortBy, cut, time_key},
+    page::{PageRequest, ResultPage, SortBy, cut, time_key},
     parameters::{ListSpec, MAX_PAGE, Parameters},
     search::{MAX_HITS, SearchRun},
     text::{Fit, Needle},
@@ -49,6 +49,13 @@ fn profile() -> ProfileName {
     "discovery".parse().expect("a name")
 }
 
+/// Returns the nodes of a page.
+fn page_of<'n>(nodes: &'n [Node], filter: &NodeFilter, page: &PageRequest) -> ResultPage<&'n Node> {
+    let nodes = nodes.iter().filter(|node| filter.takes(node, &profile()));
+    let rows = nodes.map(|node| (order_key(node, page.sort.key, &profile(), |node| node.last_seen), node));
+    cut(rows.collect(), page)
+}
+
 /// Names of all nodes of the list, page after page.
 fn walk(nodes: &[Node], pairs: &[(&str, &str)]) -> Vec<String> {
     let (mut names, mut after) = (Vec::new(), None::<String>);
@@ -56,9 +63,7 @@ fn walk(nodes: &[Node], pairs: &[(&str, &str)]) -> Vec<String> {
         let mut pairs = pairs.to_vec();
         pairs.extend(after.as_deref().map(|after| ("after", after)));
         let (filter, page) = node_query(&pairs).expect("a valid query");
-        let taken = nodes.iter().filter(|node| filter.takes(node, &profile()));
-        let rows = taken.map(|node| (order_key(node, page.sort.key, &profile(), |node| node.last_seen), node));
-        let found = cut(rows.collect(), &page);
+        let found = page_of(nodes, &filter, &page);
         names.extend(found.rows.iter().map(|node| node.name.clone()));
         let Some(next) = found.next else { return names };
         after = Some(next.to_string());
@@ -185,7 +190,7 @@ fn invalid_parameters_are_refused_with_their_name() {
         (&[("phase", "asleep")], "`phase`: `asleep` is unknown"),
         (&[("profile", "../x")], "`profile`: "),
         (&[("label", "Rack=")], "`label`: "),
-        (&[("removed", "yes")], "`removed`: `yes` is no truth value"),
+        (&[("removed", "yes")], "`removed`: `yes` is not a boolean"),
         (&[("q", "a")], "`q`: a text of 1 characters"),
         (&[("q", &long)], "`q`: 5000 bytes are too long"),
         (&[("limits", "1")], "unknown parameter `limits`; did you mean `limit`?"),
@@ -316,16 +321,12 @@ fn page_of_10000_nodes_is_found_by_text() {
     let nodes: Vec<Node> = (0..10_000).map(node).collect();
     let (filter, page) = node_query(&[("q", "sn0099"), ("sort", "-last_seen"), ("limit", "50")]).expect("valid");
     let begun = Instant::now();
-    let taken = nodes.iter().filter(|node| filter.takes(node, &profile()));
-    let rows = taken.map(|node| (order_key(node, page.sort.key, &profile(), |node| node.last_seen), node)).collect();
-    let found = cut(rows, &page);
+    let found = page_of(&nodes, &filter, &page);
     println!("one page of 10000 nodes, filtered by text: {:?}", begun.elapsed());
     assert_eq!((found.total, found.rows.len(), found.rows[0].name.as_str()), (100, 50, "n09999"));
     let (filter, page) = node_query(&[("sort", "name"), ("limit", "50")]).expect("valid");
     let begun = Instant::now();
-    let taken = nodes.iter().filter(|node| filter.takes(node, &profile()));
-    let rows = taken.map(|node| (order_key(node, page.sort.key, &profile(), |node| node.last_seen), node)).collect();
-    let found = cut(rows, &page);
+    let found = page_of(&nodes, &filter, &page);
     println!("one page of 10000 nodes, sorted by name: {:?}", begun.elapsed());
     assert_eq!((found.total, found.rows.len()), (10_000, 50));
 }

@@ -1,6 +1,6 @@
 //! `POST /v1/backup`: streams an encrypted backup.
 
-use crate::serve::admin::{Plane, error::Refused, routes::node_settings};
+use crate::serve::admin::{error::Refused, extract::Body as OrderBody};
 use axum::{
     body::Body,
     extract::State,
@@ -10,6 +10,7 @@ use axum::{
 use bytes::Bytes;
 use meshd_api::MakeBackup;
 use meshd_backup::{BackupError, MIN_KEY};
+use meshd_central::Shared;
 use meshd_model::fleet::AuditContext;
 use std::io::{self, Write};
 use tokio::sync::mpsc;
@@ -20,11 +21,10 @@ const AHEAD: usize = 8;
 const PIECE: usize = 64 << 10;
 
 pub(crate) async fn backup(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     context: AuditContext,
-    order: node_settings::Body<MakeBackup>,
+    OrderBody(MakeBackup { key, blobs }): OrderBody<MakeBackup>,
 ) -> Result<Response, Refused> {
-    let MakeBackup { key, blobs } = node_settings::body(order)?;
     // The length of the key is not secret.
     let length = key.expose().chars().count();
     if length < MIN_KEY {
@@ -39,9 +39,9 @@ pub(crate) async fn backup(
         let mut pipe = io::BufWriter::with_capacity(PIECE, Pipe(pieces.clone()));
         let made = central.admin.back_up(snapshot, blobs, &key, &mut pipe);
         match made.map_err(io::Error::other).and_then(|manifest| pipe.flush().map(|()| manifest)) {
-            Ok(manifest) => tracing::info!(members = manifest.members.len(), "a backup was made"),
+            Ok(manifest) => tracing::info!(members = manifest.members.len(), "created a backup"),
             Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "a backup could not be made");
+                tracing::error!(error = &error as &dyn std::error::Error, "cannot create a backup");
                 // The error aborts the response, so that no client accepts it as a complete backup.
                 let _ = pieces.blocking_send(Err(error));
             }

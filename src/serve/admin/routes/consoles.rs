@@ -1,13 +1,12 @@
 //! VM consoles: `console`, an interactive WebSocket, and `logs`, read-only. Both need the operator role, because a guest may print secrets.
 //! Binary frames contain bytes, text frames contain notes.
 
-use crate::serve::admin::{Plane, binder::Binder, error::Refused, transport::auth::Caller};
+use crate::serve::admin::{ApiState, bind_handlers::Binder, error::Refused, extract::QueryOf, transport::auth::Caller};
 use axum::{
     Extension,
     body::Body,
     extract::{
-        Path, Query, State, WebSocketUpgrade,
-        rejection::QueryRejection,
+        Path, State, WebSocketUpgrade,
         ws::{Message, WebSocket, rejection::WebSocketUpgradeRejection},
     },
     http::{StatusCode, header::CONTENT_TYPE},
@@ -19,7 +18,7 @@ use meshd_api::routes as api;
 use meshd_central::{ConsoleError, ConsoleFrame, ConsoleSession, Shared};
 use meshd_model::fleet::{AuditContext, Verb};
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
-use meshd_types::{CorrelationId, fail};
+use meshd_types::{CorrelationId, failpoint};
 use serde::Deserialize;
 use std::{convert::Infallible, time::Duration};
 use tokio::{
@@ -54,14 +53,14 @@ impl From<ConsoleError> for Refused {
 }
 
 async fn console(
-    State(plane): State<Plane>,
+    State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Extension(correlation): Extension<CorrelationId>,
     Path(vm): Path<String>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {
-    let upgrade = upgrade.map_err(|_| Refused::bad_request("this route wants a WebSocket"))?;
-    let Plane { central, shutdown, tasks, .. } = plane;
+    let upgrade = upgrade.map_err(|_| Refused::bad_request("this route requires a WebSocket"))?;
+    let ApiState { central, shutdown, tasks, .. } = state;
     let context = AuditContext::new(caller.principal.clone(), Verb::VmConsole, correlation);
     let session =
         central.workloads.open_console(central.workloads.resolve_vm(&vm)?, SCREEN, true, Some(&context)).await?;
@@ -122,7 +121,7 @@ async fn listen(
             _ => continue,
         };
         // A guest that reads nothing must not hold a console for longer than an operator who is gone.
-        let limit = if fail::defends("ui-console-ends") { silence } else { Duration::MAX };
+        let limit = if failpoint::defends("ui-console-ends") { silence } else { Duration::MAX };
         if !matches!(timeout(limit, typed.send(bytes)).await, Ok(Ok(()))) {
             return;
         }
@@ -139,13 +138,12 @@ struct ConsoleLogQuery {
 }
 
 async fn logs(
-    State(plane): State<Plane>,
+    State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(vm): Path<String>,
-    query: Result<Query<ConsoleLogQuery>, QueryRejection>,
+    QueryOf(query): QueryOf<ConsoleLogQuery>,
 ) -> Result<Response, Refused> {
-    let Query(query) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let Plane { central, shutdown, .. } = plane;
+    let ApiState { central, shutdown, .. } = state;
     let history = query.tail.unwrap_or(u64::MAX);
     let session =
         central.workloads.open_console(central.workloads.resolve_vm(&vm)?, history, query.follow, None).await?;

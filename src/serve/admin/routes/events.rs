@@ -1,7 +1,7 @@
 //! `/v1/events`: recorded and new events; `/v1/events/stream`: new events as server-sent events; `/v1/audit`: the audit log.
 
 use crate::serve::admin::{
-    Plane,
+    ApiState,
     error::Refused,
     event_tail::{EventTail, StreamFormat, read},
     query::{
@@ -22,7 +22,7 @@ use meshd_store::{AuditFilter, EventFilter};
 const LAST_EVENT_ID: &str = "last-event-id";
 
 pub(crate) async fn events(
-    State(plane): State<Plane>,
+    State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     query: RawQuery,
@@ -34,29 +34,29 @@ pub(crate) async fn events(
         let cause = "it does not go with `follow`; leave one of them out";
         return Err(ParameterError::invalid("sort", cause).into());
     }
-    let filter = event_filter(&plane.central, &query)?;
+    let filter = event_filter(&state.central, &query)?;
     if !follow {
-        return past(&plane.central, log, filter, fields, &headers).await;
+        return past(&state.central, log, filter, fields, &headers).await;
     }
-    let mut tail = EventTail::new(plane, caller, filter, fields, StreamFormat::Lines);
+    let mut tail = EventTail::new(state, caller, filter, fields, StreamFormat::Lines);
     tail.begin_with_newest(log.after.map(EventSeq), log.limit).await?;
     Ok(tail.response())
 }
 
 /// Streams events as server-sent events, beginning after the last event that the reader received.
 pub(crate) async fn stream(
-    State(plane): State<Plane>,
+    State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     query: RawQuery,
 ) -> Result<Response, Refused> {
     let query = parameters(query, STREAM_EVENTS.spec().query)?;
-    let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&plane.central, &query)?);
+    let (fields, filter) = (query.fields(&EVENTS)?, event_filter(&state.central, &query)?);
     let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
     let invalid = |_| Refused::bad_request("the header last-event-id is not the number of an event; leave it out");
     let last: Option<u64> = last.map(str::parse).transpose().map_err(invalid)?;
     let after = last.or(query.number("after")?).map(EventSeq);
-    let mut tail = EventTail::new(plane, caller, filter, fields, StreamFormat::ServerSent);
+    let mut tail = EventTail::new(state, caller, filter, fields, StreamFormat::ServerSent);
     tail.begin_after(after).await?;
     Ok(tail.response())
 }
@@ -95,14 +95,14 @@ fn kinds(text: &str) -> Result<Vec<String>, Refused> {
         None => Ok(words),
         Some(word) => {
             let shown = meshd_config::reader::brief(word);
-            let cause = format!("`{shown}` is no kind of event; {}", suggest(word, EventKind::words()));
+            let cause = format!("unknown event kind `{shown}`; {}", suggest(word, EventKind::words()));
             Err(ParameterError::invalid("kind", cause).into())
         }
     }
 }
 
 pub(crate) async fn audit(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     headers: HeaderMap,
     query: RawQuery,
 ) -> Result<Response, Refused> {
@@ -111,12 +111,12 @@ pub(crate) async fn audit(
     // A removed node keeps its audit lines, by node ID.
     let by_name = |name: &str| name.parse().or_else(|_| central.nodes.resolve(name));
     let node = query.get("node").map(by_name).transpose()?;
-    let who: Option<Principal> = query.parsed("actor")?;
+    let principal: Option<Principal> = query.parsed("actor")?;
     let (first, before) = log.range();
     let filter = AuditFilter {
         from: AuditSeq(first),
         node,
-        who,
+        principal,
         correlation: None,
         limit: log.records(),
         before: before.map(AuditSeq),

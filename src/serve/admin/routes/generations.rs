@@ -1,22 +1,18 @@
 //! Routes of generations and of reload.
 
 use crate::serve::admin::{
-    Plane,
-    error::Refused,
-    routes::{
-        Answer, TargetNode, detail,
-        node_settings::{Body, body, profile},
-        node_view,
-    },
+    ApiState,
+    extract::{Body, NodeOrder, QueryOf, TargetNode},
+    routes::{Answer, blocking, detail, node_settings::profile, node_view},
 };
 use axum::{
     Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
-    http::StatusCode,
+    extract::{Path, State},
 };
 use meshd_api::{
     DiffView, GenerationView, NodeDetail, NodeView, Pin, ReloadView, RevisionDiffView, RevisionView, Rollback,
 };
+use meshd_central::Shared;
 use meshd_model::fleet::AuditContext;
 use serde::Deserialize;
 
@@ -34,7 +30,7 @@ pub(crate) async fn history(TargetNode { central, id }: TargetNode) -> Answer<Ve
 }
 
 pub(crate) async fn diff(
-    State(Plane { boot_address, .. }): State<Plane>,
+    State(ApiState { boot_address, .. }): State<ApiState>,
     TargetNode { central, id }: TargetNode,
 ) -> Answer<DiffView> {
     let (runs, next, diff) = central.nodes.node_diff(id, central.env.endpoint(boot_address)).await?;
@@ -43,13 +39,9 @@ pub(crate) async fn diff(
 }
 
 pub(crate) async fn pin(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<Pin>,
+    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<Pin>,
 ) -> Answer<NodeDetail> {
-    let order = body(order)?;
-    let id = central.nodes.resolve(&node)?;
     if order.off {
         central.nodes.unpin(id, &context).await?;
     } else {
@@ -58,10 +50,7 @@ pub(crate) async fn pin(
     detail(&central, id)
 }
 
-pub(crate) async fn revisions(
-    State(Plane { central, .. }): State<Plane>,
-    Path(name): Path<String>,
-) -> Answer<Vec<RevisionView>> {
+pub(crate) async fn revisions(State(central): State<Shared>, Path(name): Path<String>) -> Answer<Vec<RevisionView>> {
     let revisions = central.generations.revisions(&profile(&name)?);
     let effective = revisions.effective();
     let newest = revisions.all.last().map(|last| last.generation);
@@ -82,34 +71,31 @@ pub(crate) struct RevisionPair {
 }
 
 pub(crate) async fn compare(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(name): Path<String>,
-    pair: Result<Query<RevisionPair>, QueryRejection>,
+    QueryOf(RevisionPair { from, to }): QueryOf<RevisionPair>,
 ) -> Answer<RevisionDiffView> {
-    let Query(RevisionPair { from, to }) = pair.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let named = profile(&name)?;
-    let compared = tokio::task::spawn_blocking(move || central.generations.compare(&named, [&from, &to])).await;
-    let interrupted = |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", "reading was interrupted");
-    Ok(Json(RevisionDiffView { diff: compared.map_err(interrupted)?? }))
+    let name = profile(&name)?;
+    let diff = blocking("reading", move || central.generations.compare(&name, [&from, &to])).await??;
+    Ok(Json(RevisionDiffView { diff }))
 }
 
 pub(crate) async fn rollback(
-    State(plane): State<Plane>,
+    State(central): State<Shared>,
     Path(name): Path<String>,
     context: AuditContext,
-    order: Body<Rollback>,
+    Body(order): Body<Rollback>,
 ) -> Answer<Vec<RevisionView>> {
-    let order = body(order)?;
     let named = profile(&name)?;
     if order.off {
-        plane.central.generations.end_rollback(named, &context).await?;
+        central.generations.end_rollback(named, &context).await?;
     } else {
-        plane.central.generations.rollback(named, order.to.as_deref(), &context).await?;
+        central.generations.rollback(named, order.to.as_deref(), &context).await?;
     }
-    revisions(State(plane), Path(name)).await
+    revisions(State(central), Path(name)).await
 }
 
-pub(crate) async fn reload(State(Plane { central, .. }): State<Plane>, context: AuditContext) -> Json<ReloadView> {
+pub(crate) async fn reload(State(central): State<Shared>, context: AuditContext) -> Json<ReloadView> {
     let reload = central.generations.reload(&context).await;
     let restart = reload.restart.into_iter().map(str::to_owned).collect();
     Json(ReloadView { faults: reload.faults, changed: reload.changed, restart })

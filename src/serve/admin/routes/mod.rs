@@ -32,15 +32,19 @@ pub(crate) mod trust;
 pub(crate) mod vms;
 pub(crate) mod volumes;
 
-use crate::serve::admin::transport::auth::Caller;
 use crate::serve::{
-    admin::{Plane, doctor, error::Refused},
+    admin::{
+        ApiState, doctor,
+        error::Refused,
+        extract::{QueryOf, TargetNode},
+        transport::auth::Caller,
+    },
     metrics,
 };
 use axum::{
     Extension, Json,
-    extract::{FromRequestParts, Path, Query, State, rejection::QueryRejection},
-    http::{header::CONTENT_TYPE, request::Parts},
+    extract::{Path, State},
+    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse as _, Response},
 };
 use meshd_api::*;
@@ -53,28 +57,21 @@ use std::collections::BTreeMap;
 
 pub(crate) type Answer<T> = Result<Json<T>, Refused>;
 
-/// Node in the path of a request, by ID or name.
-pub(crate) struct TargetNode {
-    pub(crate) central: Shared,
-    pub(crate) id: NodeId,
-}
-
-impl FromRequestParts<Plane> for TargetNode {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, plane: &Plane) -> Result<Self, Response> {
-        let path = Path::<String>::from_request_parts(parts, plane).await;
-        let Path(name) = path.map_err(|error| error.into_response())?;
-        let id = plane.central.nodes.resolve(&name).map_err(|error| Refused::from(error).into_response())?;
-        Ok(TargetNode { central: plane.central.clone(), id })
-    }
+/// Runs blocking work, such as reading files, outside the async threads.
+pub(crate) async fn blocking<T: Send + 'static>(
+    action: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refused> {
+    let interrupted =
+        |_| Refused::new(StatusCode::INTERNAL_SERVER_ERROR, "interrupted", format!("{action} was interrupted"));
+    tokio::task::spawn_blocking(work).await.map_err(interrupted)
 }
 
 pub(crate) async fn whoami(Extension(caller): Extension<Caller>) -> Json<CallerView> {
     Json(CallerView { name: caller.principal.to_string(), role: caller.role })
 }
 
-pub(crate) async fn status(State(Plane { central, https_fingerprint, .. }): State<Plane>) -> Json<StatusView> {
+pub(crate) async fn status(State(ApiState { central, https_fingerprint, .. }): State<ApiState>) -> Json<StatusView> {
     let (mut phases, mut conditions) = (BTreeMap::new(), BTreeMap::new());
     let (mut nodes, mut units) = (0, UnitCount::default());
     central.store().read(|model| {
@@ -137,11 +134,10 @@ pub(crate) struct TimelineQuery {
 }
 
 pub(crate) async fn timeline(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(node): Path<String>,
-    query: Result<Query<TimelineQuery>, QueryRejection>,
+    QueryOf(TimelineQuery { session }): QueryOf<TimelineQuery>,
 ) -> Answer<TimelineView> {
-    let Query(TimelineQuery { session }) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
     let id = central.nodes.resolve(&node)?;
     let timeline = central.store().read(|model| {
         let node = model.node(id)?;
@@ -163,16 +159,16 @@ pub(crate) async fn release(TargetNode { central, id }: TargetNode, context: Aud
     node_view(&central, id)
 }
 
-pub(crate) async fn doctor(State(Plane { central, .. }): State<Plane>) -> Json<Vec<Finding>> {
+pub(crate) async fn doctor(State(central): State<Shared>) -> Json<Vec<Finding>> {
     Json(doctor::findings(&central))
 }
 
-pub(crate) async fn metrics(State(plane): State<Plane>) -> Response {
-    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], plane.metrics.page(&plane.central)).into_response()
+pub(crate) async fn metrics(State(state): State<ApiState>) -> Response {
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], state.metrics.page(&state.central)).into_response()
 }
 
 pub(crate) async fn approve(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(node): Path<String>,
     context: AuditContext,
     order: Option<Json<Option<Approve>>>,
@@ -188,7 +184,7 @@ pub(crate) async fn reboot(TargetNode { central, id }: TargetNode, context: Audi
     node_view(&central, id)
 }
 
-pub(crate) async fn profiles(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ProfileView>> {
+pub(crate) async fn profiles(State(central): State<Shared>) -> Json<Vec<ProfileView>> {
     let site = central.site();
     Json(site.profiles.values().map(|profile| ProfileView::new(profile, &site)).collect())
 }

@@ -1,14 +1,10 @@
 //! Routes of the node lifecycle.
 
 use crate::serve::admin::{
-    Plane,
-    binder::Binder,
+    bind_handlers::Binder,
     error::Refused,
-    routes::{
-        Answer, TargetNode,
-        node_settings::{Body, body},
-        node_view,
-    },
+    extract::{Body, NodeOrder, TargetNode},
+    routes::{Answer, node_view},
 };
 use axum::{
     Json,
@@ -18,7 +14,7 @@ use meshd_api::{AcceptNic, DoctorView, Drain, DrainPolicy, Fence, NodeView, Repl
 use meshd_central::Shared;
 use meshd_config::{Owner, vm::MAX_GRACE_S};
 use meshd_model::fleet::AuditContext;
-use meshd_types::fail;
+use meshd_types::failpoint;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder
@@ -55,27 +51,23 @@ pub(crate) fn checked_drain(order: Option<Drain>) -> Result<Drain, Refused> {
 }
 
 async fn drain(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(node): Path<String>,
     context: AuditContext,
-    order: Body<Option<Drain>>,
+    Body(order): Body<Option<Drain>>,
 ) -> Answer<NodeView> {
-    let Drain { workloads, grace_s } = checked_drain(body(order)?)?;
+    let Drain { workloads, grace_s } = checked_drain(order)?;
     let id = central.nodes.resolve(&node)?;
     central.nodes.drain_with(id, workloads, grace_s, &context).await?;
     node_view(&central, id)
 }
 
 async fn fence(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<Fence>,
+    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<Fence>,
 ) -> Answer<NodeView> {
-    let Fence { confirm } = body(order)?;
-    let id = central.nodes.resolve(&node)?;
     let name = node_view(&central, id)?.0.name;
-    if confirm != name && fail::defends("fence-confirmation") {
+    if order.confirm != name && failpoint::defends("fence-confirmation") {
         return Err(Refused::bad_request(format!("cannot fence node {id}: `confirm` is not its name, `{name}`")));
     }
     central.nodes.fence(id, &context).await?;
@@ -103,12 +95,11 @@ async fn doctor(TargetNode { central, id }: TargetNode, context: AuditContext) -
 }
 
 async fn accept_nic(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(node): Path<String>,
     context: AuditContext,
-    order: Body<AcceptNic>,
+    Body(AcceptNic { mac }): Body<AcceptNic>,
 ) -> Answer<NodeView> {
-    let AcceptNic { mac } = body(order)?;
     if mac.0 == [0; 6] || mac.is_multicast() {
         return Err(Refused::bad_request(format!("{mac} is not the MAC address of a machine")));
     }
@@ -119,13 +110,10 @@ async fn accept_nic(
 
 /// Moves the identity of the node in the path to replacement hardware.
 async fn replace(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<Replace>,
+    NodeOrder { node: TargetNode { central, id: old }, order }: NodeOrder<Replace>,
 ) -> Answer<Replaced> {
-    let order = body(order)?;
-    let (old, new) = (central.nodes.resolve(&node)?, central.nodes.resolve(&order.new)?);
+    let new = central.nodes.resolve(&order.new)?;
     // This call must precede the removal of the old node.
     let left = left_behind(&central, old)?;
     central.nodes.replace(old, new, &context).await?;
@@ -138,9 +126,9 @@ fn left_behind(central: &Shared, old: meshd_types::NodeId) -> Result<Vec<String>
     let macs = central.store().read(|model| model.node(old).map(|node| node.fingerprint.macs.clone()));
     let macs = macs.unwrap_or_default();
     let site = central.site();
-    let by_card = site.reservations.iter().filter_map(|reservation| match reservation.owner {
+    let reserved = site.reservations.iter().filter_map(|reservation| match reservation.owner {
         Owner::Mac(mac) if macs.contains(&mac) => Some(format!("{} is reserved for {mac}", reservation.address)),
         _ => None,
     });
-    Ok(by_card.collect())
+    Ok(reserved.collect())
 }

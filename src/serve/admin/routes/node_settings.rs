@@ -1,37 +1,28 @@
 //! Routes of boot settings.
 
 use crate::serve::admin::{
-    Plane,
     error::Refused,
+    extract::{Body, NodeOrder, TargetNode},
     routes::{Answer, detail, node_view},
     transport::auth::Caller,
 };
 use axum::{
-    Extension, Json,
-    extract::{Path, State, rejection::JsonRejection},
+    Extension,
+    extract::{Path, State},
 };
 use meshd_api::{AssignProfile, BootOnce, ChangeLabels, ChangeVars, NodeDetail, NodeView, Rename};
+use meshd_central::Shared;
 use meshd_model::fleet::AuditContext;
 use meshd_types::ProfileName;
-
-pub(crate) type Body<T> = Result<Json<T>, JsonRejection>;
-
-pub(crate) fn body<T>(body: Body<T>) -> Result<T, Refused> {
-    body.map(|Json(body)| body).map_err(|error| Refused::bad_request(error.body_text()))
-}
 
 pub(crate) fn profile(text: &str) -> Result<ProfileName, Refused> {
     text.parse().map_err(|error| Refused::bad_request(format!("{error}")))
 }
 
 pub(crate) async fn assign_profile(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<AssignProfile>,
+    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<AssignProfile>,
 ) -> Answer<NodeView> {
-    let order = body(order)?;
-    let id = central.nodes.resolve(&node)?;
     central.nodes.assign_profile(id, profile(&order.profile)?, &context).await?;
     node_view(&central, id)
 }
@@ -45,50 +36,38 @@ pub(crate) fn checked_vars(order: ChangeVars) -> Result<ChangeVars, Refused> {
 }
 
 pub(crate) async fn vars(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(node): Path<String>,
     context: AuditContext,
-    order: Body<ChangeVars>,
+    Body(order): Body<ChangeVars>,
 ) -> Answer<NodeDetail> {
-    let ChangeVars { set, unset } = checked_vars(body(order)?)?;
+    let ChangeVars { set, unset } = checked_vars(order)?;
     let id = central.nodes.resolve(&node)?;
     central.nodes.set_vars(id, set, unset, &context).await?;
     detail(&central, id)
 }
 
 pub(crate) async fn label(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<ChangeLabels>,
+    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<ChangeLabels>,
 ) -> Answer<NodeView> {
-    let ChangeLabels { change } = body(order)?;
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.label(id, &change, &context).await?;
+    central.nodes.label(id, &order.change, &context).await?;
     node_view(&central, id)
 }
 
 pub(crate) async fn rename(
-    State(Plane { central, .. }): State<Plane>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<Rename>,
+    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<Rename>,
 ) -> Answer<NodeView> {
-    let Rename { name } = body(order)?;
-    let id = central.nodes.resolve(&node)?;
-    central.nodes.rename(id, &name, &context).await?;
+    central.nodes.rename(id, &order.name, &context).await?;
     node_view(&central, id)
 }
 
 pub(crate) async fn boot_once(
-    State(Plane { central, .. }): State<Plane>,
     Extension(caller): Extension<Caller>,
-    Path(node): Path<String>,
     context: AuditContext,
-    order: Body<BootOnce>,
+    NodeOrder { node: TargetNode { central, id }, order }: NodeOrder<BootOnce>,
 ) -> Answer<NodeDetail> {
-    let order = body(order)?;
-    let id = central.nodes.resolve(&node)?;
     if order.clear {
         central.nodes.clear_once(id, &context).await?;
     } else {

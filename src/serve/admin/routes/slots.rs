@@ -1,17 +1,11 @@
 //! Routes of slots.
 
-use crate::serve::admin::{
-    Plane,
-    binder::Binder,
-    error::Refused,
-    routes::{
-        Answer,
-        node_settings::{Body, body},
-    },
-};
+use crate::serve::admin::{ApiState, bind_handlers::Binder, error::Refused, extract::Body, routes::Answer};
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::{FromRequestParts, Path, State},
+    http::request::Parts,
+    response::{IntoResponse as _, Response},
 };
 use meshd_api::{ApproveSlot, SlotView, routes as api};
 use meshd_central::{Shared, SlotParts};
@@ -30,58 +24,58 @@ pub(crate) fn bind(binder: Binder) -> Binder {
         .post(&api::RELEASE_SLOT, release)
 }
 
-/// Returns the slot of a path, in which the node is an ID or a name.
-fn named(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
+/// Slot in the path of a request, whose node is an ID or a name.
+struct TargetSlot {
+    central: Shared,
+    id: SlotId,
+}
+
+impl FromRequestParts<ApiState> for TargetSlot {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, Response> {
+        let path = Path::from_request_parts(parts, state).await;
+        let Path(path) = path.map_err(|error| error.into_response())?;
+        let id = slot_id(&state.central, path).map_err(|refused| refused.into_response())?;
+        Ok(TargetSlot { central: state.central.clone(), id })
+    }
+}
+
+fn slot_id(central: &Shared, (node, unit): (String, String)) -> Result<SlotId, Refused> {
     let unit = unit.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
     Ok(SlotId { node: central.nodes.resolve(&node)?, unit })
 }
 
-async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<SlotView>> {
+async fn list(State(central): State<Shared>) -> Json<Vec<SlotView>> {
     Json(central.workloads.slots().into_iter().map(SlotView::from).collect())
 }
 
-async fn show(State(Plane { central, .. }): State<Plane>, Path(id): Path<(String, String)>) -> Answer<SlotView> {
-    let id = named(&central, id)?;
+async fn show(TargetSlot { central, id }: TargetSlot) -> Answer<SlotView> {
     Ok(Json(central.workloads.slot(&id)?.into()))
 }
 
 async fn approve(
-    State(Plane { central, .. }): State<Plane>,
-    Path(id): Path<(String, String)>,
+    State(central): State<Shared>,
+    Path(path): Path<(String, String)>,
     context: AuditContext,
-    order: Body<Option<ApproveSlot>>,
+    Body(order): Body<Option<ApproveSlot>>,
 ) -> Answer<SlotView> {
-    let ApproveSlot { disk, fabric, mac, address } = body(order)?.unwrap_or_default();
+    let ApproveSlot { disk, fabric, mac, address } = order.unwrap_or_default();
     if mac.is_none() && address.is_some() {
         return Err(Refused::bad_request("slot address without MAC address: add the MAC address"));
     }
-    let (id, nic) = (named(&central, id)?, mac.map(|mac| SlotNic { mac, address }));
+    let (id, nic) = (slot_id(&central, path)?, mac.map(|mac| SlotNic { mac, address }));
     Ok(Json(central.workloads.approve_slot(id, SlotParts { disk, fabric, nic }, &context).await?.into()))
 }
 
-async fn disable(
-    State(Plane { central, .. }): State<Plane>,
-    Path(id): Path<(String, String)>,
-    context: AuditContext,
-) -> Answer<SlotView> {
-    let id = named(&central, id)?;
+async fn disable(TargetSlot { central, id }: TargetSlot, context: AuditContext) -> Answer<SlotView> {
     Ok(Json(central.workloads.disable_slot(id, &context).await?.into()))
 }
 
-async fn enable(
-    State(Plane { central, .. }): State<Plane>,
-    Path(id): Path<(String, String)>,
-    context: AuditContext,
-) -> Answer<SlotView> {
-    let id = named(&central, id)?;
+async fn enable(TargetSlot { central, id }: TargetSlot, context: AuditContext) -> Answer<SlotView> {
     Ok(Json(central.workloads.enable_slot(id, &context).await?.into()))
 }
 
-async fn release(
-    State(Plane { central, .. }): State<Plane>,
-    Path(id): Path<(String, String)>,
-    context: AuditContext,
-) -> Answer<SlotView> {
-    let id = named(&central, id)?;
+async fn release(TargetSlot { central, id }: TargetSlot, context: AuditContext) -> Answer<SlotView> {
     Ok(Json(central.workloads.release_slot(id, &context).await?.into()))
 }

@@ -1,11 +1,11 @@
 //! Streams stored logs as lines: the output of a task, and `/v1/nodes/{node}/log`, the log of a boot. A reader reads from the files at any
 //! pace and never blocks a writer.
 
-use crate::serve::admin::{Plane, error::Refused, routes::gone, transport::auth::Caller};
+use crate::serve::admin::{ApiState, error::Refused, extract::QueryOf, routes::gone, transport::auth::Caller};
 use axum::{
     Extension,
     body::Body,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Path, State},
     http::header::CONTENT_TYPE,
     response::{IntoResponse as _, Response},
 };
@@ -37,14 +37,13 @@ pub(crate) struct LogQuery {
 }
 
 pub(crate) async fn boot_log(
-    State(plane): State<Plane>,
+    State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(node): Path<String>,
-    query: Result<Query<LogQuery>, QueryRejection>,
+    QueryOf(LogQuery { follow, from, session }): QueryOf<LogQuery>,
 ) -> Result<Response, Refused> {
-    let Query(LogQuery { follow, from, session }) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let node = plane.central.nodes.resolve(&node)?;
-    let boots = plane.central.store().read(|model| {
+    let node = state.central.nodes.resolve(&node)?;
+    let boots = state.central.store().read(|model| {
         let boots = model.boots_of(model.node(node)?);
         Some(boots.iter().map(|boot| boot.id).collect::<Vec<_>>())
     });
@@ -55,8 +54,8 @@ pub(crate) async fn boot_log(
     };
     let session = session.ok_or_else(none)?;
     let grows =
-        plane.central.boot.watch_boot_log(session).await.map_err(|error| Refused::internal(error.to_string()))?;
-    Ok(LogReader::new(plane, caller, StoredLog::Boot(node, session), grows).answer(from, follow))
+        state.central.boot.watch_boot_log(session).await.map_err(|error| Refused::internal(error.to_string()))?;
+    Ok(LogReader::new(state, caller, StoredLog::Boot(node, session), grows).answer(from, follow))
 }
 
 /// Output of a task, or log of a boot.
@@ -95,8 +94,8 @@ pub(crate) struct LogReader {
 }
 
 impl LogReader {
-    pub(crate) fn new(plane: Plane, caller: Caller, log: StoredLog, grows: watch::Receiver<u64>) -> Self {
-        LogReader { central: plane.central, caller, log, grows, shutdown: plane.shutdown }
+    pub(crate) fn new(state: ApiState, caller: Caller, log: StoredLog, grows: watch::Receiver<u64>) -> Self {
+        LogReader { central: state.central, caller, log, grows, shutdown: state.shutdown }
     }
 
     /// Returns the response with all lines from an offset; with `follow`, also with later lines.

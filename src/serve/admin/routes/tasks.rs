@@ -1,24 +1,23 @@
 //! Routes of tasks: run, show, cancel, output.
 
 use crate::serve::admin::{
-    Plane,
-    binder::Binder,
+    ApiState,
+    bind_handlers::Binder,
     error::Refused,
+    extract::{Body, QueryOf},
     query::{
-        answer::{Listing, RawQuery, parameters},
-        page::cut,
+        answer::{self, RawQuery, parameters},
         work::{TASKS, TaskFilter, task_key},
     },
     routes::{
         Answer,
-        node_settings::{Body, body},
         stored_logs::{LogQuery, LogReader, StoredLog},
     },
     transport::auth::Caller,
 };
 use axum::{
     Extension, Json,
-    extract::{Path, Query, State, rejection::QueryRejection},
+    extract::{Path, State},
     http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
@@ -27,7 +26,7 @@ use meshd_central::{Shared, TaskRequest, TaskTarget};
 use meshd_model::fleet::AuditContext;
 use meshd_proto::task::TaskUser;
 use meshd_trust::Role;
-use meshd_types::{TaskId, fail};
+use meshd_types::{TaskId, failpoint};
 
 pub(crate) fn bind(binder: Binder) -> Binder {
     binder
@@ -42,35 +41,30 @@ fn id(text: &str) -> Result<TaskId, Refused> {
     text.parse().map_err(|error| Refused::not_found(format!("{error}")))
 }
 
-async fn list(
-    State(Plane { central, .. }): State<Plane>,
-    headers: HeaderMap,
-    query: RawQuery,
-) -> Result<Response, Refused> {
+async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
     let query = parameters(query, TASKS.parameters)?;
-    let (mut filter, page, fields) = (TaskFilter::read(&query)?, query.page(&TASKS)?, query.fields(&TASKS)?);
+    let mut filter = TaskFilter::read(&query)?;
     filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-    let taken = all(&central).into_iter().filter(|task| filter.takes(task));
-    let rows = taken.map(|task| (task_key(&task, page.sort.key), task)).collect();
-    Listing::page(cut(rows, &page), fields).answer(&headers)
+    let tasks = all(&central).into_iter().filter(|task| filter.takes(task));
+    answer::list(tasks, task_key, &TASKS, &query, &headers)
 }
 
 pub(crate) fn all(central: &Shared) -> Vec<TaskView> {
     central.store().read(|model| model.tasks().map(TaskView::new).collect())
 }
 
-async fn show(State(Plane { central, .. }): State<Plane>, Path(task): Path<String>) -> Answer<TaskView> {
+async fn show(State(central): State<Shared>, Path(task): Path<String>) -> Answer<TaskView> {
     Ok(Json(TaskView::new(&central.tasks.task_record(id(&task)?)?)))
 }
 
 async fn run(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Extension(caller): Extension<Caller>,
     context: AuditContext,
-    order: Body<RunTask>,
+    Body(order): Body<RunTask>,
 ) -> Answer<TaskView> {
-    let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s } = body(order)?;
-    if user == TaskUser::Root && caller.role < Role::Admin && fail::defends("root-task-role") {
+    let RunTask { group, node, argv, nodes, ranks_per_node, launcher, user, timeout_s } = order;
+    if user == TaskUser::Root && caller.role < Role::Admin && failpoint::defends("root-task-role") {
         return Err(Refused::beyond(caller.role, Role::Admin));
     }
     let ranks_per_node = ranks_per_node.unwrap_or(1);
@@ -79,12 +73,12 @@ async fn run(
         (None, Some(node)) => TaskTarget::Node(central.nodes.resolve(&node)?),
         _ => return Err(Refused::bad_request("name either a group or a node")),
     };
-    let ask = TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, argv };
-    Ok(Json(TaskView::new(&central.tasks.run_task(ask, &context).await?)))
+    let request = TaskRequest { target, nodes, ranks_per_node, launcher, user, timeout_s, argv };
+    Ok(Json(TaskView::new(&central.tasks.run_task(request, &context).await?)))
 }
 
 async fn cancel(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(task): Path<String>,
     context: AuditContext,
 ) -> Result<Response, Refused> {
@@ -93,13 +87,12 @@ async fn cancel(
 }
 
 async fn output(
-    State(plane): State<Plane>,
+    State(state): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(task): Path<String>,
-    query: Result<Query<LogQuery>, QueryRejection>,
+    QueryOf(LogQuery { follow, from, .. }): QueryOf<LogQuery>,
 ) -> Result<Response, Refused> {
-    let Query(LogQuery { follow, from, .. }) = query.map_err(|error| Refused::bad_request(error.body_text()))?;
-    let task = plane.central.tasks.task_record(id(&task)?)?.id;
-    let grows = plane.central.tasks.watch_task_output(task).await?;
-    Ok(LogReader::new(plane, caller, StoredLog::Task(task), grows).answer(from, follow))
+    let task = state.central.tasks.task_record(id(&task)?)?.id;
+    let grows = state.central.tasks.watch_task_output(task).await?;
+    Ok(LogReader::new(state, caller, StoredLog::Task(task), grows).answer(from, follow))
 }

@@ -1,13 +1,6 @@
 //! Routes of API tokens.
 
-use crate::serve::admin::{
-    Plane,
-    error::Refused,
-    routes::{
-        Answer,
-        node_settings::{Body, body},
-    },
-};
+use crate::serve::admin::{error::Refused, extract::Body, routes::Answer};
 use axum::{
     Json,
     extract::{Path, State},
@@ -15,22 +8,22 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use meshd_api::{ApiTokenView, CreateApiToken, CreatedApiToken};
+use meshd_central::Shared;
 use meshd_model::fleet::AuditContext;
 use meshd_types::ApiTokenName;
 use std::time::Duration;
 
-pub(crate) async fn list(State(Plane { central, .. }): State<Plane>) -> Json<Vec<ApiTokenView>> {
+pub(crate) async fn list(State(central): State<Shared>) -> Json<Vec<ApiTokenView>> {
     let now = central.now();
     Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect())
 }
 
 /// Creates a token. Only this response contains its text.
 pub(crate) async fn create(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     context: AuditContext,
-    order: Body<CreateApiToken>,
+    Body(CreateApiToken { name, role, expires_in }): Body<CreateApiToken>,
 ) -> Result<Response, Refused> {
-    let CreateApiToken { name, role, expires_in } = body(order)?;
     let (text, token) =
         central.admin.create_api_token(name, role, expires_in.map(Duration::from_secs), &context).await?;
     let token = ApiTokenView::new(&token, central.now());
@@ -39,12 +32,11 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn revoke(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(name): Path<String>,
     context: AuditContext,
 ) -> Answer<Vec<ApiTokenView>> {
     let name: ApiTokenName = name.parse().map_err(|error| Refused::bad_request(format!("{error}")))?;
     central.admin.revoke_api_token(name, &context).await?;
-    let now = central.now();
-    Ok(Json(central.admin.api_tokens().iter().map(|token| ApiTokenView::new(token, now)).collect()))
+    Ok(list(State(central)).await)
 }

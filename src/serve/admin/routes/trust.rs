@@ -1,12 +1,10 @@
 //! Routes of enrolment tokens, the certificate authority and node certificates.
 
 use crate::serve::admin::{
-    Plane,
+    ApiState,
     error::Refused,
-    routes::{
-        Answer, TargetNode, detail,
-        node_settings::{Body, body},
-    },
+    extract::{Body, TargetNode},
+    routes::{Answer, detail, gone},
 };
 use axum::{
     Json,
@@ -33,7 +31,7 @@ impl From<TokenError> for Refused {
             TokenError::Store(error) => error.into(),
             TokenError::Life | TokenError::Ambiguous(_) => Refused::bad_request(error.to_string()),
             TokenError::None(_) => Refused::not_found(error.to_string()),
-            TokenError::Held { .. } => Refused::new(StatusCode::CONFLICT, "held", error.to_string()),
+            TokenError::NotAllowed { .. } => Refused::new(StatusCode::CONFLICT, "held", error.to_string()),
         }
     }
 }
@@ -55,16 +53,15 @@ impl From<RotateError> for Refused {
     }
 }
 
-pub(crate) async fn tokens(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TokenView>> {
+pub(crate) async fn tokens(State(central): State<Shared>) -> Json<Vec<TokenView>> {
     Json(central.enrolment.manual_tokens().into_iter().map(TokenView::from).collect())
 }
 
 pub(crate) async fn create_token(
-    State(Plane { central, boot_address, .. }): State<Plane>,
+    State(ApiState { central, boot_address, .. }): State<ApiState>,
     context: AuditContext,
-    order: Body<CreateToken>,
+    Body(order): Body<CreateToken>,
 ) -> Result<Response, Refused> {
-    let order = body(order)?;
     let basis = match (order.node, order.basis) {
         (Some(node), None) => node_basis(&central, &node)?,
         (None, Some(basis)) => basis,
@@ -78,27 +75,26 @@ pub(crate) async fn create_token(
 fn node_basis(central: &Shared, node: &str) -> Result<Basis, Refused> {
     let id = central.nodes.resolve(node)?;
     let basis = central.store().read(|model| model.node(id).map(|node| node.basis.clone()));
-    basis.ok_or_else(|| crate::serve::admin::routes::gone(id))
+    basis.ok_or_else(|| gone(id))
 }
 
 pub(crate) async fn revoke_token(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(token): Path<String>,
     context: AuditContext,
 ) -> Answer<TokenView> {
     Ok(Json(central.enrolment.revoke_token(&token, &context).await?.into()))
 }
 
-pub(crate) async fn ca(State(Plane { central, .. }): State<Plane>) -> Json<Vec<RootView>> {
+pub(crate) async fn ca(State(central): State<Shared>) -> Json<Vec<RootView>> {
     Json(central.enrolment.authority_state().into_iter().map(root_view).collect())
 }
 
 pub(crate) async fn rotate_ca(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     context: AuditContext,
-    order: Body<RotateCa>,
+    Body(RotateCa { grace_s, enrol_again }): Body<RotateCa>,
 ) -> Answer<Vec<RootView>> {
-    let RotateCa { grace_s, enrol_again } = body(order)?;
     let grace = grace_s.map_or(GRACE, Duration::from_secs);
     let roots = central.enrolment.rotate_authority(grace, enrol_again, &context).await?;
     Ok(Json(roots.into_iter().map(root_view).collect()))

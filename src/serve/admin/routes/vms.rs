@@ -1,18 +1,14 @@
 //! Routes of VMs. Responses never contain cloud-init data.
 
 use crate::serve::admin::{
-    Plane,
-    binder::Binder,
+    bind_handlers::Binder,
     error::Refused,
+    extract::Body,
     query::{
-        answer::{Listing, RawQuery, parameters},
-        page::cut,
+        answer::{self, RawQuery, parameters},
         work::{VMS, VmFilter, vm_key},
     },
-    routes::{
-        Answer,
-        node_settings::{Body, body},
-    },
+    routes::Answer,
 };
 use axum::{
     Json,
@@ -28,28 +24,28 @@ use meshd_store::Model;
 use meshd_types::TemplateName;
 
 pub(crate) fn bind(binder: Binder) -> Binder {
+    let order = |verb| {
+        async move |State(central): State<Shared>, Path(vm): Path<String>, context: AuditContext| {
+            order(&central, &vm, verb, &context).await
+        }
+    };
     binder
         .get(&api::LIST_VMS, list)
         .get(&api::GET_VM, show)
         .get(&api::LIST_VM_TEMPLATES, templates)
         .post(&api::CREATE_VM, create)
-        .post(&api::START_VM, start)
-        .post(&api::STOP_VM, stop)
-        .post(&api::RESTART_VM, restart)
+        .post(&api::START_VM, order(VmVerb::Start))
+        .post(&api::STOP_VM, order(VmVerb::Stop))
+        .post(&api::RESTART_VM, order(VmVerb::Restart))
         .post(&api::DELETE_VM, delete)
 }
 
-async fn list(
-    State(Plane { central, .. }): State<Plane>,
-    headers: HeaderMap,
-    query: RawQuery,
-) -> Result<Response, Refused> {
+async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
     let query = parameters(query, VMS.parameters)?;
-    let (mut filter, page, fields) = (VmFilter::read(&query)?, query.page(&VMS)?, query.fields(&VMS)?);
+    let mut filter = VmFilter::read(&query)?;
     filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-    let taken = all(&central).into_iter().filter(|vm| filter.takes(vm));
-    let rows = taken.map(|vm| (vm_key(&vm, page.sort.key), vm)).collect();
-    Listing::page(cut(rows, &page), fields).answer(&headers)
+    let vms = all(&central).into_iter().filter(|vm| filter.takes(vm));
+    answer::list(vms, vm_key, &VMS, &query, &headers)
 }
 
 /// Returns all VMs, including VMs that are not on record.
@@ -63,7 +59,7 @@ pub(crate) fn all(central: &Shared) -> Vec<VmView> {
     all
 }
 
-async fn templates(State(Plane { central, .. }): State<Plane>) -> Json<Vec<TemplateView>> {
+async fn templates(State(central): State<Shared>) -> Json<Vec<TemplateView>> {
     let site = central.site();
     let view = |(name, template): (&TemplateName, &VmTemplate)| TemplateView {
         name: name.clone(),
@@ -76,7 +72,7 @@ fn is_linked(central: &Shared, vm: &Vm) -> bool {
     vm.node().is_some_and(|node| central.links.link_state(node).since.is_some())
 }
 
-async fn show(State(Plane { central, .. }): State<Plane>, Path(vm): Path<String>) -> Answer<VmView> {
+async fn show(State(central): State<Shared>, Path(vm): Path<String>) -> Answer<VmView> {
     let uuid = central.workloads.resolve_vm(&vm)?;
     let found = central.store().read(|model: &Model| model.vm(uuid).cloned());
     if let Some(vm) = found {
@@ -95,11 +91,10 @@ fn vm_view(central: &Shared, vm: &Vm) -> Json<VmView> {
 }
 
 async fn create(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     context: AuditContext,
-    order: Body<CreateVm>,
+    Body(CreateVm { vm, node, start }): Body<CreateVm>,
 ) -> Answer<VmView> {
-    let CreateVm { vm, node, start } = body(order)?;
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
     let vm = central.workloads.create_vm(vm, node, start, &context).await?;
     Ok(vm_view(&central, &vm))
@@ -111,37 +106,12 @@ async fn order(central: &Shared, vm: &str, verb: VmVerb, context: &AuditContext)
     Ok(vm_view(central, &vm))
 }
 
-async fn start(
-    State(Plane { central, .. }): State<Plane>,
-    Path(vm): Path<String>,
-    context: AuditContext,
-) -> Answer<VmView> {
-    order(&central, &vm, VmVerb::Start, &context).await
-}
-
-async fn stop(
-    State(Plane { central, .. }): State<Plane>,
-    Path(vm): Path<String>,
-    context: AuditContext,
-) -> Answer<VmView> {
-    order(&central, &vm, VmVerb::Stop, &context).await
-}
-
-async fn restart(
-    State(Plane { central, .. }): State<Plane>,
-    Path(vm): Path<String>,
-    context: AuditContext,
-) -> Answer<VmView> {
-    order(&central, &vm, VmVerb::Restart, &context).await
-}
-
 async fn delete(
-    State(Plane { central, .. }): State<Plane>,
+    State(central): State<Shared>,
     Path(vm): Path<String>,
     context: AuditContext,
-    order: Body<DeleteVm>,
+    Body(DeleteVm { node }): Body<DeleteVm>,
 ) -> Answer<VmView> {
-    let DeleteVm { node } = body(order)?;
     let node = node.map(|node| central.nodes.resolve(&node)).transpose()?;
     let uuid = central.workloads.resolve_vm(&vm)?;
     let vm = central.workloads.delete_vm(uuid, node, &context).await?;

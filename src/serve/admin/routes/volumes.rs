@@ -1,13 +1,13 @@
 //! Routes of volumes. `meshd volume add` copies files without the API.
 
-use crate::serve::admin::{Plane, binder::Binder, error::Refused, routes::Answer};
+use crate::serve::admin::{bind_handlers::Binder, error::Refused, routes::Answer};
 use axum::{
     Json,
     extract::{Path, State},
     http::StatusCode,
 };
 use meshd_api::{VolumeView, routes as api};
-use meshd_central::VolumeUseError;
+use meshd_central::{Shared, VolumeUseError};
 use meshd_image::builder::VolumeError;
 use meshd_model::fleet::AuditContext;
 
@@ -28,16 +28,12 @@ impl From<VolumeUseError> for Refused {
     }
 }
 
-async fn list(State(Plane { central, .. }): State<Plane>) -> Answer<Vec<VolumeView>> {
+async fn list(State(central): State<Shared>) -> Answer<Vec<VolumeView>> {
     let all = central.workloads.list_volumes().await?;
     Ok(Json(all.into_iter().map(|(info, vms)| VolumeView::new(info, vms)).collect()))
 }
 
-async fn remove(
-    State(Plane { central, .. }): State<Plane>,
-    Path(volume): Path<String>,
-    _: AuditContext,
-) -> Answer<VolumeView> {
+async fn remove(State(central): State<Shared>, Path(volume): Path<String>, _: AuditContext) -> Answer<VolumeView> {
     let info = central.workloads.remove_volume(&volume).await?;
     Ok(Json(VolumeView::new(info, Vec::new())))
 }

@@ -91,7 +91,8 @@ async fn bulk_boot_settings_are_refused_as_a_whole_or_per_node() {
         let (status, _, done) = fixture.order(&format!("/v1/bulk/nodes/{verb}"), &body, &[]).await;
         (status, done)
     };
-    let once = || fixture.central.store().read(|model| model.node(fixture.node).and_then(|node| node.once.clone()));
+    let once =
+        || fixture.central.store().read(|model| model.node(fixture.node).and_then(|node| node.boot_override.clone()));
     for order in [json!({}), json!({ "profile": "none" }), json!({ "kernel_args": ["init=/bin/sh"] })] {
         let (status, refused) = bulk("boot-once", order).await;
         assert!((400..500).contains(&status), "{refused}");

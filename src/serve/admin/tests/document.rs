@@ -35,7 +35,7 @@ async fn openapi_operations_equal_routes() {
         let real = path.replace("{node}", "nobody").replace("{name}", "nobody").replace("{token}", "nobody");
         let real = real.replace("{task}", "nobody");
         for tried in ["GET", "POST", "DELETE"] {
-            let answer = fixture.ask(tried, &real, "null").await.status();
+            let answer = fixture.send(tried, &real, "null").await.status();
             let known = methods.contains_key(&tried.to_lowercase());
             assert_eq!(answer != StatusCode::METHOD_NOT_ALLOWED, known, "{tried} {path}: {answer}");
         }

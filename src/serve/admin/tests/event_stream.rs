@@ -2,21 +2,13 @@
 
 use super::*;
 
-/// Reads the stream until its text has `wanted`.
-async fn read_until(fixture: &Fixture, headers: &[(&'static str, &str)], path: &str, wanted: &str) -> String {
-    let stream = UnixStream::connect(&fixture.socket).await.expect("it listens");
-    let handshake = hyper::client::conn::http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.expect("it speaks HTTP");
-    tokio::spawn(async move { drop(connection.await) });
-    let mut request = Request::get(path).header("host", "meshd");
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let response = sender.send_request(request.body(Full::default()).expect("a request")).await.expect("an answer");
+/// Reads the stream until its text has `expected`.
+async fn read_until(fixture: &Fixture, headers: &[(&'static str, &str)], path: &str, expected: &str) -> String {
+    let response = fixture.request("GET", path, "", headers).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let (mut body, mut text) = (response.into_body(), String::new());
-    while !text.contains(wanted) {
+    while !text.contains(expected) {
         let frame = tokio::time::timeout(Duration::from_secs(60), body.frame()).await.expect("in time");
         let bytes = frame.expect("it does not end").expect("read").into_data().expect("data");
         text.push_str(std::str::from_utf8(&bytes).expect("UTF-8"));
@@ -36,7 +28,7 @@ fn ids(text: &str, kind: &str) -> Vec<u64> {
 
 /// Numbers of recorded events.
 async fn numbers(fixture: &Fixture, path: &str) -> Vec<u64> {
-    let body = fixture.ask("GET", path, "").await.into_body().collect().await.expect("a whole body").to_bytes();
+    let body = fixture.send("GET", path, "").await.into_body().collect().await.expect("a whole body").to_bytes();
     let lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice::<EventView>(line).expect("an event").seq.0).collect()
 }
@@ -71,6 +63,6 @@ async fn stream_with_future_event_id_gets_lag() {
     // As after the restoration of a backup: the reader has seen what is not on record.
     let text = read_until(&fixture, &[("last-event-id", "1000000")], "/v1/events/stream", "event: lag").await;
     assert_eq!(ids(&text, "lag"), [*all.last().expect("one")], "{text}");
-    let odd = fixture.ask("GET", "/v1/events/stream?after=newest", "").await;
+    let odd = fixture.send("GET", "/v1/events/stream?after=newest", "").await;
     assert_eq!(odd.status(), StatusCode::BAD_REQUEST);
 }

@@ -3,9 +3,10 @@
 use super::*;
 use crate::serve::admin::transport::auth::Caller;
 use meshd_api::REASON_HEADER;
-use meshd_model::fleet::{Audit, AuditOutcome, Principal, Verb};
+use meshd_model::fleet::{Audit, AuditOutcome, IdempotencyRecord, Phase, Principal, Verb};
 use meshd_store::{AuditFilter, EventFilter};
 use meshd_types::Digest;
+use serde_json::{Value, json};
 
 fn log(fixture: &Fixture) -> Vec<Audit> {
     let all = AuditFilter { limit: 100, ..AuditFilter::default() };
@@ -47,14 +48,13 @@ async fn requests_are_audited_with_actor_verb_reason_and_outcome() {
     let events = fixture.central.store().events(EventFilter { limit: 10, ..EventFilter::default() }).expect("read");
     let of = events.iter().find_map(|(_, event)| event.by.as_ref()).expect("the change of phase came of an order");
     assert_eq!(*of, lines[0].by, "event and audit log say the same, with one correlation ID");
-    let (_, seen) = fixture.get::<serde_json::Value>("GET", &format!("/v1/audit?node={node}&limit=2"), "").await;
+    let (_, seen) = fixture.get::<Value>("GET", &format!("/v1/audit?node={node}&limit=2"), "").await;
     assert_eq!((seen.as_array().map(Vec::len), &seen[1]["verb"]), (Some(2), &"assign-profile".into()));
     assert_eq!(seen[1]["outcome"]["refused"], "bad_request");
-    let (_, none) = fixture.get::<serde_json::Value>("GET", "/v1/audit?actor=token:nobody", "").await;
-    assert_eq!(none, serde_json::json!([]));
-    let two_lines = [(REASON_HEADER, "x".repeat(501))];
-    let long: Vec<(&'static str, &str)> = two_lines.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    assert_eq!(fixture.order(&path("approve"), "null", &long).await.0, 400, "a reason is bounded");
+    let (_, none) = fixture.get::<Value>("GET", "/v1/audit?actor=token:nobody", "").await;
+    assert_eq!(none, json!([]));
+    let long = "x".repeat(501);
+    assert_eq!(fixture.order(&path("approve"), "null", &[(REASON_HEADER, &long)]).await.0, 400, "a reason is bounded");
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn request_interrupted_by_crash_is_never_executed_again() {
     let request = Digest::of_fields([b"POST".as_slice(), path.as_bytes(), b"null"]);
     let now = fixture.central.now();
     let begun = fixture.central.store().commit(|tx| {
-        tx.put_idempotency_record(slot, meshd_model::fleet::IdempotencyRecord { request, at: now, answer: None });
+        tx.put_idempotency_record(slot, IdempotencyRecord { request, at: now, answer: None });
         Ok::<_, StoreError>(())
     });
     begun.await.expect("stored");
@@ -112,7 +112,7 @@ async fn token_secret_is_shown_once_despite_repeated_request() {
     let (status, _, taken) = fixture.order("/v1/api-tokens/create", order, &[]).await;
     assert_eq!((status, &taken["code"]), (409, &"bad_token".into()));
     assert!(fixture.central.admin.api_token(&secret).is_some());
-    let (_, listed) = fixture.get::<serde_json::Value>("GET", "/v1/api-tokens", "").await;
+    let (_, listed) = fixture.get::<Value>("GET", "/v1/api-tokens", "").await;
     assert!(!listed.to_string().contains(&secret) && listed[0]["role"] == "viewer", "{listed}");
     assert_eq!(fixture.order("/v1/api-tokens/ci/revoke", "null", &[]).await.0, 200);
     assert!(fixture.central.admin.api_token(&secret).is_none());
@@ -139,36 +139,35 @@ async fn token_with_name_of_revoked_token_is_another_caller() {
 async fn bulk_request_with_stale_revision_changes_nothing() {
     let fixture = Fixture::start().await;
     let other = {
-        let mac = meshd_types::MacAddr([2, 0, 0, 0, 0, 9]);
-        let basis = meshd_types::Basis::Mac(mac);
-        let node = meshd_model::fleet::Node::discovered(basis, Default::default(), mac, super::at(1_000));
+        let mac = MacAddr([2, 0, 0, 0, 0, 9]);
+        let node = Node::discovered(Basis::Mac(mac), Fingerprint::default(), mac, at(1_000));
         let id = node.id;
         let stored = fixture.central.store().commit(|tx| {
             tx.put_node(node);
-            Ok::<_, meshd_store::StoreError>(())
+            Ok::<_, StoreError>(())
         });
         stored.await.expect("stored");
         id
     };
     let seen = async || {
-        let (_, nodes) = fixture.get::<Vec<super::NodeView>>("GET", "/v1/nodes", "").await;
-        nodes.iter().map(|node| serde_json::json!({ "id": node.id, "revision": node.revision })).collect::<Vec<_>>()
+        let (_, nodes) = fixture.get::<Vec<NodeView>>("GET", "/v1/nodes", "").await;
+        nodes.iter().map(|node| json!({ "id": node.id, "revision": node.revision })).collect::<Vec<_>>()
     };
-    let bulk = async |verb: &str, nodes: &[serde_json::Value], order: serde_json::Value| {
-        let body = serde_json::json!({ "nodes": nodes, "order": order }).to_string();
+    let bulk = async |verb: &str, nodes: &[Value], order: Value| {
+        let body = json!({ "nodes": nodes, "order": order }).to_string();
         fixture.order(&format!("/v1/bulk/nodes/{verb}"), &body, &[]).await
     };
     let before = seen().await;
     assert_eq!(fixture.order(&format!("/v1/nodes/{other}/approve"), "null", &[]).await.0, 200);
-    let (status, _, refused) = bulk("label", &before, serde_json::json!({ "set": { "rack": "a" } })).await;
+    let (status, _, refused) = bulk("label", &before, json!({ "set": { "rack": "a" } })).await;
     assert_eq!((status, &refused["code"]), (409, &"changed_since".into()), "{refused}");
     assert!(refused["message"].as_str().is_some_and(|text| text.contains(&other.to_string())), "{refused}");
     let phases = |id| fixture.central.store().read(|model| model.node(id).map(|node| (node.phase, node.labels.len())));
-    assert_eq!(phases(fixture.node), Some((meshd_model::fleet::Phase::Discovered, 0)), "nothing was changed");
-    let (status, _, done) = bulk("label", &seen().await, serde_json::json!({ "set": { "rack": "a" } })).await;
+    assert_eq!(phases(fixture.node), Some((Phase::Discovered, 0)), "nothing was changed");
+    let (status, _, done) = bulk("label", &seen().await, json!({ "set": { "rack": "a" } })).await;
     assert_eq!((status, &done["failed"]), (200, &0.into()), "{done}");
     // One node refuses the order: the other one follows it.
-    let (status, _, done) = bulk("maintenance", &seen().await, serde_json::Value::Null).await;
+    let (status, _, done) = bulk("maintenance", &seen().await, Value::Null).await;
     assert_eq!((status, &done["failed"]), (200, &2.into()), "{done}");
     let now = seen().await;
     let twice = [now[0].clone(), now[0].clone()];

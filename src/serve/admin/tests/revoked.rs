@@ -7,7 +7,7 @@ use crate::serve::{
         routes::consoles::carry,
         transport::{
             auth::{Caller, From},
-            connection::{Conversation, converse},
+            connection::{AdminConnection, serve_connection},
         },
     },
     limiter::{ConnectionLimiter, Source},
@@ -46,9 +46,9 @@ impl TokenClient {
         let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
         let mut origin = Extensions::new();
         origin.insert(From(from));
-        let (router, conversation) = (router::router(fixture.api_state()), Conversation::new(permit));
+        let (router, conversation) = (router::router(fixture.api_state()), AdminConnection::new(permit));
         let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
-        let served = tokio::spawn(converse(end, router, origin, conversation.clone(), central, stop));
+        let served = tokio::spawn(serve_connection(end, router, origin, conversation.clone(), central, stop));
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", text.expose());
         let head = format!("{head}content-type: application/json\r\n{body}");
         wire.write_all(head.as_bytes()).await.expect("it listens");
@@ -146,7 +146,9 @@ async fn operator_cannot_set_kernel_argument_that_grants_root() {
     for part in ["`ssh_key=http://10.77.0.66/key`", "role operator", "ask an admin"] {
         assert!(refused.contains(part), "{part}: {refused}");
     }
-    assert!(fixture.central.store().read(|model| model.node(fixture.node).is_some_and(|node| node.once.is_none())));
+    assert!(
+        fixture.central.store().read(|model| model.node(fixture.node).is_some_and(|node| node.boot_override.is_none()))
+    );
     let mut admin = order(Role::Admin, "ssh_key=http://10.77.0.66/key").await;
     let mut status = [0; 12];
     admin.wire.read_exact(&mut status).await.expect("an answer");

@@ -1,7 +1,7 @@
 //! Authentication and roles. Write access to the socket grants the admin role. Each HTTPS request contains a token, so revocation takes
 //! effect at once.
 
-use crate::serve::admin::{Plane, error::Refused, transport::connection::Conversation};
+use crate::serve::admin::{ApiState, error::Refused, transport::connection::AdminConnection};
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, header::AUTHORIZATION},
@@ -11,7 +11,7 @@ use axum::{
 use meshd_central::Shared;
 use meshd_model::fleet::Principal;
 use meshd_trust::{ApiToken, Role};
-use meshd_types::{Digest, fail};
+use meshd_types::{Digest, failpoint};
 use std::{
     collections::BTreeMap,
     net::IpAddr,
@@ -93,33 +93,33 @@ impl Failures {
 }
 
 /// Admits authenticated requests, and adds the caller to the request.
-pub(crate) async fn admitted(State(plane): State<Plane>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn admitted(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
     if request.extensions().get::<Caller>().is_none() {
-        match by_token(&plane, &request) {
+        match by_token(&state, &request) {
             Ok(caller) => drop(request.extensions_mut().insert(caller)),
             Err(refused) => return refused.into_response(),
         }
     }
     if let (Some(conversation), Some(caller)) =
-        (request.extensions().get::<Conversation>(), request.extensions().get::<Caller>())
+        (request.extensions().get::<AdminConnection>(), request.extensions().get::<Caller>())
     {
         conversation.set_caller(caller);
     }
     next.run(request).await
 }
 
-fn by_token(plane: &Plane, request: &Request) -> Result<Caller, Refused> {
+fn by_token(state: &ApiState, request: &Request) -> Result<Caller, Refused> {
     let Some(From(from)) = request.extensions().get::<From>().copied() else {
-        return Err(Refused::internal("a request came from nowhere"));
+        return Err(Refused::internal("the request has no client address"));
     };
     let now = Instant::now();
-    let are_too_many = plane.failures.are_too_many(from, now);
-    if are_too_many && !fail::defends("ui-shared-address") {
+    let are_too_many = state.failures.are_too_many(from, now);
+    if are_too_many && !failpoint::defends("ui-shared-address") {
         return Err(Refused::too_many(WINDOW));
     }
     let text = bearer(request.headers());
     // The lookup precedes the limit. Tokens have 256 random bits, so the limit only bounds the work and log lines of guesses.
-    if let Some(token) = text.and_then(|text| plane.central.admin.api_token(text)) {
+    if let Some(token) = text.and_then(|text| state.central.admin.api_token(text)) {
         return Ok(Caller::with(token));
     }
     if are_too_many {
@@ -128,7 +128,7 @@ fn by_token(plane: &Plane, request: &Request) -> Result<Caller, Refused> {
     if text.is_none() {
         return Err(Refused::unauthorized("a token is needed; send it as `Authorization: Bearer TOKEN`"));
     }
-    plane.failures.count(from, now);
+    state.failures.count(from, now);
     tracing::warn!(%from, "a request with a token that is not honoured");
     Err(Refused::unauthorized("this token is not honoured: unknown, revoked or over; ask for another one"))
 }

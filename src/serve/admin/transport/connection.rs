@@ -28,21 +28,21 @@ use tower::ServiceExt as _;
 const HEAD_TIME: Duration = Duration::from_secs(10);
 /// Time to finish a response in memory after its token is revoked, because a token that revokes itself receives a response. Streams end at
 /// once.
-const LAST_WORD: Duration = Duration::from_millis(300);
+const RESPONSE_TIME: Duration = Duration::from_millis(300);
 /// Maximum size of a request head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// Data that the routes report about a connection.
 #[derive(Clone)]
-pub(crate) struct Conversation {
+pub(crate) struct AdminConnection {
     permit: Arc<ConnectionPermit>,
     caller: Arc<watch::Sender<Option<Caller>>>,
 }
 
-impl Conversation {
+impl AdminConnection {
     /// Creates the state of a connection whose caller is not known yet.
     pub(crate) fn new(permit: ConnectionPermit) -> Self {
-        Conversation { permit: Arc::new(permit), caller: Arc::new(watch::Sender::new(None)) }
+        AdminConnection { permit: Arc::new(permit), caller: Arc::new(watch::Sender::new(None)) }
     }
 
     /// Records the caller of a request. The connection counts for the caller from now on, and ends with the caller's token.
@@ -80,22 +80,22 @@ impl Conversation {
 }
 
 /// Serves the requests of a connection. `origin` contains the caller, or the client address.
-pub(crate) async fn converse<S>(
+pub(crate) async fn serve_connection<S>(
     stream: S,
     router: Router,
     mut origin: Extensions,
-    conversation: Conversation,
+    state: AdminConnection,
     central: Shared,
     shutdown: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    origin.insert(conversation.clone());
+    origin.insert(state.clone());
     let router = router.map_request(move |mut request: Request<Incoming>| {
         request.extensions_mut().extend(origin.clone());
         request
     });
-    let stream = Metered { stream, meter: Arc::clone(&conversation.permit.meter) };
+    let stream = Metered { stream, meter: Arc::clone(&state.permit.meter) };
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
@@ -105,14 +105,14 @@ pub(crate) async fn converse<S>(
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = conversation.permit.eviction.cancelled() => {
-            return tracing::debug!("an admin connection gave its place to another one");
+        () = state.permit.eviction.cancelled() => {
+            return tracing::debug!("evicted an admin connection for another one");
         }
-        () = conversation.revoked(&central) => {
+        () = state.revoked(&central) => {
             connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(LAST_WORD, connection).await {
+            match tokio::time::timeout(RESPONSE_TIME, connection).await {
                 Ok(ended) => ended,
-                Err(_) => return tracing::info!("an admin connection was cut off: its token is revoked or over"),
+                Err(_) => return tracing::info!("closed an admin connection: its token is revoked or expired"),
             }
         }
         () = shutdown.cancelled() => {

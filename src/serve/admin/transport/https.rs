@@ -5,7 +5,7 @@ use crate::serve::{
         Serving,
         transport::{
             auth::From,
-            connection::{Conversation, converse},
+            connection::{AdminConnection, serve_connection},
         },
     },
     bind::{self, BindError, Service},
@@ -141,7 +141,7 @@ async fn serve(acceptor: TlsAcceptor, stream: TcpStream, peer: SocketAddr, permi
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
     origin.insert(From(peer.ip()));
-    converse(stream, router, origin, Conversation::new(permit), central, shutdown).await;
+    serve_connection(stream, router, origin, AdminConnection::new(permit), central, shutdown).await;
 }
 
 async fn handshake(

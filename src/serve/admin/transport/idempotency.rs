@@ -1,7 +1,7 @@
 //! Orders with an `Idempotency-Key` run once; a repeat returns the stored answer. The key is stored first, so that a
 //! crash never leads to a second execution.
 
-use crate::serve::admin::{Plane, error::Refused, transport::auth::Caller};
+use crate::serve::admin::{ApiState, error::Refused, transport::auth::Caller};
 use axum::{
     body::{Body, to_bytes},
     extract::Request,
@@ -13,6 +13,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use meshd_api::{KEY_HEADER, REPLAYED_HEADER};
 use meshd_model::fleet::{AuditContext, IdempotencyRecord, StoredResponse};
 use meshd_store::{IDEMPOTENCY_KEY_LIFETIME, StoreError};
@@ -25,29 +26,29 @@ use std::{
 /// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 128;
 /// Maximum size of a stored response, in bytes.
-const MAX_KEPT: usize = 64 * 1024;
+const MAX_STORED: usize = 64 * 1024;
 
 /// Keys of orders in progress.
 #[derive(Clone, Default)]
-pub(crate) struct UnderWay(Arc<Mutex<BTreeSet<Digest>>>);
+pub(crate) struct RunningOrders(Arc<Mutex<BTreeSet<Digest>>>);
 
-impl UnderWay {
+impl RunningOrders {
     fn has(&self, slot: &Digest) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(slot)
     }
 }
 
 /// Marks its key as in progress until it is dropped.
-struct UnderWayGuard(UnderWay, Digest);
+struct RunningOrderGuard(RunningOrders, Digest);
 
-impl UnderWayGuard {
-    fn new(all: &UnderWay, slot: Digest) -> Self {
+impl RunningOrderGuard {
+    fn new(all: &RunningOrders, slot: Digest) -> Self {
         all.0.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
-        UnderWayGuard(all.clone(), slot)
+        RunningOrderGuard(all.clone(), slot)
     }
 }
 
-impl Drop for UnderWayGuard {
+impl Drop for RunningOrderGuard {
     fn drop(&mut self) {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
@@ -58,26 +59,23 @@ impl Drop for UnderWayGuard {
 pub(crate) struct Replayed;
 
 /// Executes an order, or replays the stored response of its key.
-pub(crate) async fn once(plane: &Plane, context: &AuditContext, parts: Parts, body: Body, next: Next) -> Response {
+pub(crate) async fn once(state: &ApiState, context: &AuditContext, parts: Parts, bytes: Bytes, next: Next) -> Response {
     let key = match key(&parts.headers) {
         Ok(Some(key)) => key.to_owned(),
-        Ok(None) => return next.run(Request::from_parts(parts, body)).await,
+        Ok(None) => return next.run(Request::from_parts(parts, Body::from(bytes))).await,
         Err(refused) => return refused.into_response(),
-    };
-    let Ok(bytes) = to_bytes(body, crate::serve::admin::MAX_BODY).await else {
-        return Refused::bad_request("the body is too long, or it broke off").into_response();
     };
     let caller = parts.extensions.get::<Caller>().map_or_else(|| context.principal.to_string(), Caller::identity);
     let slot = Digest::of_fields([caller.as_bytes(), key.as_bytes()]);
     let (method, uri) = (parts.method.as_str(), parts.uri.to_string());
     let request = Digest::of_fields([method.as_bytes(), uri.as_bytes(), &bytes]);
-    let _guard = match begin(plane, slot, request).await {
+    let _guard = match begin(state, slot, request).await {
         Ok(Ok(guard)) => guard,
-        Ok(Err(before)) => return replay(plane, slot, request, before),
+        Ok(Err(before)) => return replay(state, slot, request, before),
         Err(error) => return Refused::from(error).into_response(),
     };
     let response = next.run(Request::from_parts(parts, Body::from(bytes))).await;
-    end(plane, slot, request, context.correlation, response).await
+    end(state, slot, request, context.correlation, response).await
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
@@ -89,12 +87,12 @@ fn key(headers: &HeaderMap) -> Result<Option<&str>, Refused> {
 
 /// Reserves a key, or returns the record of the order that used the key before.
 async fn begin(
-    plane: &Plane,
+    state: &ApiState,
     slot: Digest,
     request: Digest,
-) -> Result<Result<UnderWayGuard, IdempotencyRecord>, StoreError> {
-    let now = plane.central.now();
-    let begun = plane.central.store().commit(|tx| {
+) -> Result<Result<RunningOrderGuard, IdempotencyRecord>, StoreError> {
+    let now = state.central.now();
+    let begun = state.central.store().commit(|tx| {
         let before =
             tx.before().idempotency_record(&slot).filter(|record| now.since(record.at) <= IDEMPOTENCY_KEY_LIFETIME);
         if let Some(record) = before {
@@ -102,28 +100,31 @@ async fn begin(
         }
         tx.put_idempotency_record(slot, IdempotencyRecord { request, at: now, answer: None });
         // The guard is created within the transaction, so a reader that finds the key also finds the guard.
-        Ok::<_, StoreError>(Ok(UnderWayGuard::new(&plane.under_way, slot)))
+        Ok::<_, StoreError>(Ok(RunningOrderGuard::new(&state.running_orders, slot)))
     });
     begun.await
 }
 
-fn replay(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
+fn replay(state: &ApiState, slot: Digest, request: Digest, before: IdempotencyRecord) -> Response {
     let refused = |code, message| Refused::new(StatusCode::CONFLICT, code, message).into_response();
     if before.request != request {
         return refused("key_reused", "this Idempotency-Key came with another order before; use a new one");
     }
     let Some(StoredResponse { status, body }) = before.answer else {
-        return if plane.under_way.has(&slot) {
-            refused("in_progress", "this order is being followed; ask again in a while")
+        return if state.running_orders.has(&slot) {
+            refused("in_progress", "this order is in progress; retry later")
         } else {
-            refused("outcome_unknown", "meshd ended while it followed this order; look at what is, then use a new key")
+            refused(
+                "outcome_unknown",
+                "meshd ended while it executed this order; check the current state, then use a new key",
+            )
         };
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let Some(body) = body else {
         return refused(
             "answer_not_kept",
-            "this order was followed; its answer is too long, too secret or too old to be kept",
+            "this order was executed; its response is too long, secret or too old to be stored",
         );
     };
     let mut response = (status, [(CONTENT_TYPE, "application/json")], body).into_response();
@@ -133,11 +134,17 @@ fn replay(plane: &Plane, slot: Digest, request: Digest, before: IdempotencyRecor
 }
 
 /// Stores the response.
-async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: CorrelationId, response: Response) -> Response {
+async fn end(
+    state: &ApiState,
+    slot: Digest,
+    request: Digest,
+    correlation: CorrelationId,
+    response: Response,
+) -> Response {
     let status = response.status().as_u16();
     let secret = response.headers().get(CACHE_CONTROL).is_some_and(|value| value == "no-store");
     let plain = response.headers().get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
-    let (kept, response) = match response.extensions().get::<Refused>() {
+    let (stored, response) = match response.extensions().get::<Refused>() {
         Some(refused) => (Some(refused.to_json(correlation)), response),
         // A stream is passed through and not stored.
         None if !plain => (None, response),
@@ -145,21 +152,21 @@ async fn end(plane: &Plane, slot: Digest, request: Digest, correlation: Correlat
             let (parts, body) = response.into_parts();
             // The response body is in memory already.
             let Ok(bytes) = to_bytes(body, usize::MAX).await else {
-                return Refused::internal("the answer broke off").into_response();
+                return Refused::internal("the response is incomplete").into_response();
             };
-            let fits = !secret && bytes.len() <= MAX_KEPT;
+            let fits = !secret && bytes.len() <= MAX_STORED;
             let text = String::from_utf8(bytes.to_vec()).ok().filter(|_| fits);
             (text, Response::from_parts(parts, Body::from(bytes)))
         }
     };
     let record =
-        IdempotencyRecord { request, at: plane.central.now(), answer: Some(StoredResponse { status, body: kept }) };
-    let written = plane.central.store().commit(|tx| {
+        IdempotencyRecord { request, at: state.central.now(), answer: Some(StoredResponse { status, body: stored }) };
+    let written = state.central.store().commit(|tx| {
         tx.put_idempotency_record(slot, record);
         Ok::<_, StoreError>(())
     });
     if let Err(error) = written.await {
-        tracing::error!(error = &error as &dyn std::error::Error, "cannot remember what was answered to a key");
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot store the response of an idempotency key");
     }
     response
 }

@@ -1,6 +1,6 @@
 //! WebSockets of the admin API for the web UI in this process: a connection in memory between the API and its client.
 
-use super::connection::Conversation;
+use super::connection::AdminConnection;
 use axum::{
     Router,
     http::{Extensions, Request, StatusCode},
@@ -27,7 +27,7 @@ pub(crate) fn opener(api: Router, tasks: TaskTracker) -> OpenSocket {
 
 fn open(api: Router, tasks: &TaskTracker, request: Request<()>, mut origin: Extensions) -> Opening {
     // The WebSocket outlives the request of the page, so it must not keep the permit of that connection.
-    origin.remove::<Conversation>();
+    origin.remove::<AdminConnection>();
     let (near, far) = tokio::io::duplex(BUFFER);
     let router = api.map_request(move |mut request: Request<Incoming>| {
         let own = std::mem::replace(request.extensions_mut(), origin.clone());

@@ -7,13 +7,13 @@
 //! | `https` | the HTTPS listener |
 //! | `idempotency` | executes an order with an idempotency key once |
 //! | `in_process` | WebSockets for the web UI in this process |
-//! | `order` | correlation ID, reason and audit record of an order |
+//! | `authorise_and_audit` | correlation ID, reason and audit record of an order |
 //! | `socket` | the Unix socket |
 
 pub(crate) mod auth;
+pub(crate) mod authorise_and_audit;
 pub(crate) mod connection;
 pub(crate) mod https;
 pub(crate) mod idempotency;
 pub(crate) mod in_process;
-pub(crate) mod order;
 pub(crate) mod socket;

@@ -136,7 +136,7 @@ proptest! {
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ at each position.
 fn large() -> Vec<u8> {
     (0..5_000_000u32).flat_map(|number| number.to_le_bytes()).collect()
 }

@@ -67,7 +67,7 @@ async fn connection_above_limit_waits_for_active_ones() {
     let server = Server::start(limits, "", "");
     let mut first = BufReader::new(server.connect().await);
     send(first.get_mut(), "GET", "/healthz", "").await;
-    assert_eq!(read_answer(&mut first, "GET").await.status, 200, "it has the one place");
+    assert_eq!(read_answer(&mut first, "GET").await.status, 200, "it uses the only connection");
     let mut second = std::pin::pin!(server.ask("GET", "/healthz", ""));
     for _ in 0..20 {
         let started = Instant::now();
@@ -76,9 +76,9 @@ async fn connection_above_limit_waits_for_active_ones() {
             read_answer(&mut first, "GET").await.status
         };
         tokio::select! {
-            // A place that was idle for so long, as after a pause of this whole machine, is given away rightly.
+            // A connection that was idle for so long, as after a pause of this machine, may be evicted.
             answer = &mut second => {
-                assert!(started.elapsed() >= ARRIVING, "it was served although the place is taken");
+                assert!(started.elapsed() >= ARRIVING, "it was served although the limit is reached");
                 return assert_eq!(answer.status, 200);
             }
             status = on_first => assert_eq!(status, 200),
@@ -98,7 +98,7 @@ async fn shutdown_closes_idle_and_waits_limited_time_for_busy_connections() {
     running.read_exact(&mut [0; 100]).await.expect("it begins");
     server.shutdown.cancel();
     let ended = tokio::time::timeout(DEADLINE, &mut server.running).await.expect("in time");
-    ended.expect("no panic").expect("no error");
+    ended.expect("no panic");
     assert_eq!(server.event().await, "aborted");
     assert!(TcpStream::connect(server.at).await.is_err(), "nobody listens any more");
     closed(idle).await;

@@ -4,6 +4,7 @@ mod answers;
 mod limits;
 mod overlay;
 
+use super::fuzz_invariants::{CAPABILITY, ENDPOINT};
 use super::sendfile_writer::WriteTimeouts;
 use super::server::{Limits, run};
 use super::*;
@@ -27,9 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-const ENDPOINT: Endpoint = Endpoint { address: Ipv4Addr::new(10, 77, 0, 1), http_port: 8080 };
 const DEADLINE: Duration = Duration::from_secs(60);
-const CAPABILITY: &str = "00112233445566778899aabbccddeeff";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -38,7 +37,7 @@ enum State {
     Spent,
 }
 
-/// One blob, one loader, one overlay; tells what happens to them.
+/// One blob, one loader and one overlay. Reports each request as an event.
 struct Fake {
     blobs: BTreeMap<Digest, Bytes>,
     overlay: Bytes,
@@ -140,7 +139,7 @@ struct Server {
     at: SocketAddr,
     events: mpsc::UnboundedReceiver<String>,
     shutdown: CancellationToken,
-    running: JoinHandle<std::io::Result<()>>,
+    running: JoinHandle<()>,
 }
 
 impl Drop for Server {

@@ -23,7 +23,7 @@ pub(super) fn verify_chain(
 #[test]
 fn certificate_signed_through_former_issuer_is_refused() {
     let (_dir, stolen) = authority();
-    let between = make::new_key().expect("key");
+    let between = certificates::new_key().expect("key");
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "x");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -31,7 +31,7 @@ fn certificate_signed_through_former_issuer_is_refused() {
     let beside = params.clone().signed_by(&between, &stolen.issuer).expect("signed").der().clone();
     let mut leaf = leaf_params("x", now().after(GRACE), ExtendedKeyUsagePurpose::ClientAuth, "0a").expect("params");
     leaf.subject_alt_names = vec![SanType::URI(format!("{NODE_URI}{}", node()).try_into().expect("a name"))];
-    let own = make::new_key().expect("key");
+    let own = certificates::new_key().expect("key");
     let leaf = leaf.signed_by(&own, &Issuer::new(params, between)).expect("signed").der().clone();
 
     let rotated = stolen.rotated(Duration::ZERO, now()).expect("another one");

@@ -2,11 +2,11 @@
 //!
 //! | module | content |
 //! | --- | --- |
-//! | `orders` | create and revoke tokens, replace the root |
+//! | `credential_changes` | create and revoke tokens, replace the root |
 
-mod orders;
+mod credential_changes;
 
-pub(crate) use orders::{create_api_token, revoke_api_token, revoke_enrolment_token, rotate_ca};
+pub(crate) use credential_changes::{create_api_token, revoke_api_token, revoke_enrolment_token, rotate_ca};
 
 use super::Answer;
 use crate::{
@@ -14,6 +14,7 @@ use crate::{
     html::{self, Page, code, maybe, plain, time},
 };
 use axum::http::HeaderMap;
+use credential_changes::{api_token_form, revoke_form, rotate_form};
 use maud::{Markup, html};
 use meshd_api::{ApiTokenView, RootView, TokenView, routes as api};
 use meshd_trust::Role;
@@ -48,19 +49,19 @@ fn api_tokens(tokens: &[ApiTokenView], is_admin: bool) -> Markup {
             Some(at) => html! { (time(at)) @if token.expired { " " (html::badge("bad", "over")) } },
             None => html! { "until it is revoked" },
         };
-        let revoke = if is_admin { orders::revoke_form("api-tokens", token.name.as_str()) } else { Markup::default() };
+        let revoke = if is_admin { revoke_form("api-tokens", token.name.as_str()) } else { Markup::default() };
         vec![plain(&token.name), plain(token.role), time(token.created_at), end, revoke]
     };
     let rows: Vec<_> = tokens.iter().map(row).collect();
     html! {
         (html::table(&["Name", "Role", "Created", "Ends", "Actions"], &rows, "There is no API token."))
-        @if is_admin { (orders::api_token_form()) }
+        @if is_admin { (api_token_form()) }
     }
 }
 
 fn enrolment_tokens(tokens: &[TokenView], is_admin: bool) -> Markup {
     let row = |token: &TokenView| {
-        let revoke = if is_admin { orders::revoke_form("tokens", &token.hash.to_string()) } else { Markup::default() };
+        let revoke = if is_admin { revoke_form("tokens", &token.hash.to_string()) } else { Markup::default() };
         vec![
             code(token.hash.short()),
             code(token.node),
@@ -82,6 +83,6 @@ fn authority(roots: &[RootView], is_admin: bool) -> Markup {
     let rows: Vec<_> = roots.iter().map(row).collect();
     html! {
         (html::table(&["Root", "State", "Trusted until", "Nodes"], &rows, "There is none."))
-        @if is_admin { (orders::rotate_form()) }
+        @if is_admin { (rotate_form()) }
     }
 }

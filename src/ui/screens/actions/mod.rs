@@ -2,11 +2,13 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `creation_form` | the frame of both forms that create an object |
 //! | `create_vm` | the form for a new VM |
 //! | `one_node` | orders that only one node takes |
 //! | `run_task` | the form that runs a task |
 
 pub(super) mod create_vm;
+mod creation_form;
 pub(super) mod one_node;
 pub(super) mod run_task;
 
@@ -15,12 +17,12 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes},
     form::Fields,
-    gate::fields,
     html::{self, Page, shown},
+    request_checks::fields,
 };
 use axum::{
     body::Body,
-    http::{HeaderMap, Request, StatusCode},
+    http::{HeaderMap, Request},
     response::Response,
 };
 use maud::{Markup, html};
@@ -137,14 +139,8 @@ const ACTIONS: [Action; 15] = [
 ];
 
 fn find(word: &str) -> Result<&'static Action, ApiError> {
-    ACTIONS.iter().find(|action| action.word() == word).ok_or_else(|| {
-        ApiError::new(
-            StatusCode::BAD_REQUEST,
-            "bad_request",
-            "choose an action",
-            "go back and press one of the buttons",
-        )
-    })
+    let action = ACTIONS.iter().find(|action| action.word() == word);
+    action.ok_or_else(|| ApiError::bad_request("choose an action", "go back and press one of the buttons"))
 }
 
 /// Returns true if the user's role permits orders.
@@ -195,7 +191,6 @@ struct Chosen<'f> {
 }
 
 fn chosen(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
-    let bad = |text: &str, hint: &str| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", text, hint);
     let read = |value| {
         let mut parts = str::splitn(value, 3, '~');
         let parts = (parts.next(), parts.next(), parts.next());
@@ -203,9 +198,10 @@ fn chosen(fields: &Fields) -> Result<Vec<Chosen<'_>>, ApiError> {
         Some(Chosen { value, target: BulkTarget { id: id.parse().ok()?, revision: revision.to_owned() }, name })
     };
     let nodes: Option<Vec<_>> = fields.all("node").map(read).collect();
-    let nodes = nodes.ok_or_else(|| bad("the form names something that is no node", "open the list anew"))?;
+    let nodes =
+        nodes.ok_or_else(|| ApiError::bad_request("the form names something that is no node", "open the list anew"))?;
     if nodes.is_empty() {
-        return Err(bad("no node is selected", "tick the box of at least one node"));
+        return Err(ApiError::bad_request("no node is selected", "tick the box of at least one node"));
     }
     Ok(nodes)
 }
@@ -294,7 +290,7 @@ fn input_fields(action: &Action, profiles: &[ProfileView]) -> Markup {
 
 /// Returns the body of the order for one node.
 fn body(action: &Action, fields: &Fields) -> Result<Value, ApiError> {
-    let bad = |text: &str| ApiError::new(StatusCode::BAD_REQUEST, "bad_request", text, "go back and correct it");
+    let bad = |text: &str| ApiError::bad_request(text, "go back and correct it");
     let value = match action.input {
         ActionInput::Nothing => Ok(Value::Null),
         ActionInput::Moved => serde_json::to_value(Approve { moved: fields.is_ticked("moved") }),

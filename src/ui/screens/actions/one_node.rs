@@ -5,14 +5,10 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     form::Fields,
-    gate::{fields, redirect},
     html::{self, shown},
+    request_checks::{fields, redirect},
 };
-use axum::{
-    body::Body,
-    extract::Path,
-    http::{Request, StatusCode},
-};
+use axum::{body::Body, extract::Path, http::Request};
 use maud::{Markup, html};
 use meshd_api::{
     AcceptNic, Fence, NodeDetail, Pin, Rename, Replace,
@@ -32,13 +28,13 @@ fn order_of(node: &str, verb: &str, fields: &Fields) -> Result<UntypedPost, ApiE
         "accept-nic" => {
             let mac = fields.text("mac").parse().map_err(|_| {
                 let (message, hint) = ("this is no MAC address", "write it like 52:54:00:12:34:56");
-                ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, hint)
+                ApiError::bad_request(message, hint)
             })?;
             api::ACCEPT_NODE_NIC.path([&node]).with_body(&AcceptNic { mac })
         }
         "replace" => api::REPLACE_NODE.path([&node]).with_body(&Replace { new: text("new") }),
         "fence" => api::FENCE_NODE.path([&node]).with_body(&Fence { confirm: text("confirm") }),
-        _ => return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")),
+        _ => return Err(ApiError::no_such_action()),
     })
 }
 

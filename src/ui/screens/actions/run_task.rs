@@ -1,12 +1,11 @@
 //! The form that runs a task, like `meshd task run` and `meshd node exec`.
 
-use super::{Answer, key_input, may_order, node_choice, notes};
+use super::{Answer, creation_form::CreationForm, node_choice, notes};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError},
     form::Fields,
-    gate::{fields, redirect},
-    html::{self, Page},
+    request_checks::{fields, redirect},
 };
 use axum::{
     body::Body,
@@ -18,79 +17,60 @@ use meshd_config::reader::parse_duration;
 use meshd_model::work::task::Launcher;
 use meshd_proto::task::TaskUser;
 
-/// Submitted fields, and the error of their submission.
-#[derive(Default)]
-struct TaskDraft {
-    fields: Fields,
-    problem: Option<Markup>,
-}
+const FORM: CreationForm = CreationForm {
+    title: "Run task",
+    list: "/tasks",
+    button: "Run",
+    denied: "Tasks are run from the role operator on.",
+};
 
 pub(crate) async fn page(client: ApiClient, headers: HeaderMap) -> Answer {
-    form(&client, &headers, &TaskDraft::default()).await
+    form(&client, &headers, &Fields::default(), None).await
 }
 
-fn input(draft: &TaskDraft, name: &str, label: &str, example: &str) -> Markup {
+fn input(fields: &Fields, name: &str, label: &str, example: &str) -> Markup {
     html! {
         label for=(name) { (label) }
-        input id=(name) name=(name) value=(draft.fields.text(name)) placeholder=(example) maxlength="500";
+        input id=(name) name=(name) value=(fields.text(name)) placeholder=(example) maxlength="500";
     }
 }
 
-async fn form(client: &ApiClient, headers: &HeaderMap, draft: &TaskDraft) -> Answer {
-    let fields = &draft.fields;
+async fn form(client: &ApiClient, headers: &HeaderMap, fields: &Fields, error: Option<&ApiError>) -> Answer {
     let nodes = node_choice(client, fields.text("node"), "those of the group").await?;
-    let content = html! {
-        h1 { "Run task" }
-        @if let Some(problem) = &draft.problem { (problem) }
-        @if may_order(client) {
-            form.stack method="post" action=(format!("{PREFIX}/tasks")) {
-                (key_input(client))
-                label for="argv" { "Program and arguments, one on each line; no shell reads them" }
-                textarea.code id="argv" name="argv" rows="5" spellcheck="false" required { (fields.text("argv")) }
-                (input(draft, "group", "Group of nodes, or empty for one node", "cfd"))
-                (nodes)
-                (input(draft, "nodes", "Number of nodes, or empty for all of the group", "4"))
-                (input(draft, "ranks_per_node", "Ranks per node, or empty for one", "1"))
-                label for="launcher" { "Launcher" }
-                select id="launcher" name="launcher" {
-                    @for (value, text) in [("", "MPICH for several ranks"), ("mpich", "MPICH"), ("none", "none: the program reads MESHD_RANK")] {
-                        option value=(value) selected[fields.text("launcher") == value] { (text) }
-                    }
-                }
-                (input(draft, "user", "User ID from 1000 on, root (role admin), or empty for user job", "1000"))
-                (input(draft, "timeout", "Time limit, or empty for none", "12h"))
-                label for="reason" { "Reason, for the audit log" }
-                input id="reason" name="reason" maxlength="500" value=(fields.text("reason"));
-                div.actions {
-                    button.main { "Run" }
-                    a.button href=(format!("{PREFIX}/tasks")) { "Cancel" }
-                }
+    let inputs = html! {
+        label for="argv" { "Program and arguments, one on each line; no shell reads them" }
+        textarea.code id="argv" name="argv" rows="5" spellcheck="false" required { (fields.text("argv")) }
+        (input(fields, "group", "Group of nodes, or empty for one node", "cfd"))
+        (nodes)
+        (input(fields, "nodes", "Number of nodes, or empty for all of the group", "4"))
+        (input(fields, "ranks_per_node", "Ranks per node, or empty for one", "1"))
+        label for="launcher" { "Launcher" }
+        select id="launcher" name="launcher" {
+            @for (value, text) in [("", "MPICH for several ranks"), ("mpich", "MPICH"), ("none", "none: the program reads MESHD_RANK")] {
+                option value=(value) selected[fields.text("launcher") == value] { (text) }
             }
-        } @else {
-            p { "Tasks are run from the role operator on." }
         }
+        (input(fields, "user", "User ID from 1000 on, root (role admin), or empty for user job", "1000"))
+        (input(fields, "timeout", "Time limit, or empty for none", "12h"))
+        label for="reason" { "Reason, for the audit log" }
+        input id="reason" name="reason" maxlength="500" value=(fields.text("reason"));
     };
-    Ok(Page { client, title: "Run task".to_owned(), nav_path: "/tasks", content }.answer(headers))
+    Ok(FORM.answer(client, headers, &inputs, error))
 }
 
 /// Runs the task of the form. On an error, shows the error above the form and keeps the submitted fields.
 pub(crate) async fn run(client: ApiClient, headers: HeaderMap, request: Request<Body>) -> Answer {
     let fields = fields(request).await?;
-    let problem = match order(&client, &fields).await {
-        Ok(task) => return Ok(redirect(&format!("{PREFIX}/tasks/{}", task.id))),
-        Err(error) if error.status == StatusCode::UNAUTHORIZED => return Err(client.failed(&error)),
-        Err(error) => error,
-    };
-    let draft = TaskDraft { fields, problem: Some(html::refusal(&problem)) };
-    let mut answer = form(&client, &headers, &draft).await?;
-    *answer.status_mut() = problem.status;
-    Ok(answer)
+    match order(&client, &fields).await {
+        Ok(task) => Ok(redirect(&format!("{PREFIX}/tasks/{}", task.id))),
+        Err(error) if error.status == StatusCode::UNAUTHORIZED => Err(client.failed(&error)),
+        Err(error) => form(&client, &headers, &fields, Some(&error)).await,
+    }
 }
 
 async fn order(client: &ApiClient, fields: &Fields) -> Result<TaskView, ApiError> {
-    let task = task(fields).map_err(|(field, hint)| {
-        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", format!("{field} is not valid"), hint)
-    })?;
+    let invalid = |(field, hint)| ApiError::bad_request(format!("{field} is not valid"), hint);
+    let task = task(fields).map_err(invalid)?;
     client.order(api::RUN_TASK.path([]), &task, &notes(fields)).await
 }
 

@@ -5,8 +5,8 @@ use crate::{
     PREFIX,
     client::{ApiClient, encoded},
     form::Fields,
-    gate::{fields, redirect},
     html::{self, Page, code, plain, shown, time},
+    request_checks::{fields, redirect},
 };
 use axum::{
     body::Body,

@@ -89,11 +89,11 @@ fn lines(records: &[u8]) -> Vec<(LogSource, String)> {
 /// Returns the newest lines of a source that contain a text, ignoring case.
 fn matching(lines: &[(LogSource, String)], source: &str, text: &str) -> Vec<String> {
     let text = text.to_lowercase();
-    let is_wanted = |(own, line): &&(LogSource, String)| {
+    let is_match = |(own, line): &&(LogSource, String)| {
         (source.is_empty() || own.as_str() == source) && (text.is_empty() || line.to_lowercase().contains(&text))
     };
-    let wanted: Vec<String> = lines.iter().filter(is_wanted).map(|(_, line)| shown(line)).collect();
-    wanted[wanted.len().saturating_sub(MAX_LINES)..].to_vec()
+    let matching: Vec<String> = lines.iter().filter(is_match).map(|(_, line)| shown(line)).collect();
+    matching[matching.len().saturating_sub(MAX_LINES)..].to_vec()
 }
 
 #[cfg(test)]

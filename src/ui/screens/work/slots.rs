@@ -4,14 +4,14 @@ use crate::{
     PREFIX,
     client::{ApiClient, ApiError, encoded},
     form::Fields,
-    gate::{fields, redirect},
     html::{self, Page, code, maybe, plain, shown},
+    request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
 use axum::{
     body::Body,
     extract::Path,
-    http::{HeaderMap, Request, StatusCode},
+    http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
 use meshd_api::{
@@ -108,7 +108,7 @@ fn optional<T: FromStr<Err: Display>>(fields: &Fields, name: &str) -> Result<Opt
     }
     text.parse().map(Some).map_err(|error| {
         let message = format!("{name}: {error}");
-        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message, "go back and correct the field")
+        ApiError::bad_request(message, "go back and correct the field")
     })
 }
 
@@ -126,7 +126,7 @@ fn order_of(node: &str, unit: &str, verb: &str, fields: &Fields) -> Result<Untyp
             };
             Ok(api::APPROVE_SLOT.path([&node, &unit]).with_body(&approval))
         }
-        _ => Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "")),
+        _ => Err(ApiError::no_such_action()),
     }
 }
 

@@ -4,8 +4,8 @@ use super::{MAX_OUTPUT, ROWS, of_node, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, OrderNotes, encoded},
-    gate::{fields, redirect},
     html::{self, Page, maybe, plain, shown, time},
+    request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
 use axum::{

@@ -4,14 +4,14 @@ use super::{MAX_OUTPUT, ROWS, of_node, tail};
 use crate::{
     PREFIX,
     client::{ApiClient, ApiError, OrderNotes, encoded},
-    gate::{fields, redirect},
     html::{self, Page, code, plain, shown, time},
+    request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
 use axum::{
     body::Body,
     extract::Path,
-    http::{HeaderMap, Request, StatusCode},
+    http::{HeaderMap, Request},
 };
 use maud::{Markup, html};
 use meshd_api::{DeleteVm, VmView, routes as api};
@@ -103,10 +103,7 @@ pub(crate) async fn order(
         "stop" => api::STOP_VM.path([&vm]).with_body(&()),
         "restart" => api::RESTART_VM.path([&vm]).with_body(&()),
         "delete" => api::DELETE_VM.path([&vm]).with_body(&DeleteVm::default()),
-        _ => {
-            let error = ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such action", "");
-            return Err(client.failed(&error));
-        }
+        _ => return Err(client.failed(&ApiError::no_such_action())),
     };
     let notes = OrderNotes { reason: fields.text("reason").to_owned(), ..OrderNotes::default() };
     client.order_untyped(order, &notes).await.map_err(|error| client.failed(&error))?;

@@ -3,8 +3,8 @@
 use crate::{
     PREFIX,
     client::{ApiClient, encoded},
-    gate::{fields, redirect},
     html::{self, Page, bytes, code, plain, shown, time},
+    request_checks::{fields, redirect},
     screens::{Answer, actions},
 };
 use axum::{

@@ -55,7 +55,7 @@ pub fn image(dir: &Path) -> PathBuf {
 /// An operator at the console of VM `one`.
 pub struct Operator {
     child: Child,
-    heard: Arc<Mutex<String>>,
+    received: Arc<Mutex<String>>,
 }
 
 impl Operator {
@@ -63,25 +63,25 @@ impl Operator {
         let mut command = Command::new(env!("CARGO_BIN_EXE_meshd"));
         command.arg("--site").arg(site).args(["vm", "console", "one"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
-        let (mut shown, heard) = (child.stdout.take().expect("piped"), Arc::<Mutex<String>>::default());
-        let hears = heard.clone();
+        let (mut shown, received) = (child.stdout.take().expect("piped"), Arc::<Mutex<String>>::default());
+        let expect_text = received.clone();
         thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(length @ 1..) = shown.read(&mut bytes) {
-                hears.lock().expect("whole").push_str(&String::from_utf8_lossy(&bytes[..length]));
+                expect_text.lock().expect("whole").push_str(&String::from_utf8_lossy(&bytes[..length]));
             }
         });
-        Operator { child, heard }
+        Operator { child, received }
     }
 
     pub fn types(&mut self, key: u8) {
         self.child.stdin.as_mut().expect("piped").write_all(&[key]).expect("it listens");
     }
 
-    pub fn hears(&self, text: &str) {
+    pub fn expect_text(&self, text: &str) {
         let end = Instant::now() + DEADLINE;
-        while !self.heard.lock().expect("whole").contains(text) {
-            assert!(Instant::now() < end, "no `{text}` in {:?}", self.heard.lock().expect("whole"));
+        while !self.received.lock().expect("whole").contains(text) {
+            assert!(Instant::now() < end, "no `{text}` in {:?}", self.received.lock().expect("whole"));
             thread::park_timeout(Duration::from_millis(50));
         }
     }

@@ -1,4 +1,4 @@
-//! A netbooted node runs virtual machines under its own KVM: one with a GPU given whole, one that reaches beyond the node by the private
+//! A netbooted node runs VMs under its own KVM: one with a GPU given whole, one that reaches beyond the node by the private
 //! network, one on the site's own with a slot and its disk. Its console from here to the guest and back, what befalls the network, the death
 //! of the agent, the death of QEMU, and the end of KVM. One boot.
 
@@ -72,11 +72,11 @@ fn create_with_gpu(rack: &Rack, digest: &str, toml: &Path) {
 /// The folder of blobs is shared with other tests.
 fn volumes_are_gone(rack: &Rack, digest: &str, cd: &str) {
     rack.wait(SOON, "nothing is left", |rack| {
-        let said = [digest, cd]
+        let output = [digest, cd]
             .map(|digest| rack.run_cli(&["volume", "remove", digest, "--yes"]).map_err(|error| error.to_string()));
         let left = rack.query(&["volume", "list"])?.to_string();
         let is_gone = !left.contains(digest) && !left.contains(cd);
-        Ok(Wait::some(is_gone.then_some(()), format!("{said:?}")))
+        Ok(Wait::some(is_gone.then_some(()), format!("{output:?}")))
     })
     .or_end();
 }
@@ -86,13 +86,13 @@ fn takes_no_work(rack: &Rack, toml: &Path) {
     // Degraded alone it is after each link, too, until its checks are there; and then an order waits.
     let lacks_kvm = |node: &Value| node["conditions"].to_string().contains("cannot open /dev/kvm");
     rack.wait_node(NODE, DEADLINE, "degraded for want of KVM", lacks_kvm).or_end();
-    let refused = |said: Result<String, LabError>| said.expect_err("there is no KVM").to_string();
-    let said = refused(rack.run_cli(&["vm", "start", "one"]));
-    assert!(said.contains("degraded"), "{said}");
+    let refused = |output: Result<String, LabError>| output.expect_err("there is no KVM").to_string();
+    let output = refused(rack.run_cli(&["vm", "start", "one"]));
+    assert!(output.contains("degraded"), "{output}");
     let other = fs::read_to_string(toml).expect("there").replace("\"one\"", "\"two\"");
     fs::write(toml, other).expect("written");
-    let said = refused(rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
-    assert!(said.contains("kvm_missing"), "{said}");
+    let output = refused(rack.run_cli(&["vm", "create", "--start", "-f", toml.to_str().expect("plain")]));
+    assert!(output.contains("kvm_missing"), "{output}");
 }
 
 #[test]
@@ -130,14 +130,14 @@ fn run_machines() {
     reaches(rack, DEADLINE, "the machine runs", |vm| vm["state"] == "running");
 
     let mut operator = Operator::attach(&site);
-    operator.hears(&format!("{HELLO}{SEEN}"));
+    operator.expect_text(&format!("{HELLO}{SEEN}"));
     let serial = until_written(rack, NODE, "TRIAL-UNIT", SOON);
     assert_eq!(tried(&serial, "TRIAL-ACCEL"), "-accel kvm");
     assert_eq!(tried(&serial, "TRIAL-CPUS"), "1 root 0", "the machine has a processor for itself");
     assert!(tried(&serial, "TRIAL-UNIT").contains("in_use"), "{}", tried(&serial, "TRIAL-UNIT"));
     check_private_network(rack, &server, other);
     operator.types(b'H');
-    operator.hears(&format!("{SEEN}I"));
+    operator.expect_text(&format!("{SEEN}I"));
 
     // The agent is killed now; its supervisor starts another, which has the machine.
     let serial = until_written(rack, NODE, "TRIAL-TAKEN", DEADLINE);
@@ -151,7 +151,7 @@ fn run_machines() {
             Ok(Wait::some(is.then(|| Operator::attach(&site)), format!("{log:?}")))
         })
         .or_end();
-    operator.hears(HELLO);
+    operator.expect_text(HELLO);
     assert_eq!(shown(rack)["restarts"], 0);
     rack.run_cli(&["vm", "delete", "net", "--yes"]).or_end();
     operator.types(b'X');

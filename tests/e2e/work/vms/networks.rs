@@ -45,11 +45,11 @@ pub fn check_site_bridge_and_slot(rack: &Rack, dir: &Path, server: &Server, cd: 
     let disk = format!("[[volume]]\nname = \"own\"\nformat = \"raw\"\ndisk = \"slot\"\ndigest = \"{image}\"\n");
     run_client(rack, dir, "site", cd, &format!("bridge = \"br0\"\naddress = \"{address}\""), ("units = 1", &disk));
     let wanted = (address, format!("/first?ip={address}"));
-    let asked = |_: &Rack| {
-        let asked = server.asked();
-        Ok(Wait::some(asked.contains(&wanted).then_some(()), format!("{asked:?}")))
+    let requests = |_: &Rack| {
+        let requests = server.requests();
+        Ok(Wait::some(requests.contains(&wanted).then_some(()), format!("{requests:?}")))
     };
-    rack.wait(DEADLINE, "a machine on the site's network asks", asked).or_end();
+    rack.wait(DEADLINE, "a machine on the site's network asks", requests).or_end();
     let on_disk = || fs::read(rack.disk_file(NODE)).expect("a disk");
     assert_eq!(on_disk()[0x100..0x100 + HELLO.len()], *HELLO.as_bytes(), "the image is on it");
     rack.run_cli(&["vm", "delete", "site", "--yes", "--wait"]).or_end();
@@ -69,18 +69,18 @@ pub fn check_private_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
     let query = |path: &str| (own.parse().expect("an address"), format!("/{path}?ip={ADDRESS}"));
     let asks = |since: usize, path: &str| {
         let is_there = |_: &Rack| {
-            let asked = server.asked();
-            let is = asked.iter().skip(since).any(|one| *one == query(path));
-            Ok(Wait::some(is.then_some(()), format!("{asked:?}")))
+            let requests = server.requests();
+            let is = requests.iter().skip(since).any(|one| *one == query(path));
+            Ok(Wait::some(is.then_some(()), format!("{requests:?}")))
         };
         rack.wait(DEADLINE, "the guest asks beyond the node", is_there).or_end();
     };
     asks(0, "first");
     // The server has the question before the guest has written its answer to the console, and then the trial stops the agent for a while.
     rack.wait(DEADLINE, "the guest writes that it was answered", |rack| {
-        let told = rack.run_cli(&["vm", "logs", "net"]);
-        let is = told.as_ref().is_ok_and(|told| told.contains(ANSWERED));
-        Ok(Wait::some(is.then_some(()), format!("{told:?}")))
+        let log = rack.run_cli(&["vm", "logs", "net"]);
+        let is = log.as_ref().is_ok_and(|log| log.contains(ANSWERED));
+        Ok(Wait::some(is.then_some(()), format!("{log:?}")))
     })
     .or_end();
     let serial = until_written(rack, NODE, "TRIAL-MENDED", DEADLINE);
@@ -95,10 +95,10 @@ pub fn check_private_network(rack: &Rack, server: &Server, other: Ipv4Addr) {
     let words: Vec<&str> = mended.split(' ').collect();
     // Once when it was made, once after the drift; the bridge is the one that it was.
     assert!(words[0] == "2" && words[3] == words[4], "{mended}");
-    asks(server.asked().len(), "again");
+    asks(server.requests().len(), "again");
     assert!(
-        server.asked().iter().all(|(who, _)| *who == query("").0 || *who == other),
+        server.requests().iter().all(|(who, _)| *who == query("").0 || *who == other),
         "nobody shows another address: {:?}",
-        server.asked()
+        server.requests()
     );
 }

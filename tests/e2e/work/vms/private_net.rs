@@ -19,7 +19,7 @@ pub const ADDRESS: &str = "172.30.0.9";
 pub const ANSWERED: &str = "the guest was answered";
 
 /// What was asked of the server: by whom, and what.
-type Asked = Arc<Mutex<Vec<(Ipv4Addr, String)>>>;
+type Requests = Arc<Mutex<Vec<(Ipv4Addr, String)>>>;
 
 /// Where the server listens, in a network of the rack's own. It stands on the CD, whose digest is so the same in each run: the folder of
 /// volumes is shared with other tests, and one that failed leaves it there.
@@ -27,15 +27,15 @@ const PORT: u16 = 9080;
 
 /// A server of HTTP whose answer is a script that asks again, for ever. It lives until the test ends.
 pub struct Server {
-    asked: Asked,
+    requests: Requests,
 }
 
 impl Server {
     /// Listens at this address of the network that the caller is in.
     pub fn start(address: Ipv4Addr) -> Self {
         let listener = TcpListener::bind((address, PORT)).expect("nobody else listens there");
-        let asked = Asked::default();
-        let hears = asked.clone();
+        let requests = Requests::default();
+        let sink = requests.clone();
         let again = format!("chain --autofree --replace http://{address}:{PORT}/again?ip=${{net0/ip}}");
         let script = format!("#!ipxe\necho {ANSWERED}\n:again\nsleep 2\n{again} || goto again\n");
         thread::spawn(move || {
@@ -46,7 +46,7 @@ impl Server {
                 if BufReader::new(&stream).read_line(&mut first).is_ok_and(|length| length > 0) {
                     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
                     if let Ok(SocketAddr::V4(who)) = stream.peer_addr() {
-                        hears.lock().expect("whole").push((*who.ip(), path));
+                        sink.lock().expect("whole").push((*who.ip(), path));
                     }
                     let length = script.len();
                     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
@@ -54,11 +54,11 @@ impl Server {
                 }
             }
         });
-        Server { asked }
+        Server { requests }
     }
 
-    pub fn asked(&self) -> Vec<(Ipv4Addr, String)> {
-        self.asked.lock().expect("whole").clone()
+    pub fn requests(&self) -> Vec<(Ipv4Addr, String)> {
+        self.requests.lock().expect("whole").clone()
     }
 }
 

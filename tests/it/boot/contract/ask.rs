@@ -91,10 +91,10 @@ pub fn walk(clients: &[Firmware], proxy: bool, must: impl Fn(&Firmware) -> bool)
         let offer = offers.get(&client.mac)?;
         let server = offer.options.get(&54).cloned().expect("option 54");
         let boot_server = (Ipv4Addr::new(server[0], server[1], server[2], server[3]), 4011);
-        let asked = (50, offer.address.octets().to_vec());
+        let requested_address = (50, offer.address.octets().to_vec());
         Some(match proxy {
             true => (packet(client, 3, &[(54, server)]), boot_server),
-            false => (packet(client, 3, &[asked, (54, server)]), (Ipv4Addr::BROADCAST, 67)),
+            false => (packet(client, 3, &[requested_address, (54, server)]), (Ipv4Addr::BROADCAST, 67)),
         })
     };
     // Beside another DHCP server not everybody asks the boot server's port.

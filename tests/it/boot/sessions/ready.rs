@@ -14,7 +14,7 @@ fn report(session: Option<BootSessionId>, status: CheckStatus) -> CheckReport {
     CheckReport { checks: vec![check], session, ..CheckReport::default() }
 }
 
-fn told(session: Option<BootSessionId>, status: CheckStatus) -> FromAgent {
+fn checks_message(session: Option<BootSessionId>, status: CheckStatus) -> FromAgent {
     FromAgent::Checks(Box::new(report(session, status)))
 }
 
@@ -26,9 +26,9 @@ async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     machine.boot(Stage::Link).await;
     let (id, first) = (machine.id(), machine.session());
     assert_eq!(rig.node(id).unproven().as_deref().map(|why| why.contains("have not run")), Some(true));
-    assert!(machine.say(told(Some(BootSessionId([9; 12])), CheckStatus::Pass)).await);
+    assert!(machine.say(checks_message(Some(BootSessionId([9; 12])), CheckStatus::Pass)).await);
     assert_eq!(rig.node(id).phase, Phase::Enrolling, "checks of a boot that nobody knows");
-    assert!(machine.say(told(Some(first), CheckStatus::Pass)).await);
+    assert!(machine.say(checks_message(Some(first), CheckStatus::Pass)).await);
     assert_eq!((rig.node(id).phase, rig.node(id).unproven()), (Phase::Online, None));
 
     // It is switched off and on; what its old agent said last arrives late.
@@ -42,8 +42,8 @@ async fn checks_of_an_earlier_boot_do_not_make_a_node_ready() {
     assert_ne!(first, second);
     assert!(rig.node(id).valid_checks().is_none(), "{:?}", rig.node(id).evidence);
     machine.link = old;
-    machine.say(told(Some(first), CheckStatus::Pass)).await;
-    machine.say(told(None, CheckStatus::Pass)).await;
+    machine.say(checks_message(Some(first), CheckStatus::Pass)).await;
+    machine.say(checks_message(None, CheckStatus::Pass)).await;
     let reached =
         rig.central.store().read(|model| model.newest_session(machine.mac).expect("it boots").reached(Stage::Online));
     assert_eq!(reached, None, "the new boot is not online by the old one's word");
@@ -59,16 +59,19 @@ async fn node_doctor_returns_only_checks_run_after_the_request() {
     let (id, by) = (machine.id(), ordered(Verb::Doctor));
     let mut check_requests = machine.check_requests.take().expect("a link");
     let link = machine.link.expect("a link");
-    let (said, answer) = tokio::join!(rig.central.links.node_doctor(id, &by), async {
+    let (report_or_error, answer) = tokio::join!(rig.central.links.node_doctor(id, &by), async {
         let request_id = check_requests.recv().await.expect("a request");
         // What ran before the question is no answer to it.
-        rig.central.agents.link_message(link, told(None, CheckStatus::Pass)).await.expect("taken");
+        rig.central.agents.link_message(link, checks_message(None, CheckStatus::Pass)).await.expect("taken");
         let fresh = CheckReport { request_id: Some(request_id), ..report(None, CheckStatus::Fail) };
         rig.central.agents.link_message(link, FromAgent::Checks(Box::new(fresh))).await
     });
     answer.expect("taken");
-    let said = said.expect("an answer");
-    assert_eq!((said.failures, said.checks.len(), said.session), (1, 1, Some(machine.session())));
+    let report_or_error = report_or_error.expect("an answer");
+    assert_eq!(
+        (report_or_error.failures, report_or_error.checks.len(), report_or_error.session),
+        (1, 1, Some(machine.session()))
+    );
     assert_eq!(rig.node(id).phase, Phase::Degraded);
     machine.power_off().await;
     let refused = rig.central.links.node_doctor(id, &by).await;

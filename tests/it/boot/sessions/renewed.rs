@@ -21,8 +21,8 @@ async fn certificate_renewed_over_a_link_keeps_it_and_voids_the_old_one() {
     machine.boot(Stage::Online).await;
     let (id, link) = (machine.id(), machine.link.expect("a link"));
     let old = rig.node(id).certificates.last().cloned().expect("a certificate");
-    let told = rig.central.agents.link_message(link, renewal()).await;
-    assert!(matches!(told, Ok(Some(FromCentral::Certificate(_)))), "{told:?}");
+    let reply = rig.central.agents.link_message(link, renewal()).await;
+    assert!(matches!(reply, Ok(Some(FromCentral::Certificate(_)))), "{reply:?}");
     let both = rig.node(id).certificates;
     assert_eq!(both.len(), 2, "its answer may be lost: the old one counts until the new one is kept");
     assert!(rig.central.enrolment.check_certificate(id, &old).is_ok());

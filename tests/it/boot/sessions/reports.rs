@@ -72,8 +72,9 @@ fn doctor_passes_sound_site_and_names_start_command_when_down() {
     world.start();
     let findings = eventually("the DHCP service says how its segment is", || {
         let findings = doctor(&world);
-        let said = findings.as_array().is_some_and(|all| all.iter().any(|finding| finding["check"] == "pool br0"));
-        if said { Ok(findings) } else { Err(findings.to_string()) }
+        let is_reported =
+            findings.as_array().is_some_and(|all| all.iter().any(|finding| finding["check"] == "pool br0"));
+        if is_reported { Ok(findings) } else { Err(findings.to_string()) }
     });
     assert_eq!(finding(&findings, "pool br0")["status"], "ok", "{findings}");
     for check in ["site", "meshd", "interface br0", "loaders", "agent", "overlays", "image small", "disk", "quarantine"]

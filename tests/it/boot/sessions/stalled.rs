@@ -22,8 +22,8 @@ async fn stalled_boot_names_its_missing_stage_and_can_continue() {
         let stalls = rig.events("boot_stalled");
         assert_eq!(stalls.len(), pair[0] as usize + 1, "one event for one stall: {stalls:?}");
         let stall = stalls.last().unwrap();
-        let said = format!("stopped after {}, {} is missing", pair[0], pair[1]);
-        assert!(stall.detail.contains(&said), "{said} in {}", stall.detail);
+        let expected_detail = format!("stopped after {}, {} is missing", pair[0], pair[1]);
+        assert!(stall.detail.contains(&expected_detail), "{expected_detail} in {}", stall.detail);
         assert_eq!(stall.session, Some(machine.session()));
         if pair[0] < Stage::Script {
             assert!(stall.node.is_none() && stall.detail.contains(&machine.mac.to_string()), "{stall:?}");

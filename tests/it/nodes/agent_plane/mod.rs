@@ -240,8 +240,8 @@ async fn waiting_node_is_served_despite_idle_connections() {
         socket.send(Message::Text(hello.into())).await.map_err(|error| error.to_string())?;
         socket.next().await.expect("an answer").map_err(|error| error.to_string())
     };
-    let told = tokio::time::timeout(Duration::from_secs(20), waits).await.expect("in time").expect("a place");
-    assert!(told.to_text().is_ok_and(|text| text.contains("waiting")), "{told:?}");
+    let message = tokio::time::timeout(Duration::from_secs(20), waits).await.expect("in time").expect("a place");
+    assert!(message.to_text().is_ok_and(|text| text.contains("waiting")), "{message:?}");
     drop(idle);
     fake.stop().await;
 }

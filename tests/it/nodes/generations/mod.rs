@@ -7,8 +7,7 @@ mod packages;
 mod reload;
 mod running;
 
-use crate::world::{World, node::Script};
-use std::process::Output;
+use crate::world::{World, node::Script, stderr};
 
 /// The words of the kernel command line.
 fn args(script: &Script) -> Vec<String> {
@@ -19,20 +18,16 @@ fn args(script: &Script) -> Vec<String> {
 /// Runs a verb that has to succeed.
 fn done(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
-    assert!(output.status.success(), "{args:?}: {}", said(&output));
-    said(&output)
+    assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+    stderr(&output)
 }
 
 /// Runs a verb that has to be refused, with words that the refusal must hold.
 fn refused(world: &World, args: &[&str], words: &[&str]) {
     let output = world.meshd(args);
-    let said = said(&output);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
     for word in words {
-        assert!(said.contains(word), "{word} in {said}");
+        assert!(message.contains(word), "{word} in {message}");
     }
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }

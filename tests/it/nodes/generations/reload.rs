@@ -94,8 +94,8 @@ fn reload_applies_edits_and_names_keys_that_need_a_restart() {
     world.start();
     edit(&world, "port = 8080", "port = 8081");
     edit(&world, "[profiles.compute]", "[profiles.compute]\nkernel_args = [\"debug\"]");
-    let said = done(&world, &["reload"]);
-    assert!(said.contains("needs a restart") && said.contains("http.port"), "{said}");
+    let message = done(&world, &["reload"]);
+    assert!(message.contains("needs a restart") && message.contains("http.port"), "{message}");
     let machine = PxeNode::new(&world, 1);
     machine.power_on().unwrap();
     let id = world.node()["id"].as_str().unwrap().to_owned();

@@ -183,7 +183,7 @@ fn profile_rollback_applies_to_every_node_until_ended() {
         1
     );
     refused(&world, &["profile", "rollback", "discovery"], &["no earlier generation"]);
-    refused(&world, &["profile", "rollback", "discovery", "--off"], &["what the site file says"]);
+    refused(&world, &["profile", "rollback", "discovery", "--off"], &["is not rolled back"]);
     // One change at a time: meshd looks by itself too, and each that it sees is a revision.
     put(&world, "overlays/base/rootfs/etc/new-file", "new");
     done(&world, &["reload"]);

@@ -1,13 +1,13 @@
 //! The words of the command line, with the real daemon and the real agent.
 
-use crate::world::{World, eventually, node::PxeNode};
+use crate::world::{World, eventually, node::PxeNode, stderr};
 use serde_json::Value;
 use std::fs;
 
 /// A verb that has to succeed.
 fn tell(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
-    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    let talk = stderr(&output);
     assert!(output.status.success(), "{args:?}: {talk}");
     talk
 }
@@ -77,8 +77,8 @@ fn running_node_is_drained_resumed_and_removed_by_commands() {
     tell(&world, &["node", "resume", &id]);
     world.wait_for_phase("online");
 
-    let asked = world.meshd(&["node", "remove", &id]);
-    assert_eq!(asked.status.code(), Some(1), "nobody at a terminal to ask");
+    let unconfirmed = world.meshd(&["node", "remove", &id]);
+    assert_eq!(unconfirmed.status.code(), Some(1), "nobody at a terminal to ask");
     assert_eq!(world.node()["phase"], "online");
     let talk = tell(&world, &["node", "remove", &id, "--yes", "--reason", "sold"]);
     assert!(talk.contains("removed"), "{talk}");

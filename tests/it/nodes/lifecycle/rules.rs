@@ -41,14 +41,14 @@ async fn matching_rule_approves_machine_and_others_wait() {
 async fn rule_does_not_approve_rejected_or_quarantined_machine() {
     let world = World::prepared("approve");
     let rig = Rig::new(&world);
-    let (mut turned_away, mut held) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
+    let (mut turned_away, mut quarantined) = (Machine::new(&rig, 1), Machine::new(&rig, 2));
     turned_away.boot(Stage::Script).await;
-    held.boot(Stage::Script).await;
+    quarantined.boot(Stage::Script).await;
     rig.central.nodes.reject(turned_away.id(), &ordered(Verb::Reject)).await.unwrap();
-    rig.central.nodes.quarantine(held.id(), &ordered(Verb::Quarantine)).await.unwrap();
+    rig.central.nodes.quarantine(quarantined.id(), &ordered(Verb::Quarantine)).await.unwrap();
     add(&world, "[[enroll.rule]]\nname = \"all\"\nmac_prefixes = [\"52\"]\n");
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed);
-    for machine in [&mut turned_away, &mut held] {
+    for machine in [&mut turned_away, &mut quarantined] {
         machine.boot(Stage::Script).await;
         assert!(!machine.script.contains("/overlay/"), "{}", machine.script);
     }

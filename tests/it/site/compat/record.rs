@@ -27,7 +27,7 @@ fn done(world: &World, args: &[&str]) -> String {
 /// Long enough for an agent to ask for approval.
 const PENDING: Duration = Duration::from_secs(3);
 
-/// A site with addresses of virtual machines.
+/// A site with addresses of VMs.
 fn site() -> World {
     let world = central::prepared("approve");
     world.edit_site("[http]", "[[vms.pool]]\nbridge = \"br0\"\nrange = \"10.77.0.210-10.77.0.220\"\n[http]");

@@ -143,8 +143,8 @@ fn store_that_lost_acknowledged_changes_is_detected() {
     copy(&before, &store);
     world.start();
     let found = catch_unwind(AssertUnwindSafe(|| record.check(&admin)));
-    let said = *found.expect_err("something is missing").downcast::<String>().unwrap();
-    assert!(said.contains("n = Some(1)") && said.contains("events"), "{said}");
+    let message = *found.expect_err("something is missing").downcast::<String>().unwrap();
+    assert!(message.contains("n = Some(1)") && message.contains("events"), "{message}");
 }
 
 /// Where it ends itself while it makes its store, authority and keys.

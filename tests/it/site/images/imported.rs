@@ -81,7 +81,7 @@ impl Desk {
     }
 
     /// The import fails, says this, and leaves nothing behind; nodes get what they got before.
-    fn refused(&self, said: &[&str]) {
+    fn refused(&self, phrases: &[&str]) {
         let before = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
         let error = self.import().expect_err("this must be refused");
         let mut text = error.to_string();
@@ -90,7 +90,7 @@ impl Desk {
             text += &format!(": {error}");
             source = error.source();
         }
-        assert!(said.iter().all(|said| text.contains(said)), "{said:?} is missing from: {text}");
+        assert!(phrases.iter().all(|phrases| text.contains(phrases)), "{phrases:?} is missing from: {text}");
         let after = load_image(&self.blobs(), &"lts".parse().unwrap()).ok().map(|image| image.manifest);
         assert_eq!(after, before);
         let left: Vec<_> =
@@ -204,8 +204,8 @@ fn unreachable_mirror_is_named_in_the_error() {
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let gone = socket.local_addr().unwrap().as_socket().unwrap();
     let request = ImportRequest { mirror: Some(format!("http://{gone}/alpine")), ..desk.request("lts", None) };
-    let told = import(&request, &Quiet).unwrap_err().to_string();
-    assert!(told.contains(&gone.to_string()) && told.contains("reachable"), "{told}");
+    let message = import(&request, &Quiet).unwrap_err().to_string();
+    assert!(message.contains(&gone.to_string()) && message.contains("reachable"), "{message}");
 }
 
 /// The files of a mirror in a folder, as somebody carries them to a site without a network.
@@ -228,8 +228,8 @@ fn folder_is_imported_with_and_without_a_recipe() {
     let with = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap();
     assert!(!with.packages.contains_key("unwanted"));
 
-    let told = import(&desk.request("own", Some(&folder)), &Quiet).unwrap_err().to_string();
-    assert!(told.contains("keys/"), "{told}");
+    let message = import(&desk.request("own", Some(&folder)), &Quiet).unwrap_err().to_string();
+    assert!(message.contains("keys/"), "{message}");
     fs::create_dir(folder.join("keys")).unwrap();
     fs::copy(desk.mirror.key(), folder.join("keys").join(KEY)).unwrap();
     let without = import(&desk.request("own", Some(&folder)), &Quiet).unwrap();
@@ -247,9 +247,9 @@ fn folder_with_wrong_or_missing_digest_is_refused() {
     fs::write(folder.join("SHA256SUMS"), &sums).unwrap();
     import(&desk.request("lts", Some(&folder)), &Quiet).unwrap();
     fs::write(folder.join("SHA256SUMS"), sums.replace("modloop-lts", "modloop-virt")).unwrap();
-    let told = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap_err().to_string();
-    assert!(told.contains("modloop-lts") && told.contains("no digest of it"), "{told}");
+    let message = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap_err().to_string();
+    assert!(message.contains("modloop-lts") && message.contains("no digest of it"), "{message}");
     fs::write(folder.join("SHA256SUMS"), sums.replace(&sums[..8], "00000000")).unwrap();
-    let told = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap_err().to_string();
-    assert!(told.contains("vmlinuz-lts") && told.contains("damaged"), "{told}");
+    let message = import(&desk.request("lts", Some(&folder)), &Quiet).unwrap_err().to_string();
+    assert!(message.contains("vmlinuz-lts") && message.contains("damaged"), "{message}");
 }

@@ -2,7 +2,7 @@
 
 pub mod rig;
 
-use crate::world::World;
+use crate::world::{World, stderr};
 use rig::{LEFT, Rig};
 use serde_json::Value;
 use std::fs;
@@ -19,8 +19,8 @@ fn all_free(task: &Value) -> bool {
 fn allreduce_over_two_nodes_succeeds_and_leaves_nothing() {
     let rig = Rig::new();
     let program = rig.program();
-    let (code, out, said) = rig.run(&["--ranks-per-node", "2", "--", &program]);
-    assert_eq!(code, 0, "{out}\n{said}");
+    let (code, out, stderr_text) = rig.run(&["--ranks-per-node", "2", "--", &program]);
+    assert_eq!(code, 0, "{out}\n{stderr_text}");
     for rank in 0..4 {
         assert!(out.contains(&format!("rank {rank} of 4: sum 30 uid 64999\n")), "{out}");
     }
@@ -36,29 +36,33 @@ fn allreduce_over_two_nodes_succeeds_and_leaves_nothing() {
     rig.is_clean();
 
     // Its exit code is the command's; what it says on standard error stays there; no shell reads its arguments.
-    let (code, _, said) = rig.run(&["--", &program, "exit", "7"]);
-    assert_eq!(code, 7, "{said}");
-    let (code, out, said) = rig.run(&["--", &program, "say", "$(id); a  b"]);
-    assert_eq!(code, 0, "{said}");
-    assert!(said.contains("rank 1: [$(id); a  b]\n") && !out.contains("a  b"), "{said}");
+    let (code, _, stderr_text) = rig.run(&["--", &program, "exit", "7"]);
+    assert_eq!(code, 7, "{stderr_text}");
+    let (code, out, stderr_text) = rig.run(&["--", &program, "say", "$(id); a  b"]);
+    assert_eq!(code, 0, "{stderr_text}");
+    assert!(stderr_text.contains("rank 1: [$(id); a  b]\n") && !out.contains("a  b"), "{stderr_text}");
 
     // Without a launcher each node runs it, with what it needs to know.
     let script = "echo rank $MESHD_RANK of $MESHD_RANKS on $MESHD_NODE; pwd; touch here";
-    let (code, out, said) = rig.run(&["--launcher", "none", "--ranks-per-node", "2", "--", "/bin/sh", "-c", script]);
-    assert_eq!(code, 0, "{said}");
+    let (code, out, stderr_text) =
+        rig.run(&["--launcher", "none", "--ranks-per-node", "2", "--", "/bin/sh", "-c", script]);
+    assert_eq!(code, 0, "{stderr_text}");
     for line in ["rank 0 of 4 on 0", "rank 1 of 4 on 0", "rank 2 of 4 on 1", "rank 3 of 4 on 1"] {
         assert!(out.lines().any(|written| written == line), "{out}");
     }
-    let (code, _, said) = rig.run(&["--nodes", "1", "--", "/no/such/program"]);
-    assert!(code == 127 && said.contains("cannot run /no/such/program"), "{code} {said}");
+    let (code, _, stderr_text) = rig.run(&["--nodes", "1", "--", "/no/such/program"]);
+    assert!(code == 127 && stderr_text.contains("cannot run /no/such/program"), "{code} {stderr_text}");
     let (code, out, _) = rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "ulimit -c; cat /proc/self/status; exit 3"]);
     assert!(code == 3 && out.starts_with("0\n") && out.contains("NoNewPrivs:\t1"), "{code} {out}");
     let (code, out, _) =
         rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo end"]);
     assert_eq!((code, out.len()), (0, 3_000_005), "more than any buffer");
     for wrong in [&["--nodes", "3", "--", "true"][..], &["--", &program, ":", "x"], &["--user", "5", "--", "true"]] {
-        let (code, _, said) = rig.run(wrong);
-        assert!(code == 1 && said.starts_with("error: ") && said.contains("hint: "), "{wrong:?}: {said}");
+        let (code, _, stderr_text) = rig.run(wrong);
+        assert!(
+            code == 1 && stderr_text.starts_with("error: ") && stderr_text.contains("hint: "),
+            "{wrong:?}: {stderr_text}"
+        );
     }
     rig.is_clean();
     let audit = rig.world.json(&["audit", "-o", "json"]);
@@ -72,13 +76,16 @@ fn task_holds_its_nodes_exclusively_and_cancel_or_timeout_ends_it() {
     let id = rig.begin(&["--ranks-per-node", "2", "--", &program, "stay"]);
     rig.until_written(&id, "stays", 4);
     assert_eq!(rig.ranks(), 8, "each rank has a child that left it");
-    let (code, _, said) = rig.run(&["--nodes", "1", "--", "true"]);
-    assert!(code == 1 && said.contains(&format!("has task {id}")), "{said}");
+    let (code, _, stderr_text) = rig.run(&["--nodes", "1", "--", "true"]);
+    assert!(code == 1 && stderr_text.contains(&format!("has task {id}")), "{stderr_text}");
     let node = rig.task(&id)["nodes"][0]["node"].as_str().expect("an ID").to_owned();
     for order in [&["node", "reboot", &node][..], &["node", "remove", &node, "--yes"]] {
         let refused = rig.world.meshd(order);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(&format!("runs task {id}")), "{order:?}: {said}");
+        let stderr_text = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && stderr_text.contains(&format!("runs task {id}")),
+            "{order:?}: {stderr_text}"
+        );
     }
     assert_eq!(rig.task(&id)["state"], "running");
     let cancelled = rig.world.meshd(&["task", "cancel", &id, "--reason", "enough"]);
@@ -92,24 +99,25 @@ fn task_holds_its_nodes_exclusively_and_cancel_or_timeout_ends_it() {
     let task = rig.until_state(&id, "timed_out");
     assert!(all_free(&task) && task["cause"] == "time_limit", "{task}");
     rig.is_clean();
-    let (code, out, said) = rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "setsid sleep 1000 & echo started"]);
-    assert_eq!((code, out.as_str()), (0, "started\n"), "{said}");
+    let (code, out, stderr_text) =
+        rig.run(&["--nodes", "1", "--", "/bin/sh", "-c", "setsid sleep 1000 & echo started"]);
+    assert_eq!((code, out.as_str()), (0, "started\n"), "{stderr_text}");
     // Root may leave the control group, not by oversight; and whoever does it on purpose is found.
     let escape = format!(
         "groups=$(awk '$3 == \"cgroup2\" {{ print $2; exit }}' /proc/mounts); echo x >/dev/shm/{LEFT}; ipcmk -M 4096 >/dev/null; \
          setsid sleep {ESCAPED} & ( echo $! >$groups/cgroup.procs ) 2>/dev/null || echo held; \
          mount -o remount,rw $groups && echo $! >$groups/cgroup.procs && echo left"
     );
-    let (code, out, said) = rig.run(&["--nodes", "1", "--user", "root", "--", "/bin/sh", "-c", &escape]);
-    assert_eq!((code, out.as_str()), (0, "held\nleft\n"), "{said}");
+    let (code, out, stderr_text) = rig.run(&["--nodes", "1", "--user", "root", "--", "/bin/sh", "-c", &escape]);
+    assert_eq!((code, out.as_str()), (0, "held\nleft\n"), "{stderr_text}");
     assert_eq!(rig.running(&["sleep", ESCAPED]), 0);
     // Ranks of one node share their memory, and it goes with the task.
     let share = format!(
         "touch /dev/shm/{LEFT}$MESHD_LOCAL_RANK; until [ -e /dev/shm/{LEFT}0 -a -e /dev/shm/{LEFT}1 ]; do sleep 0.1; done"
     );
-    let (code, _, said) =
+    let (code, _, stderr_text) =
         rig.run(&["--nodes", "1", "--launcher", "none", "--ranks-per-node", "2", "--", "/bin/sh", "-c", &share]);
-    assert_eq!(code, 0, "{said}");
+    assert_eq!(code, 0, "{stderr_text}");
     rig.is_clean();
     // Cancelled before its nodes can have answered.
     let id = rig.begin(&["--", &program, "stay"]);
@@ -136,10 +144,10 @@ fn unreachable_proxy_fails_the_task_and_names_its_node() {
     let rig = Rig::new();
     rig.hide(0, 1);
     // Hydra's head waits for all proxies, for ever.
-    let (code, _, said) = rig.run(&["--timeout", "10m", "--", &rig.program()]);
+    let (code, _, stderr_text) = rig.run(&["--timeout", "10m", "--", &rig.program()]);
     let task = rig.world.json(&["task", "list", "-o", "json"])[0].clone();
     assert_eq!((code, &task["cause"], &task["node"]), (1, &"proxy_failed".into(), &rig.machines[1].id.as_str().into()));
-    assert!(all_free(&task) && said.contains("proxy_failed"), "{task} {said}");
+    assert!(all_free(&task) && stderr_text.contains("proxy_failed"), "{task} {stderr_text}");
     rig.is_clean();
 }
 
@@ -190,16 +198,16 @@ fn loss_of_agent_or_node_fails_task_and_frees_other_nodes() {
     let task = rig.until_state(&id, "failed");
     assert_eq!((&task["cause"], &task["node"]), (&"node_lost".into(), &rig.machines[1].id.as_str().into()), "{task}");
     assert_eq!((&task["nodes"][0]["claimed"], &task["nodes"][1]["claimed"]), (&false.into(), &true.into()));
-    let (code, _, said) = rig.run(&["--nodes", "1", "--", "true"]);
-    assert_eq!(code, 0, "the other one takes work: {said}");
+    let (code, _, stderr_text) = rig.run(&["--nodes", "1", "--", "true"]);
+    assert_eq!(code, 0, "the other one takes work: {stderr_text}");
     rig.start_agent(1);
     rig.until_phase(1, "online");
     crate::world::eventually("the lost node is free", || {
         let task = rig.task(&id);
         if all_free(&task) { Ok(()) } else { Err(format!("{task}\n{}", rig.machines[1].log())) }
     });
-    let (code, _, said) = rig.run(&["--", &program]);
-    assert_eq!(code, 0, "{said}");
+    let (code, _, stderr_text) = rig.run(&["--", &program]);
+    assert_eq!(code, 0, "{stderr_text}");
     rig.is_clean();
 }
 
@@ -210,8 +218,8 @@ fn task_has_temporary_files_of_its_own_and_leaves_none() {
     let script = format!("ls -A /tmp /var/tmp; touch /tmp/{left} /var/tmp/{left} && echo written; df -k . | tail -n 1");
     let task = ["--nodes", "1", "--launcher", "none", "--", "/bin/sh", "-c", &script];
     for _ in 0..2 {
-        let (code, out, said) = rig.run(&task);
-        assert_eq!(code, 0, "{said}");
+        let (code, out, stderr_text) = rig.run(&task);
+        assert_eq!(code, 0, "{stderr_text}");
         assert!(out.starts_with("/tmp:\n\n/var/tmp:\nwritten\nmeshd-task "), "{out}");
     }
     let on_the_node = ["/tmp", "/var/tmp"].map(|folder| std::path::Path::new(folder).join(&left));
@@ -231,13 +239,13 @@ fn task_as_root_is_refused_where_the_site_forbids_it() {
         let output =
             world.meshd(&["task", "run", "--group", "pair", "--nodes", "1", "--user", user, "--", "/bin/true"]);
         assert!(!output.status.success());
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr(&output)
     };
-    let said = run("root");
-    assert!(said.contains("[agent].root_tasks = false"), "{said}");
+    let stderr_text = run("root");
+    assert!(stderr_text.contains("[agent].root_tasks = false"), "{stderr_text}");
     // Another user gets past that, as far as the missing node.
-    let said = run("1000");
-    assert!(said.contains("nodes of pair are requested"), "{said}");
+    let stderr_text = run("1000");
+    assert!(stderr_text.contains("nodes of pair are requested"), "{stderr_text}");
 }
 
 #[test]
@@ -249,9 +257,9 @@ fn node_exec_returns_exit_code_and_output_of_the_program() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (ran.status.code(), text(&ran.stdout), text(&ran.stderr))
     };
-    let (code, out, said) = exec(&["--", "/bin/sh", "-c", "echo $MESHD_NODE $MESHD_RANKS; echo no >&2; exit 3"]);
-    assert_eq!((code, out.as_str()), (Some(3), "0 1\n"), "{said}");
-    assert!(said.contains("no\n") && said.contains(&format!("on {node}")), "{said}");
+    let (code, out, stderr_text) = exec(&["--", "/bin/sh", "-c", "echo $MESHD_NODE $MESHD_RANKS; echo no >&2; exit 3"]);
+    assert_eq!((code, out.as_str()), (Some(3), "0 1\n"), "{stderr_text}");
+    assert!(stderr_text.contains("no\n") && stderr_text.contains(&format!("on {node}")), "{stderr_text}");
     let tasks = rig.world.json(&["task", "list", "-o", "json"]);
     let task = tasks.as_array().unwrap().last().unwrap().clone();
     assert_eq!((&task["group"], &task["nodes"][0]["node"]), (&node.as_str().into(), &node.as_str().into()), "{task}");
@@ -260,8 +268,8 @@ fn node_exec_returns_exit_code_and_output_of_the_program() {
     assert!(line["detail"].as_str().unwrap().contains("exit 3"), "{line}");
 
     let begun = rig.begin(&["--launcher", "none", "--", "/bin/sleep", "1000"]);
-    let (code, _, said) = exec(&["--", "/bin/true"]);
-    assert!(code == Some(1) && said.contains(&format!("has task {begun}")), "{said}");
+    let (code, _, stderr_text) = exec(&["--", "/bin/true"]);
+    assert!(code == Some(1) && stderr_text.contains(&format!("has task {begun}")), "{stderr_text}");
     let unknown = rig.world.meshd(&["node", "exec", "nowhere", "--", "/bin/true"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("nowhere"), "an unknown node");
 }

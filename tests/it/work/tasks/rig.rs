@@ -162,8 +162,8 @@ impl Rig {
 
     /// Begins a task; its ID.
     pub fn begin(&self, args: &[&str]) -> String {
-        let (code, id, said) = self.run(&[&["--detach"], args].concat());
-        assert_eq!(code, 0, "{said}");
+        let (code, id, command_output) = self.run(&[&["--detach"], args].concat());
+        assert_eq!(code, 0, "{command_output}");
         id.trim().to_owned()
     }
 
@@ -246,7 +246,7 @@ impl Rig {
 
 impl Machine {
     fn new(world: &World, files: &Path, number: u8, (id, uuid): (String, String)) -> Self {
-        let namespace = world.nodes.beside(&format!("m{number}"));
+        let namespace = world.nodes.derived(&format!("m{number}"));
         namespace.create().unwrap();
         let port = format!("port{number}");
         world
@@ -290,8 +290,8 @@ fn fresh_uuid() -> String {
 }
 
 fn node_id(world: &World, uuid: &str) -> String {
-    let said = world.meshd(&["id", "--uuid", uuid]);
-    String::from_utf8(said.stdout).unwrap().lines().next().unwrap().to_owned()
+    let command_output = world.meshd(&["id", "--uuid", uuid]);
+    String::from_utf8(command_output.stdout).unwrap().lines().next().unwrap().to_owned()
 }
 
 /// Control groups of the tasks of a node, wherever the system has them.

@@ -7,7 +7,7 @@ use super::{
 use crate::world::{
     World, eventually,
     node::{Overlay, PxeNode},
-    program,
+    program, stderr,
 };
 use serde_json::Value;
 use std::{
@@ -104,7 +104,7 @@ impl Drop for Machine<'_> {
     }
 }
 
-/// A site whose nodes run virtual machines, by emulation.
+/// A site whose nodes run VMs, by emulation.
 pub fn world() -> World {
     let mut world = prepared("auto");
     world.start();
@@ -141,7 +141,7 @@ pub(super) fn done(world: &World, args: &[&str]) -> String {
 pub(super) fn refused(world: &World, args: &[&str]) -> String {
     let output = world.meshd(args);
     assert!(!output.status.success(), "{args:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    stderr(&output)
 }
 
 /// Writes a vm.toml.
@@ -204,8 +204,8 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
     let uuid = create(&world, "one", &digest);
     reaches(&machine, "one", "running");
     eventually("its words are kept", || {
-        let said = done(&world, &["vm", "logs", "one"]);
-        if said.contains(HELLO) { Ok(()) } else { Err(said) }
+        let log_text = done(&world, &["vm", "logs", "one"]);
+        if log_text.contains(HELLO) { Ok(()) } else { Err(log_text) }
     });
     sits(&world, "one");
     assert_eq!(world.events("vm_console").len(), 1, "who sat down is written down, who only looked is not");
@@ -216,11 +216,11 @@ fn vm_is_fetched_run_attached_adopted_and_released() {
     machine.kill();
     machine.start();
     eventually("it is taken over", || {
-        if machine.log().contains("took over a running virtual machine") { Ok(()) } else { Err(machine.log()) }
+        if machine.log().contains("took over a running VM") { Ok(()) } else { Err(machine.log()) }
     });
     eventually("it is linked again", || {
         let answer = world.meshd(&["vm", "logs", "one"]);
-        if answer.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&answer.stderr).into_owned()) }
+        if answer.status.success() { Ok(()) } else { Err(stderr(&answer)) }
     });
     assert_eq!((reaches(&machine, "one", "running")["restarts"].clone(), machine.qemu(&uuid)), (0.into(), qemu));
     assert!(done(&world, &["vm", "logs", "one"]).contains(&format!("{HELLO}I")), "what was said before is kept");
@@ -288,6 +288,6 @@ fn volume_with_wrong_digest_is_never_run() {
     // One that the central node has not is refused before anything begins.
     let gone = "f".repeat(64);
     let file = vm_toml(&world, "two", &gone);
-    let said = refused(&world, &["vm", "create", "--start", "-f", &file]);
-    assert!(said.contains(&gone) && said.contains("meshd volume add"), "{said}");
+    let log_text = refused(&world, &["vm", "create", "--start", "-f", &file]);
+    assert!(log_text.contains(&gone) && log_text.contains("meshd volume add"), "{log_text}");
 }

@@ -15,7 +15,7 @@ const SHOWN: usize = 400;
 pub struct Console {
     child: Child,
     keys: ChildStdin,
-    heard: Arc<Mutex<Vec<u8>>>,
+    received: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
@@ -25,15 +25,15 @@ impl Console {
         command.arg("--site").arg(&world.site).args(["vm", "console", name]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (keys, mut shown) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let heard = Arc::<Mutex<Vec<u8>>>::default();
-        let hears = heard.clone();
+        let received = Arc::<Mutex<Vec<u8>>>::default();
+        let writer = received.clone();
         let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(length @ 1..) = shown.read(&mut bytes) {
-                hears.lock().unwrap().extend_from_slice(&bytes[..length]);
+                writer.lock().unwrap().extend_from_slice(&bytes[..length]);
             }
         });
-        Console { child, keys, heard, reader: Some(reader) }
+        Console { child, keys, received, reader: Some(reader) }
     }
 
     /// Types all of it in one piece.
@@ -44,16 +44,20 @@ impl Console {
     /// Waits until the output meets a condition; returns it.
     pub fn until(&self, what: &str, is: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         eventually(what, || {
-            let heard = self.heard.lock().unwrap();
-            let tail = String::from_utf8_lossy(&heard[heard.len().saturating_sub(SHOWN)..]).into_owned();
-            if is(&heard) { Ok(heard.clone()) } else { Err(format!("{} bytes, the last {tail:?}", heard.len())) }
+            let received = self.received.lock().unwrap();
+            let tail = String::from_utf8_lossy(&received[received.len().saturating_sub(SHOWN)..]).into_owned();
+            if is(&received) {
+                Ok(received.clone())
+            } else {
+                Err(format!("{} bytes, the last {tail:?}", received.len()))
+            }
         })
     }
 
     /// Waits until the guest has written a text.
     pub fn shows(&self, text: &str) -> String {
-        let heard = self.until(text, |heard| String::from_utf8_lossy(heard).contains(text));
-        String::from_utf8_lossy(&heard).into_owned()
+        let received = self.until(text, |received| String::from_utf8_lossy(received).contains(text));
+        String::from_utf8_lossy(&received).into_owned()
     }
 
     /// Leaves it by `Ctrl-]`.

@@ -115,15 +115,15 @@ async fn slow_console_reader_blocks_no_other_and_learns_its_loss() {
     assert!((CONSOLE_SCROLLBACK..=3 * CONSOLE_SCROLLBACK).contains(&kept), "{kept} bytes of it are kept");
 
     let ConsoleEvent::Lost(lost) = slow.new.next().await else { panic!("it was too slow") };
-    let mut heard = Vec::new();
-    while lost + ((slow.before.len() + heard.len()) as u64) < file.size() {
+    let mut received = Vec::new();
+    while lost + ((slow.before.len() + received.len()) as u64) < file.size() {
         match timeout(DEADLINE, slow.new.next()).await.unwrap() {
-            ConsoleEvent::Bytes(bytes) => heard.extend(bytes),
+            ConsoleEvent::Bytes(bytes) => received.extend(bytes),
             other => panic!("{other:?}"),
         }
     }
-    follow_each_other(&numbers(&heard));
-    assert!(heard.ends_with(last(keys).as_bytes()));
+    follow_each_other(&numbers(&received));
+    assert!(received.ends_with(last(keys).as_bytes()));
     vms.release(spec.uuid).await.unwrap();
     timeout(DEADLINE, async { while slow.new.next().await != ConsoleEvent::Released {} })
         .await

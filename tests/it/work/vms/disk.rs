@@ -3,10 +3,10 @@
 
 use super::{
     guest::{Guest, Node},
-    manager::{hears, reaches},
+    manager::{reaches, wait_for_update},
 };
 use meshd_agent::vm::VmManager;
-use meshd_proto::vm::{DiskUse, LeftDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmTargetState, VmUpdate};
+use meshd_proto::vm::{DiskUse, ReleasedDisk, ReportedVmState, VmFailure, VmOrder, VmSpec, VmTargetState, VmUpdate};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -126,9 +126,9 @@ async fn slot_disk_keeps_guest_data_over_restarts_and_is_wiped_on_release() {
     );
     assert_eq!(real.read(BEHIND, 11), b"the guest's");
 
-    let left = LeftDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
+    let left = ReleasedDisk { disk: "eui.1".parse().unwrap(), wipe: true, used: true };
     manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: vec![left] } });
-    hears(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+    wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(real.read(0, usize::try_from(BYTES).unwrap()).iter().all(|byte| *byte == 0));
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
 }

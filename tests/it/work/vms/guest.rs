@@ -222,17 +222,17 @@ pub async fn reaches(reports: &mut watch::Receiver<VmReport>, state: ReportedVmS
 /// Waits until the guest has written a text, kept or new.
 pub async fn says(vms: &Vms, uuid: SystemUuid, text: &str) -> String {
     let mut listening = vms.console(uuid).unwrap().subscribe();
-    let mut heard = listening.before;
+    let mut received = listening.before;
     let waited = timeout(DEADLINE, async {
-        while !String::from_utf8_lossy(&heard).contains(text) {
+        while !String::from_utf8_lossy(&received).contains(text) {
             match listening.new.next().await {
-                ConsoleEvent::Bytes(bytes) => heard.extend(bytes),
+                ConsoleEvent::Bytes(bytes) => received.extend(bytes),
                 other => panic!("{other:?}"),
             }
         }
     });
     let is_said = waited.await.is_ok();
-    let heard = String::from_utf8_lossy(&heard).into_owned();
-    assert!(is_said, "`{text}` was not said: {heard}");
-    heard
+    let received = String::from_utf8_lossy(&received).into_owned();
+    assert!(is_said, "`{text}` was not said: {received}");
+    received
 }

@@ -39,8 +39,8 @@ fn vm_port_is_owned_filtered_and_removed_with_its_vm() {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--"]).arg(own).args([NAME, "--exact", "--nocapture", "--test-threads=1"]);
     let ran = command.env(INSIDE, "1").output().unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    let output_text = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && output_text.contains("1 passed"), "{output_text}");
 }
 
 async fn inside() {

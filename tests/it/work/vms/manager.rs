@@ -20,7 +20,7 @@ fn run(manager: &VmManager, spec: &VmSpec, start: u32) {
 }
 
 /// The next news of a kind.
-pub async fn hears<T>(manager: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Option<T>) -> T {
+pub async fn wait_for_update<T>(manager: &mut VmManager, mut is: impl FnMut(VmUpdate) -> Option<T>) -> T {
     let mut seen = Vec::new();
     let waited = timeout(DEADLINE, async {
         loop {
@@ -44,7 +44,7 @@ pub async fn reaches(manager: &mut VmManager, uuid: SystemUuid, state: ReportedV
     let now = manager.full_report();
     match is(now) {
         Some(report) => report,
-        None => hears(manager, is).await,
+        None => wait_for_update(manager, is).await,
     }
 }
 
@@ -52,7 +52,7 @@ pub async fn reaches(manager: &mut VmManager, uuid: SystemUuid, state: ReportedV
 async fn follows(manager: &mut VmManager) {
     let uuid = "99999999-5566-7788-99aa-bbccddeeff00".parse().unwrap();
     manager.order(VmOrder { uuid, want: VmTargetState::Release { disks: Vec::new() } });
-    hears(manager, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
+    wait_for_update(manager, |news| (news == VmUpdate::Released { uuid }).then_some(())).await;
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn repeated_order_starts_vm_once_and_new_number_restarts_it() {
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     for _ in 0..2 {
         manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: Vec::new() } });
-        hears(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+        wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     }
     assert_eq!((before.len(), node.processes().len()), (1, 0));
     assert_eq!(fs::read_dir(node.run_folder()).unwrap().count(), 0);
@@ -120,16 +120,16 @@ async fn refused_vm_fails_and_is_not_retried_by_the_same_number() {
     // Another specification is not run over it, and what there is stays.
     let other = VmSpec { allow_tcg: true, ..spec.clone() };
     run(&manager, &other, 2);
-    let told = hears(&mut manager, |news| match news {
+    let reported = wait_for_update(&mut manager, |news| match news {
         VmUpdate::All { vms } => vms.first()?.failure.clone().filter(|failure| failure.detail.contains("another")),
         _ => None,
     });
-    assert!(told.await.detail.contains("release it first"));
+    assert!(reported.await.detail.contains("release it first"));
     manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: Vec::new() } });
     run(&manager, &other, 2);
     reaches(&mut manager, spec.uuid, ReportedVmState::Running).await;
     manager.order(VmOrder { uuid: spec.uuid, want: VmTargetState::Release { disks: Vec::new() } });
-    hears(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
+    wait_for_update(&mut manager, |news| (news == VmUpdate::Released { uuid: spec.uuid }).then_some(())).await;
     assert!(node.processes().is_empty());
 }
 
@@ -144,11 +144,11 @@ async fn private_network_address_is_reported_and_not_assigned_twice() {
     assert!(reaches(&mut manager, spec.uuid, ReportedVmState::Failed).await.addresses.is_empty());
     let given = [("52:54:00:00:00:01".parse().unwrap(), [172, 30, 0, 57].into())].into();
     manager.nic_addresses().send_replace(given);
-    let told = hears(&mut manager, |news| match news {
+    let reported = wait_for_update(&mut manager, |news| match news {
         VmUpdate::All { vms } => vms.into_iter().find(|report| !report.addresses.is_empty()),
         _ => None,
     });
-    assert_eq!(told.await.addresses, *manager.nic_addresses().borrow());
+    assert_eq!(reported.await.addresses, *manager.nic_addresses().borrow());
     let nics = json!([{ "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0", "address": "172.30.0.57" }]);
     let more = json!({ "allow_tcg": false, "name": "b", "uuid": "11223344-5566-7788-99aa-bbccddeeff01", "nics": nics });
     let other = node.spec(Guest::Deaf, more);

@@ -173,7 +173,7 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
     manager.order(last);
     let missing = "f".repeat(64);
     (0..=MAX_VMS).for_each(|n| manager.order(run(&format!("{n:08x}-5566-7788-99aa-bbccddeeff00"), &missing)));
-    let told = timeout(DEADLINE, async {
+    let vm_reports = timeout(DEADLINE, async {
         loop {
             if let VmUpdate::All { vms } = manager.next_update().await
                 && vms.len() == MAX_VMS
@@ -182,6 +182,6 @@ async fn vm_over_the_report_limit_hides_no_earlier_vm() {
             }
         }
     });
-    let told = told.await.expect("as many as there may be");
-    assert!(told.iter().any(|report| report.uuid == uuid), "the one that was there first");
+    let vm_reports = vm_reports.await.expect("as many as there may be");
+    assert!(vm_reports.iter().any(|report| report.uuid == uuid), "the one that was there first");
 }

@@ -39,10 +39,10 @@ fn console_paste_of_64_kib_reaches_guest_complete_and_in_order() {
     // More than the FIFO of 16 bytes of the guest's UART, in one piece.
     let line = text(64);
     console.types(&line);
-    console.until("a line in one piece", |heard| heard.ends_with(&echoed(&line)));
+    console.until("a line in one piece", |received| received.ends_with(&echoed(&line)));
     let paste = text(PASTE);
     console.types(&paste);
-    console.until("a paste in one piece", |heard| heard.ends_with(&echoed(&paste)));
+    console.until("a paste in one piece", |received| received.ends_with(&echoed(&paste)));
     console.leave();
 }
 

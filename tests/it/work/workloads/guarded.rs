@@ -43,7 +43,7 @@ async fn pr4_boot_once_of_another_profile_is_refused_while_a_vm_runs() {
     };
     let refused = once(Some(compute()), &[], ordered(Verb::BootOnce)).await.expect_err("its machine would be lost");
     assert!(code(&refused).contains("vm-1"), "{refused}");
-    assert_eq!(rig.node(id).once, None);
+    assert_eq!(rig.node(id).boot_override, None);
     once(None, &["quiet"], ordered(Verb::BootOnce)).await.expect("the same profile");
     once(Some("discovery".parse().unwrap()), &[], ordered(Verb::BootOnce)).await.expect("the same profile");
     once(Some(compute()), &[], forced(Verb::BootOnce)).await.expect("forced");
@@ -63,8 +63,8 @@ async fn pr4_profile_edit_of_vfio_is_refused_while_a_slot_is_in_use() {
     assert!(reload.changed, "nobody hosts otherwise by it: {reload:?}");
     world.edit_site("class:0302", "class:0200");
     let reload = rig.central.generations.reload(&ordered(Verb::Reload)).await;
-    let told = reload.faults.first().map(ToString::to_string).unwrap_or_default();
-    assert!(!reload.changed && told.contains("vfio.devices") && told.contains("vm-1"), "{reload:?}");
+    let message = reload.faults.first().map(ToString::to_string).unwrap_or_default();
+    assert!(!reload.changed && message.contains("vfio.devices") && message.contains("vm-1"), "{reload:?}");
     drain(&rig, &node, &vm).await;
     assert!(rig.central.generations.reload(&ordered(Verb::Reload)).await.changed, "drained");
 }

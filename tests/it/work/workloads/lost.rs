@@ -1,4 +1,4 @@
-//! What becomes of virtual machines when their node boots anew, is drained, lost, fenced or removed. Never two copies.
+//! What becomes of VMs when their node boots anew, is drained, lost, fenced or removed. Never two copies.
 
 use super::*;
 use crate::world::World;

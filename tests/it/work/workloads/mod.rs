@@ -1,4 +1,4 @@
-//! Virtual machines as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
+//! VMs as the central node orders them: records, placement, what nodes tell, and what becomes of them when their node goes.
 
 mod nics;
 mod drained;
@@ -59,7 +59,7 @@ pub async fn ready(machine: &Machine<'_>) {
     assert!(machine.say(serde_json::from_value(checks).unwrap()).await);
 }
 
-/// A node that runs virtual machines.
+/// A node that runs VMs.
 pub async fn host(rig: &Rig, number: u8) -> Machine<'_> {
     let mut machine = Machine::new(rig, number);
     machine.facts = facts("ready");

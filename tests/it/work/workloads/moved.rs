@@ -37,7 +37,7 @@ async fn vms_and_slots_follow_a_machine_to_its_new_id() {
     assert_ne!(new, old);
 
     let vm = record(&rig, &stays).expect("it is on record");
-    assert_eq!((vm.node(), vm.only, vm.start), (Some(new), Some(new), 2));
+    assert_eq!((vm.node(), vm.required_node, vm.start), (Some(new), Some(new), 2));
     assert_eq!(life(&rig, &stays), VmPhase::Ordered);
     let orders = rig.central.workloads.vm_orders(new, None);
     let want = |vm: &Vm| orders.iter().find(|order| order.uuid == vm.uuid()).map(|order| &order.want);
@@ -61,7 +61,10 @@ async fn vm_of_replaced_node_may_run_on_the_new_node() {
     old.power_off().await;
     let by = meshd_model::fleet::AuditContext { forced: true, ..ordered(Verb::Replace) };
     rig.central.nodes.replace(old.id(), new.id(), &by).await.unwrap();
-    assert_eq!((life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.only)), (VmPhase::Unplaced, Some(new.id())));
+    assert_eq!(
+        (life(&rig, &vm), record(&rig, &vm).and_then(|vm| vm.required_node)),
+        (VmPhase::Unplaced, Some(new.id()))
+    );
     rig.central.workloads.order_vm(vm.uuid(), VmVerb::Start, &ordered(Verb::VmStart)).await.unwrap();
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.node()), Some(new.id()));
 }

@@ -76,8 +76,11 @@ async fn concurrent_vm_orders_get_distinct_addresses_until_pool_is_empty() {
 
     // Its node is told; what one had is free once nothing is left of it, and not before.
     let first = &good[0];
-    let told = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
-    assert!(matches!(&told, VmTargetState::Run { spec, .. } if spec.nics == first.request.spec.nics), "{told:?}");
+    let target_state = rig.central.workloads.vm_orders(node.id(), Some(first.uuid())).remove(0).want;
+    assert!(
+        matches!(&target_state, VmTargetState::Run { spec, .. } if spec.nics == first.request.spec.nics),
+        "{target_state:?}"
+    );
     rig.central.workloads.delete_vm(first.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     refused(&rig, small(40, ON_BR0), None).await;
     released(&node, first).await;
@@ -103,7 +106,7 @@ async fn nic_conflicts_are_reported_for_all_nics_at_once() {
         named("02:00:00:00:00:02", "10.77.0.255"),
     ];
     let why = refused(&rig, small(2, &all.concat()), None).await;
-    let whose = format!("the virtual machine vm-1 ({})", first.uuid());
+    let whose = format!("the VM vm-1 ({})", first.uuid());
     for part in [
         format!("nic[0].mac: 02:00:00:00:00:01 is a NIC of {whose}"),
         format!("nic[0].address: 10.77.0.50 is assigned to {whose}"),
@@ -180,8 +183,8 @@ async fn slot_addresses_are_assigned_only_to_the_slot_holder() {
         (own, Some(ip(110)), "DHCP leases to any machine"),
         (own, Some(Ipv4Addr::UNSPECIFIED), "not a valid host address"),
     ] {
-        let said = code(&approve(&rig, UNIT, (mac, address)).await.expect_err("not its own"));
-        assert!(said.contains(why), "{why}: {said}");
+        let message = code(&approve(&rig, UNIT, (mac, address)).await.expect_err("not its own"));
+        assert!(message.contains(why), "{why}: {message}");
     }
     approve(&rig, UNIT, (own, Some(ip(211)))).await.unwrap();
     approve(&rig, UNIT, (own, Some(ip(211)))).await.expect("again: they are its own");
@@ -218,8 +221,8 @@ async fn vm_that_lost_its_slot_has_no_slot_address() {
     let rig = Rig::new(&world);
     let mut node = host(&rig, 1).await;
     approve(&rig, UNIT, ("02:00:00:00:00:aa", Some(ip(211)))).await.unwrap();
-    let asked = small(1, "units = 1\n[[nic]]\nslot = true\nbridge = \"br0\"");
-    let vm = create(&rig, asked, None).await.unwrap();
+    let requested = small(1, "units = 1\n[[nic]]\nslot = true\nbridge = \"br0\"");
+    let vm = create(&rig, requested, None).await.unwrap();
     node.power_off().await;
     rig.clock.turn(SILENT);
     rig.central.nodes.fence(node.id(), &ordered(Verb::Fence)).await.unwrap();
@@ -237,15 +240,15 @@ async fn slot_nic_conflict_is_checked_again_at_assignment() {
     let mac = late.mac.to_string();
     approve(&rig, UNIT, (&mac, Some(ip(30)))).await.unwrap();
     late.boot(Stage::Online).await;
-    let asked = || small(1, "units = 1\n[[nic]]\nslot = true\nbridge = \"br0\"");
-    let why = refused(&rig, asked(), None).await;
+    let requested = || small(1, "units = 1\n[[nic]]\nslot = true\nbridge = \"br0\"");
+    let why = refused(&rig, requested(), None).await;
     assert!(why.contains("nic[0].slot: ") && why.contains("a NIC of node"), "{why}");
     let why = code(&approve(&rig, UNIT, (&mac, Some(ip(30)))).await.expect_err("it is another's"));
     assert!(why.contains("a NIC of node"), "{why}");
     approve(&rig, UNIT, ("02:00:00:00:00:aa", Some(ip(31)))).await.unwrap();
 
     // What a program writes there is not looked at.
-    let mut forged = asked();
+    let mut forged = requested();
     (forged.spec.nics[0].mac, forged.spec.nics[0].address) = ("52:54:00:00:00:77".parse().unwrap(), Some(ip(20)));
     let vm = create(&rig, forged, None).await.expect("the slot has its own");
     assert_eq!(addresses(&vm), [ip(31)]);
@@ -255,5 +258,5 @@ async fn slot_nic_conflict_is_checked_again_at_assignment() {
     rig.central.nodes.remove(node.id(), &by).await.unwrap();
     assert!(record(&rig, &vm).is_some_and(|vm| vm.placement.is_none() && addresses(&vm) == [ip(31)]));
     let taken = refused(&rig, small(2, &format!("{ON_BR0}\naddress = \"10.77.0.31\"")), None).await;
-    assert!(taken.contains("assigned to the virtual machine"), "{taken}");
+    assert!(taken.contains("assigned to the VM"), "{taken}");
 }

@@ -111,8 +111,8 @@ async fn vm_desired_state_follows_orders_and_survives_a_restart() {
     assert!(matches!(want(&rig), Some(VmTargetState::Stop { .. })));
     report_vms(&node, &[(&vm, ReportedVmState::Stopped)]).await;
     assert_eq!(life(&rig, &vm), VmPhase::Stopped);
-    let told = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
-    assert!(!told.contains("hunter2"), "{told}");
+    let details = rig.events("vm_ordered").iter().map(|event| event.detail.clone()).collect::<Vec<_>>().join(" ");
+    assert!(!details.contains("hunter2"), "{details}");
     drop(node);
     drop(rig);
     let rig = Rig::new(&world);

@@ -1,7 +1,7 @@
-//! What the site says of all virtual machines, and what a node says of itself beside its units: both decide where a machine goes.
+//! What the site says of all VMs, and what a node says of itself beside its units: both decide where a machine goes.
 
 use super::*;
-use crate::world::World;
+use crate::world::{World, stderr};
 use meshd_proto::{CheckReport, Hosting, HugepageFacts, NumaFacts, Resources};
 use std::fs;
 
@@ -95,8 +95,8 @@ async fn node_capabilities_decide_placement_and_follow_changes() {
 
     let near = create(&rig, ask(3, "units = 1"), None).await.unwrap();
     assert_eq!((near.request.spec.numa_node, near.locality.near), (Some(1), true));
-    let told = rig.events("vm_created").pop().expect("an event").detail;
-    assert!(told.contains("NUMA node 1"), "{told}");
+    let detail = rig.events("vm_created").pop().expect("an event").detail;
+    assert!(detail.contains("NUMA node 1"), "{detail}");
     let mut wide = ask(4, "numa_node = 1");
     wide.spec.vcpus = 3;
     assert!(why(&rig, wide).await.contains("cpus_taken"), "2 of its 4 threads are left");
@@ -123,7 +123,7 @@ fn vm_file_uses_templates_of_the_server_site() {
         fs::write(&file, text).unwrap();
         let output = world.meshd(&["vm", "create", "-f", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1));
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        stderr(&output)
     };
     let least = "name = \"train-7\"\n";
     let away = create(&world, least);

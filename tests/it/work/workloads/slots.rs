@@ -7,7 +7,7 @@ use meshd_central::{SlotError, SlotParts};
 use meshd_model::{fleet::AuditContext, work::SlotId};
 use meshd_proto::{
     UnitState,
-    vm::{DiskUse, LeftDisk, VmTargetState},
+    vm::{DiskUse, ReleasedDisk, VmTargetState},
 };
 use std::fs;
 
@@ -92,15 +92,15 @@ async fn slot_disk_is_assigned_and_released_with_its_unit() {
         (UNIT, "eui.sda"),
         "the node keeps it from others, too"
     );
-    let held = approve(&rig, "0000:42:00.0", Some("SN-sda"), None).await.expect_err("the other slot has it");
-    assert!(code(&held).contains("belongs to another slot"), "{held}");
+    let refusal = approve(&rig, "0000:42:00.0", Some("SN-sda"), None).await.expect_err("the other slot has it");
+    assert!(code(&refusal).contains("belongs to another slot"), "{refusal}");
     let second = create(&rig, ask(3, &format!("units = 1\n{}", raw("slot"))), None).await.expect_err("there is one");
     assert!(code(&second).contains("slot_without_disk"), "{second}");
 
     // Its node is fenced: it is nobody's, and is found anew at its next start.
     drop(rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap());
     let orders = rig.central.workloads.vm_orders(node.id(), None);
-    let left = LeftDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
+    let left = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     assert_eq!(orders[0].want, VmTargetState::Release { disks: vec![left] }, "{orders:?}");
     released(&node, &vm).await;
     assert_eq!(rig.central.workloads.slot(&slot(&rig, UNIT)).unwrap().state.as_str(), "available");
@@ -135,7 +135,7 @@ async fn runs(machine: &Machine<'_>, vm: &Vm) {
     assert!(machine.say(FromAgent::Vm(VmUpdate::All { vms: vec![report] })).await);
 }
 
-fn left(rig: &Rig, node: NodeId) -> Vec<LeftDisk> {
+fn left(rig: &Rig, node: NodeId) -> Vec<ReleasedDisk> {
     match rig.central.workloads.vm_orders(node, None).pop().map(|order| order.want) {
         Some(VmTargetState::Release { disks }) => disks,
         other => panic!("{other:?}"),
@@ -150,12 +150,12 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     approve(&rig, UNIT, Some("eui.sda"), None).await.unwrap();
     let wants = |number| ask(number, &format!("units = 1\n{}", raw("slot")));
     let vm = create(&rig, wants(1), None).await.unwrap();
-    let fresh = LeftDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
+    let fresh = ReleasedDisk { disk: "eui.sda".parse().unwrap(), wipe: true, used: false };
     runs(&node, &vm).await;
-    let told = rig.central.workloads.vm_orders(node.id(), None);
+    let node_orders = rig.central.workloads.vm_orders(node.id(), None);
     assert!(
-        matches!(&told[0].want, VmTargetState::Run { disks, .. } if disks.len() == 1),
-        "a boot makes it forget: {told:?}"
+        matches!(&node_orders[0].want, VmTargetState::Run { disks, .. } if disks.len() == 1),
+        "a boot makes it forget: {node_orders:?}"
     );
     node.power_off().await;
     rig.clock.turn(SILENT);
@@ -166,7 +166,7 @@ async fn slot_disk_stays_taken_until_wiped_even_after_fencing() {
     ready(&node).await;
     let refused = create(&rig, wants(2), None).await.expect_err("it holds what the other one wrote");
     assert!(code(&refused).contains("disk_taken"), "{refused}");
-    assert_eq!(left(&rig, node.id()), [LeftDisk { used: true, ..fresh.clone() }]);
+    assert_eq!(left(&rig, node.id()), [ReleasedDisk { used: true, ..fresh.clone() }]);
     let blocked = VmUpdate::ReleaseBlocked { uuid: vm.uuid(), reason: "it cannot be wiped".to_owned() };
     assert!(node.say(FromAgent::Vm(blocked)).await);
     assert_eq!(record(&rig, &vm).and_then(|vm| vm.obstacle).as_deref(), Some("it cannot be wiped"));
@@ -297,7 +297,10 @@ async fn disk_write_and_wipe_are_events_and_audit_records() {
     }
     let written = rig.events("disk_written");
     assert_eq!(written.len(), 1, "told twice, it is one");
-    assert!(written[0].detail.contains("disk eui.sda as it is, which held xfs file system on sda"), "{written:?}");
+    assert!(
+        written[0].detail.contains("disk eui.sda unchanged, which contained xfs file system on sda"),
+        "{written:?}"
+    );
     rig.central.workloads.delete_vm(vm.uuid(), None, &ordered(Verb::VmDelete)).await.unwrap();
     released(&node, &vm).await;
     let wiped = rig.events("disk_wiped");

@@ -1,4 +1,4 @@
-//! When a virtual machine is started, and what becomes of one that its node refuses. Nothing stays reserved, and nothing runs where it
+//! When a VM is started, and what becomes of one that its node refuses. Nothing stays reserved, and nothing runs where it
 //! should not.
 
 use super::*;
@@ -94,8 +94,8 @@ async fn vm_refused_after_it_ran_stays_on_its_node() {
     );
     // Every node would refuse this one: only one is asked.
     let bad = create(&rig, ask(2, ""), None).await.unwrap();
-    let asked = if bad.node() == Some(one.id()) { &one } else { &two };
-    refuse(asked, &bad, 1, "volume_differs: root").await;
+    let chosen = if bad.node() == Some(one.id()) { &one } else { &two };
+    refuse(chosen, &bad, 1, "volume_differs: root").await;
     assert_eq!(
         (life(&rig, &bad), record(&rig, &bad).unwrap().desired_state),
         (VmPhase::Unplaced, VmDesiredState::Stop)
@@ -162,14 +162,14 @@ async fn vm_start_is_sent_only_after_checks_of_this_boot_pass() {
     // A boot does.
     node.power_off().await;
     node.boot(Stage::Link).await;
-    let told = rig.central.workloads.vm_orders(id, None);
-    assert!(matches!(told.as_slice(), [one] if matches!(one.want, VmTargetState::Stop { .. })), "{told:?}");
+    let orders = rig.central.workloads.vm_orders(id, None);
+    assert!(matches!(orders.as_slice(), [one] if matches!(one.want, VmTargetState::Stop { .. })), "{orders:?}");
     assert!(rig.central.workloads.vm_orders(id, Some(always.uuid())).is_empty());
     check(&node, "FAIL").await;
     assert_eq!(rig.central.workloads.vm_orders(id, None).len(), 1);
     check(&node, "PASS").await;
-    let told = rig.central.workloads.vm_orders(id, None);
-    assert!(told.iter().any(|order| matches!(order.want, VmTargetState::Run { start: 2, .. })), "{told:?}");
+    let orders = rig.central.workloads.vm_orders(id, None);
+    assert!(orders.iter().any(|order| matches!(order.want, VmTargetState::Run { start: 2, .. })), "{orders:?}");
 }
 
 #[tokio::test]

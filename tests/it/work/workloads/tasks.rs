@@ -183,13 +183,13 @@ async fn unrecorded_task_is_released_only_after_it_ended() {
     ];
     let tasks = states.map(|(task, state)| TaskReport { task, state }).to_vec();
     send_update(&first, TaskUpdate::All { tasks: tasks.clone() }).await;
-    let mut told = Vec::new();
+    let mut orders = Vec::new();
     while let Ok(command) = inbox.try_recv() {
         if let LinkCommand::Send(FromCentral::Task(order)) = command {
-            told.push((order.task, order.want));
+            orders.push((order.task, order.want));
         }
     }
-    assert_eq!(told, [(over, TaskDesiredState::Gone)]);
+    assert_eq!(orders, [(over, TaskDesiredState::Gone)]);
     // It is not free before it has nothing of either.
     for (left, free) in [(tasks, false), (Vec::new(), true)] {
         send_update(&first, TaskUpdate::All { tasks: left }).await;

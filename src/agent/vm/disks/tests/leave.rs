@@ -3,8 +3,8 @@
 use super::*;
 use meshd_proto::vm::DiskUse;
 
-fn left(disk: &str, wipe: bool, used: bool) -> LeftDisk {
-    LeftDisk { disk: disk.parse().expect("an identity"), wipe, used }
+fn left(disk: &str, wipe: bool, used: bool) -> ReleasedDisk {
+    ReleasedDisk { disk: disk.parse().expect("an identity"), wipe, used }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn report_of_the_central_node_takes_precedence_over_the_specification() {
 fn missing_disk_is_an_error_only_if_it_must_be_wiped() {
     let disk = DiskFacts { wwid: Some("eui.1".into()), serial: Some("SN-1".into()), ..DiskFacts::default() };
     let all = [disk.clone()];
-    let of = |all: &[DiskFacts], left: &LeftDisk| find_disk(all, left).map(|disk| disk.is_some());
+    let of = |all: &[DiskFacts], left: &ReleasedDisk| find_disk(all, left).map(|disk| disk.is_some());
     assert_eq!(of(&all, &left("SN-1", true, true)), Ok(true));
     assert!(of(&[], &left("SN-1", true, true)).is_err_and(|error| error.contains("is missing")));
     assert_eq!(of(&[], &left("SN-1", true, false)), Ok(false), "the VM never used it");

@@ -5,7 +5,7 @@ use crate::{
     fake::{FakeMachine, LoopDevice, run as tool},
     vm::{CheckRunner, disks::disk_release::release, reservations::Reservations},
 };
-use meshd_proto::vm::LeftDisk;
+use meshd_proto::vm::ReleasedDisk;
 use meshd_types::{Digest, SystemUuid};
 use std::{fs, os::unix::fs::FileExt as _};
 
@@ -140,7 +140,7 @@ impl Node {
     }
 
     async fn release(&self, wipe: bool) -> Result<(), String> {
-        let left = LeftDisk { disk: "eui.1".parse().expect("an identity"), wipe, used: true };
+        let left = ReleasedDisk { disk: "eui.1".parse().expect("an identity"), wipe, used: true };
         release(self.config.clone(), Reservations::default(), SystemUuid([7; 16]), vec![left]).await
     }
 }

@@ -167,9 +167,9 @@ fn restart_stops_then_starts_and_a_later_stop_wins() {
 
 #[test]
 fn adopted_vm_continues_in_its_stored_state() {
-    let adopted = |wanted, is_alive, when| {
+    let adopted = |should_run, is_alive, when| {
         let mut machine = machine(when);
-        (machine.record.wanted, machine.record.guest_ran) = (wanted, true);
+        (machine.record.should_run, machine.record.guest_ran) = (should_run, true);
         let action = machine.adopt(at(0), is_alive);
         (machine.state(), action)
     };
@@ -184,7 +184,7 @@ fn adopted_vm_continues_in_its_stored_state() {
 fn vm_adopted_during_its_start_runs_or_times_out() {
     let adopted = || {
         let mut machine = machine(RestartWhen::Never);
-        machine.record.wanted = true;
+        machine.record.should_run = true;
         assert_eq!((machine.adopt(at(0), true), machine.state()), (None, ReportedVmState::Starting));
         machine
     };
@@ -201,7 +201,7 @@ fn vm_adopted_during_its_start_runs_or_times_out() {
 #[test]
 fn vm_of_an_earlier_boot_waits_for_an_order() {
     let mut machine = machine(RestartWhen::Always);
-    machine.record = VmRecord { wanted: true, restarts: 1, ..VmRecord::default() };
+    machine.record = VmRecord { should_run: true, restarts: 1, ..VmRecord::default() };
     machine.adopt_after_reboot();
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Failed, Some(VmFailureKind::EndedUnseen)));
     assert_eq!((machine.deadline(), machine.handle(at(9999), VmEvent::Tick)), (None, None));
@@ -225,7 +225,7 @@ fn paused_guest_is_reported_and_resumes_by_order() {
     let mut machine = running(RestartWhen::Never);
     assert_eq!(machine.handle(at(5), paused(true)), None);
     assert_eq!((machine.state(), kind(&machine)), (ReportedVmState::Paused, Some(VmFailureKind::Paused)));
-    assert_eq!((machine.deadline(), machine.record().wanted), (None, true));
+    assert_eq!((machine.deadline(), machine.record().should_run), (None, true));
     assert_eq!(machine.handle(at(6), VmEvent::Start), Some(VmAction::Resume));
     assert_eq!(machine.state(), ReportedVmState::Paused, "until QEMU reports it");
     machine.handle(at(7), VmEvent::Resumed);

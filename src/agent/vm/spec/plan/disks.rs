@@ -13,13 +13,13 @@ impl Planner<'_> {
         let Some(identity) = disk.identity().map(DiskIdentity::as_str) else {
             return Err((VmRefusalReason::DiskMissing, "the order does not name the disk of the slot".to_owned()));
         };
-        let has_name = |disk: &&DiskFacts| disk.names().any(|name| name == identity);
+        let has_name = |disk: &&DiskFacts| disk.identities().any(|name| name == identity);
         let found: Vec<&DiskFacts> = self.host.disks.iter().filter(has_name).collect();
         let [disk] = found.as_slice() else {
             let count = if found.is_empty() { "no disk has".to_owned() } else { format!("{} disks have", found.len()) };
             return Err((VmRefusalReason::DiskMissing, format!("{count} the identity `{identity}`")));
         };
-        let aliases: Vec<&str> = disk.names().collect();
+        let aliases: Vec<&str> = disk.identities().collect();
         let has_disk = |other: &&&VmSpec| other.disks().any(|disk| aliases.contains(&disk.as_str()));
         if let Some(owner) = self.others.iter().find(has_disk) {
             return Err((VmRefusalReason::DiskInUse, format!("`{identity}` belongs to {}", owner.name)));

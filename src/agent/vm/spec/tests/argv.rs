@@ -1,12 +1,10 @@
 //! The whole command line of a minimal VM, and the options of a VM with all devices.
 
 use super::*;
+use crate::vm::fixtures::spec;
 use meshd_proto::vm::ByteSize;
 use meshd_types::Digest;
-
-fn spec(text: &str) -> VmSpec {
-    serde_json::from_str(text).expect("a specification")
-}
+use serde_json::json;
 
 fn plan() -> Plan {
     Plan {
@@ -31,11 +29,9 @@ fn lines(args: &[String]) -> String {
     args.join(" ").replace(" -", "\n-")
 }
 
-const MINIMAL: &str = r#"{"name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 2, "memory": "512M"}"#;
-
 #[test]
 fn minimal_vm_has_console_and_control_socket_and_starts_stopped() {
-    let spec = spec(MINIMAL);
+    let spec = spec(json!({ "vcpus": 2, "memory": "512M" }));
     let files = VmPaths::new(Path::new("/run/vms"), spec.uuid);
     let expected = "\
 -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny
@@ -50,7 +46,8 @@ fn minimal_vm_has_console_and_control_socket_and_starts_stopped() {
 -pidfile /run/vms/11223344-5566-7788-99aa-bbccddeeff00/qemu.pid
 -chardev socket,id=qmp,fd=64,server=on,wait=off
 -mon chardev=qmp,mode=control
--chardev pipe,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial,logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
+-chardev pipe,id=serial0,path=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/serial,\
+logfile=/run/vms/11223344-5566-7788-99aa-bbccddeeff00/console.log,logappend=on
 -serial chardev:serial0
 -machine q35,graphics=off,memory-backend=ram
 -accel tcg,thread=multi
@@ -63,18 +60,28 @@ fn minimal_vm_has_console_and_control_socket_and_starts_stopped() {
     assert_eq!(lines(&qemu(&spec, &Plan { accel: Accel::Tcg, ..plan() }, &files).args), expected);
 }
 
+/// A VM with every kind of device.
+fn vm_with_all_devices() -> VmSpec {
+    let digest = Digest::of(b"image");
+    spec(json!({
+        "name": "train-7", "vcpus": 8, "memory": "64G", "firmware": "uefi", "secure_boot": true, "vtpm": true,
+        "hugepages": true, "numa_node": 1, "cpu": "EPYC-Milan", "units": ["0000:01:00.0"],
+        "cloud_init": { "user_data": "#cloud-config" },
+        "volumes": [
+            { "name": "root", "format": "qcow2", "digest": digest },
+            { "name": "data", "format": "raw", "disk": "eui.2" },
+            { "name": "cd", "format": "iso", "digest": digest },
+        ],
+        "nics": [
+            { "mac": "52:54:00:00:00:01", "bridge": "br0" },
+            { "mac": "52:54:00:00:00:02", "bridge": "mesh-nat0" },
+        ],
+    }))
+}
+
 #[test]
 fn vm_with_all_devices_has_all_options() {
-    let digest = Digest::of(b"image");
-    let text = format!(
-        r##"{{"name": "train-7", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 8, "memory": "64G",
-        "firmware": "uefi", "secure_boot": true, "vtpm": true, "hugepages": true, "numa_node": 1, "cpu": "EPYC-Milan",
-        "units": ["0000:01:00.0"], "cloud_init": {{"user_data": "#cloud-config"}},
-        "volumes": [{{"name": "root", "format": "qcow2", "digest": "{digest}"}},
-            {{"name": "data", "format": "raw", "disk": "eui.2"}}, {{"name": "cd", "format": "iso", "digest": "{digest}"}}],
-        "nics": [{{"mac": "52:54:00:00:00:01", "bridge": "br0"}}, {{"mac": "52:54:00:00:00:02", "bridge": "mesh-nat0"}}]}}"##
-    );
-    let spec = spec(&text);
+    let spec = vm_with_all_devices();
     let functions = (0..9).map(|n| format!("0000:01:00.{}", n % 8).parse().expect("an address"));
     let plan = Plan {
         volumes: vec![
@@ -104,7 +111,8 @@ fn vm_with_all_devices_has_all_options() {
         "-device pcie-root-port,id=port1,chassis=2,addr=0x10.1\n-device vfio-pci,host=0000:01:00.1,bus=port1",
         "-device pcie-root-port,id=port8,chassis=9,addr=0x11.0,multifunction=on",
         &format!(
-            "-add-fd fd=65,set=65\n-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,backing.driver=qcow2,backing.file.driver=file,backing.file.filename=/dev/fdset/65,node-name=volume0"
+            "-add-fd fd=65,set=65\n-blockdev driver=qcow2,discard=unmap,file.driver=file,file.filename={vm}/volume0.qcow2,\
+             backing.driver=qcow2,backing.file.driver=file,backing.file.filename=/dev/fdset/65,node-name=volume0"
         ),
         "-device virtio-blk-pci,drive=volume0,bootindex=1,serial=root",
         "-blockdev driver=raw,cache.direct=on,file.driver=host_device,file.filename=/dev/fdset/66,node-name=volume1",
@@ -129,8 +137,7 @@ fn vm_with_all_devices_has_all_options() {
 
 #[test]
 fn tap_name_is_short_and_unique() {
-    let (vm, mut other) = (spec(MINIMAL), spec(MINIMAL));
-    other.uuid = "11223344-5566-7788-99aa-bbccddeeff01".parse().expect("a UUID");
+    let (vm, other) = (spec(json!({})), spec(json!({ "uuid": "11223344-5566-7788-99aa-bbccddeeff01" })));
     assert!(tap_ports::tap_name(&vm, 3).len() <= 15);
     assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&other, 0));
     assert_ne!(tap_ports::tap_name(&vm, 0), tap_ports::tap_name(&vm, 1));

@@ -1,24 +1,19 @@
 //! Each refusal of a specification alone, and all together.
 
 use super::*;
-use crate::vm::host::{
-    installed::Programs,
-    memory::Memory,
-    resources::{HugePool, ImageFile, NumaNode},
+use crate::vm::{
+    fixtures::{nic, spec},
+    host::{
+        installed::Programs,
+        memory::Memory,
+        resources::{HugePool, ImageFile, NumaNode},
+    },
 };
 use VmRefusalReason as Reason;
 use meshd_proto::{DiskFacts, PciFacts, vm::SlotDisk};
 use meshd_types::Digest;
 
 const GIB: u64 = 1 << 30;
-
-fn spec(more: serde_json::Value) -> VmSpec {
-    let mut spec = serde_json::json!({
-        "name": "a", "uuid": "11223344-5566-7788-99aa-bbccddeeff00", "vcpus": 4, "memory": "8G",
-    });
-    spec.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-    serde_json::from_value(spec).expect("a specification")
-}
 
 fn digest() -> Digest {
     Digest::of(b"image")
@@ -80,7 +75,7 @@ fn host() -> HostResources {
         ],
         slots: Vec::new(),
         bridges: BTreeSet::from(["br0".to_owned(), "mesh-nat0".to_owned()]),
-        private: Some(crate::nat::Subnet::containing([172, 30, 2, 0].into(), 24)),
+        private: Some(crate::private_network::Subnet::containing([172, 30, 2, 0].into(), 24)),
         uefi: vec![Uefi { code: "/code".into(), vars: "/vars".into(), secure: false }],
         images: [(digest(), ImageFile { path: "/images/x".into(), header })].into(),
     }
@@ -242,15 +237,14 @@ fn missing_or_invalid_image_is_refused() {
 
 #[test]
 fn private_address_must_be_in_the_subnet_and_unique() {
-    let nic = |last: u8, bridge: &str, address: &str| serde_json::json!({ "mac": format!("52:54:00:00:00:0{last}"), "bridge": bridge, "address": address });
     let wants = |nics: &[serde_json::Value]| spec(serde_json::json!({ "nics": nics, "memory": "1G" }));
     let mut other = wants(&[nic(7, "mesh-nat0", "172.30.2.9"), nic(8, "br0", "172.30.2.10")]);
     (other.name, other.uuid) = ("b".parse().expect("a name"), meshd_types::SystemUuid([7; 16]));
     let sound = wants(&[nic(1, "mesh-nat0", "172.30.2.10"), nic(2, "br0", "10.77.0.210")]);
     assert!(plan(&sound, &host(), &[&other]).is_ok(), "addresses on other bridges do not conflict");
-    let wanted =
+    let conflicting =
         wants(&[nic(1, "mesh-nat0", "172.30.2.9"), nic(2, "mesh-nat0", "10.0.0.1"), nic(3, "mesh-nat0", "172.30.2.1")]);
-    let refused: Vec<String> = plan(&wanted, &host(), &[&other])
+    let refused: Vec<String> = plan(&conflicting, &host(), &[&other])
         .expect_err("refused")
         .into_iter()
         .map(|refusal| format!("{}: {}", refusal.reason.as_str(), refusal.detail))
@@ -275,11 +269,11 @@ fn qemu_without_seccomp_sandbox_is_refused() {
 #[test]
 fn refusals_are_all_returned_at_once() {
     let other = spec(serde_json::json!({ "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br0" }] }));
-    let wanted = spec(serde_json::json!({
+    let conflicting = spec(serde_json::json!({
         "vcpus": 64, "memory": "1T", "numa_node": 7, "vtpm": true, "firmware": "uefi", "secure_boot": true,
         "nics": [{ "mac": "52:54:00:00:00:01", "bridge": "br7" }],
     }));
-    let refused = plan(&wanted, &HostResources { kvm: false, programs: Programs::default(), ..host() }, &[&other]);
+    let refused = plan(&conflicting, &HostResources { kvm: false, programs: Programs::default(), ..host() }, &[&other]);
     let reasons: Vec<Reason> = refused.expect_err("refused").into_iter().map(|refusal| refusal.reason).collect();
     let expected = [
         Reason::NameTaken,

@@ -56,13 +56,10 @@ pub fn memory(request: &VmRequest, host: &CandidateNode<'_>) -> Capacity {
         let (requested, total) = (request.spec.node_memory(), host.memory.saturating_sub(NODE_RESERVE));
         return Capacity { requested, total, free: total.saturating_sub(host.allocations.all().memory) };
     }
+    let allocated = host.allocations.all().hugepages;
     match host.hosting {
-        None => Capacity {
-            requested,
-            total: host.hugepages,
-            free: host.hugepages.saturating_sub(host.allocations.all().hugepages),
-        },
-        Some(hosting) => pages(requested, hosting.hugepages.iter(), host.allocations.all().hugepages),
+        None => Capacity { requested, total: host.hugepages, free: host.hugepages.saturating_sub(allocated) },
+        Some(hosting) => pages(requested, hosting.hugepages.iter(), allocated),
     }
 }
 
@@ -91,11 +88,8 @@ fn has_numa(host: &CandidateNode<'_>, id: u32) -> bool {
 /// Returns the CPU capacity of a NUMA node; `None` if unknown.
 fn numa_processors(request: &VmRequest, host: &CandidateNode<'_>, id: u32) -> Option<Capacity> {
     let total = u64::from(numa(host, id)?.threads);
-    Some(Capacity {
-        requested: request.spec.vcpus.into(),
-        total,
-        free: total.saturating_sub(host.allocations.bound(id).alone),
-    })
+    let free = total.saturating_sub(host.allocations.bound(id).alone);
+    Some(Capacity { requested: request.spec.vcpus.into(), total, free })
 }
 
 /// Returns the memory capacity of a NUMA node, of the requested kind; `None` if unknown.
@@ -126,18 +120,15 @@ pub fn fill(request: &VmRequest, host: &CandidateNode<'_>, near: Option<u32>) ->
     let (processors, memory) = (processors(request, host), memory(request, host));
     let fits = processors.fits() && memory.fits() && near.is_none_or(|id| fits_numa(request, host, id));
     let free = memory.free.saturating_sub(memory.requested);
-    let promised =
+    let utilized =
         |capacity: Capacity| part(1000, capacity.total.saturating_sub(free).min(capacity.total), capacity.total);
     let (threads, ratio, allocated) =
         (u64::from(host.threads), u64::from(host.overcommit.max(1)), host.allocations.all());
     let (alone, shared) = if is_alone(request) { (processors.requested, 0) } else { (0, processors.requested) };
-    let busy = allocated
-        .alone
-        .saturating_add(alone)
-        .saturating_mul(ratio)
-        .saturating_add(allocated.shared.saturating_add(shared));
+    let (alone, shared) = (allocated.alone.saturating_add(alone), allocated.shared.saturating_add(shared));
+    let busy = alone.saturating_mul(ratio).saturating_add(shared);
     let busy = part(1000, busy, threads.saturating_mul(ratio));
-    fits.then_some(Utilization { scarcest: busy.max(promised(memory)), free })
+    fits.then_some(Utilization { scarcest: busy.max(utilized(memory)), free })
 }
 
 /// Returns true if the VM fits into a NUMA node, or its capacity is unknown.
@@ -173,11 +164,8 @@ pub fn add_rejections(request: &VmRequest, host: &CandidateNode<'_>, add: &mut i
     if !has_numa(host, id) {
         add(RejectReason::NumaMissing, format!("it has no NUMA node {id}"));
     } else if !is_rejected {
-        add_capacity(
-            numa_processors(request, host, id),
-            numa_memory(request, host, id),
-            &format!("its NUMA node {id}"),
-        );
+        let (processors, memory) = (numa_processors(request, host, id), numa_memory(request, host, id));
+        add_capacity(processors, memory, &format!("its NUMA node {id}"));
     }
 }
 

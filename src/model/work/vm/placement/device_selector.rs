@@ -43,8 +43,8 @@ fn matches(unit: &UnitFacts, selector: &UnitSelector) -> bool {
     }
 }
 
-fn is_held(held: &Allocations, unit: &UnitFacts) -> bool {
-    held.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
+fn is_allocated(allocations: &Allocations, unit: &UnitFacts) -> bool {
+    allocations.unit(unit.members.iter().map(|member| member.address.as_str())).is_some()
 }
 
 /// Returns the reason why the slot of a unit cannot be assigned.
@@ -97,12 +97,12 @@ fn slot_units<'a>(
 
 /// Returns true if the unit of a slot is free and matches a selector.
 pub fn may_have(request: &VmRequest, host: &CandidateNode<'_>, slot: &ApprovedSlot) -> bool {
-    let unit = host.units.iter().find(|unit| unit.members.iter().any(|own| own.address == slot.id.unit.as_str()));
+    let unit = host.units.iter().find(|unit| slot_resources::is_of(slot, unit));
     unit.is_some_and(|unit| is_free(host, unit) && (request.units.whole || matches_any(request, unit)))
 }
 
 fn is_free(host: &CandidateNode<'_>, unit: &UnitFacts) -> bool {
-    unit.state == UnitState::Ready && !is_held(host.allocations, unit) && slot_obstacle(host, unit).is_none()
+    unit.state == UnitState::Ready && !is_allocated(host.allocations, unit) && slot_obstacle(host, unit).is_none()
 }
 
 /// Assigns a unit to each selector, or returns `None`. `now` restricts the choice to free units. Units of NUMA node `near` are preferred.
@@ -126,9 +126,7 @@ pub fn assign<'a>(
     }
     let mut free: Vec<&UnitFacts> = units.iter().filter(|unit| now.is_none_or(|host| is_free(host, unit))).collect();
     free.sort_by_key(|unit| near.is_some() && unit.numa_node != near);
-    let of = |slot: &ApprovedSlot| {
-        free.iter().position(|unit| unit.members.iter().any(|member| member.address == slot.id.unit.as_str()))
-    };
+    let of = |slot: &ApprovedSlot| free.iter().position(|unit| slot_resources::is_of(slot, unit));
     let needed = needed.into_iter().map(of).collect::<Option<Vec<usize>>>()?;
     let (disks, nics) = (slot_volumes(request), slot_nics(request));
     let requested_parts = |selector: usize| SlotResourceRequest { disk: selector < disks, nic: selector < nics };
@@ -146,7 +144,7 @@ pub fn assign<'a>(
 /// Returns the slots whose units must be assigned, because their disks are requested by name.
 fn needed<'h>(request: &VmRequest, host: &CandidateNode<'h>) -> Vec<&'h ApprovedSlot> {
     let owner =
-        |disk: &DiskIdentity| slot_resources::owner_of_disk(host, DiskFacts::called(host.disks, disk.as_str())?);
+        |disk: &DiskIdentity| slot_resources::owner_of_disk(host, DiskFacts::by_identity(host.disks, disk.as_str())?);
     named(request).filter_map(owner).collect()
 }
 
@@ -236,13 +234,8 @@ pub fn rejection(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(Rejec
         let words: Vec<&str> = parts.iter().map(|(_, detail)| detail.as_str()).collect();
         return Some((*reason, format!("{requested}; {}", words.join(", "))));
     }
-    let taken: Vec<String> = host
-        .units
-        .iter()
-        .filter(is_candidate)
-        .filter(|unit| is_held(host.allocations, unit))
-        .map(UnitFacts::name)
-        .collect();
+    let taken = host.units.iter().filter(is_candidate).filter(|unit| is_allocated(host.allocations, unit));
+    let taken: Vec<String> = taken.map(UnitFacts::name).collect();
     if !taken.is_empty() {
         return Some((RejectReason::UnitTaken, format!("{requested}; others have {}", taken.join(", "))));
     }

@@ -14,15 +14,15 @@ use meshd_types::NodeId;
 pub const MAX_EXPLAINED: usize = 5;
 
 /// Returns every reason against a node.
-pub fn rejections(request: &VmRequest, only: Option<NodeId>, host: &CandidateNode<'_>) -> Vec<Rejection> {
+pub fn rejections(request: &VmRequest, required_node: Option<NodeId>, host: &CandidateNode<'_>) -> Vec<Rejection> {
     let spec = &request.spec;
     let mut found = Vec::new();
     let mut add = |reason, detail: String| found.push(Rejection { reason, detail });
-    if only.is_some_and(|only| only != host.node) {
+    if required_node.is_some_and(|node| node != host.node) {
         add(RejectReason::NotNamed, "another node was named".to_owned());
     }
     match host.runs {
-        VmSupport::Nothing => add(RejectReason::RunsNoVms, "its profile runs no virtual machines".to_owned()),
+        VmSupport::Nothing => add(RejectReason::RunsNoVms, "its profile runs no VMs".to_owned()),
         VmSupport::Emulated if !spec.allow_tcg => {
             add(RejectReason::KvmMissing, "/dev/kvm does not open, and allow_tcg is not set".to_owned());
         }
@@ -34,7 +34,7 @@ pub fn rejections(request: &VmRequest, only: Option<NodeId>, host: &CandidateNod
         add(reason, detail);
     }
     if host.allocations.vms().len() >= MAX_VMS {
-        add(RejectReason::Full, format!("it has {MAX_VMS} virtual machines"));
+        add(RejectReason::Full, format!("it has {MAX_VMS} VMs"));
     }
     let foreign = |disk: &DiskFacts| {
         slot_resources::owner_of_disk(host, disk).filter(|slot| !device_selector::may_have(request, host, slot))
@@ -61,13 +61,13 @@ pub fn rejections(request: &VmRequest, only: Option<NodeId>, host: &CandidateNod
 /// Explains why no node takes the VM.
 pub fn explain<'a>(
     request: &VmRequest,
-    only: Option<NodeId>,
+    required_node: Option<NodeId>,
     hosts: impl Iterator<Item = CandidateNode<'a>>,
 ) -> NoPlacement {
     let (mut explained, mut sum, mut nodes) = (Vec::new(), ClusterTotals::default(), 0);
     for host in hosts {
         nodes += 1;
-        let rejections = rejections(request, only, &host);
+        let rejections = rejections(request, required_node, &host);
         if !rejections.iter().any(|rejection| {
             matches!(rejection.reason, RejectReason::RunsNoVms | RejectReason::KvmMissing | RejectReason::NotNamed)
         }) {
@@ -83,8 +83,8 @@ pub fn explain<'a>(
         (false, true) => Verdict::NoSingleNode,
         (false, false) => Verdict::None,
     };
-    if let Some(only) = only {
-        explained.retain(|(node, _)| *node == only);
+    if let Some(required) = required_node {
+        explained.retain(|(node, _)| *node == required);
     }
     explained.sort_by_key(|(node, rejections)| (lasting(rejections), rejections.len(), *node));
     explained.truncate(MAX_EXPLAINED);

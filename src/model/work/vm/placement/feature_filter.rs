@@ -36,8 +36,6 @@ pub fn missing_features<'a>(
     ];
     let bridges = spec.nics.iter().filter_map(|nic| nic.bridge.as_ref());
     let bridges = bridges.filter(|bridge| !hosting.bridges.iter().any(|own| own == bridge.as_str()));
-    found
-        .into_iter()
-        .flatten()
-        .chain(bridges.map(|bridge| (RejectReason::BridgeMissing, format!("it has no bridge {bridge}"))))
+    let bridges = bridges.map(|bridge| (RejectReason::BridgeMissing, format!("it has no bridge {bridge}")));
+    found.into_iter().flatten().chain(bridges)
 }

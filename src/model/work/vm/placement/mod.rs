@@ -23,5 +23,8 @@ pub mod node_choice;
 pub mod slot_resources;
 
 #[cfg(test)]
+#[path = "tests/fixtures.rs"]
+pub(crate) mod fixtures;
+#[cfg(test)]
 #[path = "tests/many_nodes.rs"]
 mod many_nodes;

@@ -27,10 +27,10 @@ type PlacementCost = (usize, bool, u64, u64);
 /// No node takes the VM.
 pub fn place<'a>(
     request: &VmRequest,
-    only: Option<NodeId>,
+    required_node: Option<NodeId>,
     hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
 ) -> Result<PlacementFit, NoPlacement> {
-    place_by(request, only, hosts, |_| {})
+    place_by(request, required_node, hosts, |_| {})
 }
 
 /// As [`place`], for many nodes. `hosts` have no slots; `complete` adds the slots of the few candidates that may rank better than the
@@ -40,11 +40,11 @@ pub fn place<'a>(
 /// No node takes the VM.
 pub fn place_by<'a>(
     request: &VmRequest,
-    only: Option<NodeId>,
+    required_node: Option<NodeId>,
     hosts: impl Iterator<Item = CandidateNode<'a>> + Clone,
     complete: impl Fn(&mut CandidateNode<'a>),
 ) -> Result<PlacementFit, NoPlacement> {
-    let named = hosts.clone().filter(|host| only.is_none_or(|only| host.node == only));
+    let named = hosts.clone().filter(|host| required_node.is_none_or(|node| host.node == node));
     let bounded: Vec<(PlacementCost, CandidateNode<'a>)> =
         named.filter_map(|host| Some((bound(request, &host)?, host))).collect();
     let mut nearest: BinaryHeap<_> = bounded.iter().enumerate().map(|(at, (rank, _))| Reverse((*rank, at))).collect();
@@ -62,14 +62,11 @@ pub fn place_by<'a>(
         }
     }
     best.map(|(_, fit)| fit).ok_or_else(|| {
-        explain(
-            request,
-            only,
-            hosts.map(|mut host| {
-                complete(&mut host);
-                host
-            }),
-        )
+        let completed = hosts.map(|mut host| {
+            complete(&mut host);
+            host
+        });
+        explain(request, required_node, completed)
     })
 }
 
@@ -113,10 +110,10 @@ fn fit(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(PlacementCost, 
     let nics = nics.collect::<Option<Vec<_>>>()?;
     let units = slot_resources::with_fabric(host, &assigned);
     let at = |unit: &UnitFacts| unit.numa_node.or(spec.numa_node);
-    let mut places = assigned.iter().map(|unit| at(unit)).collect::<Vec<_>>();
-    places.extend(spec.numa_node.map(Some));
-    let numa_mismatch = places.windows(2).any(|two| two[0] != two[1]);
-    let near = places.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
+    let mut numa_nodes = assigned.iter().map(|unit| at(unit)).collect::<Vec<_>>();
+    numa_nodes.extend(spec.numa_node.map(Some));
+    let numa_mismatch = numa_nodes.windows(2).any(|two| two[0] != two[1]);
+    let near = numa_nodes.first().copied().flatten().filter(|_| !numa_mismatch && spec.numa_node.is_none());
     let near = near.filter(|id| !request.numa_anywhere && capacity_filter::surely_fits_numa(request, host, *id));
     let fill = capacity_filter::fill(request, host, spec.numa_node.or(near))?;
     let units = units.iter().filter_map(|unit| device_selector::name(unit)).collect();

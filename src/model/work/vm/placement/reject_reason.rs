@@ -79,12 +79,7 @@ pub enum Verdict {
     NotReady,
 }
 
-impl Verdict {
-    /// Returns the word that is shown.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-}
+as_str!(Verdict);
 
 /// No node takes the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]

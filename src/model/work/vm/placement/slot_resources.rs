@@ -9,14 +9,14 @@ fn holds(unit: &UnitFacts, function: &str) -> bool {
 }
 
 /// Returns true if the slot belongs to the unit.
-fn is_of(slot: &ApprovedSlot, unit: &UnitFacts) -> bool {
+pub(super) fn is_of(slot: &ApprovedSlot, unit: &UnitFacts) -> bool {
     holds(unit, slot.id.unit.as_str())
 }
 
 /// Returns the slot that owns a disk.
 pub fn owner_of_disk<'h>(host: &CandidateNode<'h>, disk: &DiskFacts) -> Option<&'h ApprovedSlot> {
     let is_it =
-        |slot: &ApprovedSlot| slot.disk.as_ref().is_some_and(|own| disk.names().any(|name| name == own.as_str()));
+        |slot: &ApprovedSlot| slot.disk.as_ref().is_some_and(|own| disk.identities().any(|name| name == own.as_str()));
     host.slots.iter().copied().find(|slot| is_it(slot))
 }
 
@@ -48,15 +48,15 @@ pub fn with_fabric<'a>(host: &CandidateNode<'a>, assigned: &[&'a UnitFacts]) -> 
 
 /// Returns the disk if VMs may receive it. The error is the reason against the disk; slots are not considered.
 pub fn assignable_disk<'h>(host: &CandidateNode<'h>, identity: &str) -> Result<&'h DiskFacts, (RejectReason, String)> {
-    let Some(disk) = DiskFacts::called(host.disks, identity) else {
+    let Some(disk) = DiskFacts::by_identity(host.disks, identity) else {
         return Err((RejectReason::DiskMissing, format!("disk {identity}")));
     };
     // Disks that the node uses or the profile marks as data are never assigned (ST-3, ST-4).
     if let Some(why) = &disk.blocked {
         return Err((RejectReason::DiskTaken, format!("disk {identity}: {why}")));
     }
-    match host.allocations.disk(disk.names()) {
-        Some(owner) => Err((RejectReason::DiskTaken, format!("disk {identity} belongs to virtual machine {owner}"))),
+    match host.allocations.disk(disk.identities()) {
+        Some(owner) => Err((RejectReason::DiskTaken, format!("disk {identity} belongs to VM {owner}"))),
         None => Ok(disk),
     }
 }
@@ -88,7 +88,7 @@ pub struct SlotResourceRequest {
 pub fn against(
     host: &CandidateNode<'_>,
     unit: &UnitFacts,
-    wanted: SlotResourceRequest,
+    requested: SlotResourceRequest,
 ) -> Option<(RejectReason, String)> {
     if let Some(slot) = owner_of_fabric(host, unit) {
         return Some((RejectReason::UnitTaken, format!("{} is the fabric device of slot {}", unit.name(), slot.id)));
@@ -102,6 +102,6 @@ pub fn against(
             return Some((RejectReason::UnitNotReady, format!("{} is {}", of(), fabric.state.as_str())));
         }
     }
-    let disk = wanted.disk.then(|| slot_disk(host, unit).err()).flatten();
-    disk.or_else(|| wanted.nic.then(|| slot_nic(host, unit).err()).flatten())
+    let disk = requested.disk.then(|| slot_disk(host, unit).err()).flatten();
+    disk.or_else(|| requested.nic.then(|| slot_nic(host, unit).err()).flatten())
 }

@@ -1,4 +1,4 @@
-//! The life of a virtual machine on record.
+//! Life cycle of a VM record.
 
 use super::*;
 use crate::work::vm::phase::VmPhase;
@@ -41,10 +41,10 @@ fn report_yields_one_change_and_order_carries_desired_state() {
     assert_eq!((vm.phase(true), vm.phase(false)), (VmPhase::Running, VmPhase::Unreachable));
     let Some(VmOrder { want: VmTargetState::Run { start: 1, .. }, .. }) = vm.order(node()) else { panic!("{vm:?}") };
     let own = vm.request.grace_s;
-    for (grace, told) in [(None, own), (Some(7), 7), (None, own)] {
+    for (grace, expected) in [(None, own), (Some(7), 7), (None, own)] {
         vm.stop(grace);
         assert!(!vm.is_settled());
-        assert_eq!(vm.order(node()).map(|order| order.want), Some(VmTargetState::Stop { grace_s: told }));
+        assert_eq!(vm.order(node()).map(|order| order.want), Some(VmTargetState::Stop { grace_s: expected }));
     }
     assert_eq!(vm.apply_report(report(ReportedVmState::Stopped, 0), at(4)), Some(VmChange::Stopped));
     assert!(vm.is_settled());
@@ -101,7 +101,7 @@ fn vm_bound_to_its_node_may_not_move() {
     for vm in [
         bound(|vm| vm.request.units.whole = true),
         bound(|vm| vm.request.units.each = vec![meshd_config::vm::UnitSelector::Any]),
-        bound(|vm| vm.only = vm.node()),
+        bound(|vm| vm.required_node = vm.node()),
         bound(|vm| vm.request.on_node_loss = OnNodeLoss::Wait),
         bound(|vm| vm.desired_state = VmDesiredState::Stop),
     ] {
@@ -114,8 +114,8 @@ fn vm_record_round_trips_with_bounded_failure_text() {
     let mut vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
     let failure = VmFailure { kind: VmFailureKind::Crashed, detail: "é".repeat(2000), log: vec!["x".into(); 99] };
     vm.apply_report(VmReport { failure: Some(failure), ..report(ReportedVmState::Failed, 3) }, at(1));
-    let kept = vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).expect("it failed");
-    assert_eq!((kept.detail.len(), kept.log.len()), (MAX_FAILURE_TEXT, MAX_FAILURE_LINES));
+    let failure = vm.last_report.as_ref().and_then(|last| last.failure.as_ref()).expect("it failed");
+    assert_eq!((failure.detail.len(), failure.log.len()), (MAX_FAILURE_TEXT, MAX_FAILURE_LINES));
     let stored = serde_json::to_string(&vm).expect("plain");
     assert_eq!(serde_json::from_str::<Vm>(&stored).expect("its own text"), vm);
 }
@@ -155,9 +155,9 @@ fn refused_first_start_is_withdrawn_a_bounded_number_of_times() {
         (vm, node)
     };
     let vm = placed(RestartWhen::Never, OnNodeLoss::Wait);
-    let (given, from) = refused(&vm, Some(1));
-    assert_eq!((from, given.placement.is_none(), given.needs_placement()), (Some(node()), true, true));
-    assert!(given.stray_nodes.contains(&node()));
+    let (withdrawn, from) = refused(&vm, Some(1));
+    assert_eq!((from, withdrawn.placement.is_none(), withdrawn.needs_placement()), (Some(node()), true, true));
+    assert!(withdrawn.stray_nodes.contains(&node()));
     assert_eq!(refused(&vm, None).1, None);
     let mut again = vm.clone();
     again.run();
@@ -190,25 +190,25 @@ fn disk_use_is_kept_per_node_and_pending_wipes_survive_unplacement() {
         serde_json::from_str::<Volume>(&text).expect("a volume")
     };
     vm.request.spec.volumes = vec![volume("a", "slot"), volume("b", "eui.2")];
-    let place = vm.placement.clone().expect("it has one");
-    vm.assign(place.clone(), Vec::new(), vec!["eui.1".parse().expect("an identity")]);
+    let placement = vm.placement.clone().expect("it has one");
+    vm.assign(placement, Vec::new(), vec!["eui.1".parse().expect("an identity")]);
     assert_eq!(vm.request.spec.volumes[0], volume("a", "slot:eui.1"));
-    let told = |use_of: &[(&str, DiskUse)]| {
-        let disks = use_of.iter().map(|(name, told)| (name.parse().expect("a name"), *told)).collect();
-        VmReport { disks, ..report(ReportedVmState::Running, 0) }
+    let report = |use_of: &[(&str, DiskUse)]| {
+        let disks = use_of.iter().map(|(name, disk_use)| (name.parse().expect("a name"), *disk_use)).collect();
+        VmReport { disks, ..self::report(ReportedVmState::Running, 0) }
     };
-    vm.apply_report(told(&[("a", DiskUse::Done), ("b", DiskUse::Begun), ("of_another", DiskUse::Done)]), at(1));
-    vm.apply_report(told(&[("a", DiskUse::Begun)]), at(2));
+    vm.apply_report(report(&[("a", DiskUse::Done), ("b", DiskUse::Begun), ("of_another", DiskUse::Done)]), at(1));
+    vm.apply_report(report(&[("a", DiskUse::Begun)]), at(2));
     assert_eq!(vm.disks.values().copied().collect::<Vec<_>>(), [DiskUse::Done, DiskUse::Begun], "never less");
-    assert!(vm.has_reported(&told(&[("b", DiskUse::Begun)])) && !vm.has_reported(&told(&[("b", DiskUse::Done)])));
+    assert!(vm.has_reported(&report(&[("b", DiskUse::Begun)])) && !vm.has_reported(&report(&[("b", DiskUse::Done)])));
     vm.record_pending_wipes();
     vm.unplace("lost".to_owned());
     assert_eq!((vm.disks.len(), &vm.request.spec.volumes[0]), (0, &volume("a", "slot")));
-    let left = |disk: &str| LeftDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
+    let left = |disk: &str| ReleasedDisk { disk: disk.parse().expect("an identity"), wipe: true, used: true };
     let order = |vm: &Vm| vm.order(node()).map(|order| order.want);
-    assert_eq!(order(&vm), Some(VmTargetState::Release { disks: vec![left("eui.1")] }), "the named one is kept");
-    let mut kept = vm.clone();
-    kept.cancel_wipes();
-    assert_eq!(order(&kept), None);
+    assert_eq!(order(&vm), Some(VmTargetState::Release { disks: vec![left("eui.1")] }), "the named disk is not wiped");
+    let mut cancelled = vm.clone();
+    cancelled.cancel_wipes();
+    assert_eq!(order(&cancelled), None);
     assert!(vm.confirm_release(node()) && order(&vm).is_none() && vm.pending_wipes.is_empty());
 }

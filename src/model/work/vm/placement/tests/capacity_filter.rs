@@ -1,19 +1,18 @@
-//! Processors, memory and huge pages of a node and of its NUMA nodes, and what else it has or has not.
+//! CPUs, memory and huge pages of a node and of its NUMA nodes, and missing features.
 
 use super::*;
 use crate::work::{
     Placement, Vm,
     vm::placement::{
         allocations::Allocations,
-        candidate::{PlacementFit, VmSupport},
+        candidate::PlacementFit,
+        fixtures::{GIB, candidate, node_id, unit},
         node_choice::place,
         reject_reason::NoPlacement,
     },
 };
-use meshd_proto::{Hosting, PciFacts, UnitFacts, UnitState, vm::MAX_VMS};
-use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
-
-const GIB: u64 = 1 << 30;
+use meshd_proto::{Hosting, UnitFacts, vm::MAX_VMS};
+use meshd_types::{SystemUuid, Timestamp};
 
 /// Two NUMA nodes of 4 threads and 8 GiB; of the second one 4 GiB are huge pages.
 fn hosting() -> Hosting {
@@ -27,67 +26,46 @@ fn hosting() -> Hosting {
     }
 }
 
-fn unit(bus: u8, numa_node: u32) -> UnitFacts {
-    let address = format!("0000:{bus:02x}:00.0");
-    let members = vec![PciFacts { address: address.clone(), ..PciFacts::default() }];
-    let (state, selected) = (UnitState::Ready, vec![address]);
-    UnitFacts { state, selected, members, numa_node: Some(numa_node), ..UnitFacts::default() }
-}
-
 struct Node {
-    number: u8,
+    number: u16,
     hosting: Option<Hosting>,
     units: Vec<UnitFacts>,
-    held: Allocations,
+    allocations: Allocations,
 }
 
 impl Node {
     fn new(hosting: Option<Hosting>) -> Self {
-        Node { number: 1, hosting, units: Vec::new(), held: Allocations::default() }
+        Node { number: 1, hosting, units: Vec::new(), allocations: Allocations::default() }
     }
 
     fn host(&self) -> CandidateNode<'_> {
-        CandidateNode {
-            node: Basis::Mac(MacAddr([2, 0, 0, 0, 0, self.number])).node_id(),
-            unready: None,
-            runs: VmSupport::Kvm,
-            hosting: self.hosting.as_ref(),
-            threads: 8,
-            overcommit: 4,
-            memory: 12 * GIB,
-            hugepages: 4 * GIB,
-            units: &self.units,
-            disks: &[],
-            pci: &[],
-            allocations: &self.held,
-            closed: 0,
-            unassignable_units: Vec::new(),
-            slots: Vec::new(),
-        }
+        let (hosting, threads, memory, hugepages) = (self.hosting.as_ref(), 8, 12 * GIB, 4 * GIB);
+        let candidate = candidate(node_id(self.number), &self.units, &self.allocations);
+        CandidateNode { hosting, threads, memory, hugepages, ..candidate }
     }
 
     fn fit(&self, request: &VmRequest) -> Result<PlacementFit, NoPlacement> {
         place(request, None, [self.host()].into_iter())
     }
 
-    /// What stands against it, in order.
+    /// Returns the reasons against the node, in order.
     fn rejections(&self, request: &VmRequest) -> Vec<&'static str> {
         let rejections = self.fit(request).err().into_iter().flat_map(|unfit| unfit.nearest);
         rejections.flat_map(|(_, rejections)| rejections).map(|rejection| rejection.reason.as_str()).collect()
     }
 
-    /// It is placed there and stays.
+    /// Places a VM on the node.
     fn take(&mut self, request: VmRequest) -> Vm {
         let fit = self.fit(&request).unwrap_or_else(|unfit| panic!("{unfit}"));
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units, fit.disks);
         vm.bind(fit.near, fit.numa_mismatch);
-        self.held.add(&vm);
+        self.allocations.add(&vm);
         vm
     }
 }
 
-/// A machine of that number; `more` are further fields of its specification.
+/// Returns a request; `more` contains further fields of its specification.
 fn request(number: u16, vcpus: u32, memory: &str, more: &str) -> VmRequest {
     let [high, low] = number.to_be_bytes();
     let uuid = SystemUuid([9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, high, low]);
@@ -96,7 +74,7 @@ fn request(number: u16, vcpus: u32, memory: &str, more: &str) -> VmRequest {
 }
 
 fn with_units(mut request: VmRequest, units: usize) -> VmRequest {
-    request.units.each = vec!["any".parse().expect("a wish"); units];
+    request.units.each = vec!["any".parse().expect("a selector"); units];
     request
 }
 
@@ -118,7 +96,7 @@ fn vcpus_are_overcommitted_except_for_vms_with_dedicated_threads() {
     assert_eq!(node.rejections(&request(2, 1, "1G", HUGE)), ["cpus_taken"], "6 and, of 5 that share, 2");
     assert_eq!(node.rejections(&request(2, 4, "64M", "")), ["cpus_taken"]);
     node.take(request(2, 3, "64M", ""));
-    node.held.remove(request(0, 1, "1G", "").spec.uuid);
+    node.allocations.remove(request(0, 1, "1G", "").spec.uuid);
     node.take(request(0, 6, "1G", HUGE));
 }
 
@@ -136,7 +114,7 @@ fn node_with_max_vms_is_full() {
     let mut node = Node::new(None);
     for number in 0..MAX_VMS {
         let vm = Vm::new(request(u16::try_from(number).expect("few"), 1, "16M", ""), None, Timestamp::EPOCH);
-        node.held.add(&vm);
+        node.allocations.add(&vm);
     }
     assert!(node.rejections(&request(999, 1, "16M", "")).contains(&"full"));
 }
@@ -171,7 +149,7 @@ fn numa_node_limits_threads_and_memory_of_bound_vm() {
     assert_eq!(
         node.rejections(&request(0, 1, "4G", AT_1)),
         ["memory_exceeded"],
-        "half of it are huge pages, and some is kept"
+        "half of it are huge pages, and the node reserves some"
     );
     assert_eq!(node.rejections(&request(0, 1, "1G", r#", "numa_node": 2"#)), ["numa_missing"]);
     node.take(request(0, 3, "2G", AT_1));
@@ -188,7 +166,7 @@ fn numa_node_limits_threads_and_memory_of_bound_vm() {
 
 #[test]
 fn vm_is_bound_to_numa_node_of_its_units_if_capacity_allows() {
-    let units = vec![unit(1, 0), unit(2, 1), unit(3, 1)];
+    let units = vec![unit(1, Some(0)), unit(2, Some(1)), unit(3, Some(1))];
     let node = || Node { units: units.clone(), ..Node::new(Some(hosting())) };
     let fit =
         |request: VmRequest| node().fit(&request).map(|fit| (fit.near, fit.numa_mismatch)).expect("there is room");
@@ -198,10 +176,10 @@ fn vm_is_bound_to_numa_node_of_its_units_if_capacity_allows() {
     assert_eq!(fit(with_units(request(0, 5, "1G", ""), 1)), (None, false), "it has 4 threads");
     assert_eq!(fit(with_units(request(0, 2, "9G", ""), 1)), (None, false), "it has 8 GiB");
     assert_eq!(fit(VmRequest { numa_anywhere: true, ..with_units(request(0, 2, "1G", ""), 1) }), (None, false));
-    assert_eq!(fit(with_units(request(0, 2, "1G", AT_1), 1)), (None, false), "it asked for one itself");
+    assert_eq!(fit(with_units(request(0, 2, "1G", AT_1), 1)), (None, false), "it requests a NUMA node");
     assert_eq!(fit(with_units(request(0, 2, "1G", r#", "numa_node": 0"#), 2)), (None, true));
-    let untold = Node { hosting: None, ..node() };
-    assert_eq!(untold.fit(&with_units(request(0, 2, "1G", ""), 1)).map(|fit| fit.near), Ok(None));
+    let unreported = Node { hosting: None, ..node() };
+    assert_eq!(unreported.fit(&with_units(request(0, 2, "1G", ""), 1)).map(|fit| fit.near), Ok(None));
 
     let mut vm = node().take(with_units(request(0, 2, "1G", ""), 2));
     assert_eq!((vm.request.spec.numa_node, vm.locality.near), (Some(1), true));
@@ -209,7 +187,7 @@ fn vm_is_bound_to_numa_node_of_its_units_if_capacity_allows() {
     assert_eq!((vm.request.spec.numa_node, vm.locality.near), (None, false), "the next node has others");
     let mut own = node().take(with_units(request(0, 2, "1G", AT_1), 1));
     own.unplace("its node went".to_owned());
-    assert_eq!(own.request.spec.numa_node, Some(1), "what was asked for stays");
+    assert_eq!(own.request.spec.numa_node, Some(1), "the requested NUMA node stays");
 }
 
 #[test]

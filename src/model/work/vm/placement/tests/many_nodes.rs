@@ -1,69 +1,34 @@
-//! Many nodes: the one that is chosen is the best of all, few are looked at in full, and a slot that is closed is never given.
+//! With many nodes, the chosen node has the lowest cost, few nodes are completed, and closed slots are never assigned.
 
+use super::fixtures::{candidate, node_id, request, unit};
 use crate::work::*;
-use meshd_config::vm::{UnitSelector, VmRequest};
-use meshd_proto::{PciFacts, UnitFacts, UnitState, vm::VmSpec};
-use meshd_types::{Basis, MacAddr, NodeId, PciAddress, SystemUuid, Timestamp};
+use meshd_config::vm::VmRequest;
+use meshd_proto::UnitFacts;
+use meshd_types::{NodeId, PciAddress, Timestamp};
 use proptest::prelude::*;
 use std::{cell::Cell, collections::BTreeSet};
-
-const GIB: u64 = 1 << 30;
-
-fn id(number: u16) -> NodeId {
-    let [high, low] = number.to_be_bytes();
-    Basis::Mac(MacAddr([2, 0, 0, 0, high, low])).node_id()
-}
 
 struct Node {
     id: NodeId,
     units: Vec<UnitFacts>,
-    /// Those whose slot is closed.
+    /// Units whose slot is closed.
     closed: Vec<PciAddress>,
-    held: Allocations,
+    allocations: Allocations,
 }
 
 impl Node {
     fn new(number: u16, units: u8, closed: impl Fn(u8) -> bool) -> Self {
-        let address = |unit: u8| format!("0000:{unit:02x}:00.0");
-        let unit = |unit: u8| {
-            let members = vec![PciFacts { address: address(unit), ..PciFacts::default() }];
-            let numa_node = Some(u32::from(unit % 2));
-            UnitFacts {
-                state: UnitState::Ready,
-                selected: vec![address(unit)],
-                members,
-                numa_node,
-                ..UnitFacts::default()
-            }
-        };
-        let closed = (0..units).filter(|unit| closed(*unit)).map(|unit| address(unit).parse().expect("an address"));
-        Node {
-            id: id(number),
-            closed: closed.collect(),
-            units: (0..units).map(unit).collect(),
-            held: Allocations::default(),
-        }
+        let address = |unit: u8| format!("0000:{unit:02x}:00.0").parse().expect("an address");
+        let closed = (0..units).filter(|unit| closed(*unit)).map(address).collect();
+        let units = (0..units).map(|bus| unit(bus, Some(u32::from(bus % 2)))).collect();
+        Node { id: node_id(number), closed, units, allocations: Allocations::default() }
     }
 
-    /// As it is found quickly.
+    /// Returns the candidate without its slots.
     fn host(&self) -> CandidateNode<'_> {
-        CandidateNode {
-            node: self.id,
-            unready: None,
-            runs: VmSupport::Kvm,
-            hosting: None,
-            threads: 64,
-            overcommit: 4,
-            memory: 64 * GIB,
-            hugepages: 0,
-            units: &self.units,
-            disks: &[],
-            pci: &[],
-            allocations: &self.held,
-            closed: self.closed.iter().filter(|unit| self.held.unit([unit.as_str()].into_iter()).is_none()).count(),
-            unassignable_units: Vec::new(),
-            slots: Vec::new(),
-        }
+        let is_free = |unit: &&PciAddress| self.allocations.unit([unit.as_str()].into_iter()).is_none();
+        let closed = self.closed.iter().filter(is_free).count();
+        CandidateNode { closed, ..candidate(self.id, &self.units, &self.allocations) }
     }
 
     fn complete(&self, host: &mut CandidateNode<'_>) {
@@ -72,30 +37,21 @@ impl Node {
     }
 }
 
-fn request(number: u16, units: usize) -> VmRequest {
-    let [high, low] = number.to_be_bytes();
-    let uuid = SystemUuid([8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, high, low]);
-    let mut request = VmRequest::new(VmSpec::unknown(format!("vm-{number}").parse().expect("a name"), uuid));
-    (request.spec.vcpus, request.spec.memory) = (2, "1G".parse().expect("a size"));
-    request.units.each = vec![UnitSelector::Any; units];
-    request
-}
-
-/// Places a machine, and says how many nodes were looked at in full.
+/// Places a VM. Returns the result and the number of completed candidates.
 fn place_one(rack: &mut [Node], request: VmRequest) -> (Option<PlacementFit>, usize) {
-    let looked = Cell::new(0);
+    let completed = Cell::new(0);
     let complete = |host: &mut CandidateNode<'_>| {
-        looked.set(looked.get() + 1);
-        rack.iter().find(|node| node.id == host.node).expect("it is of the rack").complete(host);
+        completed.set(completed.get() + 1);
+        rack.iter().find(|node| node.id == host.node).expect("a node of the rack").complete(host);
     };
     let fit = place_by(&request, None, rack.iter().map(Node::host), complete).ok();
-    let looked = looked.get();
+    let completed = completed.get();
     if let Some(fit) = &fit {
         let mut vm = Vm::new(request, None, Timestamp::EPOCH);
         vm.assign(Placement { node: fit.node, since: Timestamp::EPOCH, session: None }, fit.units.clone(), Vec::new());
-        rack.iter_mut().find(|node| node.id == fit.node).expect("it is of the rack").held.add(&vm);
+        rack.iter_mut().find(|node| node.id == fit.node).expect("a node of the rack").allocations.add(&vm);
     }
-    (fit, looked)
+    (fit, completed)
 }
 
 #[test]
@@ -104,19 +60,19 @@ fn open_slots_are_assigned_once_with_few_complete_candidates() {
     // Of every third node half of the slots are closed.
     let mut rack: Vec<Node> = (0..NODES).map(|node| Node::new(node, 8, |unit| node % 3 == 0 && unit < 4)).collect();
     let open: usize = rack.iter().map(|node| node.units.len() - node.closed.len()).sum();
-    let (mut given, mut looked) = (BTreeSet::new(), 0);
+    let (mut assigned, mut completed) = (BTreeSet::new(), 0);
     for number in 0..u16::try_from(open).expect("few") {
         let (fit, more) = place_one(&mut rack, request(number, 1));
         let fit = fit.expect("one is left");
-        looked += more;
-        let node = rack.iter().find(|node| node.id == fit.node).expect("it is of the rack");
+        completed += more;
+        let node = rack.iter().find(|node| node.id == fit.node).expect("a node of the rack");
         for unit in fit.units {
             assert!(!node.closed.contains(&unit), "{unit} of {} is closed", fit.node);
-            assert!(given.insert((fit.node, unit)), "given twice");
+            assert!(assigned.insert((fit.node, unit)), "assigned twice");
         }
     }
-    assert_eq!(given.len(), open);
-    assert!(looked < open * 3, "{looked} looks for {open} placements");
+    assert_eq!(assigned.len(), open);
+    assert!(completed < open * 3, "{completed} candidates completed for {open} placements");
     let (none, _) = place_one(&mut rack, request(9999, 1));
     assert_eq!(none, None, "what is left is closed");
 }
@@ -138,7 +94,7 @@ proptest! {
                 node.complete(&mut host);
                 let fit = place(&request, None, [host].into_iter()).ok()?;
                 let closed = node.host().closed;
-                let left = node.units.len() - node.held.unit_count() - closed - fit.units.len();
+                let left = node.units.len() - node.allocations.unit_count() - closed - fit.units.len();
                 Some(((left, fit.numa_mismatch), fit))
             }).collect();
             let best = alone.iter().map(|(rank, _)| *rank).min();

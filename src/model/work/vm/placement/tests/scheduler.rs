@@ -1,21 +1,22 @@
-//! Which node takes it, which of its units, and what is said where none does.
+//! Choice of node and units, and the reasons when no node takes the VM.
 
-use super::*;
+use super::{
+    super::fixtures::{GIB, candidate, node_id},
+    *,
+};
 use crate::work::{Allocations, ApprovedSlot, Placement, SlotId, SlotNic, Verdict, Vm};
 use meshd_proto::{DiskFacts, PciFacts, UnitKind, UnitState};
-use meshd_types::{Basis, MacAddr, SystemUuid, Timestamp};
-
-const GIB: u64 = 1 << 30;
+use meshd_types::{SystemUuid, Timestamp};
 
 fn node(number: u8) -> NodeId {
-    Basis::Mac(MacAddr([2, 0, 0, 0, 0, number])).node_id()
+    node_id(number.into())
 }
 
 fn request(number: u8, memory: &str, units: &[&str]) -> VmRequest {
     let uuid = SystemUuid([9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, number]);
     let text = format!(r#"{{"name": "vm-{number}", "uuid": "{uuid}", "vcpus": 2, "memory": "{memory}"}}"#);
     let mut request = VmRequest::new(serde_json::from_str(&text).expect("a specification"));
-    request.units.each = units.iter().map(|desired_state| desired_state.parse().expect("a wish")).collect();
+    request.units.each = units.iter().map(|selector| selector.parse().expect("a selector")).collect();
     request
 }
 
@@ -35,36 +36,21 @@ fn gpu(address: &str) -> UnitFacts {
     unit(address, "2335", UnitKind::Device, UnitState::Ready)
 }
 
-fn host<'a>(number: u8, units: &'a [UnitFacts], held: &'a Allocations) -> CandidateNode<'a> {
-    CandidateNode {
-        node: node(number),
-        unready: None,
-        runs: VmSupport::Kvm,
-        hosting: None,
-        overcommit: 4,
-        threads: 8,
-        memory: 16 * GIB,
-        hugepages: 4 * GIB,
-        units,
-        disks: &[],
-        pci: &[],
-        allocations: held,
-        closed: 0,
-        unassignable_units: Vec::new(),
-        slots: Vec::new(),
-    }
+fn host<'a>(number: u8, units: &'a [UnitFacts], allocations: &'a Allocations) -> CandidateNode<'a> {
+    let (threads, memory, hugepages) = (8, 16 * GIB, 4 * GIB);
+    CandidateNode { threads, memory, hugepages, ..candidate(node(number), units, allocations) }
 }
 
-/// What is left when these have been placed.
-fn holding(asks: &[(VmRequest, &[&str])]) -> Allocations {
-    let mut held = Allocations::default();
-    for (request, units) in asks {
+/// Returns the allocations after these requests were placed.
+fn holding(requests: &[(VmRequest, &[&str])]) -> Allocations {
+    let mut allocations = Allocations::default();
+    for (request, units) in requests {
         let mut vm = Vm::new(request.clone(), None, Timestamp::EPOCH);
         let units = units.iter().map(|unit| unit.parse().expect("an address")).collect();
         vm.assign(Placement { node: node(1), since: Timestamp::EPOCH, session: None }, units, Vec::new());
-        held.add(&vm);
+        allocations.add(&vm);
     }
-    held
+    allocations
 }
 
 fn words(unfit: &NoPlacement) -> (Verdict, Vec<&'static str>) {
@@ -77,11 +63,11 @@ fn words(unfit: &NoPlacement) -> (Verdict, Vec<&'static str>) {
 fn broad_device_selector_yields_to_specific_one() {
     let units = [gpu("0000:01:00"), unit("0000:02:00", "1234", UnitKind::Device, UnitState::Ready)];
     let none = Allocations::default();
-    for wishes in [["any", "device:10de:2335"], ["device:10de:2335", "any"], ["vendor:10de", "0000:01:00.1"]] {
+    for selectors in [["any", "device:10de:2335"], ["device:10de:2335", "any"], ["vendor:10de", "0000:01:00.1"]] {
         let fit =
-            place(&request(1, "1G", &wishes), None, [host(1, &units, &none)].into_iter()).expect("both are there");
+            place(&request(1, "1G", &selectors), None, [host(1, &units, &none)].into_iter()).expect("both are there");
         assert_eq!(fit.units.len(), 2);
-        assert_ne!(fit.units[0], fit.units[1], "{wishes:?}");
+        assert_ne!(fit.units[0], fit.units[1], "{selectors:?}");
     }
     let third = place(&request(1, "1G", &["any", "any", "any"]), None, [host(1, &units, &none)].into_iter());
     assert_eq!(words(&third.expect_err("two are no three")), (Verdict::None, vec!["unit_missing"]));
@@ -141,17 +127,21 @@ fn node_without_kvm_is_rejected_unless_vm_allows_emulation() {
 
 #[test]
 fn request_above_node_capacity_is_rejected_with_reason() {
-    let held = holding(&[(request(7, "15G", &[]), &[])]);
+    let allocations = holding(&[(request(7, "15G", &[]), &[])]);
     let none = Allocations::default();
-    let of = |request: &VmRequest, held: &Allocations| match place(request, None, [host(1, &[], held)].into_iter()) {
+    let of = |request: &VmRequest, allocations: &Allocations| match place(
+        request,
+        None,
+        [host(1, &[], allocations)].into_iter(),
+    ) {
         Ok(_) => Vec::new(),
         Err(unfit) => words(&unfit).1,
     };
-    assert_eq!(of(&request(1, "1G", &[]), &held), ["memory_taken"], "256 MiB stay with the node");
+    assert_eq!(of(&request(1, "1G", &[]), &allocations), ["memory_taken"], "256 MiB stay with the node");
     assert_eq!(of(&request(1, "16G", &[]), &none), ["memory_exceeded"]);
     let mut huge = request(1, "4G", &[]);
     huge.spec.hugepages = true;
-    assert_eq!(of(&huge, &held), Vec::<&str>::new(), "another pool");
+    assert_eq!(of(&huge, &allocations), Vec::<&str>::new(), "another pool");
     huge.spec.memory = "5G".parse().expect("a size");
     assert_eq!(of(&huge, &none), ["hugepages_exceeded"]);
     let mut wide = request(1, "1G", &[]);
@@ -162,8 +152,8 @@ fn request_above_node_capacity_is_rejected_with_reason() {
     raw.spec.volumes = vec![serde_json::from_str(text).expect("a volume")];
     assert_eq!(of(&raw, &none), ["disk_missing"]);
     let disks = [DiskFacts { wwid: Some("eui.1234".into()), serial: Some("SN-9".into()), ..DiskFacts::default() }];
-    let with = |held: &Allocations| {
-        let host = CandidateNode { disks: &disks, ..host(1, &[], held) };
+    let with = |allocations: &Allocations| {
+        let host = CandidateNode { disks: &disks, ..host(1, &[], allocations) };
         place(&raw, None, [host].into_iter()).map(|_| ()).map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(with(&none), Ok(()));
@@ -182,7 +172,7 @@ fn placement_packs_devices_spreads_memory_and_respects_named_node() {
     assert_eq!(on(&request(1, "1G", &[]), None), Ok(node(4)), "most memory is left there, and no unit is blocked");
     assert_eq!(on(&request(1, "1G", &[]), Some(node(1))), Ok(node(1)));
     let unfit = on(&request(1, "1G", &["any"]), Some(node(3))).expect_err("it has none");
-    assert_eq!(unfit.nearest.len(), 1, "only what the named one lacks is told");
+    assert_eq!(unfit.nearest.len(), 1, "only the reasons against the named node");
     assert_eq!(words(&unfit).1, ["unit_missing"]);
 }
 
@@ -221,8 +211,8 @@ fn named_disk_selects_unit_of_its_slot_and_slot_disk_follows_unit() {
     let slots = [slot(1, "0000:01:00.0", Some("disk-one"), None), slot(1, "0000:02:00.1", Some("disk-two"), None)];
     let (none, disks) = (Allocations::default(), disks(&["disk-one", "disk-two", "disk-three"]));
     let host = || CandidateNode { disks: &disks, slots: slots.iter().collect(), ..host(1, &units, &none) };
-    let wants = |wishes: &[&str], disks: &[&str]| {
-        let mut request = request(1, "1G", wishes);
+    let wants = |selectors: &[&str], disks: &[&str]| {
+        let mut request = request(1, "1G", selectors);
         raw(&mut request, disks);
         place(&request, None, [host()].into_iter()).map(|fit| {
             let units: Vec<String> = fit.units.iter().map(ToString::to_string).collect();
@@ -242,9 +232,10 @@ fn named_disk_selects_unit_of_its_slot_and_slot_disk_follows_unit() {
     );
     assert_eq!(wants(&["any", "any"], &["slot", "disk-one"]), got("0000:02:00.0 0000:01:00.0", "disk-two"));
     assert_eq!(wants(&[], &["disk-three"]), got("", ""), "no slot has it");
-    for (wishes, named) in [(&[][..], "disk-one"), (&["device:10de:1234"], "disk-one"), (&["0000:01:00.0"], "disk-two")]
+    for (selectors, named) in
+        [(&[][..], "disk-one"), (&["device:10de:1234"], "disk-one"), (&["0000:01:00.0"], "disk-two")]
     {
-        let unfit = wants(wishes, &[named]).expect_err("its slot is not had");
+        let unfit = wants(selectors, &[named]).expect_err("its slot is not had");
         assert!(unfit.to_string().contains(&format!("disk_taken (disk {named} belongs to slot")), "{unfit}");
     }
 }
@@ -255,8 +246,8 @@ fn slot_without_free_disk_is_rejected_for_slot_disk_request() {
     let none = Allocations::default();
     let mut wants = request(1, "1G", &["any"]);
     raw(&mut wants, &["slot"]);
-    let why = |slots: &[ApprovedSlot], disks: &[DiskFacts], held: &Allocations| {
-        let host = CandidateNode { disks, slots: slots.iter().collect(), ..host(1, &units, held) };
+    let why = |slots: &[ApprovedSlot], disks: &[DiskFacts], allocations: &Allocations| {
+        let host = CandidateNode { disks, slots: slots.iter().collect(), ..host(1, &units, allocations) };
         words(&place(&wants, None, [host].into_iter()).expect_err("no such slot")).1
     };
     let there = disks(&["disk-one"]);
@@ -283,9 +274,9 @@ fn fabric_device_unit_is_assigned_with_its_slot_only() {
     let mut units = [gpu("0000:01:00"), gpu("0000:02:00"), gpu("0000:09:00")];
     let slots = [slot(1, "0000:01:00.0", None, Some("0000:09:00.1")), slot(1, "0000:02:00.0", None, Some("mlx5_0"))];
     let none = Allocations::default();
-    let on = |units: &[UnitFacts], held: &Allocations, wishes: &[&str]| {
-        let host = CandidateNode { slots: slots.iter().collect(), ..host(1, units, held) };
-        let fit = place(&request(1, "1G", wishes), None, [host].into_iter());
+    let on = |units: &[UnitFacts], allocations: &Allocations, selectors: &[&str]| {
+        let host = CandidateNode { slots: slots.iter().collect(), ..host(1, units, allocations) };
+        let fit = place(&request(1, "1G", selectors), None, [host].into_iter());
         fit.map(|fit| fit.units.iter().map(ToString::to_string).collect::<Vec<_>>()).map_err(|unfit| words(&unfit).1)
     };
     assert_eq!(on(&units, &none, &["0000:01:00.0"]), Ok(vec!["0000:01:00.0".into(), "0000:09:00.0".into()]));

@@ -1,0 +1,277 @@
+//! Firewall of guests: nftables tables `meshd-guests` of the families netdev and inet.
+//!
+//! Each port has a chain that sees every frame of its guest before the bridge does. It drops frames with another guest's MAC address or
+//! address, VLANs, IPv6 and other protocols. The table `inet` denies guests of the private network the node's services and networks.
+//! It denies processes of VMs every network.
+
+use super::{
+    BRIDGE, BRIDGE_MAC, Subnet, drift,
+    netlink::{
+        BatchMessage, CREATE, INET, NETDEV, NEW_CHAIN, OUTPUT_NAME, append_rule, attribute, commit,
+        expr::{Base, accept, bytes, bytes_in, drop, known_connection, meta, meta_in, not_bytes},
+        fingerprints, interface, nested, replace_table, text,
+    },
+};
+use crate::system::{self, Route, Tree};
+use meshd_types::{Digest, MacAddr, failpoint};
+use std::{io, net::Ipv4Addr};
+
+/// Name of both tables.
+const TABLE: &str = "meshd-guests";
+/// Before the chains of the distribution, which therefore cannot accept what is dropped here.
+const PRIORITY: i32 = -10;
+
+// Hooks and keys of linux/netfilter.h and nf_tables.h.
+const INGRESS: u32 = 0;
+const INPUT: u32 = 1;
+const FORWARD: u32 = 2;
+const OUTPUT: u32 = 3;
+const INPUT_NAME: u32 = 6;
+const SOCKET_USER: u32 = 10;
+const FAMILY: u32 = 15;
+const PROTOCOL: u32 = 16;
+const IPV4_FAMILY: [u8; 1] = [2];
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ARP_TYPE: [u8; 2] = [0x08, 0x06];
+const IPV4_TYPE: [u8; 2] = [0x08, 0x00];
+const BROADCAST: [u8; 6] = [0xff; 6];
+const DHCP_CLIENT_TO_SERVER: [u8; 4] = [0, 68, 0, 67];
+const DHCP_SERVER: [u8; 2] = [0, 67];
+const DNS: [u8; 2] = [0, 53];
+
+/// A port of a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestPort {
+    /// Name of the TAP device.
+    pub name: String,
+    pub mac: MacAddr,
+    /// A guest without address may only request one by DHCP.
+    pub address: Option<Ipv4Addr>,
+    pub bridge: String,
+    /// The guest may communicate with other guests on this bridge that allow it too.
+    pub peers: bool,
+}
+
+/// Network address and prefix length.
+pub type Network = (Ipv4Addr, u8);
+
+/// Addresses of the node and its networks that the rules need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FirewallContext {
+    /// Address of the node in the private network.
+    pub gateway: Option<Ipv4Addr>,
+    /// Name servers.
+    pub dns: Vec<Ipv4Addr>,
+    /// Networks that guests of the private network must not reach: those of the node, the central node.
+    pub blocked_networks: Vec<Network>,
+    /// Addresses that no guest may reach: the central node's and the node's.
+    pub blocked_hosts: Vec<Ipv4Addr>,
+    /// MAC addresses of the node's other bridges.
+    pub bridges: Vec<MacAddr>,
+    /// User IDs of VMs, as value and mask.
+    pub users: (u32, u32),
+}
+
+struct Chain {
+    family: u8,
+    name: String,
+    hook: u32,
+    /// Device of an ingress chain.
+    device: Option<String>,
+    drops_by_default: bool,
+    rules: Vec<Vec<u8>>,
+}
+
+/// Replaces both tables atomically.
+pub fn isolate(ports: &[GuestPort], context: &FirewallContext) -> io::Result<()> {
+    let mut batch: Vec<BatchMessage> =
+        [NETDEV, INET].into_iter().flat_map(|family| replace_table(family, TABLE)).collect();
+    let fingerprint = fingerprint(ports, context);
+    for chain in chains(ports, context) {
+        batch.push((chain.family, NEW_CHAIN, CREATE, declaration(&chain)));
+        let rules = chain.rules.iter().map(|rule| append_rule(chain.family, TABLE, &chain.name, rule, &fingerprint));
+        batch.extend(rules);
+    }
+    commit(&batch)
+}
+
+/// Returns whether both tables match what [`isolate`] writes.
+pub fn is_current(ports: &[GuestPort], context: &FirewallContext) -> io::Result<bool> {
+    let (fingerprint, chains) = (fingerprint(ports, context), chains(ports, context));
+    for family in [NETDEV, INET] {
+        let rules: usize = chains.iter().filter(|chain| chain.family == family).map(|chain| chain.rules.len()).sum();
+        let found = fingerprints(family, TABLE, None)?;
+        if found.len() != rules || found.iter().any(|found| *found != fingerprint) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn fingerprint(ports: &[GuestPort], context: &FirewallContext) -> Vec<u8> {
+    text(&Digest::of(format!("{ports:?}{context:?}").as_bytes()).to_string())
+}
+
+fn declaration(chain: &Chain) -> Vec<u8> {
+    let device = chain.device.as_ref().map(|device| attribute(3, &text(device))).unwrap_or_default();
+    let hook = [attribute(1, &chain.hook.to_be_bytes()), attribute(2, &PRIORITY.to_be_bytes()), device].concat();
+    let policy = u32::from(!chain.drops_by_default);
+    let head = [attribute(1, &text(TABLE)), attribute(3, &text(&chain.name)), nested(4, &hook)];
+    [head.concat(), attribute(5, &policy.to_be_bytes()), attribute(7, &text("filter"))].concat()
+}
+
+fn chains(ports: &[GuestPort], context: &FirewallContext) -> Vec<Chain> {
+    let chain = |family, name: &str, hook, rules| {
+        let device = (family == NETDEV).then(|| name.to_owned());
+        Chain { family, name: name.to_owned(), hook, device, drops_by_default: family == NETDEV, rules }
+    };
+    let mut all = Vec::new();
+    if failpoint::defends("guest-ports") {
+        all.extend(ports.iter().map(|port| chain(NETDEV, &port.name, INGRESS, port_rules(port, ports, context))));
+    }
+    if failpoint::defends("guest-node-services") {
+        all.push(chain(INET, "input", INPUT, input_rules(context)));
+    }
+    if failpoint::defends("guest-fabric") {
+        all.push(chain(INET, "forward", FORWARD, forward_rules(context)));
+    }
+    if failpoint::defends("vm-user-network") {
+        let (user, mask) = context.users;
+        let is_vm_user = meta_in(SOCKET_USER, &user.to_ne_bytes(), &mask.to_ne_bytes());
+        all.push(chain(INET, "output", OUTPUT, vec![[is_vm_user, drop()].concat()]));
+    }
+    all
+}
+
+/// Rules for the frames of one guest.
+fn port_rules(port: &GuestPort, ports: &[GuestPort], context: &FirewallContext) -> Vec<Vec<u8>> {
+    let is_private = port.bridge == BRIDGE;
+    let others = || ports.iter().filter(|other| other.bridge == port.bridge && other.mac != port.mac);
+    let is_peer = |other: &&GuestPort| port.peers && other.peers;
+    let rule = |expressions: &[Vec<u8>]| expressions.concat();
+    let mut rules = vec![rule(&[not_bytes(Base::Link, 6, &port.mac.0), drop()])];
+    let arp = || bytes(Base::Link, 12, &ARP_TYPE);
+    let ipv4 = || bytes(Base::Link, 12, &IPV4_TYPE);
+    for other in others().filter(|other| !is_peer(other)) {
+        rules.push(rule(&[bytes(Base::Link, 0, &other.mac.0), drop()]));
+        // The node would forward a packet to the other guest's address.
+        rules.extend(other.address.map(|address| rule(&[ipv4(), bytes(Base::Network, 16, &address.octets()), drop()])));
+    }
+    // A guest is a DHCP client and never a server.
+    let dhcp = [ipv4(), bytes(Base::Network, 9, &[UDP]), bytes(Base::Transport, 0, &DHCP_CLIENT_TO_SERVER)].concat();
+    for source in [Some(Ipv4Addr::UNSPECIFIED), port.address].into_iter().flatten() {
+        rules.push(rule(&[dhcp.clone(), bytes(Base::Network, 12, &source.octets()), accept()]));
+        let arp_claim =
+            [arp(), bytes(Base::Network, 8, &port.mac.0), bytes(Base::Network, 14, &source.octets())].concat();
+        if is_private {
+            let targets = context.gateway.into_iter().chain(port.address);
+            for target in targets.chain(others().filter(is_peer).filter_map(|other| other.address)) {
+                rules.push(rule(&[arp_claim.clone(), bytes(Base::Network, 24, &target.octets()), accept()]));
+            }
+        } else {
+            rules.push(rule(&[arp_claim, accept()]));
+        }
+    }
+    if let Some(address) = port.address {
+        rules.push(rule(&[ipv4(), bytes(Base::Network, 9, &[UDP]), bytes(Base::Transport, 0, &DHCP_SERVER), drop()]));
+        let from_guest = || [ipv4(), bytes(Base::Network, 12, &address.octets())].concat();
+        if is_private {
+            for mac in [BRIDGE_MAC].into_iter().chain(others().filter(is_peer).map(|other| other.mac)) {
+                rules.push(rule(&[from_guest(), bytes(Base::Link, 0, &mac.0), accept()]));
+            }
+        } else {
+            for server in &context.dns {
+                for protocol in [UDP, TCP] {
+                    let query = [bytes(Base::Network, 9, &[protocol]), bytes(Base::Transport, 2, &DNS)].concat();
+                    rules.push(rule(&[from_guest(), bytes(Base::Network, 16, &server.octets()), query, accept()]));
+                }
+            }
+            for host in &context.blocked_hosts {
+                rules.push(rule(&[ipv4(), bytes(Base::Network, 16, &host.octets()), drop()]));
+            }
+            for bridge in &context.bridges {
+                rules.push(rule(&[ipv4(), bytes(Base::Link, 0, &bridge.0), drop()]));
+            }
+            // The node receives multicast and broadcast too.
+            rules.push(rule(&[ipv4(), bytes(Base::Link, 0, &BROADCAST), drop()]));
+            rules.push(rule(&[from_guest(), accept()]));
+        }
+    }
+    rules
+}
+
+/// Rules for the node's services: DHCP, ping, and answers to the node's own requests.
+fn input_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
+    let from_bridge = || meta(INPUT_NAME, &interface(BRIDGE));
+    let mut rules = vec![
+        [from_bridge(), meta(PROTOCOL, &[UDP]), bytes(Base::Transport, 2, &DHCP_SERVER), accept()].concat(),
+        [from_bridge(), meta(FAMILY, &IPV4_FAMILY), meta(PROTOCOL, &[ICMP]), accept()].concat(),
+        [from_bridge(), known_connection(true), accept()].concat(),
+    ];
+    if let Some(gateway) = context.gateway {
+        // The node receives its own broadcasts; no guest can use this address.
+        let from_node = bytes(Base::Network, 12, &gateway.octets());
+        rules.push([from_bridge(), meta(FAMILY, &IPV4_FAMILY), from_node, accept()].concat());
+    }
+    rules.push([from_bridge(), drop()].concat());
+    rules
+}
+
+/// Rules for forwarding: name servers, and networks beyond those of the node.
+fn forward_rules(context: &FirewallContext) -> Vec<Vec<u8>> {
+    let from_bridge = || meta(INPUT_NAME, &interface(BRIDGE));
+    let to_bridge = || meta(OUTPUT_NAME, &interface(BRIDGE));
+    let ipv4 = || meta(FAMILY, &IPV4_FAMILY);
+    // With br_netfilter, frames between peers pass here too; the ingress chain has already decided.
+    let mut rules =
+        vec![[from_bridge(), to_bridge(), accept()].concat(), [to_bridge(), known_connection(false), drop()].concat()];
+    for server in &context.dns {
+        for protocol in [UDP, TCP] {
+            let query = [meta(PROTOCOL, &[protocol]), bytes(Base::Transport, 2, &DNS)].concat();
+            rules.push([from_bridge(), ipv4(), bytes(Base::Network, 16, &server.octets()), query, accept()].concat());
+        }
+    }
+    for (net, bits) in &context.blocked_networks {
+        let mask = Subnet::containing(*net, *bits).mask().octets();
+        rules.push([from_bridge(), ipv4(), bytes_in(Base::Network, 16, &net.octets(), &mask), drop()].concat());
+    }
+    rules.push([from_bridge(), ipv4(), accept()].concat());
+    rules.push([from_bridge(), drop()].concat());
+    rules
+}
+
+/// Reads the addresses and networks of this node.
+pub fn firewall_context(tree: &Tree, users: (u32, u32)) -> FirewallContext {
+    let resolver = tree.read("/etc/resolv.conf").unwrap_or_default();
+    let dns: Vec<Ipv4Addr> = super::supervisor::name_servers(&resolver);
+    let gateway = super::settings(tree).and_then(|settings| super::choose_subnet(tree, &settings)).map(Subnet::gateway);
+    let mut blocked_hosts: Vec<Ipv4Addr> = system::local_addresses(tree);
+    blocked_hosts.extend(central_address(tree));
+    blocked_hosts.sort_unstable();
+    blocked_hosts.dedup();
+    let is_connected = |route: &Route| route.gateway.is_unspecified() && !route.mask.is_unspecified();
+    let connected = drift::other_routes(tree).filter(is_connected).map(|route| drift::destination(&route));
+    let connected = connected.map(|subnet| (subnet.network(), subnet.bits()));
+    let reserved =
+        [(Ipv4Addr::new(127, 0, 0, 0), 8), (Ipv4Addr::new(169, 254, 0, 0), 16), (Ipv4Addr::new(224, 0, 0, 0), 3)];
+    let mut blocked_networks: Vec<Network> =
+        blocked_hosts.iter().map(|host| (*host, 32)).chain(connected).chain(reserved).collect();
+    blocked_networks.sort_unstable();
+    blocked_networks.dedup();
+    let is_bridge = |name: &String| name != BRIDGE && tree.has(&format!("/sys/class/net/{name}/bridge"));
+    let mac = |name: String| tree.text(&format!("/sys/class/net/{name}/address"))?.parse().ok();
+    let bridges = tree.list("/sys/class/net").into_iter().filter(is_bridge).filter_map(mac).collect();
+    FirewallContext { gateway, dns, blocked_networks, blocked_hosts, bridges, users }
+}
+
+/// Returns the address of the central node from the overlay.
+fn central_address(tree: &Tree) -> Option<Ipv4Addr> {
+    let config: serde_json::Value = serde_json::from_str(&tree.text("/etc/meshd/agent.json")?).ok()?;
+    config.get("central")?.as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+#[path = "guest_firewall_tests.rs"]
+mod tests;

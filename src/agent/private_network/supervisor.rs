@@ -1,0 +1,217 @@
+//! Supervises the private network: repairs what is missing, and serves DHCP to the NICs of the current VMs.
+
+use super::{
+    BRIDGE, BRIDGE_MAC, MissingPart, PROBE_MAC, Settings, Subnet, choose_subnet,
+    dhcp::{self, DhcpScope},
+    drift, masquerade, settings,
+};
+use crate::system::Tree;
+use meshd_proto::vm::Nic;
+use meshd_types::MacAddr;
+use std::{collections::BTreeMap, io, net::Ipv4Addr, path::PathBuf, process::Stdio, time::Duration};
+use tokio::{
+    net::UdpSocket,
+    process::Command,
+    sync::watch,
+    task::JoinSet,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+/// Paths of `ip` (iproute2 or busybox).
+const IP_PATHS: [&str; 4] = ["/sbin/ip", "/usr/sbin/ip", "/bin/ip", "/usr/bin/ip"];
+const INSPECT_INTERVAL: Duration = Duration::from_secs(15);
+const IP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Starts the supervisor if the overlay enables the network. `nics` are the NICs of the VMs; `assigned` receives their addresses. Dropping
+/// the returned set stops the supervisor but keeps the bridge.
+pub fn start(
+    tree: &Tree,
+    nics: watch::Receiver<Vec<Nic>>,
+    assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+) -> JoinSet<()> {
+    settings(tree).map(|settings| spawn(tree.clone(), settings, nics, assigned)).unwrap_or_default()
+}
+
+fn spawn(
+    tree: Tree,
+    settings: Settings,
+    nics: watch::Receiver<Vec<Nic>>,
+    assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+) -> JoinSet<()> {
+    let mut task = JoinSet::new();
+    let Some(ip) = IP_PATHS.iter().map(|path| tree.path(path)).find(|path| path.is_file()) else {
+        tracing::error!("cannot start the private network: `ip` is not installed; add iproute2 to the image");
+        return task;
+    };
+    let supervisor =
+        PrivateNetworkSupervisor { tree, settings, ip, nics, assigned, subnet: None, socket: None, logged: Vec::new() };
+    task.spawn(supervisor.run());
+    task
+}
+
+struct PrivateNetworkSupervisor {
+    tree: Tree,
+    settings: Settings,
+    ip: PathBuf,
+    nics: watch::Receiver<Vec<Nic>>,
+    assigned: watch::Sender<BTreeMap<MacAddr, Ipv4Addr>>,
+    subnet: Option<Subnet>,
+    socket: Option<UdpSocket>,
+    /// Missing parts of the last inspection: only changes are logged.
+    logged: Vec<MissingPart>,
+}
+
+impl PrivateNetworkSupervisor {
+    async fn run(mut self) {
+        let mut inspections = interval(INSPECT_INTERVAL);
+        inspections.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut packet = [0; dhcp::MAX_PACKET];
+        loop {
+            tokio::select! {
+                _ = inspections.tick() => self.inspect().await,
+                changed = self.nics.changed() => match changed {
+                    Ok(()) => self.assign(),
+                    Err(_) => return,
+                },
+                length = receive(&self.socket, &mut packet) => self.reply(&packet[..length]).await,
+            }
+        }
+    }
+
+    async fn inspect(&mut self) {
+        let Some(subnet) = choose_subnet(&self.tree, &self.settings) else {
+            tracing::error!(settings = ?self.settings, "cannot start the private network: every subnet of the pool overlaps a route");
+            return;
+        };
+        let missing = drift::missing(&self.tree, subnet);
+        if !missing.is_empty() && missing != self.logged {
+            tracing::warn!(%subnet, missing = drift::list(&missing), "repairing the private network");
+        }
+        for missing in &missing {
+            if let Err(error) = self.repair(*missing, subnet).await {
+                tracing::error!(missing = missing.as_str(), %error, "cannot repair the private network; retrying");
+                break;
+            }
+        }
+        if missing.contains(&MissingPart::Bridge) {
+            // The socket was bound to the former bridge.
+            self.socket = None;
+        }
+        self.logged = missing;
+        self.subnet = Some(subnet);
+        self.assign();
+        if self.socket.is_none() {
+            self.socket =
+                listen().await.inspect_err(|error| tracing::error!(%error, "cannot serve DHCP on {BRIDGE}")).ok();
+        }
+    }
+
+    async fn repair(&self, missing: MissingPart, subnet: Subnet) -> io::Result<()> {
+        match missing {
+            MissingPart::Bridge => {
+                self.ip(&["link", "add", BRIDGE, "type", "bridge"]).await?;
+                self.ip(&["link", "set", "dev", BRIDGE, "address", &BRIDGE_MAC.to_string()]).await
+            }
+            MissingPart::Address => {
+                // An existing address belongs to a former subnet.
+                self.ip(&["addr", "flush", "dev", BRIDGE]).await?;
+                let address = format!("{}/{}", subnet.gateway(), subnet.bits());
+                self.ip(&["addr", "add", &address, "dev", BRIDGE]).await
+            }
+            MissingPart::LinkUp => self.ip(&["link", "set", BRIDGE, "up"]).await,
+            MissingPart::Forwarding => std::fs::write(self.tree.path("/proc/sys/net/ipv4/ip_forward"), "1\n"),
+            MissingPart::Masquerade => masquerade::install(subnet),
+        }
+    }
+
+    async fn ip(&self, args: &[&str]) -> io::Result<()> {
+        let mut command = Command::new(&self.ip);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
+        let output = timeout(IP_TIMEOUT, command.output()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        if output.status.success() {
+            return Ok(());
+        }
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        Err(io::Error::other(format!("ip {}: {}", args.join(" "), stderr.trim())))
+    }
+
+    fn assign(&mut self) {
+        let Some(subnet) = self.subnet else { return };
+        let nics = self.nics.borrow_and_update().clone();
+        let addresses = assign_addresses(subnet, &nics, &self.assigned.borrow());
+        self.assigned.send_if_modified(|assigned| {
+            let is_changed = *assigned != addresses;
+            *assigned = addresses;
+            is_changed
+        });
+    }
+
+    async fn reply(&self, packet: &[u8]) {
+        let (Some(socket), Some(subnet)) = (&self.socket, self.subnet) else { return };
+        let mut reserved = self.assigned.borrow().clone();
+        reserved.insert(PROBE_MAC, subnet.gateway());
+        let dns = name_servers(&self.tree.read("/etc/resolv.conf").unwrap_or_default());
+        let scope = DhcpScope { gateway: subnet.gateway(), mask: subnet.mask(), dns, reserved };
+        let Some(reply) = dhcp::reply(packet, &scope) else { return };
+        if let Err(error) = socket.send_to(&reply.bytes, reply.destination).await {
+            tracing::warn!(%error, destination = %reply.destination, "cannot send a DHCP reply");
+        }
+    }
+}
+
+/// Assigns an address to each NIC on the bridge: the one of its specification, else the previous one, else one derived from the
+/// MAC address. Addresses outside the subnet and addresses in use are not assigned.
+fn assign_addresses(
+    subnet: Subnet,
+    nics: &[Nic],
+    previous: &BTreeMap<MacAddr, Ipv4Addr>,
+) -> BTreeMap<MacAddr, Ipv4Addr> {
+    let on_bridge = || nics.iter().filter(|nic| nic.bridge.as_ref().is_some_and(|bridge| bridge.as_str() == BRIDGE));
+    let mut assigned = BTreeMap::new();
+    let is_free = |assigned: &BTreeMap<MacAddr, Ipv4Addr>, address: Ipv4Addr| {
+        subnet.is_assignable(address) && !assigned.values().any(|taken| *taken == address)
+    };
+    let owners: BTreeMap<Ipv4Addr, MacAddr> =
+        on_bridge().filter_map(|nic| Some((*previous.get(&nic.mac)?, nic.mac))).collect();
+    for nic in on_bridge() {
+        let Some(address) = nic.address else { continue };
+        if owners.get(&address).is_none_or(|mac| *mac == nic.mac) && is_free(&assigned, address) {
+            assigned.insert(nic.mac, address);
+        } else {
+            tracing::error!(mac = %nic.mac, %address, %subnet, "cannot assign the address of a NIC: it is outside the subnet or in use");
+        }
+    }
+    for nic in on_bridge().filter(|nic| nic.address.is_none()) {
+        let host_mask = !subnet.mask().to_bits();
+        let hash = nic.mac.0.iter().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(*byte)));
+        let candidate = |n: u32| Ipv4Addr::from_bits(subnet.network().to_bits() | hash.wrapping_add(n) & host_mask);
+        let candidates = previous.get(&nic.mac).copied().into_iter().chain((0..=host_mask).map(candidate));
+        let address = candidates.into_iter().find(|address| is_free(&assigned, *address));
+        assigned.extend(address.map(|address| (nic.mac, address)));
+    }
+    assigned
+}
+
+/// `nameserver 10.77.0.1`.
+pub(super) fn name_servers(text: &str) -> Vec<Ipv4Addr> {
+    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
+}
+
+async fn listen() -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, dhcp::SERVER_PORT)).await?;
+    socket.bind_device(Some(BRIDGE.as_bytes()))?;
+    socket.set_broadcast(true)?;
+    Ok(socket)
+}
+
+/// Cancel-safe. A socket error does not count as a packet.
+async fn receive(socket: &Option<UdpSocket>, packet: &mut [u8]) -> usize {
+    match socket {
+        Some(socket) => socket.recv_from(packet).await.map_or(0, |(length, _)| length),
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,273 @@
+//! Delivers the overlay of a boot: a capability opens it, and is spent when the last byte is written.
+
+use crate::{
+    boot::{BootService, script_cache::CachedScript},
+    enrolment::revoke::remove_tokens,
+    environment::alarms::Alarm,
+    generations::Rendered,
+};
+use bytes::Bytes;
+use meshd_config::Delivery;
+use meshd_image::overlay::{Delivered, deliver, deliver_targz, without_secrets};
+use meshd_model::fleet::{Actor, ConditionKind, DeliveredGeneration, Event, EventKind, Generation, Stage};
+use meshd_proto::BootPart;
+use meshd_store::StoreError;
+use meshd_trust::{
+    TokenRecord, enrol_token as token,
+    overlay_capability::{CAPABILITY_LIFE, Denied, Grant, TransferId},
+};
+use meshd_types::{BootSessionId, MacAddr, Secret, Timestamp, failpoint};
+use std::{net::Ipv4Addr, sync::Arc};
+
+/// Maximum number of machines between script and overlay.
+const MAX_PENDING: usize = 65_536;
+
+/// An overlay that a delivered script names.
+pub(crate) struct PendingOverlay {
+    at: Timestamp,
+    rendered: Rendered,
+    /// The script for repeated requests.
+    pub(crate) script: Option<Arc<CachedScript>>,
+}
+
+/// Why there is no overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OverlayDenied {
+    /// No such capability, or not for this address.
+    #[error("no such overlay")]
+    NotFound,
+    /// It was used, or has expired.
+    #[error("this overlay is gone; boot again")]
+    Gone,
+    /// A transfer is in progress, or the store cannot be written.
+    #[error("try again")]
+    Busy,
+}
+
+impl From<StoreError> for OverlayDenied {
+    fn from(error: StoreError) -> Self {
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot deliver an overlay");
+        OverlayDenied::Busy
+    }
+}
+
+/// A transfer of an overlay. If it is dropped before [`OverlayTransfer::finished`], the capability stays usable.
+pub struct OverlayTransfer {
+    /// Bytes to send, in order. All boots share the large pieces.
+    pub pieces: Vec<Bytes>,
+    boot: Arc<BootService>,
+    pending: Option<Rendered>,
+    id: TransferId,
+    grant: Grant,
+    is_finished: bool,
+}
+
+impl BootService {
+    /// Opens the overlay of a capability for the machine at an address.
+    pub async fn open_overlay(
+        self: &Arc<Self>,
+        capability: &str,
+        delivery: Delivery,
+        from: Ipv4Addr,
+    ) -> Result<OverlayTransfer, OverlayDenied> {
+        let now = self.env.now();
+        let opened = self.enrolment.capabilities.lock().open(now, capability, from);
+        let transfer = match opened {
+            Ok(transfer) => transfer,
+            Err(denied) => return Err(self.denied(denied, from).await),
+        };
+        // From here on a return without a transfer must free the capability; the transfer's drop does.
+        let mut transfer = OverlayTransfer {
+            pieces: Vec::new(),
+            boot: self.clone(),
+            pending: None,
+            id: transfer.id,
+            grant: transfer.grant,
+            is_finished: false,
+        };
+        let grant = transfer.grant;
+        self.check_grant_neighbour(&grant, from).await?;
+        let pending = self.pending_overlays.lock().get(&grant.session).map(|pending| pending.rendered.clone());
+        let Some(pending) = pending else { return Err(OverlayDenied::Gone) };
+        let (token, generation) = self.record_delivery(transfer.id, &grant, &pending, now).await?;
+        // Only an approved node gets a token and files with secrets.
+        let secrets = if token.is_some() { self.secrets(&pending)? } else { Vec::new() };
+        let part = BootPart {
+            version: meshd_proto::VERSION,
+            node: grant.node,
+            session: grant.session,
+            generation: generation.to_string(),
+            issued_at: now,
+            roots_pem: Some(self.enrolment.authority().roots_pem().to_owned()),
+            token,
+        };
+        transfer.pieces = match delivery {
+            Delivery::Initrd => deliver(&pending.overlay, &part, &secrets),
+            Delivery::Url => deliver_targz(&pending.overlay, &part, &secrets),
+        };
+        transfer.pending = Some(pending);
+        Ok(transfer)
+    }
+
+    /// Checks a capability for HEAD without consuming it. A request from another machine raises an alarm.
+    pub async fn probe_overlay(&self, capability: &str, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+        let probed = self.enrolment.capabilities.lock().probe(self.env.now(), capability, from);
+        match probed {
+            Ok(grant) => self.check_grant_neighbour(&grant, from).await,
+            Err(Denied::Unknown) => Err(OverlayDenied::NotFound),
+            Err(denied @ Denied::Foreign(_)) => Err(self.denied(denied, from).await),
+            Err(Denied::Busy(_)) => Err(OverlayDenied::Busy),
+            Err(Denied::Expired | Denied::Spent(_)) => Err(OverlayDenied::Gone),
+        }
+    }
+
+    /// Checks on the wire that the address of a capability is its machine's. Raises an alarm if another machine has claimed it.
+    async fn check_grant_neighbour(&self, grant: &Grant, from: Ipv4Addr) -> Result<(), OverlayDenied> {
+        let own = self.env.store.read(|model| model.session(grant.session).map(|session| session.mac));
+        let is_own = |mac: &MacAddr| Some(*mac) == own || !failpoint::defends("overlay-neighbour");
+        let Err(mismatch) = self.env.check_neighbour(from, is_own).await else { return Ok(()) };
+        let detail = format!("{from} asked for the overlay of {}: {mismatch}", grant.node);
+        self.overlay_alarm(ConditionKind::BootImpersonated, grant, from, detail).await;
+        Err(OverlayDenied::NotFound)
+    }
+
+    async fn overlay_alarm(&self, kind: ConditionKind, grant: &Grant, from: Ipv4Addr, detail: String) {
+        let (node, session, cause) = (Some(grant.node), Some(grant.session), format!("overlay by {from}"));
+        self.env.alarm(Alarm { kind, node, session, cause, detail }).await;
+    }
+
+    /// Renders the files with secrets for this delivery.
+    fn secrets(&self, pending: &Rendered) -> Result<Vec<Delivered>, OverlayDenied> {
+        let catalog = self.env.catalog();
+        let contents = pending.overlay.secrets.iter().map(|file| file.make(catalog.secrets()));
+        contents.collect::<Result<_, _>>().map_err(|fault| {
+            tracing::error!(%fault, "a file with a secret cannot be rendered");
+            OverlayDenied::Busy
+        })
+    }
+
+    /// Creates the token if the node is approved, and records the delivered overlay. Tokens of earlier overlays
+    /// of this node become void. A node that gets its overlay without secrets has another generation.
+    async fn record_delivery(
+        &self,
+        transfer: TransferId,
+        grant: &Grant,
+        pending: &Rendered,
+        now: Timestamp,
+    ) -> Result<(Option<Secret<String>>, Generation), OverlayDenied> {
+        let (token, hash) = token::mint(self.env.random());
+        let expires_at = now.after(self.env.site().enroll.token_ttl);
+        let stored = self.env.store.commit(|tx| {
+            // The machine may have a newer script and token, which stay valid.
+            if !self.enrolment.capabilities.lock().is_open(transfer) {
+                return Err(OverlayDenied::Gone);
+            }
+            remove_tokens(tx, grant.node);
+            let (full_generation, has_secrets) = (pending.generation, !pending.overlay.secrets.is_empty());
+            let (mut generation, mut protected) = (full_generation, [None, None]);
+            let admitted = tx.edit_node(grant.node, |node| {
+                if has_secrets && !node.phase.is_admitted() {
+                    generation = without_secrets(full_generation);
+                }
+                node.generation = Some(generation);
+                // The phase stays `booting` until the link opens.
+                node.clear(ConditionKind::RebootRequired);
+                protected = [node.booted, node.pinned];
+                node.phase.is_admitted()
+            });
+            let mut history = tx.history(grant.node);
+            let delivered = delivered_generation(generation, pending, now);
+            history.record_delivery(delivered, &protected.into_iter().flatten().collect::<Vec<_>>());
+            tx.put_history(grant.node, history);
+            let detail = format!("profile {} generation {}", pending.what.profile, generation.0.short());
+            let chosen = Event::new(now, Actor::Central, EventKind::ProfileChosen, detail);
+            tx.event(chosen.of_node(grant.node).in_session(grant.session));
+            if admitted != Some(true) {
+                return Ok((None, generation));
+            }
+            tx.put_token(TokenRecord::new(hash, grant.node, grant.session, expires_at));
+            Ok((Some(token), generation))
+        });
+        stored.await
+    }
+
+    async fn denied(&self, denied: Denied, from: Ipv4Addr) -> OverlayDenied {
+        let (reason, grant, answer) = match denied {
+            Denied::Unknown => ("unknown", None, OverlayDenied::NotFound),
+            Denied::Expired => ("expired", None, OverlayDenied::Gone),
+            Denied::Foreign(grant) => ("foreign", Some(grant), OverlayDenied::NotFound),
+            Denied::Busy(grant) => ("busy", Some(grant), OverlayDenied::Busy),
+            Denied::Spent(grant) => ("spent", Some(grant), OverlayDenied::Gone),
+        };
+        metrics::counter!("meshd_overlay_refusals_total", "reason" => reason).increment(1);
+        if let Some(grant) = grant {
+            let detail = format!("{denied}; asked by {from}, given to {}", grant.address);
+            self.overlay_alarm(ConditionKind::CapabilityReplayed, &grant, from, detail).await;
+        }
+        answer
+    }
+
+    /// Stores the overlay that the script of a session names.
+    pub(crate) fn add_pending_overlay(
+        &self,
+        session: BootSessionId,
+        rendered: Rendered,
+        script: Option<Arc<CachedScript>>,
+    ) {
+        let at = self.env.now();
+        let mut pending_overlays = self.pending_overlays.lock();
+        if pending_overlays.len() < MAX_PENDING || pending_overlays.contains_key(&session) {
+            pending_overlays.insert(session, PendingOverlay { at, rendered, script });
+        } else {
+            tracing::warn!("too many machines have a script and no overlay: one more has to retry");
+        }
+    }
+
+    /// Extends the lifetime of a pending overlay. Returns false if there is none.
+    pub(crate) fn renew_pending_overlay(&self, session: BootSessionId, now: Timestamp) -> bool {
+        self.pending_overlays.lock().get_mut(&session).map(|pending| pending.at = now).is_some()
+    }
+
+    /// Removes pending overlays without a usable capability.
+    pub(crate) fn remove_expired_overlays(&self, now: Timestamp) {
+        self.pending_overlays.lock().retain(|_, pending| now.since(pending.at) <= CAPABILITY_LIFE);
+    }
+}
+
+fn delivered_generation(generation: Generation, pending: &Rendered, now: Timestamp) -> DeliveredGeneration {
+    DeliveredGeneration {
+        generation,
+        profile: pending.what.profile.clone(),
+        image: pending.what.image.clone(),
+        version: pending.version,
+        layers: pending.layers.clone(),
+        delivered_at: now,
+        booted_at: None,
+        last_at: now,
+    }
+}
+
+impl OverlayTransfer {
+    /// The last byte was written: the capability is spent.
+    pub async fn finished(mut self) {
+        self.is_finished = true;
+        if let Some(pending) = self.pending.take() {
+            self.boot.generations.queue_for_archive(pending);
+        }
+        metrics::counter!("meshd_overlays_total").increment(1);
+        let session = self.grant.session;
+        if self.boot.enrolment.capabilities.lock().finish(self.id) {
+            self.boot.pending_overlays.lock().remove(&session);
+        }
+        failpoint::point("overlay-sent");
+        self.boot.record_loaded(Stage::Overlay, |_| Some(session)).await;
+    }
+}
+
+impl Drop for OverlayTransfer {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.boot.enrolment.capabilities.lock().abort(self.id);
+        }
+    }
+}

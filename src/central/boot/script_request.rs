@@ -1,0 +1,257 @@
+//! The boot script: identity, admission, rendering, capability, plan.
+
+use crate::{
+    boot::{BootService, identify_machine::BootRequest, script_cache::CachedScript},
+    environment::records::{phase_event, raise_if_new, record_stage},
+    generations::RenderError,
+    vms::rebooted,
+};
+use meshd_model::{
+    boot::{self, Endpoint, PlanRequest, QueryError, Refusal, ScriptRequest},
+    fleet::{
+        Actor, BootSession, ConditionKind, Event, EventKind, Node, ObservedMachine, PhaseChange, Stage, Transition,
+    },
+};
+use meshd_store::{Model, StoreError};
+use meshd_trust::overlay_capability::Grant;
+use meshd_types::{BootSessionId, Digest, MacAddr, NodeId, Timestamp, failpoint};
+use std::{net::Ipv4Addr, sync::Arc};
+
+impl BootService {
+    /// Returns the script for a request: a boot, or a refusal that states the reason and retries. iPXE can run each result.
+    pub async fn script(
+        self: &Arc<Self>,
+        request: Result<ScriptRequest, QueryError>,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> String {
+        let request = match request {
+            Ok(request) => request,
+            Err(error) => {
+                let refusal = Refusal::BadRequest { detail: error.to_string() };
+                return self.refuse(refusal, Requester { mac: None, node: None, from, endpoint }).await;
+            }
+        };
+        let snapshot = self.env.snapshot();
+        let Some(mut machine) =
+            ObservedMachine::from_hardware(&request.hardware(), request.mac, &snapshot.site.identity.deny)
+        else {
+            let requester = Requester { mac: Some(request.mac), node: None, from, endpoint };
+            return self.refuse(Refusal::Unidentified, requester).await;
+        };
+        request.board_serial.trim().clone_into(&mut machine.fingerprint.board_serial);
+        let requester = Requester { mac: Some(request.mac), node: Some(machine.node_id()), from, endpoint };
+        match self.boot(&request, &machine, from, endpoint).await {
+            Ok(script) => script,
+            Err(refusal) => self.refuse(refusal, requester).await,
+        }
+    }
+
+    async fn boot(
+        self: &Arc<Self>,
+        request: &ScriptRequest,
+        machine: &ObservedMachine,
+        from: Ipv4Addr,
+        endpoint: Endpoint,
+    ) -> Result<String, Refusal> {
+        let id = machine.node_id();
+        let session = self.session_of_request(machine, from).await?;
+        let former = self.former_record(machine);
+        let is_own = |other: &NodeId| *other == id || former.as_ref().is_some_and(|former| former.id == *other);
+        if let Some(other) = session.node.filter(|other| !is_own(other)) {
+            let detail = format!("{from} asked as {id} in the boot session of {other}");
+            return Err(self.refuse_impersonation(id, session.id, from, detail).await);
+        }
+        let link_is_live = self.links.probe(former.as_ref().map_or(id, |node| node.id)).await;
+        if !link_is_live && let Some(script) = self.cached_script(request, machine, session.id, from, endpoint) {
+            return Ok(script);
+        }
+        let known = former.clone().or_else(|| self.env.store.read(|model| model.node(id).cloned()));
+        if link_is_live && known.as_ref().is_some_and(|node| node.fingerprint.macs.contains(&machine.mac)) {
+            let detail = format!("{from} asked to boot as {id}, whose link answers");
+            return Err(self.refuse_impersonation(id, session.id, from, detail).await);
+        }
+        if let Some(old) = former {
+            self.rename_id(old.id, machine).await?;
+        }
+        let node = self.identify_and_admit(machine, BootRequest { session: session.id, from, link_is_live }).await?;
+        let node = self.hold_if_looping(node, session.id).await.map_err(|error| store_refusal(&error))?;
+        let snapshot = self.env.snapshot();
+        let rendered = self.generations.render_for(&snapshot, &node, Some(session.id), endpoint).await;
+        let rendered = rendered.map_err(|error| render_refusal(&error, &node))?;
+        self.enter_queue(session.mac, &node)?;
+        let grant = Grant { session: session.id, node: id, address: from };
+        let capability = self.enrolment.capabilities.lock().grant(self.env.now(), self.env.random(), grant);
+        let plan_inputs = PlanRequest {
+            site: &snapshot.site,
+            what: &rendered.what,
+            node: &node,
+            session: session.id,
+            endpoint,
+            request,
+            capability: &capability,
+        };
+        let plan = boot::decide(&plan_inputs).inspect_err(|_| self.leave_queue(session.mac))?;
+        let script = boot::boot_script(&plan);
+        let once = node.boot_override.as_ref().filter(|once| once.is_for(Some(session.id))).map(|once| once.set_at);
+        let recorded = self.record_boot(id, session.id, from, endpoint.address, once).await;
+        recorded.map_err(|error| store_refusal(&error))?;
+        let cached = CachedScript::split(&script, &capability, request, endpoint, &snapshot, &node);
+        self.add_pending_overlay(session.id, rendered, cached);
+        Ok(script)
+    }
+
+    /// Records that the node boots in this session, with the time at which the used next-boot override was set. A repeated script in the
+    /// same session is only counted.
+    async fn record_boot(
+        &self,
+        id: NodeId,
+        session: BootSessionId,
+        from: Ipv4Addr,
+        central_address: Ipv4Addr,
+        once: Option<Timestamp>,
+    ) -> Result<(), StoreError> {
+        let now = self.env.now();
+        if self.env.store.read(|model| is_recorded(model, id, session, from)) {
+            self.count_repeat(session, now);
+            return Ok(());
+        }
+        let stored = self.env.store.commit(|tx| {
+            tx.edit_session(session, |session| session.node = Some(id));
+            record_stage(tx, session, Stage::Script, now);
+            rebooted(tx, id, session, now);
+            let mut change = None;
+            let former = tx.node(id).and_then(|node| node.boot).filter(|former| *former != session);
+            let bare_session = former.filter(|former| tx.session(*former).is_some_and(ran_without_overlay));
+            let used = tx.edit_node(id, |node| {
+                let same_boot = node.boot == Some(session);
+                node.boot = Some(session);
+                node.address = Some(from.into());
+                node.central_address = Some(central_address);
+                node.last_seen = now;
+                // The condition of the former boot stays until the node enrols.
+                for condition in
+                    PER_BOOT_CONDITIONS.into_iter().filter(|condition| !same_boot || *condition != OVERLAY_MISSING)
+                {
+                    node.clear(condition);
+                }
+                change = node.change(PhaseChange::Boot).ok().flatten();
+                node.use_boot_override(session, once)
+            });
+            phase_event(tx, id, session, change, Actor::Node, now);
+            if let Some(bare_session) = bare_session {
+                let detail = format!("Linux ran in boot {bare_session} without its overlay, and the node boots again");
+                raise_if_new(tx, id, bare_session, (OVERLAY_MISSING, &detail), Actor::Central, now);
+            }
+            if used == Some(true) {
+                let event = Event::new(now, Actor::Node, EventKind::BootOnce, "applied to this boot only");
+                tx.event(event.of_node(id).in_session(session));
+            }
+            Ok(())
+        });
+        stored.await
+    }
+
+    /// Returns the script of a refusal. The boot session stores the reason; retries for the same reason record no further event.
+    async fn refuse(&self, refusal: Refusal, requester: Requester) -> String {
+        let Requester { node, from, endpoint, .. } = requester;
+        let (now, code) = (self.env.now(), refusal.code());
+        metrics::counter!("meshd_boot_refusals_total", "code" => code).increment(1);
+        let session = self.session_of(requester);
+        let correlation = match session {
+            // The screen shows the text of the event, also at retries.
+            Some(session) => meshd_types::hex(&Digest::of_fields([session.0.as_slice(), code.as_bytes()]).0[..4]),
+            None => meshd_types::hex(&self.env.random::<4>()),
+        };
+        let is_new_reason = match session {
+            Some(id) => self.env.store.read(|model| model.session(id).is_some_and(|boot| boot.is_new_wait(code, now))),
+            None => self.env.allows(&format!("refusal of {from}")),
+        };
+        if is_new_reason {
+            let detail = format!("{code}: {} [{correlation}]", refusal.message());
+            // Waiting in the queue is no fault, and a rack that powers on would cause many events.
+            let is_queued = matches!(refusal, Refusal::Busy { .. });
+            if !is_queued {
+                tracing::warn!(node = node.map(tracing::field::display), %from, code, correlation, "boot refused");
+            }
+            let recorded = self.env.store.commit(|tx| {
+                let is_new = session.and_then(|session| tx.edit_session(session, |boot| boot.record_wait(code, now)));
+                if is_new != Some(false) && !is_queued {
+                    let event = Event::new(now, Actor::Central, EventKind::BootRefused, detail);
+                    tx.event(event.of_node(node).in_session(session));
+                }
+                Ok::<_, StoreError>(())
+            });
+            if let Err(error) = recorded.await {
+                store_refusal(&error);
+            }
+        }
+        boot::refusal_script(&refusal, endpoint, node, &correlation)
+    }
+
+    /// The boot session of a refused machine; `None` for another machine, which must not change the session.
+    fn session_of(&self, requester: Requester) -> Option<BootSessionId> {
+        self.env.store.read(|model| {
+            let session = model.newest_session(requester.mac?)?;
+            let is_own = session.is_fresh(self.env.now()) && session.address == Some(requester.from);
+            is_own.then_some(session.id)
+        })
+    }
+}
+
+/// The known facts of the requester of a script.
+#[derive(Clone, Copy)]
+struct Requester {
+    mac: Option<MacAddr>,
+    node: Option<NodeId>,
+    from: Ipv4Addr,
+    endpoint: Endpoint,
+}
+
+const OVERLAY_MISSING: ConditionKind = ConditionKind::OverlayMissing;
+
+/// True for a boot in which the kernel ran and nothing fetched the overlay. With `delivery = "url"`, Alpine continues without the
+/// overlay, panics because mesh-init is missing, and boots again before the periodic scan reports it.
+fn ran_without_overlay(session: &BootSession) -> bool {
+    let runs = [Stage::OsDhcp, Stage::Modloop].into_iter().any(|stage| session.reached(stage).is_some());
+    runs && session.reached(Stage::Overlay).is_none() && failpoint::defends("overlay-missing")
+}
+
+/// Conditions of one boot, which end when the next boot begins.
+const PER_BOOT_CONDITIONS: [ConditionKind; 5] = [
+    ConditionKind::OverlayMissing,
+    ConditionKind::ImageMissing,
+    ConditionKind::RenderFailed,
+    ConditionKind::CheckFailed,
+    ConditionKind::BootLoop,
+];
+
+/// True if the store already contains this boot, so that a repeated script changes no record.
+pub(crate) fn is_recorded(model: &Model, id: NodeId, session: BootSessionId, from: Ipv4Addr) -> bool {
+    let known = model.session(session).is_some_and(|session| {
+        let is_progressing = session.stalled().is_none() && session.waiting().is_none();
+        let has_script = session.reached(Stage::Script).is_some();
+        session.node == Some(id) && session.address == Some(from) && has_script && is_progressing
+    });
+    known
+        && model.node(id).is_some_and(|node| {
+            let settled = matches!(node.phase.apply(PhaseChange::Boot), Ok(Transition::Stay));
+            let is_past = |kind| kind != OVERLAY_MISSING && PER_BOOT_CONDITIONS.contains(&kind);
+            let has_old_condition = node.conditions.iter().any(|condition| is_past(condition.kind));
+            let once = node.boot_override.as_ref().is_none_or(|once| once.used_by == Some(session));
+            node.boot == Some(session) && node.address == Some(from.into()) && settled && !has_old_condition && once
+        })
+}
+
+pub(crate) fn store_refusal(error: &StoreError) -> Refusal {
+    tracing::error!(error = error as &dyn std::error::Error, "cannot answer a boot");
+    Refusal::Internal { detail: "the central node cannot write its store; see its log".to_owned() }
+}
+
+fn render_refusal(error: &RenderError, node: &Node) -> Refusal {
+    tracing::error!(node = %node.id, error = error as &dyn std::error::Error, "cannot render a boot");
+    match error {
+        RenderError::NoImage { image } => Refusal::ImageMissing { image: image.clone(), detail: error.to_string() },
+        _ => Refusal::RenderFailed { detail: error.to_string() },
+    }
+}

@@ -1,0 +1,99 @@
+//! Protects the boot of a machine against other machines: only the address of the session receives the script, and a changed address
+//! ends the boot.
+
+use crate::{
+    boot::{BootService, DhcpObservation},
+    environment::{
+        alarms::{Alarm, raise_condition},
+        records::raised,
+    },
+};
+use meshd_model::{
+    boot::Refusal,
+    fleet::{Actor, BootSession, ConditionKind, ObservedMachine},
+};
+use meshd_store::Tx;
+use meshd_types::{BootSessionId, NodeId, Timestamp, failpoint};
+use std::net::Ipv4Addr;
+
+impl BootService {
+    /// Returns the boot session of this request: opened by DHCP of this MAC within the window, from the
+    /// leased address. In proxy mode, that is the address that the machine was seen to take. Before that
+    /// no request is answered, because the first requester could be an attacker.
+    pub(super) async fn session_of_request(
+        &self,
+        machine: &ObservedMachine,
+        from: Ipv4Addr,
+    ) -> Result<BootSession, Refusal> {
+        let now = self.env.now();
+        let session = self.env.store.read(|model| model.newest_session(machine.mac).cloned());
+        let current = session.as_ref().filter(|session| session.is_fresh(now) && session.address == Some(from));
+        let wire_check =
+            self.env.check_neighbour(from, |mac| *mac == machine.mac || !failpoint::defends("boot-neighbour")).await;
+        if let (Some(current), Ok(())) = (current, &wire_check) {
+            return Ok(current.clone());
+        }
+        let id = machine.node_id();
+        let reason = match (wire_check, session) {
+            (Err(wire_check), _) => wire_check,
+            (Ok(()), None) => "DHCP never saw that MAC".to_owned(),
+            (Ok(()), Some(session)) if session.ended => "its boot was ended after its address changed".to_owned(),
+            (Ok(()), Some(session)) => match session.address {
+                Some(current) if current != from => format!("its address is {current}"),
+                None => "it has taken no address yet".to_owned(),
+                _ => "its last DHCP exchange is too old".to_owned(),
+            },
+        };
+        let detail = format!("{from} asked for the boot of {id} as MAC {}: {reason}", machine.mac);
+        Err(self.refuse_impersonation(id, None, from, detail).await)
+    }
+
+    /// Raises an alarm: a machine requests the boot of another one. Returns the refusal for it.
+    pub(super) async fn refuse_impersonation(
+        &self,
+        id: NodeId,
+        session: impl Into<Option<BootSessionId>>,
+        from: Ipv4Addr,
+        detail: String,
+    ) -> Refusal {
+        let (kind, cause) = (ConditionKind::BootImpersonated, format!("script from {from}"));
+        self.env.alarm(Alarm { kind, node: Some(id), session: session.into(), cause, detail }).await;
+        Refusal::NoSession
+    }
+}
+
+/// True if the machine of an open boot session appears with another address without a new exchange. A machine keeps its
+/// address or sends a DISCOVER; anything else is a forgery.
+pub(super) fn has_changed_address(session: &BootSession, seen: &DhcpObservation, now: Timestamp) -> bool {
+    let other = session.address.is_some_and(|known| seen.address.is_some_and(|address| address != known));
+    let is_open = session.is_fresh(now) || session.holds_address(now);
+    other && is_open && !seen.discovered && failpoint::defends("session-address-change")
+}
+
+/// Ends a boot session: it receives no further capability, and its tokens become void.
+pub(super) fn end_session(
+    tx: &mut Tx<'_>,
+    session: BootSession,
+    seen: &DhcpObservation,
+    now: Timestamp,
+) -> Option<NodeId> {
+    let node = session.node.or_else(|| tx.before().node_of_mac(session.mac).map(|node| node.id));
+    let shown = |address: Option<Ipv4Addr>| address.map_or_else(|| "none".to_owned(), |address| address.to_string());
+    let detail = format!(
+        "the address of {} changed from {} to {} without a new DHCP exchange; its boot is ended",
+        session.mac,
+        shown(session.address),
+        shown(seen.address)
+    );
+    let id = session.id;
+    tx.put_session(BootSession { ended: true, ..session });
+    let Some(node) = node else {
+        tx.event(raised(now, Actor::Stranger, ConditionKind::BootImpersonated, detail).in_session(id));
+        return None;
+    };
+    let tokens: Vec<_> =
+        tx.before().tokens_of(node).filter(|token| token.session == id).map(|token| token.hash).collect();
+    tokens.into_iter().for_each(|hash| tx.remove_token(hash));
+    raise_condition(tx, node, id, ConditionKind::BootImpersonated, &detail, now);
+    Some(node)
+}

@@ -1,0 +1,62 @@
+//! Other DHCP servers on a segment, found by their packets.
+
+use super::{Engine, segment_state::SegmentState};
+use crate::{
+    config::DhcpMode,
+    effect::{Effect, OtherServer},
+    packet::ServerMessage,
+    warning::Warning,
+};
+use meshd_types::Timestamp;
+use std::{net::Ipv4Addr, time::Duration};
+
+/// Most other servers of a segment. The one that was silent longest is removed first.
+const MAX_SERVERS: usize = 16;
+/// When a silent server is forgotten: after three probes.
+const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+
+/// The other servers of one segment, ordered by their last packet.
+#[derive(Debug, Default)]
+pub(crate) struct OtherServers(Vec<OtherServer>);
+
+impl OtherServers {
+    /// Records a packet of a server. Returns true for a new server.
+    fn record(&mut self, server: OtherServer) -> bool {
+        let known = self.0.iter().position(|other| other.address == server.address);
+        if let Some(index) = known {
+            self.0.remove(index);
+        } else if self.0.len() >= MAX_SERVERS {
+            self.0.remove(0);
+        }
+        self.0.push(server);
+        known.is_none()
+    }
+
+    /// Returns the servers that sent a packet lately, and forgets all others.
+    pub(crate) fn recent(&mut self, now: Timestamp) -> Vec<OtherServer> {
+        self.0.retain(|server| now.since(server.last) < REMEMBERED);
+        self.0.clone()
+    }
+}
+
+impl SegmentState {
+    /// Records another server. Returns a warning if it is new and conflicts with the mode.
+    pub(crate) fn record_other_server(&mut self, now: Timestamp, address: Ipv4Addr, proxy: bool) -> Option<Warning> {
+        let is_new = self.other_servers.record(OtherServer { address, proxy, last: now });
+        let is_expected = self.mode == DhcpMode::Proxy && !proxy;
+        let warning = || Warning::OtherServer { segment: self.name.clone(), server: address, proxy };
+        (is_new && !is_expected).then(warning)
+    }
+}
+
+impl Engine {
+    /// Handles a packet of a server on the segment of this interface. Returns a warning about another server.
+    pub fn handle_server_packet(&mut self, now: Timestamp, packet: &[u8], interface_index: usize) -> Option<Effect> {
+        let other = ServerMessage::parse(packet)?;
+        if self.own.contains(&other.server) {
+            return None;
+        }
+        let index = self.segment_of_interface.get(interface_index).copied().flatten()?;
+        self.segments.get_mut(index)?.record_other_server(now, other.server, other.proxy).map(Effect::Warn)
+    }
+}

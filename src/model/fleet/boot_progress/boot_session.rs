@@ -1,0 +1,279 @@
+//! A boot session: one power-on of one machine with the time of every stage.
+//!
+//! DHCP opens the session, and meshd grants capabilities within it. The session is stored with the node to explain slow boots later. The
+//! record includes waits and stalls ([`Stall`]).
+
+use super::{
+    stage::{Stage, StageMark},
+    stall::Stall,
+};
+use crate::fleet::RelayPort;
+use meshd_types::{BootSessionId, ClientArch, MacAddr, NodeId, SystemUuid, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::{net::Ipv4Addr, time::Duration};
+
+/// Time after the last DHCP exchange in which a machine may receive a capability.
+pub const SESSION_WINDOW: Duration = Duration::from_secs(5 * 60);
+/// Time from the script to online after which a machine counts as off.
+pub const LONGEST_BOOT: Duration = Duration::from_secs(30 * 60);
+/// Maximum number of wait reasons in one session.
+const MAX_WAITS: usize = 16;
+
+/// Minimum interval between updates of a wait's record, because a waiting machine sends many requests a minute.
+pub const WAIT_NOTED: Duration = Duration::from_secs(60);
+
+/// A wait of the machine: refused, or pending approval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wait {
+    /// Refusal code, or [`Wait::APPROVAL`].
+    pub code: String,
+    /// First time in this session.
+    pub at: Timestamp,
+    /// Last time in this session, accurate to [`WAIT_NOTED`].
+    pub last: Timestamp,
+}
+
+impl Wait {
+    /// The node waits for approval by an operator.
+    pub const APPROVAL: &str = "approval";
+}
+
+/// One power-on of one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootSession {
+    /// Session ID in script, overlay and agent reports.
+    pub id: BootSessionId,
+    /// MAC address of the boot NIC.
+    pub mac: MacAddr,
+    /// Address to which capabilities are bound; `None` in proxy mode until the machine takes one.
+    pub address: Option<Ipv4Addr>,
+    /// Node, once the script step identified it.
+    pub node: Option<NodeId>,
+    /// DHCP option 97.
+    pub uuid: Option<SystemUuid>,
+    /// DHCP option 93 of the firmware.
+    pub arch: Option<ClientArch>,
+    /// Sequence number of the session; unlike a clock, it never goes back.
+    #[serde(default)]
+    pub order: u64,
+    /// First DHCP exchange.
+    pub opened_at: Timestamp,
+    /// Last DHCP exchange by firmware or iPXE; [`SESSION_WINDOW`] counts from here.
+    pub refreshed_at: Timestamp,
+    /// Stages in the order in which they were first reached.
+    pub stages: Vec<StageMark>,
+    /// Wait reasons, one entry for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<Wait>,
+    /// Stalls of this boot; the last one is open while `ended` is not set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stalls: Vec<Stall>,
+    /// An operator ordered a reboot, so the end of this session is not a failure.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reboot_ordered: bool,
+    /// A boot loop before this session was recorded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub looping: bool,
+    /// Switch port behind a relay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_port: Option<RelayPort>,
+    /// A relay forwards its DHCP packets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_relayed: bool,
+    /// The session was ended because its address changed suspiciously. The machine receives nothing in this session any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
+    /// Reason why `mesh-init` refused to start the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The client of a DHCP exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DhcpExchange {
+    /// Firmware that is not iPXE.
+    Firmware,
+    /// iPXE, from flash or just loaded.
+    Ipxe,
+    Os,
+}
+
+/// Progress or result of a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Online,
+    /// An operator ordered a reboot before the node was online.
+    Ordered,
+    Waiting,
+    /// The last stage that was reached.
+    Stopped(Stage),
+}
+
+/// The state of a boot in one word, for listings and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::IntoStaticStr)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
+pub enum BootStatus {
+    Booting,
+    Waiting,
+    /// The boot is in progress and stalled.
+    Stalled,
+    Online,
+    /// An operator rebooted the node before it was online.
+    Rebooted,
+    /// The boot ended before the node was online.
+    Stopped,
+    /// `mesh-init` refused to start the node and reported why.
+    Failed,
+}
+
+as_str!(BootStatus);
+
+impl BootSession {
+    /// Opens a session with its first stage.
+    pub fn open(id: BootSessionId, mac: MacAddr, stage: Stage, now: Timestamp) -> Self {
+        let mut session = BootSession {
+            id,
+            mac,
+            address: None,
+            node: None,
+            uuid: None,
+            arch: None,
+            order: 0,
+            opened_at: now,
+            refreshed_at: now,
+            stages: Vec::new(),
+            waits: Vec::new(),
+            stalls: Vec::new(),
+            reboot_ordered: false,
+            looping: false,
+            relay_port: None,
+            is_relayed: false,
+            ended: false,
+            failure: None,
+        };
+        session.mark(stage, now);
+        session
+    }
+
+    /// Records a stage and ends an open stall. Returns true if the stage is new in this session.
+    pub fn mark(&mut self, stage: Stage, now: Timestamp) -> bool {
+        if let Some(mark) = self.stages.iter_mut().find(|mark| mark.stage == stage) {
+            mark.last = now;
+            mark.count = mark.count.saturating_add(1);
+            return false;
+        }
+        self.stages.push(StageMark { stage, at: now, last: now, count: 1 });
+        if let Some(stall) = self.stalls.last_mut() {
+            stall.ended.get_or_insert(now);
+        }
+        true
+    }
+
+    /// Records a wait; returns true if its reason is new in this session.
+    pub fn record_wait(&mut self, code: &str, now: Timestamp) -> bool {
+        if let Some(wait) = self.waits.iter_mut().find(|wait| wait.code == code) {
+            wait.last = now;
+            return false;
+        }
+        if self.waits.len() < MAX_WAITS {
+            self.waits.push(Wait { code: code.to_owned(), at: now, last: now });
+        }
+        true
+    }
+
+    /// Returns true if [`BootSession::record_wait`] would change the record significantly.
+    pub fn is_new_wait(&self, code: &str, now: Timestamp) -> bool {
+        match self.waits.iter().find(|wait| wait.code == code) {
+            Some(wait) => now.since(wait.last) >= WAIT_NOTED,
+            None => self.waits.len() < MAX_WAITS,
+        }
+    }
+
+    /// Returns the last time at which a stage was reached.
+    pub fn reached(&self, stage: Stage) -> Option<Timestamp> {
+        self.stages.iter().find(|mark| mark.stage == stage).map(|mark| mark.last)
+    }
+
+    /// Returns the latest stage of the chain.
+    pub fn furthest(&self) -> Option<Stage> {
+        self.stages.iter().map(|mark| mark.stage).max()
+    }
+
+    /// Returns the newest wait, unless the boot has continued since. A waiting machine only repeats DHCP.
+    pub fn waiting(&self) -> Option<&Wait> {
+        let newest = self.waits.iter().max_by_key(|wait| wait.last)?;
+        let has_continued = self.stages.iter().any(|mark| {
+            let may_boot = mark.stage == Stage::Script && mark.last > newest.last;
+            mark.at > newest.last || may_boot || mark.last.since(newest.last) > WAIT_NOTED * 2
+        });
+        (!has_continued).then_some(newest)
+    }
+
+    /// Returns the open stall.
+    pub fn stalled(&self) -> Option<&Stall> {
+        self.stalls.last().filter(|stall| stall.ended.is_none())
+    }
+
+    /// Returns the progress or result of the boot.
+    pub fn outcome(&self) -> Outcome {
+        match self.furthest() {
+            Some(Stage::Online) => Outcome::Online,
+            _ if self.reboot_ordered => Outcome::Ordered,
+            _ if self.waiting().is_some() => Outcome::Waiting,
+            stage => Outcome::Stopped(stage.unwrap_or(Stage::Dhcp)),
+        }
+    }
+
+    /// Returns the state of the boot. `over`: a newer session of the machine exists.
+    pub fn standing(&self, over: bool) -> BootStatus {
+        match self.outcome() {
+            Outcome::Online => BootStatus::Online,
+            Outcome::Ordered => BootStatus::Rebooted,
+            Outcome::Waiting => BootStatus::Waiting,
+            Outcome::Stopped(_) if self.failure.is_some() => BootStatus::Failed,
+            Outcome::Stopped(_) if over => BootStatus::Stopped,
+            Outcome::Stopped(_) if self.stalled().is_some() => BootStatus::Stalled,
+            Outcome::Stopped(_) => BootStatus::Booting,
+        }
+    }
+
+    /// Returns true while the machine boots from its address, which must stay reserved. Before its script the machine may still decline the
+    /// address.
+    pub fn holds_address(&self, now: Timestamp) -> bool {
+        let begun = self.reached(Stage::Script).is_some_and(|at| now.since(at) <= LONGEST_BOOT);
+        begun && !self.ended && self.reached(Stage::Online).is_none()
+    }
+
+    /// Returns true while the session may receive a capability.
+    pub fn is_fresh(&self, now: Timestamp) -> bool {
+        if self.ended {
+            return false;
+        }
+        // Compare in both directions: after the clock was set back, a time in the future is not fresh.
+        now.since(self.refreshed_at).max(self.refreshed_at.since(now)) <= SESSION_WINDOW
+    }
+
+    /// Returns true if a DHCP exchange belongs to this session. An exchange of firmware or iPXE after everything was fetched is a new
+    /// power-on. An earlier exchange of iPXE is the same boot: chainloaded, waiting, or retrying.
+    pub fn continues(&self, exchange: DhcpExchange, now: Timestamp) -> bool {
+        let has_run = [Stage::Overlay, Stage::OsDhcp].into_iter().any(|stage| self.reached(stage).is_some());
+        if self.ended {
+            return false;
+        }
+        match exchange {
+            // Before the script step, the DHCP exchange of an operating system is that of a boot from disk: another boot.
+            DhcpExchange::Os => self.stages.iter().any(|mark| mark.stage >= Stage::Script),
+            DhcpExchange::Ipxe => !has_run && self.is_fresh(now),
+            // DISCOVER and REQUEST of one firmware exchange are seconds apart. After its loader, the firmware sends no further requests.
+            DhcpExchange::Firmware => {
+                let past = [Stage::Loader, Stage::IpxeDhcp, Stage::Script, Stage::Kernel];
+                !has_run && past.into_iter().all(|stage| self.reached(stage).is_none()) && self.is_fresh(now)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "boot_session_tests.rs"]
+mod tests;

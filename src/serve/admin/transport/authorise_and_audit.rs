@@ -1,0 +1,210 @@
+//! Middleware: correlation IDs, authorisation, idempotency and the audit log for each order.
+
+use crate::serve::admin::{
+    ApiState,
+    error::Refused,
+    transport::{auth::Caller, idempotency},
+};
+use axum::{
+    body::{Body, to_bytes},
+    extract::{FromRequestParts, RawPathParams, Request, State},
+    handler::Handler,
+    http::{HeaderMap, HeaderValue, request::Parts},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{MethodRouter, get, post},
+};
+use bytes::Bytes;
+use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
+use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
+use meshd_store::{AuditFilter, StoreError};
+use meshd_trust::Role;
+use meshd_types::CorrelationId;
+use tracing::Instrument as _;
+
+/// Maximum number of characters of an order's target in the audit log.
+const MAX_TARGET: usize = 80;
+/// Refuses an order whose token was revoked after the request arrived.
+const REVOKED: &str = "the token was revoked during the upload; request another one";
+
+/// Routes an order: authorised, executed once per idempotency key, and recorded in the audit log.
+pub(crate) fn audited_post<H, T>(verb: Verb, required: Role, handler: H) -> MethodRouter<ApiState>
+where
+    H: Handler<T, ApiState>,
+    T: 'static,
+{
+    let follow = move |request: Request, next: Next| ordered(verb, required, request, next);
+    post(handler).layer(middleware::from_fn(follow))
+}
+
+/// Routes a read that requires a role.
+pub(crate) fn authorised_get<H, T>(required: Role, handler: H) -> MethodRouter<ApiState>
+where
+    H: Handler<T, ApiState>,
+    T: 'static,
+{
+    get(handler).layer(middleware::from_fn(move |request: Request, next: Next| authorised(required, request, next)))
+}
+
+async fn authorised(required: Role, request: Request, next: Next) -> Response {
+    match request.extensions().get::<Caller>() {
+        Some(caller) if caller.role >= required => next.run(request).await,
+        Some(caller) => Refused::beyond(caller.role, required).into_response(),
+        None => Refused::internal("the request has no caller").into_response(),
+    }
+}
+
+/// Adds the correlation ID to the request, its log lines and its response.
+pub(crate) async fn named(State(state): State<ApiState>, mut request: Request, next: Next) -> Response {
+    let correlation = state.central.env.new_correlation();
+    request.extensions_mut().insert(correlation);
+    request.extensions_mut().insert(state);
+    let answer = async {
+        let mut response = next.run(request).await;
+        match response.extensions_mut().remove::<Refused>() {
+            Some(refused) => refused.answer(correlation),
+            None => response,
+        }
+    };
+    let mut response = answer.instrument(tracing::info_span!("admin", correlation_id = %correlation)).await;
+    if let Ok(value) = HeaderValue::from_str(&correlation.to_string()) {
+        response.headers_mut().insert(CORRELATION_HEADER, value);
+    }
+    response
+}
+
+/// Completes and records a started order even if its client disconnects.
+async fn ordered(verb: Verb, required: Role, request: Request, next: Next) -> Response {
+    let Some(state) = request.extensions().get::<ApiState>().cloned() else {
+        return Refused::internal("the request has no API state").into_response();
+    };
+    let tasks = state.tasks.clone();
+    let work = tasks.spawn(follow(state, verb, required, request, next).in_current_span());
+    work.await.unwrap_or_else(|_| Refused::internal("executing the order was interrupted").into_response())
+}
+
+async fn follow(state: ApiState, verb: Verb, required: Role, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(verb);
+    let context = match AuditContext::from_request_parts(&mut parts, &state).await {
+        Ok(context) => context,
+        Err(refused) => return refused.into_response(),
+    };
+    let target = target(&mut parts).await;
+    let role = parts.extensions.get::<Caller>().map_or(Role::Viewer, |caller| caller.role);
+    let begun = state.central.store().next_audit();
+    tracing::info!(actor = %context.principal, %verb, target, reason = context.reason, "ordered");
+    let response = if role < required {
+        Refused::beyond(role, required).into_response()
+    } else {
+        match whole(&state, &parts, body).await {
+            Ok(bytes) => idempotency::once(&state, &context, parts, bytes, next).await,
+            Err(refused) => refused.into_response(),
+        }
+    };
+    let result = match response.extensions().get::<Refused>() {
+        Some(refused) => OrderResult::Refused(refused.clone()),
+        None if response.extensions().get::<idempotency::Replayed>().is_some() => OrderResult::Replayed,
+        None => OrderResult::Done,
+    };
+    if let Err(error) = store(&state, context, target, begun, result).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "cannot write an order to the audit log");
+    }
+    response
+}
+
+/// Reads the whole body of an order. Refuses the order if its token is revoked during the upload.
+async fn whole(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes, Refused> {
+    let Some(caller) = parts.extensions.get::<Caller>() else {
+        return Err(Refused::internal("the request has no caller"));
+    };
+    let read = tokio::select! {
+        read = to_bytes(body, crate::serve::admin::MAX_BODY) => read,
+        () = caller.revoked(&state.central) => return Err(Refused::unauthorized(REVOKED)),
+    };
+    let bytes = read.map_err(|_| Refused::bad_request("the body is too long or incomplete"))?;
+    if caller.still_may(&state.central) { Ok(bytes) } else { Err(Refused::unauthorized(REVOKED)) }
+}
+
+/// Returns the target of an order: the first parameter of its path.
+async fn target(parts: &mut Parts) -> Option<String> {
+    let params = RawPathParams::from_request_parts(parts, &()).await.ok()?;
+    params.iter().next().map(|(_, value)| value.chars().filter(|c| !c.is_control()).take(MAX_TARGET).collect())
+}
+
+enum OrderResult {
+    Done,
+    Replayed,
+    Refused(Refused),
+}
+
+/// Writes the result of an order to the audit log, unless the change itself wrote an audit line.
+async fn store(
+    state: &ApiState,
+    context: AuditContext,
+    target: Option<String>,
+    begun: AuditSeq,
+    result: OrderResult,
+) -> Result<(), StoreError> {
+    let mut audit = Audit::done(state.central.now(), context);
+    match result {
+        OrderResult::Refused(refused) => {
+            (audit.outcome, audit.detail) = (refused.outcome(), refused.sentence().to_owned())
+        }
+        OrderResult::Replayed => {
+            "repeated idempotency key: returned the stored response, not executed again".clone_into(&mut audit.detail)
+        }
+        OrderResult::Done => {
+            let (central, correlation) = (state.central.clone(), Some(audit.by.correlation));
+            let own = AuditFilter { from: begun, correlation, limit: 1, ..AuditFilter::default() };
+            let found = tokio::task::spawn_blocking(move || central.store().audit(&own)).await;
+            if found.is_ok_and(|found| found.is_ok_and(|lines| !lines.is_empty())) {
+                return Ok(());
+            }
+        }
+    }
+    audit.node = target.as_deref().and_then(|name| state.central.nodes.resolve(name).ok());
+    audit.target = audit.node.map(|node| node.to_string()).or(target);
+    let write = state.central.store().commit(|tx| {
+        tx.audit(audit);
+        Ok::<_, StoreError>(())
+    });
+    write.await
+}
+
+impl FromRequestParts<ApiState> for AuditContext {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &ApiState) -> Result<Self, Refused> {
+        let known = parts.extensions.get::<Caller>().zip(parts.extensions.get::<Verb>());
+        let Some(((caller, verb), correlation)) = known.zip(parts.extensions.get::<CorrelationId>()) else {
+            return Err(Refused::internal("the request has no caller, verb or correlation ID"));
+        };
+        let mut context = AuditContext::new(caller.principal.clone(), *verb, *correlation);
+        context.reason = reason(&parts.headers)?;
+        context.forced = forced(&parts.headers)?;
+        Ok(context)
+    }
+}
+
+/// Parses the header that permits the loss of VMs.
+fn forced(headers: &HeaderMap) -> Result<bool, Refused> {
+    match headers.get(FORCE_HEADER).map(HeaderValue::as_bytes) {
+        None | Some(b"false") => Ok(false),
+        Some(b"true") => Ok(true),
+        Some(_) => Err(Refused::bad_request(format!("{FORCE_HEADER} is true or false"))),
+    }
+}
+
+/// Parses the header with the reason of the order.
+fn reason(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+    let Some(value) = headers.get(REASON_HEADER) else { return Ok(None) };
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| Refused::bad_request("the reason is not UTF-8"))?;
+    let text = text.trim();
+    if text.chars().count() > MAX_REASON || text.chars().any(char::is_control) {
+        return Err(Refused::bad_request(format!(
+            "a reason is one line of at most {MAX_REASON} characters; write the rest elsewhere"
+        )));
+    }
+    Ok((!text.is_empty()).then(|| text.to_owned()))
+}
