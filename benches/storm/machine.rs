@@ -15,7 +15,7 @@ use meshd_types::{MacAddr, SystemUuid};
 use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{net::TcpStream, time::Instant};
 
-/// Pause of the scripts after a failure; see `src/model/boot/script.rs`.
+/// Pause of the scripts after a failure; see `src/model/boot/ipxe_script.rs`.
 const SCRIPT_PAUSE: Duration = Duration::from_secs(5);
 /// Pause between two tries of Linux.
 const LINUX_PAUSE: Duration = Duration::from_secs(1);

@@ -324,7 +324,7 @@ impl Generations {
         let (site, now) = (self.env.site(), self.env.now());
         let detail = match target {
             Some(generation) => format!("profile {profile} at generation {}", generation.0.short()),
-            None => format!("profile {profile} by the site file"),
+            None => format!("profile {profile} as in the site file"),
         };
         let stored = self.env.store.commit(|tx| {
             check_no_affected_work(tx.before(), &site, next, audit)?;

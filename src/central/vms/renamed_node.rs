@@ -20,7 +20,7 @@ pub(crate) fn move_work(tx: &mut Tx<'_>, old: NodeId, new: NodeId, now: Timestam
         tx.remove_slot(slot.id.clone());
         tx.put_slot(ApprovedSlot { id, ..slot });
     }
-    mark_node_lost(tx, old, &format!("the node was started anew, as {new}"), now);
+    mark_node_lost(tx, old, &format!("the node booted again as {new}"), now);
 }
 
 /// Replaces a node's ID in all VMs. Returns the VMs that are placed on it.

@@ -87,7 +87,7 @@ async fn find_nodes(client: &AdminClient, names: &[String]) -> Result<Vec<NodeVi
             NamedNode::One(id) => id,
             NamedNode::None => {
                 let message = format!("there is no node `{name}`");
-                return Err(Failure::new(message, "`meshd node list` shows those that there are"));
+                return Err(Failure::new(message, "`meshd node list` lists all nodes"));
             }
             NamedNode::Several(candidates, count) => {
                 let message = format!("`{name}` is ambiguous, {count} nodes match: {}", candidates.join(", "));

@@ -102,7 +102,7 @@ fn read<'d>(document: &'d Document, fresh: SystemUuid, templates: Option<&'d VmT
     spec.units = units.each.iter().filter_map(UnitSelector::address).collect();
     let is_unnamed = spec.units.is_empty() && (units.whole || !units.each.is_empty());
     if is_unnamed && spec.machine == MachineType::Pc {
-        root.fault("machine", "it has no PCI Express for units", "write machine = \"q35\"");
+        root.fault("machine", "`pc` has no PCI Express for units", "write machine = \"q35\"");
     }
     let on_node_loss = settings.on_node_loss.unwrap_or_default();
     let grace_s = settings.grace_s.unwrap_or(DEFAULT_GRACE_S);

@@ -69,7 +69,7 @@ pub enum VolumeError {
     },
     #[error("volume {} is called `{name}` already; give this one another with --name, or remove that one", digest.short())]
     Taken { name: VolumeFileName, digest: Digest },
-    #[error("there is no volume `{0}`; `meshd volume list` shows those that there are")]
+    #[error("there is no volume `{0}`; `meshd volume list` lists all volumes")]
     None(String),
 }
 

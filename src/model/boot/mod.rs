@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `request` | the query of `GET /boot/script` |
 //! | `plan` | kernel, initrds and overlay of a node |
-//! | `profile_kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `script` add those of the boot chain |
+//! | `profile_kernel_args` | kernel arguments of site and profile, and their checks; `plan` and `ipxe_script` add those of the boot chain |
 //! | `refusal` | the reason why a machine does not boot now |
 //! | `ipxe_script` | renders a plan or a refusal for iPXE |
 //! | `failure` | the query of `GET /boot/failed` |

@@ -49,10 +49,13 @@ fn segment_view(segment: &Segment, health: Option<&SegmentHealth>) -> SegmentVie
 async fn leases(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
     let query = parameters(query, LEASES.parameters)?;
     let mut filter = LeaseFilter::read(&query)?;
-    filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
     let now = central.now();
-    let all: Vec<_> = central.store().read(|model| model.leases().map(|lease| lease_view(model, lease, now)).collect());
-    let leases = all.into_iter().filter(|lease| filter.takes(lease));
+    let leases = || {
+        filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+        Ok(central.store().read(|model| {
+            model.leases().map(|lease| lease_view(model, lease, now)).filter(|lease| filter.takes(lease)).collect()
+        }))
+    };
     answer::list(leases, lease_key, &LEASES, &query, &headers)
 }
 

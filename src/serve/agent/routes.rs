@@ -184,7 +184,7 @@ fn no_client(connection: &AgentConnection) -> Refusal {
 }
 
 fn bounded(upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>) -> Result<WebSocketUpgrade, Refusal> {
-    let upgrade = upgrade.map_err(|_| Refusal::bad_request("this route wants a WebSocket"))?;
+    let upgrade = upgrade.map_err(|_| Refusal::bad_request("this route requires a WebSocket"))?;
     Ok(upgrade
         .max_message_size(meshd_proto::MAX_MESSAGE)
         .max_frame_size(meshd_proto::MAX_MESSAGE)

@@ -139,7 +139,7 @@ impl Model {
         self.nodes.values()
     }
 
-    /// All virtual machines, by UUID.
+    /// All VMs, by UUID.
     pub fn vms(&self) -> impl Iterator<Item = &Vm> {
         self.work.vms.values()
     }
@@ -191,12 +191,12 @@ impl Model {
 }
 
 impl Tx<'_> {
-    /// A virtual machine, as staged or as it was.
+    /// A VM, as staged or as it was.
     pub fn vm(&self, uuid: SystemUuid) -> Option<&Vm> {
         self.staged.vms.get(&uuid).map_or_else(|| self.before().vm(uuid), Change::value)
     }
 
-    /// All virtual machines, as staged or as they were.
+    /// All VMs, as staged or as they were.
     pub fn all_vms(&self) -> impl Iterator<Item = &Vm> {
         let before = self.before().vms().filter(|vm| !self.staged.vms.contains_key(&vm.uuid()));
         self.staged.vms.values().filter_map(Change::value).chain(before)

@@ -40,7 +40,7 @@ async fn relay_console(
 ) -> Result<(), tungstenite::Error> {
     let (mut output, mut input) = socket.split();
     let Some(console) = console else {
-        return close(&mut output, format!("this node has no virtual machine {}", order.uuid)).await;
+        return close(&mut output, format!("this node has no VM {}", order.uuid)).await;
     };
     let (writer, ConsoleSubscription { before, new }) = (console.writer(), console.subscribe());
     // A clone of the console would delay `ConsoleEvent::Released`.

@@ -116,16 +116,16 @@ impl<T: Serialize> Listing<T> {
     }
 }
 
-/// Returns the response of a list route: one page of `rows`, in the requested order.
+/// Returns the response of a list route: one page of the rows, in the requested order. Parameters are checked before `rows` is called.
 pub(crate) fn list<T: Serialize>(
-    rows: impl Iterator<Item = T>,
+    rows: impl FnOnce() -> Result<Vec<T>, Refused>,
     key: fn(&T, &str) -> OrderKey,
     spec: &ListSpec,
     query: &Parameters,
     request: &HeaderMap,
 ) -> Result<Response, Refused> {
     let (page, fields) = (query.page(spec)?, query.fields(spec)?);
-    let rows = rows.map(|row| (key(&row, page.sort.key), row)).collect();
+    let rows = rows()?.into_iter().map(|row| (key(&row, page.sort.key), row)).collect();
     Listing::page(cut(rows, &page), fields).answer(request)
 }
 

@@ -44,8 +44,10 @@ fn id(text: &str) -> Result<TaskId, Refused> {
 async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
     let query = parameters(query, TASKS.parameters)?;
     let mut filter = TaskFilter::read(&query)?;
-    filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-    let tasks = all(&central).into_iter().filter(|task| filter.takes(task));
+    let tasks = || {
+        filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+        Ok(all(&central).into_iter().filter(|task| filter.takes(task)).collect())
+    };
     answer::list(tasks, task_key, &TASKS, &query, &headers)
 }
 

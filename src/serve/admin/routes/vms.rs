@@ -43,8 +43,10 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 async fn list(State(central): State<Shared>, headers: HeaderMap, query: RawQuery) -> Result<Response, Refused> {
     let query = parameters(query, VMS.parameters)?;
     let mut filter = VmFilter::read(&query)?;
-    filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
-    let vms = all(&central).into_iter().filter(|vm| filter.takes(vm));
+    let vms = || {
+        filter.node = query.get("node").map(|node| central.nodes.resolve(node)).transpose()?;
+        Ok(all(&central).into_iter().filter(|vm| filter.takes(vm)).collect())
+    };
     answer::list(vms, vm_key, &VMS, &query, &headers)
 }
 
