@@ -181,8 +181,8 @@ async fn serve(stream: UnixStream, uid: u32, permit: ConnectionPermit, serving: 
     let Serving { central, router, shutdown } = serving;
     let mut origin = Extensions::new();
     origin.insert(transport::auth::Caller::at_socket(uid));
-    let conversation = transport::connection::AdminConnection::new(permit);
-    transport::connection::serve_connection(stream, router, origin, conversation, central, shutdown).await;
+    let connection = transport::connection::AdminConnection::new(permit);
+    transport::connection::serve_connection(stream, router, origin, connection, central, shutdown).await;
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tests of queries: walks over pages, cursors and parameters of any text, filters, fields and entity tags.
 
 use super::{
-    answer::{is_known, selected, tag},
+    answer::{is_known, list, selected, tag},
     cursor::{Cursor, MAX_CURSOR},
     leases::LEASES,
     logs::{AUDIT, Direction, EVENTS, LogRequest, MAX_RECORDS},
@@ -12,6 +12,7 @@ use super::{
     text::{Fit, Needle},
     work::{TASKS, VMS},
 };
+use crate::serve::admin::error::Refused;
 use axum::http::{HeaderMap, HeaderValue, header::IF_NONE_MATCH};
 use meshd_model::fleet::{Fingerprint, Node, Phase};
 use meshd_types::{Basis, MacAddr, ProfileName, Timestamp};
@@ -329,4 +330,12 @@ fn page_of_10000_nodes_is_found_by_text() {
     let found = page_of(&nodes, &filter, &page);
     println!("one page of 10000 nodes, sorted by name: {:?}", begun.elapsed());
     assert_eq!((found.total, found.rows.len()), (10_000, 50));
+}
+
+#[test]
+fn list_with_invalid_limit_is_refused_before_rows_are_read() {
+    let query = Parameters::read(vec![("limit".into(), "x".into())], VMS.parameters).expect("known parameters");
+    let rows = || -> Result<Vec<()>, Refused> { panic!("rows were read") };
+    let key = |(): &(), _: &str| unreachable!("there are no rows");
+    assert!(list(rows, key, &VMS, &query, &HeaderMap::new()).is_err());
 }

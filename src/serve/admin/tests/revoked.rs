@@ -46,13 +46,13 @@ impl TokenClient {
         let permit = ConnectionLimiter::new("test", 8).enter(Source::Address(from)).await;
         let mut origin = Extensions::new();
         origin.insert(From(from));
-        let (router, conversation) = (router::router(fixture.api_state()), AdminConnection::new(permit));
+        let (router, connection) = (router::router(fixture.api_state()), AdminConnection::new(permit));
         let (central, stop) = (fixture.central.clone(), fixture.stop.clone());
-        let served = tokio::spawn(serve_connection(end, router, origin, conversation.clone(), central, stop));
+        let served = tokio::spawn(serve_connection(end, router, origin, connection.clone(), central, stop));
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n", text.expose());
         let head = format!("{head}content-type: application/json\r\n{body}");
         wire.write_all(head.as_bytes()).await.expect("it listens");
-        tokio::time::timeout(Duration::from_secs(60), conversation.has_caller()).await.expect("in time");
+        tokio::time::timeout(Duration::from_secs(60), connection.has_caller()).await.expect("in time");
         TokenClient { wire, served, name }
     }
 

@@ -100,10 +100,10 @@ pub(crate) async fn admitted(State(state): State<ApiState>, mut request: Request
             Err(refused) => return refused.into_response(),
         }
     }
-    if let (Some(conversation), Some(caller)) =
+    if let (Some(connection), Some(caller)) =
         (request.extensions().get::<AdminConnection>(), request.extensions().get::<Caller>())
     {
-        conversation.set_caller(caller);
+        connection.set_caller(caller);
     }
     next.run(request).await
 }
