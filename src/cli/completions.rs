@@ -1,6 +1,6 @@
 //! `meshd completions` and `meshd man-pages`: shell completion scripts and manual pages for packages.
 
-use super::{Cli, Failure, output::print, path_text};
+use super::{Cli, Failure, output::writer, path_text};
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ impl Completions {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Cli::command(), "meshd", &mut script);
-        print::write(&String::from_utf8_lossy(&script))
+        writer::write_raw(&script)
     }
 }
 

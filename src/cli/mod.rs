@@ -19,6 +19,9 @@
 //! Results go to standard output, messages to standard error. Exit codes: 0 success, 1 refused or failed, 2 usage error. Commands that
 //! need the central node use its admin API. Other commands work without the central node and never open its store.
 
+#[macro_use]
+mod output;
+
 mod access;
 mod client;
 mod completions;
@@ -26,7 +29,6 @@ mod id;
 mod image;
 pub mod lab;
 mod node;
-mod output;
 mod overlay;
 mod profile;
 mod site;
@@ -179,7 +181,7 @@ impl Context {
     fn site_file(&self) -> Result<PathBuf, Failure> {
         let file = meshd_config::find(self.site.as_deref())?;
         if let Some(server) = self.remote.url_text().filter(|_| !self.noted.replace(true)) {
-            eprintln!(
+            message!(
                 "note: local files are read, {} and what it names; {server} is not asked for them",
                 path_text(&file)
             );
@@ -294,6 +296,8 @@ fn start_log(global: &Global, daemon: bool) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("MESHD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // A closed standard error must not end the program.
+    let log = log.log_internal_errors(false);
     // A second subscriber in one process, as in tests, is not an error.
     let _ = match global.log_format {
         LogFormat::Text => log.try_init(),

@@ -3,7 +3,10 @@
 use super::{
     Context, Failure,
     client::AdminClient,
-    output::print::{self, Output, ago, clean, fields, now, table},
+    output::{
+        print::{self, Output, ago, clean, fields, now, table},
+        writer::{ForeignOutput, RawOutput},
+    },
     wait,
 };
 use clap::{Args, Subcommand, ValueEnum};
@@ -12,10 +15,7 @@ use meshd_config::reader::parse_duration;
 use meshd_model::work::task::{Launcher, TaskCause, TaskState};
 use meshd_proto::task::{Stream, TaskUser};
 use meshd_types::TaskId;
-use std::{
-    io::Write as _,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Time for a restart of the central node while a task is followed.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,6 +48,8 @@ pub(super) enum Task {
         /// Follow the output until the task ends
         #[arg(long, short)]
         follow: bool,
+        #[command(flatten)]
+        raw: RawOutput,
     },
     /// Cancel a task on all its nodes
     Cancel {
@@ -82,6 +84,8 @@ pub(super) struct RunCommand {
     /// Cancel the task on Ctrl-C
     #[arg(long, conflicts_with = "detach")]
     cancel_on_interrupt: bool,
+    #[command(flatten)]
+    raw: RawOutput,
     /// Program and arguments, without a shell
     #[arg(last = true, required = true, value_name = "ARGV")]
     argv: Vec<String>,
@@ -119,11 +123,16 @@ impl Task {
                 let task = wait(client.get(api::GET_TASK.path([&task])))?;
                 output.print(&task, show)
             }
-            Task::Logs { task, follow } => wait(async { print_output(&client, task, follow, &mut 0).await }),
+            Task::Logs { task, follow, raw } => wait(async {
+                let mut output = TaskStream::new(task, raw);
+                output.print(&client, follow).await?;
+                output.output.end();
+                Ok(())
+            }),
             Task::Cancel { task } => {
                 match wait(client.post(api::CANCEL_TASK.path([&task]), &()))? {
-                    Some(task) => eprintln!("task {} is {}", task.id, task.state.as_str()),
-                    None => eprintln!("task {task} is not on record; the nodes that run it were told to end it"),
+                    Some(task) => message!("task {} is {}", task.id, task.state.as_str()),
+                    None => message!("task {task} is not on record; the nodes that run it were told to end it"),
                 }
                 Ok(())
             }
@@ -151,7 +160,7 @@ impl RunCommand {
             let task = wait(client.post(api::RUN_TASK.path([]), &order))?;
             return print::write(&format!("{}\n", task.id));
         }
-        wait(submit(client, &order, self.cancel_on_interrupt))
+        wait(submit(client, &order, self.cancel_on_interrupt, self.raw))
     }
 }
 
@@ -166,6 +175,8 @@ pub(super) struct Exec {
     /// User ID from 1000 on, or root (role admin)
     #[arg(long, value_name = "UID|root", value_parser = user)]
     user: Option<TaskUser>,
+    #[command(flatten)]
+    raw: RawOutput,
     /// Program and arguments, without a shell
     #[arg(last = true, required = true, value_name = "ARGV")]
     argv: Vec<String>,
@@ -184,76 +195,99 @@ impl Exec {
             user: self.user.unwrap_or_default(),
             timeout_s: self.timeout.map(|limit| limit.as_secs()),
         };
-        submit(client, &order, true).await
+        submit(client, &order, true, self.raw).await
     }
 }
 
 /// Starts a task and shows its output until it ends or the user interrupts.
-async fn submit(client: &AdminClient, order: &RunTask, cancel_on_interrupt: bool) -> Result<(), Failure> {
+async fn submit(
+    client: &AdminClient,
+    order: &RunTask,
+    cancel_on_interrupt: bool,
+    raw: RawOutput,
+) -> Result<(), Failure> {
     let task = client.post(api::RUN_TASK.path([]), order).await?;
     let nodes: Vec<String> = task.nodes.iter().map(|node| node.node.to_string()).collect();
-    eprintln!("task {} on {}", task.id, nodes.join(" "));
-    tokio::select! {
-        task = follow(client, task.id) => exit_result(&task?),
-        _ = tokio::signal::ctrl_c() => interrupted(client, task.id, cancel_on_interrupt).await,
-    }
+    message!("task {} on {}", task.id, nodes.join(" "));
+    let mut output = TaskStream::new(task.id, raw);
+    let done = tokio::select! {
+        task = output.follow(client) => Some(task?),
+        _ = tokio::signal::ctrl_c() => None,
+    };
+    let ended = match done {
+        Some(task) => exit_result(&task),
+        None => interrupted(client, &mut output, cancel_on_interrupt).await,
+    };
+    output.output.end();
+    ended
 }
 
-async fn interrupted(client: &AdminClient, task: TaskId, cancel: bool) -> Result<(), Failure> {
+async fn interrupted(client: &AdminClient, output: &mut TaskStream, cancel: bool) -> Result<(), Failure> {
+    let task = output.task;
     if cancel {
         client.post(api::CANCEL_TASK.path([&task]), &()).await?;
-        return exit_result(&follow(client, task).await?);
+        return exit_result(&output.follow(client).await?);
     }
-    eprintln!("task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}");
+    message!("task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}");
     Err(Failure::of_program(DETACHED))
 }
 
-/// Prints the output of a task until the task ends, across restarts of the central node.
-async fn follow(client: &AdminClient, task: TaskId) -> Result<TaskView, Failure> {
-    let (mut from, mut last_response) = (0, Instant::now());
-    loop {
-        let before = from;
-        let complete = match print_output(client, task, true, &mut from).await {
-            Err(failure) if failure.is_broken_pipe() => return Err(failure),
-            printed => printed.is_ok(),
-        };
-        match client.get(api::GET_TASK.path([&task])).await {
-            Ok(view) if view.state.is_final() && complete => return Ok(view),
-            Ok(_) => last_response = Instant::now(),
-            Err(failure) if last_response.elapsed() > RECONNECT_TIMEOUT => return Err(failure),
-            Err(_) => {}
-        }
-        if before == from {
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
+/// The output of a task, printed from its beginning.
+struct TaskStream {
+    task: TaskId,
+    /// Offset of the first byte that is not printed.
+    from: u64,
+    output: ForeignOutput,
 }
 
-/// Prints the output of a task from an offset on, and advances the offset.
-async fn print_output(client: &AdminClient, task: TaskId, follow: bool, from: &mut u64) -> Result<(), Failure> {
-    let path = api::GET_TASK_OUTPUT.path([&task]).with("follow", follow).with("from", *from);
-    let lines = client.lines(path, |output, length| {
-        match output {
-            TaskOutput::Dropped { dropped } => {
-                *from += dropped;
-                eprintln!("meshd: {} of output were not kept here", print::bytes(dropped));
+impl TaskStream {
+    fn new(task: TaskId, raw: RawOutput) -> Self {
+        TaskStream { task, from: 0, output: ForeignOutput::new(raw) }
+    }
+
+    /// Prints the output until the task ends, across restarts of the central node.
+    async fn follow(&mut self, client: &AdminClient) -> Result<TaskView, Failure> {
+        let mut last_response = Instant::now();
+        loop {
+            let before = self.from;
+            let complete = match self.print(client, true).await {
+                Err(failure) if failure.is_of_output() => return Err(failure),
+                printed => printed.is_ok(),
+            };
+            match client.get(api::GET_TASK.path([&self.task])).await {
+                Ok(view) if view.state.is_final() && complete => return Ok(view),
+                Ok(_) => last_response = Instant::now(),
+                Err(failure) if last_response.elapsed() > RECONNECT_TIMEOUT => return Err(failure),
+                Err(_) => {}
             }
-            TaskOutput::Piece(line) => {
-                *from += length as u64;
-                let bytes = line.data.into_bytes().unwrap_or_default();
-                match line.stream {
-                    Stream::Out => {
-                        let mut out = std::io::stdout().lock();
-                        out.write_all(&bytes)?;
-                        out.flush()?;
-                    }
-                    Stream::Err => std::io::stderr().lock().write_all(&bytes)?,
-                }
+            if before == self.from {
+                tokio::time::sleep(PAUSE).await;
             }
         }
-        Ok(())
-    });
-    lines.await
+    }
+
+    /// Prints new output.
+    async fn print(&mut self, client: &AdminClient, follow: bool) -> Result<(), Failure> {
+        let path = api::GET_TASK_OUTPUT.path([&self.task]).with("follow", follow).with("from", self.from);
+        let lines = client.lines(path, |output, length| {
+            match output {
+                TaskOutput::Dropped { dropped } => {
+                    self.from += dropped;
+                    message!("meshd: {} of output were not kept here", print::bytes(dropped));
+                }
+                TaskOutput::Piece(line) => {
+                    self.from += length as u64;
+                    let bytes = line.data.into_bytes().unwrap_or_default();
+                    match line.stream {
+                        Stream::Out => self.output.out(&bytes)?,
+                        Stream::Err => self.output.err(&bytes),
+                    }
+                }
+            }
+            Ok(())
+        });
+        lines.await
+    }
 }
 
 /// Returns the exit code of the program, else 1.
@@ -261,7 +295,7 @@ fn exit_result(task: &TaskView) -> Result<(), Failure> {
     match (task.state, task.code) {
         (TaskState::Succeeded, _) => Ok(()),
         (_, Some(code)) if task.cause.as_deref() == Some(TaskCause::Exited.as_str()) => {
-            eprintln!("task {} ended with exit code {code}", task.id);
+            message!("task {} ended with exit code {code}", task.id);
             Err(Failure::of_program(code))
         }
         _ => {

@@ -54,7 +54,7 @@ impl ApiToken {
                 let created = wait(client.post(api::CREATE_API_TOKEN.path([]), &order))?;
                 let end =
                     created.token.expires_at.map_or("until it is revoked".to_owned(), |end| format!("until {end}"));
-                eprintln!("token {} ({role}) is honoured {end}; it is shown this once", created.token.name);
+                message!("token {} ({role}) is honoured {end}; it is shown this once", created.token.name);
                 print::write(&format!("{}\n", created.secret))
             }
             ApiToken::List { output } => {
@@ -66,7 +66,7 @@ impl ApiToken {
                     confirm(&format!("Is token {name} to be worth nothing from now on?"))?;
                 }
                 let left = wait(client.post(api::REVOKE_API_TOKEN.path([&name]), &()))?;
-                eprintln!("token {name} is honoured no longer; {} are left", left.len());
+                message!("token {name} is honoured no longer; {} are left", left.len());
                 Ok(())
             }
         }

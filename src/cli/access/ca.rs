@@ -65,7 +65,7 @@ impl Ca {
                 let order = RotateCa { grace_s: grace.map(|grace| grace.as_secs()), enrol_again };
                 let roots = wait(client.post(api::ROTATE_ROOT.path([]), &order))?;
                 if !none || enrol_again {
-                    eprintln!("linked nodes follow without a boot: `meshd ca show` counts them");
+                    message!("linked nodes follow without a boot: `meshd ca show` counts them");
                 }
                 output.print(&roots, |roots| render(roots))
             }
@@ -74,7 +74,7 @@ impl Ca {
                     confirm(&format!("{node} is cut off now, until it boots again."))?;
                 }
                 let detail = wait(client.post(api::REVOKE_NODE_CERTIFICATE.path([&node]), &()))?;
-                eprintln!("{} ({}) holds no certificate; power-cycle it", detail.node.id, detail.node.name);
+                message!("{} ({}) holds no certificate; power-cycle it", detail.node.id, detail.node.name);
                 Ok(())
             }
         }

@@ -63,7 +63,7 @@ impl Token {
                     _ => print::write(&text)?,
                 }
                 let TokenView { hash, node, expires_at, .. } = made.token;
-                eprintln!("token {} lets {node} in once, until {expires_at}; it is not shown again", hash.short());
+                message!("token {} lets {node} in once, until {expires_at}; it is not shown again", hash.short());
                 Ok(())
             }
             Token::List { output } => {
@@ -72,7 +72,7 @@ impl Token {
             }
             Token::Revoke { token } => {
                 let gone = wait(client.post(api::REVOKE_TOKEN.path([&token]), &()))?;
-                eprintln!("revoked token {} of {}", gone.hash.short(), gone.node);
+                message!("revoked token {} of {}", gone.hash.short(), gone.node);
                 Ok(())
             }
         }

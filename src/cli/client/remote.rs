@@ -106,7 +106,7 @@ fn read_token(file: &Path) -> Result<Secret<String>, Failure> {
     let whole = fs::read_to_string(file).map_err(|error| failed(error.to_string(), "is it the file of the token?"))?;
     let mode = fs::metadata(file).map_or(0, |meta| meta.permissions().mode());
     if mode & 0o077 != 0 {
-        eprintln!("warning: others may read {}; run: chmod 600 {}", path_text(file), path_text(file));
+        message!("warning: others may read {}; run: chmod 600 {}", path_text(file), path_text(file));
     }
     let token = whole.trim();
     if token.is_empty() || token.len() > MAX_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {

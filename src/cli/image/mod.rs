@@ -240,7 +240,7 @@ fn verify(site: &Site, name: &str) -> Result<(), Failure> {
     }
     let last = bad.pop();
     for failure in &bad {
-        eprintln!("{failure}");
+        message!("{failure}");
     }
     last.map_or(Ok(()), Err)
 }

@@ -3,7 +3,10 @@
 
 use crate::cli::{
     Failure,
-    output::print::{Output, bytes, confirm, table, write},
+    output::{
+        print::{Output, bytes, confirm, table, write},
+        writer::write_message,
+    },
     overlay::fits_profiles,
 };
 use clap::Args;
@@ -74,7 +77,7 @@ impl Prune {
         let mut pruned = go(true)?;
         if !self.dry_run && pruned.blobs + pruned.versions.len() > 0 {
             if !self.yes {
-                eprint!("{}", render(&pruned));
+                write_message(&render(&pruned));
                 confirm("Throw this away?")?;
             }
             pruned = go(false)?;

@@ -1,7 +1,10 @@
 //! `meshd lab try`: boots one node with a profile and opens its console.
 
 use super::Hardware;
-use crate::cli::{Context, Failure};
+use crate::cli::{
+    Context, Failure,
+    output::writer::{ForeignOutput, RawOutput, raw_output},
+};
 use anyhow::Context as _;
 use clap::Args;
 use meshd_lab::{Console, ConsoleEnd, Firmware, Interrupt, LabError, Mix, Power, Rack, RawTerminal, with_login};
@@ -57,7 +60,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} is left behind: {error}", self.0.display());
+            message!("{} is left behind: {error}", self.0.display());
         }
     }
 }
@@ -74,10 +77,10 @@ impl Try {
         options.only_profile = Some(self.profile.clone());
         options.firmware = Mix::of([self.firmware]);
         let options = if self.bare { options } else { with_login(options)? };
-        let mut rack = Rack::up(&options, &mut |message| eprintln!("{message}"))?;
+        let mut rack = Rack::up(&options, &mut |message| message!("{message}"))?;
         let tried = attend(&mut rack, self.until.as_deref(), interrupt);
         if tried.is_err() {
-            eprintln!("\n{}", rack.log_ends(LOG_LINES));
+            message!("\n{}", rack.log_ends(LOG_LINES));
         }
         rack.down()?;
         tried
@@ -96,13 +99,13 @@ fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result
         let Some(phase) = until else { return Ok(false) };
         Ok(rack.node(NODE)?.is_some_and(|node| node["phase"] == phase))
     };
-    let (stdin, mut stdout) = (io::stdin(), io::stdout());
-    let left = if stdin.is_terminal() && stdout.is_terminal() {
-        eprintln!("the console of node {}: Ctrl-] leaves it, and everything is gone", rack.id(NODE));
+    let stdin = io::stdin();
+    let left = if stdin.is_terminal() && io::stdout().is_terminal() {
+        message!("the console of node {}: Ctrl-] leaves it, and everything is gone", rack.id(NODE));
         let _raw = RawTerminal::of(&stdin).context("cannot take the terminal")?;
-        console.relay_console(Some(keyboard()?), &mut stdout, done)
+        console.relay_console(Some(keyboard()?), &mut raw_output(), done)
     } else {
-        console.relay_console(None::<fs::File>, &mut stdout, done)
+        console.relay_console(None::<fs::File>, &mut ForeignOutput::new(RawOutput::default()), done)
     }?;
     match (left, until) {
         (ConsoleEnd::Ended, _) => Err(Failure::new("the node has ended", "its last words are above")),
@@ -110,7 +113,7 @@ fn attend(rack: &mut Rack, until: Option<&str>, interrupt: &Interrupt) -> Result
             Err(Failure::new(format!("left before the node was {phase}"), "wait longer, or leave --until out"))
         }
         (ConsoleEnd::Reached, Some(phase)) => {
-            eprintln!("\nnode {} is {phase}, {} s after power-on", rack.id(NODE), begun.elapsed().as_secs());
+            message!("\nnode {} is {phase}, {} s after power-on", rack.id(NODE), begun.elapsed().as_secs());
             Ok(())
         }
         _ => Ok(()),

@@ -8,7 +8,10 @@ mod attempt;
 
 use super::{
     Context, Failure,
-    output::print::{Output, fields, table},
+    output::{
+        print::{Output, fields, table, write},
+        writer::{ForeignOutput, RawOutput, raw_output},
+    },
 };
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -17,7 +20,7 @@ use meshd_lab::{
 };
 use std::{
     env, fs,
-    io::{self, IsTerminal, Read, Seek, Write},
+    io::{self, IsTerminal, Read, Seek},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -99,6 +102,8 @@ enum LabVerb {
         /// Follow the output until Ctrl-C
         #[arg(short, long)]
         follow: bool,
+        #[command(flatten)]
+        raw: RawOutput,
     },
     /// Boot a node with a profile and open its console
     #[command(after_help = attempt::HELP)]
@@ -173,16 +178,15 @@ impl LabArgs {
                 up(&options)
             }
             LabVerb::Image { rack } => {
-                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| eprintln!("{message}"))?)
+                Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| message!("{message}"))?)
             }
             LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), render),
             LabVerb::Reload { at } => {
-                print!("{}", Rack::attach(&at.dir)?.reload(&mut |message| eprintln!("{message}"))?);
-                Ok(())
+                write(&Rack::attach(&at.dir)?.reload(&mut |message| message!("{message}"))?)
             }
             LabVerb::Restart { at } => {
-                Rack::attach(&at.dir)?.restart(&mut |message| eprintln!("{message}"))?;
-                eprintln!("meshd was restarted; nodes keep running");
+                Rack::attach(&at.dir)?.restart(&mut |message| message!("{message}"))?;
+                message!("meshd was restarted; nodes keep running");
                 Ok(())
             }
             LabVerb::Down { at } => down(&at.dir),
@@ -191,8 +195,9 @@ impl LabArgs {
                 let position = rack.position(&node)?;
                 Ok(rack.power(position, button)?)
             }
-            LabVerb::Console { at, node, lines, follow } => {
-                Ok(console(&Rack::attach(&at.dir)?, &node, lines, follow, &interrupt)?)
+            LabVerb::Console { at, node, lines, follow, raw } => {
+                let follow = follow.then_some(&interrupt);
+                console(&Rack::attach(&at.dir)?, &node, lines, follow, ForeignOutput::new(raw))
             }
             LabVerb::Try(attempt) => attempt.run(context, &interrupt),
             LabVerb::Demo { rack, profile, keep } => {
@@ -200,7 +205,7 @@ impl LabArgs {
                 options.firmware = Mix::of([Firmware::Bios, Firmware::Uefi]);
                 let terminal = io::stdout().is_terminal();
                 let demo = demo::Demo { options, profile, keep, terminal };
-                Ok(demo.run(&mut io::stdout())?)
+                Ok(demo.run(&mut raw_output())?)
             }
         }
     }
@@ -224,10 +229,10 @@ impl Hardware {
 }
 
 fn up(options: &Options) -> Result<(), Failure> {
-    let rack = Rack::up(options, &mut |message| eprintln!("{message}"))?;
+    let rack = Rack::up(options, &mut |message| message!("{message}"))?;
     let (site, dir) = (rack.site_file().display().to_string(), rack.dir().display().to_string());
     rack.detach();
-    eprintln!(
+    message!(
         "the rack is up\n  \
          talk to it:          export MESHD_SITE={site}; meshd node list\n  \
          open the web UI:     meshd --site {site} ui\n  \
@@ -240,7 +245,7 @@ fn up(options: &Options) -> Result<(), Failure> {
 
 fn down(dir: &Path) -> Result<(), Failure> {
     if end(dir)? {
-        eprintln!("the rack in {} is down", dir.display());
+        message!("the rack in {} is down", dir.display());
         Ok(())
     } else {
         Err(LabError::NotUp { dir: dir.to_owned() }.into())
@@ -262,22 +267,26 @@ fn render(status: &Status) -> String {
     format!("{rack}\n{}", table(["name", "id", "firmware", "mac", "power", "serial"], nodes))
 }
 
-fn console(rack: &Rack, node: &str, lines: usize, follow: bool, interrupt: &Interrupt) -> anyhow::Result<()> {
+/// Shows the last lines, and new output until the interrupt.
+fn console(
+    rack: &Rack,
+    node: &str,
+    lines: usize,
+    follow: Option<&Interrupt>,
+    mut output: ForeignOutput,
+) -> Result<(), Failure> {
     let position = rack.position(node)?;
     let path = rack.serial_file(position);
-    eprintln!("{}", path.display());
-    println!("{}", last_lines(&rack.serial(position), lines));
-    if !follow {
-        return Ok(());
-    }
-    let mut file = fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    file.seek(io::SeekFrom::End(0))?;
+    message!("{}", path.display());
+    output.out(format!("{}\n", last_lines(&rack.serial(position), lines)).as_bytes())?;
+    let Some(interrupt) = follow else { return Ok(()) };
+    let failed = || format!("cannot read {}", path.display());
+    let mut file = fs::File::open(&path).with_context(failed)?;
+    file.seek(io::SeekFrom::End(0)).with_context(failed)?;
     while !interrupt.is_raised() {
         let mut more = Vec::new();
-        file.read_to_end(&mut more)?;
-        let mut out = io::stdout().lock();
-        out.write_all(&more)?;
-        out.flush()?;
+        file.read_to_end(&mut more).with_context(failed)?;
+        output.out(&more)?;
         std::thread::park_timeout(Duration::from_millis(200));
     }
     Ok(())

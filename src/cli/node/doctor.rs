@@ -4,7 +4,10 @@ use super::targets::{NodeSelection, Targets, bulk};
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{ago, clean, json, now, write, yaml},
+    output::{
+        print::{ago, clean, json, now, write, yaml},
+        writer::write_message,
+    },
 };
 use clap::{Args, ValueEnum};
 use meshd_api::{DoctorView, NodeView, routes as api};
@@ -89,7 +92,7 @@ async fn several(client: &AdminClient, nodes: &[NodeView], format: DoctorFormat)
         let name = nodes.iter().find(|node| node.id == result.id).map_or("", |node| node.name.as_str());
         let Some(report) = result.report else {
             let error = result.error.map(|error| Failure::new(&error.message, &error.hint));
-            eprintln!(
+            message!(
                 "{} ({name}): {}",
                 result.id,
                 error.map_or_else(|| "no report".to_owned(), |error| error.to_string())
@@ -122,5 +125,5 @@ async fn last_known(client: &AdminClient, node: &str) {
     let which = if detail.checks_count { "of this boot" } else { "of an earlier boot, which proves nothing now" };
     let units = detail.facts.as_ref().map(|facts| facts.units.as_slice()).unwrap_or_default();
     let report = DoctorReport::new(evidence.at, Some(evidence.session), detail.checks, units);
-    eprint!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text());
+    write_message(&format!("last known checks, {}, {which}:\n{}", ago(evidence.at, now()), report.text()));
 }

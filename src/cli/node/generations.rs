@@ -47,7 +47,7 @@ fn pinned(node: &NodeView) -> String {
 pub(crate) async fn history(client: &AdminClient, node: &str, output: Output) -> Result<(), Failure> {
     let all = client.get(api::LIST_NODE_GENERATIONS.path([&node])).await?;
     if all.is_empty() {
-        eprintln!("it was never given anything to boot");
+        message!("it was never given anything to boot");
     }
     output.print(&all, |all| generations(all, now()))
 }
@@ -136,9 +136,9 @@ impl RollbackArgs {
         match all.iter().find(|view| view.held) {
             Some(view) => {
                 let generation = view.revised.generation.0.short();
-                eprintln!("nodes of {name} boot generation {generation} of it until it is let go: --off");
+                message!("nodes of {name} boot generation {generation} of it until it is let go: --off");
             }
-            None => eprintln!("nodes of {name} boot what the site file says again"),
+            None => message!("nodes of {name} boot what the site file says again"),
         }
         Ok(())
     }

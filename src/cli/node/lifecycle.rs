@@ -48,12 +48,12 @@ impl FenceArgs {
             Some(name) => name,
             None => {
                 let node = get_node(client, &self.node).await?;
-                eprintln!("{} must be off, or its VMs may run twice.", node_text(&node));
+                message!("{} must be off, or its VMs may run twice.", node_text(&node));
                 typed("Type its name to fence it:")?
             }
         };
         let node = client.post(api::FENCE_NODE.path([&self.node]), &Fence { confirm }).await?;
-        eprintln!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
+        message!("{} ({}) is fenced; what may start elsewhere does: meshd vm list", node.id, node.name);
         Ok(())
     }
 }
@@ -212,9 +212,9 @@ impl ReplaceNode {
         let order = Replace { new: self.new };
         let done = client.post(api::REPLACE_NODE.path([&self.old]), &order).await?;
         let node = done.node;
-        eprintln!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
+        message!("{} ({}) boots {} from its next boot on", node.id, node.name, node.profile);
         for left in done.left {
-            eprintln!("the site file names a removed NIC: {left}; replace its MAC address");
+            message!("the site file names a removed NIC: {left}; replace its MAC address");
         }
         Ok(())
     }

@@ -4,7 +4,10 @@ use super::{generations, stage, text};
 use crate::cli::{
     Failure,
     client::AdminClient,
-    output::print::{Format, Output, ago, now, table, write},
+    output::{
+        print::{Format, Output, ago, now, table},
+        writer::write_raw,
+    },
 };
 use clap::Args;
 use meshd_api::{NodeView, routes as api};
@@ -65,12 +68,12 @@ impl List {
 
     fn print(&self, nodes: &Vec<NodeView>) -> Result<(), Failure> {
         if self.watch && self.output.format() == Format::Table && std::io::stdout().is_terminal() {
-            write(CLEAR)?;
+            write_raw(CLEAR.as_bytes())?;
         }
         match &self.selector {
-            Some(selector) if nodes.is_empty() => eprintln!("no node matches the selector `{selector}`"),
-            None if nodes.is_empty() && self.is_filtered() => eprintln!("no node matches"),
-            None if nodes.is_empty() => eprintln!("no machine has been seen yet: power one on"),
+            Some(selector) if nodes.is_empty() => message!("no node matches the selector `{selector}`"),
+            None if nodes.is_empty() && self.is_filtered() => message!("no node matches"),
+            None if nodes.is_empty() => message!("no machine has been seen yet: power one on"),
             _ => {}
         }
         self.output.print(nodes, |nodes| list(nodes, now(), self.labels))

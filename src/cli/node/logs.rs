@@ -2,13 +2,17 @@
 
 use crate::cli::{
     client::AdminClient,
-    output::{failure::Failure, print},
+    output::{
+        failure::Failure,
+        print,
+        writer::{ForeignOutput, RawOutput},
+    },
 };
 use clap::{Args, ValueEnum};
 use meshd_api::{BootLogLine, routes as api};
 use meshd_proto::log::LogSource;
 use meshd_types::BootSessionId;
-use std::{collections::BTreeMap, io::Write as _};
+use std::collections::BTreeMap;
 
 /// Maximum length of a line, in bytes. Longer lines are split.
 const MAX_LINE: usize = 64 << 10;
@@ -26,6 +30,8 @@ pub(crate) struct Logs {
     /// Show new lines until the next boot
     #[arg(short, long)]
     follow: bool,
+    #[command(flatten)]
+    raw: RawOutput,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -37,29 +43,32 @@ enum SourceArg {
 }
 
 impl Logs {
-    /// Prints whole lines. Replaces control characters that a node sent, because a terminal would execute them.
+    /// Prints whole lines: an unfinished line of one source must not continue with a line of the other.
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let path = api::GET_NODE_LOG.path([&self.node]).with("follow", self.follow);
         let path = path.with_optional("session", self.session);
         let mut partial: BTreeMap<LogSource, Vec<u8>> = BTreeMap::new();
+        let mut output = ForeignOutput::new(self.raw);
         let lines = client.lines(path, |line, _| {
             match line {
                 BootLogLine::Dropped { dropped } => {
-                    eprintln!("meshd: {} of the log were not kept here", print::bytes(dropped));
+                    message!("meshd: {} of the log were not kept here", print::bytes(dropped));
                 }
                 BootLogLine::Piece(piece) if self.shows(piece.stream) => {
                     let rest = partial.entry(piece.stream).or_default();
                     rest.extend(piece.data.into_bytes().unwrap_or_default());
                     let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
                     let whole = if rest.len() - whole > MAX_LINE { rest.len() } else { whole };
-                    write(&rest.drain(..whole).collect::<Vec<u8>>())?;
+                    output.out(&rest.drain(..whole).collect::<Vec<u8>>())?;
                 }
                 BootLogLine::Piece(_) => {}
             }
             Ok(())
         });
         lines.await?;
-        partial.values().try_for_each(|rest| write(rest))
+        partial.values().filter(|rest| !rest.is_empty()).try_for_each(|rest| output.out(&[rest, &b"\n"[..]].concat()))?;
+        output.end();
+        Ok(())
     }
 
     fn shows(&self, source: LogSource) -> bool {
@@ -69,12 +78,4 @@ impl Logs {
             Some(SourceArg::System) => source == LogSource::System,
         }
     }
-}
-
-fn write(text: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    for line in String::from_utf8_lossy(text).lines() {
-        writeln!(out, "{}", print::clean(&line.replace('\t', "    ")))?;
-    }
-    Ok(out.flush()?)
 }

@@ -181,7 +181,7 @@ impl Node {
                 Node::Replace(replace) => replace.run(client).await,
                 Node::AcceptNic { node, mac } => {
                     let node = client.post(api::ACCEPT_NODE_NIC.path([&node]), &AcceptNic { mac }).await?;
-                    eprintln!("{} ({}) may boot from NIC {mac}", node.id, node.name);
+                    message!("{} ({}) may boot from NIC {mac}", node.id, node.name);
                     Ok(())
                 }
                 Node::AssignProfile { words, selector, reboot, force } => {

@@ -74,7 +74,7 @@ pub(crate) struct RenameArgs {
 impl RenameArgs {
     pub(crate) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let node = client.post(api::RENAME_NODE.path([&self.node]), &Rename { name: self.name }).await?;
-        eprintln!("{} is named {}; host name, lease and DNS follow at its next boot", node.id, node.name);
+        message!("{} is named {}; host name, lease and DNS follow at its next boot", node.id, node.name);
         Ok(())
     }
 }

@@ -62,8 +62,8 @@ impl SelectorArgs {
         if !self.dry_run {
             return Ok(NodeSelection::Several(nodes));
         }
-        eprintln!("{} would be changed:", count_text(nodes.len()));
-        nodes.iter().for_each(|node| eprintln!("  {}", node_text(node)));
+        message!("{} would be changed:", count_text(nodes.len()));
+        nodes.iter().for_each(|node| message!("  {}", node_text(node)));
         Ok(NodeSelection::Listed)
     }
 }
@@ -148,7 +148,7 @@ where
     match selection {
         NodeSelection::One(name) => {
             let node: NodeView = client.post(one.path([&name]), body).await?.into();
-            eprintln!("{}", text(&node));
+            message!("{}", text(&node));
             Ok(NodeSelection::One(node.id.to_string()))
         }
         NodeSelection::Several(nodes) => order_several(client, nodes, several, body, text).await,
@@ -167,9 +167,9 @@ pub(crate) async fn order_several(
     let done = bulk(client, &nodes, route, body).await?;
     for result in &done.results {
         match (&result.node, &result.error) {
-            (Some(node), _) => eprintln!("{}", text(node)),
-            (None, Some(error)) => eprintln!("{}: {}", result.id, Failure::new(&error.message, &error.hint)),
-            (None, None) => eprintln!("{}: done", result.id),
+            (Some(node), _) => message!("{}", text(node)),
+            (None, Some(error)) => message!("{}: {}", result.id, Failure::new(&error.message, &error.hint)),
+            (None, None) => message!("{}: done", result.id),
         }
     }
     match done.failed {

@@ -1,6 +1,6 @@
 //! The error of a command: object, cause, hint and exit code.
 
-use super::print::clean;
+use super::writer::clean;
 use meshd_config::{Fault, Faults};
 use meshd_lab::{LabError, demo::DemoError};
 use std::{fmt, fs, io, process::ExitCode};
@@ -12,7 +12,8 @@ pub struct Failure {
     hint: String,
     /// Faults of files, each printed with its hint.
     faults: Option<String>,
-    broken_pipe: bool,
+    /// Error of standard output.
+    output: Option<io::ErrorKind>,
     /// Exit code of a program on a node, used instead of 1.
     code: Option<u8>,
 }
@@ -20,7 +21,7 @@ pub struct Failure {
 impl Failure {
     /// Creates a failure from a message and a hint.
     pub fn new(message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Failure { message: message.into(), hint: hint.into(), faults: None, broken_pipe: false, code: None }
+        Failure { message: message.into(), hint: hint.into(), faults: None, output: None, code: None }
     }
 
     /// Creates a failure from an error of the form `<cause>; <advice>`, with all its sources.
@@ -49,7 +50,7 @@ impl Failure {
     /// Prints the failure to standard error.
     pub(crate) fn print(&self) {
         if self.code.is_none() {
-            eprintln!("{self}");
+            message!("{self}");
         }
     }
 
@@ -68,8 +69,14 @@ impl Failure {
         (&self.message, &self.hint)
     }
 
+    /// Returns true if the reader of standard output has closed it.
     pub(crate) fn is_broken_pipe(&self) -> bool {
-        self.broken_pipe
+        self.output == Some(io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns true if standard output accepts no data, so that a repetition is useless.
+    pub(crate) fn is_of_output(&self) -> bool {
+        self.output.is_some()
     }
 }
 
@@ -113,8 +120,7 @@ impl From<DemoError> for Failure {
 impl From<io::Error> for Failure {
     /// Converts errors of standard output only. Other errors need the name of the failed operation.
     fn from(error: io::Error) -> Self {
-        let broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
-        Failure { broken_pipe, ..Failure::new(format!("cannot write to standard output: {error}"), "") }
+        Failure { output: Some(error.kind()), ..Failure::new(format!("cannot write to standard output: {error}"), "") }
     }
 }
 

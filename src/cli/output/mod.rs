@@ -2,10 +2,16 @@
 //!
 //! | module | content |
 //! | --- | --- |
+//! | `writer` | the only writer: standard output, messages, filter of foreign text |
+//! | `text_filter` | filter of foreign text that arrives in pieces |
 //! | `print` | one value as a table, JSON or YAML |
 //! | `progress` | progress of builds |
 //! | `failure` | the error of a command: object, cause, hint, exit code |
 
+#[macro_use]
+pub(crate) mod writer;
+
 pub(crate) mod failure;
 pub(crate) mod print;
 pub(crate) mod progress;
+mod text_filter;

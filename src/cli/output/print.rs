@@ -1,12 +1,15 @@
 //! Prints one value as a table, JSON or YAML.
 
+pub(crate) use super::writer::{clean, write};
+
+use super::writer::write_message;
 use crate::cli::Failure;
 use clap::{Args, ValueEnum};
 use comfy_table::{ContentArrangement, Table, presets};
-use meshd_types::{Timestamp, failpoint, is_misleading};
+use meshd_types::{Timestamp, is_misleading};
 use serde::Serialize;
 use std::{
-    io::{IsTerminal as _, Write as _},
+    io::IsTerminal as _,
     time::{Duration, SystemTime},
 };
 
@@ -53,7 +56,7 @@ impl Output {
     pub(crate) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => line(value) + "\n",
-            Format::Json => serde_json::to_string(value).map_err(|error| Failure::of(&error))? + "\n",
+            Format::Json => escaped(&serde_json::to_string(value).map_err(|error| Failure::of(&error))?) + "\n",
             Format::Yaml => format!("---\n{}", yaml(value)?),
         };
         write(&text)
@@ -62,19 +65,31 @@ impl Output {
 
 /// Formats a value as indented JSON with a line break at the end.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))? + "\n")
+    Ok(escaped(&serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?) + "\n")
 }
 
 /// Formats a value as YAML.
 pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
-    serde_norway::to_string(value).map_err(|error| Failure::of(&error))
+    let text = serde_norway::to_string(value).map_err(|error| Failure::of(&error))?;
+    // A plain scalar has no escapes; every JSON document is a YAML document.
+    if text.chars().any(is_unsafe) { json(value) } else { Ok(text) }
 }
 
-/// Writes text to standard output.
-pub(crate) fn write(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+/// Escapes characters that a terminal would execute, and those that disguise other text. They occur only within strings.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_unsafe(c) {
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
+fn is_unsafe(c: char) -> bool {
+    c.is_control() && c != '\n' || is_misleading(c)
 }
 
 /// Formats a table without borders; two spaces separate the columns.
@@ -117,12 +132,6 @@ pub(crate) fn wrapped(text: &str, indent: usize) -> String {
         line.push_str(word);
     }
     if line.is_empty() { out } else { format!("{out}{:indent$}{line}\n", "") }
-}
-
-/// Replaces control characters and direction marks in a text from the network, because a terminal would execute them.
-pub(crate) fn clean(text: &str) -> String {
-    let is_hidden = |c: char| is_misleading(c) && failpoint::defends("ui-direction");
-    text.chars().map(|c| if c.is_control() || is_hidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
 /// Formats a duration with at most two units, such as `1.5s`, `1m 30s`, `3h 05m` or `12d 3h`.
@@ -174,13 +183,13 @@ pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
 fn read_answer(question: &str, choices: &str, error: (&str, &str)) -> Result<String, Failure> {
     if !std::io::stdin().is_terminal() {
         // The question states the change that the command would have made.
-        eprintln!("{question}");
+        message!("{question}");
         return Err(Failure::new(error.0, error.1));
     }
-    eprint!("{question}{choices} ");
-    std::io::stderr().flush()?;
+    write_message(&format!("{question}{choices} "));
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
+    let read = std::io::stdin().read_line(&mut answer);
+    read.map_err(|cause| Failure::new(format!("cannot read the answer: {cause}"), error.1))?;
     Ok(answer.trim().to_owned())
 }
 
@@ -189,7 +198,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remote_text_is_stripped_of_control_and_direction_characters() {
-        assert_eq!(clean("a\u{1b}[2J \u{202e}321\u{2069}é"), "a\u{fffd}[2J \u{fffd}321\u{fffd}é");
+    fn json_and_yaml_escape_what_a_terminal_executes() {
+        let hostile = "a\u{1b}[2J\u{9b}1m\u{7f} \u{202e}321\u{e0041}é".to_owned();
+        for text in [json(&hostile).unwrap(), yaml(&hostile).unwrap()] {
+            assert!(!text.chars().any(is_unsafe), "{text:?}");
+            assert_eq!(serde_norway::from_str::<String>(&text).unwrap(), hostile);
+        }
+        assert_eq!(serde_json::from_str::<String>(&json(&hostile).unwrap()).unwrap(), hostile);
     }
 }

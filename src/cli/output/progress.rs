@@ -1,6 +1,6 @@
 //! Shows the progress of builds: moving lines on a terminal, plain lines in a log.
 
-use super::print::span;
+use super::{print::span, writer::clean};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meshd_image::builder::{BuildStep, Progress};
 use std::{
@@ -38,7 +38,7 @@ impl Drawing {
 impl Progress for Drawing {
     fn begin(&self, step: BuildStep) {
         let Some(bars) = &self.bars else {
-            eprintln!("{step:<16} begins");
+            message!("{step:<16} begins");
             return;
         };
         let style = ProgressStyle::with_template("{spinner} {prefix:<16} {elapsed:>4}  {wide_msg}");
@@ -50,15 +50,15 @@ impl Progress for Drawing {
 
     fn note(&self, step: BuildStep, text: &str) {
         match &self.bars {
-            Some(_) => self.with_bar(step, |bar| bar.set_message(text.to_owned())),
-            None => eprintln!("{step:<16} {text}"),
+            Some(_) => self.with_bar(step, |bar| bar.set_message(clean(text))),
+            None => message!("{step:<16} {text}"),
         }
     }
 
     fn end(&self, step: BuildStep, took: Duration) {
         match &self.bars {
             Some(_) => self.with_bar(step, |bar| bar.finish_with_message(format!("done in {}", span(took)))),
-            None => eprintln!("{step:<16} done in {}", span(took)),
+            None => message!("{step:<16} done in {}", span(took)),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! `meshd overlay cat`: prints one rendered file, with placeholders for secrets.
 
 use super::comparison_side::Side;
-use crate::cli::{Context, Failure};
+use crate::cli::{
+    Context, Failure,
+    output::writer::{ForeignOutput, RawOutput},
+};
 use clap::Args;
 use meshd_config::suggest;
 use meshd_image::overlay::{Kind, RenderedFile};
-use std::io::Write as _;
 
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
@@ -19,6 +21,8 @@ pub(in crate::cli) struct Cat {
     /// Profile to render, offline
     #[arg(long, value_name = "P")]
     profile: Option<String>,
+    #[command(flatten)]
+    raw: RawOutput,
 }
 
 impl Cat {
@@ -34,17 +38,18 @@ impl Cat {
             Failure::new(format!("{} has no file {path}", side.name), near)
         })?;
         for note in &side.notes {
-            eprintln!("note: {note}");
+            message!("note: {note}");
         }
         if let Some(what) = note(file) {
-            eprintln!("{path}: {what}");
+            message!("{path}: {what}");
         }
-        let mut out = std::io::stdout().lock();
+        let mut output = ForeignOutput::new(self.raw);
         match &file.kind {
-            Kind::Link(target) => writeln!(out, "{target}")?,
-            _ => out.write_all(file.content().map_or(&[], |bytes| bytes))?,
+            Kind::Link(target) => output.out(format!("{target}\n").as_bytes())?,
+            _ => output.out(file.content().map_or(&[], |bytes| bytes))?,
         }
-        Ok(out.flush()?)
+        output.end();
+        Ok(())
     }
 }
 

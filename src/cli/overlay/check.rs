@@ -48,9 +48,9 @@ impl CheckOverlays {
             )
         })?;
         for warning in super::warnings(&site) {
-            eprintln!("warning: {warning}");
+            message!("warning: {warning}");
         }
-        eprintln!("every profile's overlays render");
+        message!("every profile's overlays render");
         Ok(())
     }
 }

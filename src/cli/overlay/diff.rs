@@ -49,13 +49,13 @@ impl Diff {
     pub(super) fn run(self, context: &Context) -> Result<(), Failure> {
         let (left, right) = self.sides(context)?;
         for note in left.notes.iter().chain(right.notes.iter().filter(|note| !left.notes.contains(note))) {
-            eprintln!("note: {note}");
+            message!("note: {note}");
         }
         let changes = changes(&left, &right);
         match changes.len() {
-            0 => eprintln!("no difference between {} and {}", left.name, right.name),
-            1 => eprintln!("1 file differs between {} and {}", left.name, right.name),
-            many => eprintln!("{many} files differ between {} and {}", left.name, right.name),
+            0 => message!("no difference between {} and {}", left.name, right.name),
+            1 => message!("1 file differs between {} and {}", left.name, right.name),
+            many => message!("{many} files differ between {} and {}", left.name, right.name),
         }
         self.output.print(&changes, |changes| changes.iter().map(text).collect())
     }

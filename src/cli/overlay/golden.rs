@@ -57,7 +57,7 @@ impl Golden {
             let hint = "if it is meant: meshd overlay golden --update, and read the difference in your version control";
             return Err(Failure::new("overlays render to something else than their golden files", hint));
         }
-        eprintln!("{compared} overlays {}", if self.update { "written" } else { "render to their golden files" });
+        message!("{compared} overlays {}", if self.update { "written" } else { "render to their golden files" });
         Ok(())
     }
 }

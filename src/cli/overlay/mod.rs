@@ -107,7 +107,7 @@ impl Render {
         if let Some(node) = &self.node {
             let (bytes, generation) = of_node(context, node, None)?;
             write_whole(&self.out, &bytes)?;
-            eprintln!("wrote {}: the overlay of {node}, generation {generation}", self.out.display());
+            message!("wrote {}: the overlay of {node}, generation {generation}", self.out.display());
             return Ok(());
         }
         let site = context.site()?;
@@ -117,10 +117,10 @@ impl Render {
         let rendered = renderer.render(profile, node)?;
         write_whole(&self.out, &rendered.to_targz())?;
         for note in &renderer.notes {
-            eprintln!("note: {note}");
+            message!("note: {note}");
         }
         let (files, digest) = (rendered.files.len(), rendered.digest);
-        eprintln!("wrote {}: {files} files of profile {}, digest {digest}", self.out.display(), profile.name);
+        message!("wrote {}: {files} files of profile {}, digest {digest}", self.out.display(), profile.name);
         Ok(())
     }
 }

@@ -67,7 +67,7 @@ impl New {
         if let Some(overlay) = reading.overlays.named.values().find(|one| one.name == Layer::Named(self.name.clone())) {
             update(&folder.join("golden"), &golden(&reading.overlays, overlay)?)?;
         }
-        eprintln!("next: edit it, name it in a profile of {}, and run `meshd overlay check`", site.file.display());
+        message!("next: edit it, name it in a profile of {}, and run `meshd overlay check`", site.file.display());
         write(&format!("{}\n", folder.display()))
     }
 }

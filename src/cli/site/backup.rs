@@ -114,7 +114,7 @@ impl Create {
         }
         let Some(manifest) = made?.manifest else { return Ok(()) };
         if !manifest.blobs {
-            eprintln!("blobs of images are not in it: keep a copy of blobs_dir/sha256, or use --blobs");
+            message!("blobs of images are not in it: keep a copy of blobs_dir/sha256, or use --blobs");
         }
         write(&format!("{}: {}\n", path_text(&self.file), manifest_text(&manifest)))
     }
@@ -141,7 +141,7 @@ impl Verify {
             Some(manifest) => write(&format!("{file}: {}\n", manifest_text(&manifest))),
             None => {
                 let head = verified.head.map(|head| format!("site {}, made {}, ", head.site, head.made_at));
-                eprintln!("what is in it was not looked at: that needs --key-file");
+                message!("what is in it was not looked at: that needs --key-file");
                 write(&format!("{file}: {}as it was written\n", head.unwrap_or_default()))
             }
         }
@@ -158,9 +158,9 @@ impl Restore {
         let site = path_text(&restored.site_file);
         if !restored.manifest.blobs {
             let blobs = path_text(&self.into.join("blobs/sha256"));
-            eprintln!("blobs of images were not in it: copy those of the old blobs_dir/sha256 to {blobs}");
+            message!("blobs of images were not in it: copy those of the old blobs_dir/sha256 to {blobs}");
         }
-        eprintln!("stop the old central node for good, then: meshd serve --site {site}");
+        message!("stop the old central node for good, then: meshd serve --site {site}");
         write(&format!("{site}: {} nodes, {}\n", restored.nodes, manifest_text(&restored.manifest)))
     }
 }

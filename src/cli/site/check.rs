@@ -58,7 +58,7 @@ impl Check {
             return if report.faults.is_empty() { Ok(()) } else { Err(counted(&report)) };
         }
         for warning in &report.warnings {
-            eprintln!("warning: {warning}");
+            message!("warning: {warning}");
         }
         if report.faults.is_empty() { write(&summary) } else { Err(Faults(report.faults).into()) }
     }

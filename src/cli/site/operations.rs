@@ -21,9 +21,9 @@ impl Operations {
         let found = wait(client.get(api::LIST_OPERATIONS.path([])))?;
         self.output.print(&found, rows)?;
         match found.rest {
-            0 if found.operations.is_empty() => eprintln!("nothing is running or waiting"),
+            0 if found.operations.is_empty() => message!("nothing is running or waiting"),
             0 => {}
-            rest => eprintln!("{rest} more"),
+            rest => message!("{rest} more"),
         }
         Ok(())
     }

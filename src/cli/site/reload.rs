@@ -13,14 +13,14 @@ impl ReloadCommand {
         let client = context.client()?;
         let view = wait(client.post(api::RELOAD_SITE.path([]), &()))?;
         if !view.restart.is_empty() {
-            eprintln!("needs a restart of meshd, and is not live: {}", view.restart.join(", "));
+            message!("needs a restart of meshd, and is not live: {}", view.restart.join(", "));
         }
         if !view.faults.is_empty() {
-            eprintln!("refused: the last good site, overlays and images stay live");
+            message!("refused: the last good site, overlays and images stay live");
             let faults = Faults(view.faults);
             return Err(if context.is_remote() { Failure::of_remote(&faults) } else { faults.into() });
         }
-        eprintln!("{}", if view.changed { "what was edited is live" } else { "nothing has changed" });
+        message!("{}", if view.changed { "what was edited is live" } else { "nothing has changed" });
         Ok(())
     }
 }

@@ -22,9 +22,9 @@ impl Search {
         let found = wait(context.client()?.get(api::SEARCH.path([]).with("q", &self.text)))?;
         self.output.print(&found, rows)?;
         match found.total.saturating_sub(found.hits.len()) {
-            0 if found.total == 0 => eprintln!("nothing contains `{}`", self.text),
+            0 if found.total == 0 => message!("nothing contains `{}`", self.text),
             0 => {}
-            more => eprintln!("{more} more; write more of the text"),
+            more => message!("{more} more; write more of the text"),
         }
         Ok(())
     }

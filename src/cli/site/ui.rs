@@ -1,6 +1,6 @@
 //! `meshd ui`: serves the web UI at a loopback address, and prints a link that signs in once.
 
-use crate::cli::{Context, Failure, client::AdminClient, wait};
+use crate::cli::{Context, Failure, client::AdminClient, output::print::write, wait};
 use axum::{
     Json, Router,
     body::Body,
@@ -34,8 +34,8 @@ impl Ui {
             let listener = listener.map_err(busy)?;
             let address = listener.local_addr()?;
             let (code, text) = LinkCode::new(random());
-            println!("http://{address}{PREFIX}/enter?code={}", text.expose());
-            eprintln!("the link works once; the web UI ends with Ctrl-C");
+            write(&format!("http://{address}{PREFIX}/enter?code={}\n", text.expose()))?;
+            message!("the link works once; the web UI ends with Ctrl-C");
             let router = meshd_ui::router(Environment {
                 open_socket: open_socket(client.clone()),
                 api: forward(client),

@@ -1,12 +1,16 @@
 //! `meshd vm console` and `meshd vm logs`: the serial console of a VM.
 
-use crate::cli::{Failure, client::AdminClient};
+use crate::cli::{
+    Failure,
+    client::AdminClient,
+    output::writer::{ForeignOutput, RawOutput, clean, write_message},
+};
 use futures_util::{Sink, SinkExt as _, Stream, StreamExt as _};
 use meshd_api::routes as api;
 use meshd_lab::RawTerminal;
 use meshd_proto::vm::{ConsoleNote, MAX_PIECE};
 use std::{
-    io::{IsTerminal as _, Read as _, Write as _, stdin, stdout},
+    io::{IsTerminal as _, Read as _, stdin},
     thread,
     time::Duration,
 };
@@ -37,40 +41,47 @@ struct Keyboard {
     leaves: oneshot::Receiver<()>,
 }
 
-/// Connects the terminal to a console until Ctrl-] or the end of the console.
-pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool) -> Result<(), Failure> {
+/// Connects the terminal to a console until Ctrl-] or the end of the console. A terminal with input belongs to the guest: editors and
+/// menus need its escape sequences. Without input, they are removed.
+pub(crate) async fn console(client: &AdminClient, vm: &str, input: bool, option: RawOutput) -> Result<(), Failure> {
     let socket = client.socket(api::OPEN_VM_CONSOLE.path([&vm]).as_str()).await?;
     let keyboard = stdin();
     let raw = (input && keyboard.is_terminal()).then(|| RawTerminal::of(&keyboard));
     let raw = raw.transpose().map_err(|error| Failure::new(format!("no terminal: {error}"), "use --no-input"))?;
     if raw.is_some() {
-        eprint!("at the console of {vm}; Ctrl-] leaves\r\n");
+        write_message(&format!("at the console of {vm}; Ctrl-] leaves\r\n"));
     }
+    let mut output = if raw.is_some() { ForeignOutput::of_terminal() } else { ForeignOutput::new(option) };
     let drain_time = if raw.is_some() { DRAIN_TIME } else { DRAIN_TIME_PIPED };
     let (out, mut incoming) = socket.split();
     tokio::select! {
         biased;
-        ended = print_console(&mut incoming) => ended?,
+        ended = print_console(&mut incoming, &mut output) => ended?,
         sent = send_input(out, input.then(read_keyboard), drain_time) => {
             sent?;
             // The server may still read: closing the connection now would discard earlier input.
-            let _ = timeout(drain_time, print_console(&mut incoming)).await;
+            let _ = timeout(drain_time, print_console(&mut incoming, &mut output)).await;
+            output.end();
             return Ok(());
         }
     }
     drop(raw);
-    eprintln!("the console of {vm} is over");
+    output.end();
+    message!("the console of {vm} is over");
     Ok(())
 }
 
 /// Prints the output of a console until the server closes it.
-async fn print_console(incoming: &mut (impl Stream<Item = Result<Message, Error>> + Unpin)) -> Result<(), Failure> {
+async fn print_console(
+    incoming: &mut (impl Stream<Item = Result<Message, Error>> + Unpin),
+    output: &mut ForeignOutput,
+) -> Result<(), Failure> {
     loop {
         match incoming.next().await {
-            Some(Ok(Message::Binary(bytes))) => show(&bytes)?,
+            Some(Ok(Message::Binary(bytes))) => output.out(&bytes)?,
             Some(Ok(Message::Text(text))) => {
                 if let Ok(note) = serde_json::from_str::<ConsoleNote>(&text) {
-                    eprint!("\r\n{}\r\n", note_text(&note));
+                    write_message(&format!("\r\n{}\r\n", note_text(&note)));
                 }
             }
             Some(Ok(Message::Close(_))) | None => return Ok(()),
@@ -120,14 +131,11 @@ fn connection_failure(error: &Error) -> Failure {
 }
 
 /// Prints the console log, and new output with `follow`.
-pub(crate) async fn logs(client: &AdminClient, vm: &str, follow: bool) -> Result<(), Failure> {
-    client.stream(api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow), show).await
-}
-
-fn show(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = stdout().lock();
-    out.write_all(bytes)?;
-    Ok(out.flush()?)
+pub(crate) async fn logs(client: &AdminClient, vm: &str, follow: bool, option: RawOutput) -> Result<(), Failure> {
+    let mut output = ForeignOutput::new(option);
+    client.stream(api::GET_VM_CONSOLE_LOG.path([&vm]).with("follow", follow), |bytes| output.out(bytes)).await?;
+    output.end();
+    Ok(())
 }
 
 fn note_text(note: &ConsoleNote) -> String {
@@ -136,7 +144,7 @@ fn note_text(note: &ConsoleNote) -> String {
             format!("[meshd: {bytes} bytes of what it wrote are missing here: this terminal was too slow]")
         }
         ConsoleNote::InputQueued => "[meshd: the guest does not read: what is typed waits]".to_owned(),
-        ConsoleNote::Ended { reason } => format!("[meshd: {}]", crate::cli::output::print::clean(reason)),
+        ConsoleNote::Ended { reason } => format!("[meshd: {}]", clean(reason)),
     }
 }
 

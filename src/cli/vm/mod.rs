@@ -16,7 +16,10 @@ use super::{
     Context, Failure,
     client::AdminClient,
     node::word,
-    output::print::{self, Output, ago, confirm, fields, now, table},
+    output::{
+        print::{self, Output, ago, confirm, fields, now, table},
+        writer::RawOutput,
+    },
     wait,
 };
 use clap::Subcommand;
@@ -86,6 +89,8 @@ pub(super) enum Vm {
         /// Show output only
         #[arg(long)]
         no_input: bool,
+        #[command(flatten)]
+        raw: RawOutput,
     },
     /// Show the log of the serial console
     Logs {
@@ -94,6 +99,8 @@ pub(super) enum Vm {
         /// Follow the output
         #[arg(long, short)]
         follow: bool,
+        #[command(flatten)]
+        raw: RawOutput,
     },
     /// Delete a VM and release its resources
     Delete {
@@ -140,8 +147,8 @@ impl Vm {
                     let vm = client.get(api::GET_VM.path([&vm])).await?;
                     output.print(&vm, show)
                 }
-                Vm::Console { vm, no_input } => console::console(&client, &vm, !no_input).await,
-                Vm::Logs { vm, follow } => console::logs(&client, &vm, follow).await,
+                Vm::Console { vm, no_input, raw } => console::console(&client, &vm, !no_input, raw).await,
+                Vm::Logs { vm, follow, raw } => console::logs(&client, &vm, follow, raw).await,
                 Vm::Delete { vm, node, yes, force, wait } => {
                     let client = client.forced(force);
                     if !yes {
@@ -149,8 +156,8 @@ impl Vm {
                     }
                     let gone = client.post(api::DELETE_VM.path([&vm]), &DeleteVm { node }).await?;
                     match gone.node {
-                        Some(node) => eprintln!("{} ({}) is being released by {node}", gone.name, gone.uuid),
-                        None => eprintln!("{} ({}) is gone", gone.name, gone.uuid),
+                        Some(node) => message!("{} ({}) is being released by {node}", gone.name, gone.uuid),
+                        None => message!("{} ({}) is gone", gone.name, gone.uuid),
                     }
                     wait.wait(&client, &gone, Until::Gone).await
                 }
@@ -193,7 +200,7 @@ async fn order(
 ) -> Result<(), Failure> {
     let vm = client.post(route.path([&vm]), &()).await?;
     let node = vm.node.map_or_else(|| "no node has it".to_owned(), |node| format!("on {node}"));
-    eprintln!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
+    message!("{} ({}): {verb} is ordered, {node}; it is {}", vm.name, vm.uuid, vm.state.as_str());
     wait.wait(client, &vm, until).await
 }
 

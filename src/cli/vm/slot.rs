@@ -105,7 +105,7 @@ async fn order(client: &AdminClient, slot: &str, route: &SlotOrder) -> Result<()
 
 fn print_state(slot: &SlotView) -> Result<(), Failure> {
     let reason = if slot.reason.is_empty() { String::new() } else { format!(": {}", slot.reason) };
-    eprintln!("slot {} is {}{reason}", slot.id, slot.state.as_str());
+    message!("slot {} is {}{reason}", slot.id, slot.state.as_str());
     Ok(())
 }
 

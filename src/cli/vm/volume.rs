@@ -2,17 +2,17 @@
 
 use crate::cli::{
     Context, Failure,
-    output::print::{Output, bytes, confirm, now, table},
+    output::{
+        print::{Output, bytes, confirm, now, table},
+        writer::{write_message, write_over},
+    },
     wait,
 };
 use clap::Subcommand;
 use meshd_api::{VolumeView, routes as api};
 use meshd_image::builder::Volumes;
 use meshd_types::VolumeFileName;
-use std::{
-    io::{IsTerminal as _, Write as _},
-    path::PathBuf,
-};
+use std::{io::IsTerminal as _, path::PathBuf};
 
 /// Number of bytes between two lines of progress.
 const STEP: u64 = 64 << 20;
@@ -60,7 +60,7 @@ impl Volume {
                 }
                 let client = context.client()?;
                 let gone = wait(client.post(api::REMOVE_VOLUME.path([&volume]), &()))?;
-                eprintln!("volume {} ({}) is gone", gone.name, gone.digest.short());
+                message!("volume {} ({}) is gone", gone.name, gone.digest.short());
                 Ok(())
             }
         }
@@ -78,12 +78,11 @@ fn add(context: &Context, file: &std::path::Path, name: Option<VolumeFileName>, 
     let added = Volumes::new(&site.blobs_dir).add(file, name, now(), |copied| {
         if shows && copied >= reported + STEP {
             reported = copied;
-            eprint!("\r{} copied", bytes(copied));
-            let _ = std::io::stderr().flush();
+            write_over(&format!("{} copied", bytes(copied)));
         }
     });
     if reported > 0 {
-        eprintln!();
+        write_message("\n");
     }
     let view = VolumeView::new(added.map_err(|error| Failure::of(&error))?, Vec::new());
     output.print(&view, |view| format!("{}\n", view.digest))

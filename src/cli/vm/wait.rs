@@ -76,7 +76,7 @@ impl Wait {
                 Progress::Pending(state) => state,
             };
             if state != printed {
-                eprintln!("{name} is {state}");
+                message!("{name} is {state}");
                 printed = state;
             }
             if started.elapsed() >= limit {

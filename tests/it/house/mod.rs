@@ -8,6 +8,7 @@
 //! | [`folders`] | size and map of folders, and paths in documents |
 //! | [`ignored`] | no test is ignored |
 //! | [`language`] | type names, doc comments, phrases |
+//! | [`output`] | commands print only through the writer of `src/cli/output` |
 //! | here | how a file begins, how long it is, what its texts look like |
 
 mod claims;
@@ -15,6 +16,7 @@ mod crates;
 mod folders;
 mod ignored;
 mod language;
+mod output;
 mod paths;
 
 use std::{

@@ -8,7 +8,7 @@
 mod range;
 mod write;
 
-use crate::cli::{Context, Failure, path_text};
+use crate::cli::{Context, Failure, output::writer::write_message, path_text};
 use crate::serve::{
     bind::{self, BindError, Service},
     dhcp,
@@ -17,7 +17,7 @@ use clap::{Args, ValueEnum};
 use meshd_config::InterfaceNetwork;
 use std::{
     collections::BTreeSet,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     time::Duration,
@@ -76,10 +76,10 @@ impl Init {
             return Err(Failure::new(message, "use --force to replace it, or name another file with --site"));
         }
         let network = choose(meshd_config::interface_networks(), self.interface.as_deref())?;
-        eprintln!("interface {}: {}/{}", network.interface, network.address, network.prefix_len);
+        message!("interface {}: {}/{}", network.interface, network.address, network.prefix_len);
         let servers = other_servers(&network);
         let mode = self.mode.unwrap_or(if servers.is_empty() { Mode::Authoritative } else { Mode::Proxy });
-        eprintln!("DHCP mode: {}", mode.word());
+        message!("DHCP mode: {}", mode.word());
         let range = match self.range {
             Some(range) => range,
             None => proposed(&network)?,
@@ -95,8 +95,8 @@ impl Init {
         };
         write::write(&file, &values)?;
         report_ports(&network, mode);
-        eprintln!("{} is written", path_text(&file));
-        eprintln!(
+        message!("{} is written", path_text(&file));
+        message!(
             "next: meshd check --site {0}; then meshd image build --site {0}; then start meshd",
             path_text(&file)
         );
@@ -143,8 +143,7 @@ fn choose(networks: Vec<InterfaceNetwork>, named: Option<&str>) -> Result<Interf
 }
 
 fn ask<'a>(candidates: &[&'a InterfaceNetwork], list: &str) -> Result<&'a InterfaceNetwork, Failure> {
-    eprint!("interface of the boot network: {list}\nname: ");
-    let _ = io::stderr().flush();
+    write_message(&format!("interface of the boot network: {list}\nname: "));
     let mut answer = String::new();
     let _ = io::stdin().read_line(&mut answer);
     let found = candidates.iter().find(|network| network.interface == answer.trim());
@@ -155,20 +154,20 @@ fn ask<'a>(candidates: &[&'a InterfaceNetwork], list: &str) -> Result<&'a Interf
 
 /// Searches for DHCP servers on the network. If the user lacks the permission, prints a note and returns none.
 fn other_servers(network: &InterfaceNetwork) -> BTreeSet<Ipv4Addr> {
-    eprintln!("looking for other DHCP servers on {} ...", network.interface);
+    message!("looking for other DHCP servers on {} ...", network.interface);
     let xid = u32::from(network.address) ^ std::process::id();
     match dhcp::find_servers(&network.interface, network.address, xid, SEARCH) {
         Ok(servers) => {
             for server in &servers {
-                eprintln!("another DHCP server answers: {server}");
+                message!("another DHCP server answers: {server}");
             }
             if servers.is_empty() {
-                eprintln!("no other DHCP server answers");
+                message!("no other DHCP server answers");
             }
             servers
         }
         Err(error) => {
-            eprintln!("note: cannot look for other DHCP servers: {error}");
+            message!("note: cannot look for other DHCP servers: {error}");
             BTreeSet::new()
         }
     }
@@ -195,6 +194,6 @@ fn report_ports(network: &InterfaceNetwork, mode: Mode) {
     let tcp = [(Service::Http, 8080), (Service::Agent, 8443)];
     let tcp = tcp.into_iter().filter_map(|(service, port)| bind::is_free(service, interface, at(port)).err());
     for error in taken.chain(tcp).filter(|error| matches!(error, BindError::Taken { .. })) {
-        eprintln!("warning: {error}");
+        message!("warning: {error}");
     }
 }
