@@ -6,6 +6,7 @@ mod boot_theft;
 mod certificates;
 pub mod client;
 mod evidence;
+mod node_reports;
 mod planes;
 mod relayed;
 mod resources;

@@ -181,9 +181,7 @@ impl LabArgs {
                 Ok(Rack::prepare(&rack.options(context, interrupt)?, &mut |message| message!("{message}"))?)
             }
             LabVerb::Status { at, output } => output.print(&Rack::attach(&at.dir)?.status(), render),
-            LabVerb::Reload { at } => {
-                write(&Rack::attach(&at.dir)?.reload(&mut |message| message!("{message}"))?)
-            }
+            LabVerb::Reload { at } => write(&Rack::attach(&at.dir)?.reload(&mut |message| message!("{message}"))?),
             LabVerb::Restart { at } => {
                 Rack::attach(&at.dir)?.restart(&mut |message| message!("{message}"))?;
                 message!("meshd was restarted; nodes keep running");

@@ -66,7 +66,10 @@ impl Logs {
             Ok(())
         });
         lines.await?;
-        partial.values().filter(|rest| !rest.is_empty()).try_for_each(|rest| output.out(&[rest, &b"\n"[..]].concat()))?;
+        partial
+            .values()
+            .filter(|rest| !rest.is_empty())
+            .try_for_each(|rest| output.out(&[rest, &b"\n"[..]].concat()))?;
         output.end();
         Ok(())
     }

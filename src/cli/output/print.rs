@@ -56,7 +56,7 @@ impl Output {
     pub(crate) fn print_one<T: Serialize>(self, value: &T, line: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         let text = match self.format() {
             Format::Table => line(value) + "\n",
-            Format::Json => escaped(&serde_json::to_string(value).map_err(|error| Failure::of(&error))?) + "\n",
+            Format::Json => escape_json(&serde_json::to_string(value).map_err(|error| Failure::of(&error))?) + "\n",
             Format::Yaml => format!("---\n{}", yaml(value)?),
         };
         write(&text)
@@ -65,27 +65,31 @@ impl Output {
 
 /// Formats a value as indented JSON with a line break at the end.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    Ok(escaped(&serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?) + "\n")
+    Ok(escape_json(&serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?) + "\n")
 }
 
 /// Formats a value as YAML.
 pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_norway::to_string(value).map_err(|error| Failure::of(&error))?;
     // A plain scalar has no escapes; every JSON document is a YAML document.
-    if text.chars().any(is_unsafe) { json(value) } else { Ok(text) }
+    if !text.chars().any(is_unsafe) {
+        return Ok(text);
+    }
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::of(&error))?;
+    Ok(escape(&text, |c| format!("\\U{:08x}", u32::from(c))) + "\n")
 }
 
 /// Escapes characters that a terminal would execute, and those that disguise other text. They occur only within strings.
-fn escaped(json: &str) -> String {
+fn escape(json: &str, escaped: impl Fn(char) -> String) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        if is_unsafe(c) {
-            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
-        } else {
-            text.push(c);
-        }
+        if is_unsafe(c) { text += &escaped(c) } else { text.push(c) }
     }
     text
+}
+
+fn escape_json(json: &str) -> String {
+    escape(json, |c| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect())
 }
 
 fn is_unsafe(c: char) -> bool {
@@ -200,10 +204,9 @@ mod tests {
     #[test]
     fn json_and_yaml_escape_what_a_terminal_executes() {
         let hostile = "a\u{1b}[2J\u{9b}1m\u{7f} \u{202e}321\u{e0041}é".to_owned();
-        for text in [json(&hostile).unwrap(), yaml(&hostile).unwrap()] {
-            assert!(!text.chars().any(is_unsafe), "{text:?}");
-            assert_eq!(serde_norway::from_str::<String>(&text).unwrap(), hostile);
-        }
-        assert_eq!(serde_json::from_str::<String>(&json(&hostile).unwrap()).unwrap(), hostile);
+        let (json, yaml) = (json(&hostile).unwrap(), yaml(&hostile).unwrap());
+        assert!(!(json.clone() + &yaml).chars().any(is_unsafe), "{json:?} {yaml:?}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), hostile);
+        assert_eq!(serde_norway::from_str::<String>(&yaml).unwrap(), hostile);
     }
 }

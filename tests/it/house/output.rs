@@ -14,7 +14,8 @@ fn bypasses(line: &str) -> bool {
 fn command_that_bypasses_the_output_writer_is_refused() {
     assert!(bypasses("eprintln!(\"{name}\")") && bypasses("let mut out = io::stdout().lock();"));
     assert!(!bypasses("if io::stdout().is_terminal() { message!(\"{name}\") }"));
-    let files = programs("src/cli").into_iter().filter(|(path, _)| !path.starts_with("src/cli/output") && !is_tests(path));
+    let files =
+        programs("src/cli").into_iter().filter(|(path, _)| !path.starts_with("src/cli/output") && !is_tests(path));
     let faults: Vec<String> = files
         .flat_map(|(path, text)| {
             let lines: Vec<String> = code(&text).filter(|line| bypasses(line)).map(str::to_owned).collect();

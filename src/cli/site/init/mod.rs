@@ -96,10 +96,7 @@ impl Init {
         write::write(&file, &values)?;
         report_ports(&network, mode);
         message!("{} is written", path_text(&file));
-        message!(
-            "next: meshd check --site {0}; then meshd image build --site {0}; then start meshd",
-            path_text(&file)
-        );
+        message!("next: meshd check --site {0}; then meshd image build --site {0}; then start meshd", path_text(&file));
         Ok(())
     }
 }
