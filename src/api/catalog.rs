@@ -1,5 +1,6 @@
 //! Images, overlays and volumes, as `meshd image list`, `meshd overlay list` and `meshd volume list` print them.
 
+use crate::routes::var_value;
 use meshd_config::{Profile, Site};
 use meshd_image::{
     builder::{self, ImageState, Listed, Version, VolumeInfo, VolumeKind},
@@ -144,7 +145,7 @@ pub struct VariableView {
     pub r#type: String,
     /// Default value; absent for a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
+    #[schema(schema_with = var_value)]
     pub default: Option<VarValue>,
     /// True if the variable needs a value. Without a value, meshd does not render the overlay.
     pub required: bool,

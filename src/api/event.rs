@@ -29,6 +29,12 @@ pub struct EventView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub by: Option<AuditContext>,
+    /// ID that connects the event with its cause: that of the order, else the boot session of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// Reason: the text of the order; for a change of phase without an order, what the node reported or which timer expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Stage that the machine reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
@@ -66,6 +72,8 @@ impl EventView {
             actor: event.actor,
             detail: event.detail.clone(),
             by: event.by.clone(),
+            correlation_id: correlation_id(event),
+            reason: reason(event),
             stage: None,
             from: None,
             to: None,
@@ -80,6 +88,38 @@ impl EventView {
             _ => {}
         }
         view
+    }
+}
+
+fn correlation_id(event: &Event) -> Option<String> {
+    let order = event.by.as_ref().map(|by| by.correlation.to_string());
+    order.or_else(|| Some(event.session?.to_string()))
+}
+
+fn reason(event: &Event) -> Option<String> {
+    match (&event.by, &event.kind) {
+        (Some(by), _) => by.reason.clone(),
+        (None, EventKind::Phase { to, .. }) => Some(phase_reason(*to).to_owned()),
+        (None, _) => None,
+    }
+}
+
+/// Returns the reason for which a node or a timer changes the phase of a node.
+fn phase_reason(to: Phase) -> &'static str {
+    match to {
+        Phase::Discovered => "the machine asked for its boot script and nobody has approved it",
+        Phase::Approved => "an enrolment rule or a ticket approves the machine",
+        Phase::Rejected => "it was rejected",
+        Phase::Booting => "the machine asked for its boot script",
+        Phase::Enrolling => "the agent asks for a certificate, or its link is up",
+        Phase::Degraded => "a readiness check fails",
+        Phase::Online => "all readiness checks pass",
+        Phase::Draining => "the node returned while it drains",
+        Phase::Maintenance => "no work is left on the draining node",
+        Phase::Offline => "no message came within [agent].offline_after",
+        Phase::Quarantined => "its boots failed repeatedly",
+        Phase::Rebuilding => "the node is being rebuilt",
+        Phase::Removed => "it was removed",
     }
 }
 

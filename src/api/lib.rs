@@ -41,7 +41,7 @@ pub use catalog::{
 };
 pub use dhcp::{LeaseView, OtherServerView, SegmentView};
 pub use event::{AuditView, EventView};
-pub use node::{BootSummary, BootView, NodeDetail, NodeView, StageView, TimelineView};
+pub use node::{BootSummary, BootView, NodeDetail, NodeView, StageView, TaskStep, TimelineView};
 pub use order::{
     AcceptNic, Approve, AssignProfile, BootOnce, BulkDone, BulkNode, BulkRequest, BulkTarget, ChangeLabels, ChangeVars,
     DiffView, DoctorView, Drain, DrainPolicy, Fence, GenerationView, MakeBackup, Pin, ReloadView, Rename, Replace,

@@ -54,7 +54,7 @@ pub struct BulkRequest {
     pub nodes: Vec<BulkTarget>,
     /// Body of the same order for one node.
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     pub order: serde_json::Value,
 }
 

@@ -1,5 +1,6 @@
 //! A profile and its settings in JSON.
 
+use crate::routes::var_value;
 use meshd_config::{Profile, Setting, Site};
 use meshd_proto::CheckPolicy;
 use meshd_types::{BundleName, ImageName, OverlayName, ProfileName, VarValue, Vars};
@@ -68,7 +69,7 @@ impl ProfileView {
 pub struct SettingView {
     /// Key in `site.toml`, such as `image` or `vars.slots`. Each element of a list is a separate setting.
     pub key: String,
-    #[schema(value_type = Object)]
+    #[schema(schema_with = var_value)]
     pub value: VarValue,
     /// Profile that set the value.
     #[schema(value_type = String)]

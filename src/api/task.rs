@@ -1,5 +1,6 @@
 //! Requests and responses for tasks and logs.
 
+use crate::routes::task_user;
 use meshd_model::work::task::{Launcher, Task, TaskState};
 use meshd_proto::log::LogSource;
 use meshd_proto::task::{Stream, TaskUser};
@@ -33,7 +34,7 @@ pub struct RunTask {
     pub launcher: Option<Launcher>,
     /// User of the program: `job` (user 64999), `root`, or `{"uid": 1000}`. `root` requires the role admin.
     #[serde(default)]
-    #[schema(value_type = Object)]
+    #[schema(schema_with = task_user)]
     pub user: TaskUser,
     /// Time limit in seconds, including the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,7 +71,7 @@ pub struct TaskView {
     #[schema(value_type = String)]
     pub launcher: Launcher,
     /// User of the program.
-    #[schema(value_type = Object)]
+    #[schema(schema_with = task_user)]
     pub user: TaskUser,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,

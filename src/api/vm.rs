@@ -142,6 +142,15 @@ impl VmView {
         }
     }
 
+    /// Returns the disks that the deletion of the VM wipes, with the names of their volumes, for operators.
+    pub fn wiped_disks(&self) -> Vec<String> {
+        let disk = |volume: &Volume| {
+            let disk = volume.source.disk().filter(|_| volume.source.is_wiped())?;
+            Some(format!("{disk} (volume {})", volume.name))
+        };
+        self.volumes.iter().filter_map(disk).collect()
+    }
+
     /// Creates the view of a VM that a node reports but that has no record.
     pub fn orphan(node: NodeId, report: VmReport) -> Self {
         let vm = Vm::unknown(

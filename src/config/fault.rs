@@ -1,7 +1,7 @@
 //! Faults of a configuration file: position, cause and hint. All faults of a file are reported together.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, path::PathBuf};
+use std::{cmp::Reverse, fmt, path::PathBuf};
 
 /// A fault of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,10 @@ pub fn nearest<'w>(text: &str, known: impl IntoIterator<Item = &'w str>) -> Opti
     // A third of the characters may differ, but at least one.
     let allowed = (text.chars().count() / 3).max(1);
     let scored = known.into_iter().map(|word| (distance(&text.to_lowercase(), word), word));
-    scored.filter(|(distance, _)| *distance <= allowed).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)
+    // Of equally distant words, the one with the longest common beginning: a missing letter at the end is more likely than at the front.
+    let common = |word: &str| text.to_lowercase().chars().zip(word.chars()).take_while(|(a, b)| a == b).count();
+    let near = scored.filter(|(distance, _)| *distance <= allowed);
+    near.min_by_key(|(distance, word)| (*distance, Reverse(common(word)))).map(|(_, word)| word)
 }
 
 /// "did you mean `x`?" when a known word is near, else the list of known words.
@@ -115,6 +118,7 @@ mod tests {
             assert_eq!(nearest(typed, known), Some(meant), "{typed}");
         }
         assert_eq!(nearest("colour", known), None);
+        assert_eq!(nearest("vcpu", ["cpu", "vcpus"]), Some("vcpus"));
         assert_eq!(suggest("colour", ["b", "a"]), "known here: a, b");
     }
 

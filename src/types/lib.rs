@@ -43,7 +43,7 @@ pub use id::random::{
 };
 pub use name::{
     ApiTokenName, BundleName, GroupName, ImageName, MAX_NAME, NameError, OverlayName, ProfileName, RuleName,
-    TemplateName, VmName, VolumeFileName, is_host_name,
+    TemplateName, VmName, VolumeFileName, is_host_name, is_reserved_host_name,
 };
 pub use path::{PathError, SafePath};
 pub use secret::Secret;

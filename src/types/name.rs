@@ -34,6 +34,35 @@ pub fn is_host_name(text: &str) -> bool {
         && bytes.iter().all(|byte| is_plain(*byte) || *byte == b'-')
 }
 
+/// Names that the C library or the hosts file of every node resolve to another machine, and special names (RFC 6761, RFC 6762).
+const RESERVED_HOST_NAMES: [&str; 16] = [
+    "broadcasthost",
+    "example",
+    "gateway",
+    "invalid",
+    "ip6-allnodes",
+    "ip6-allrouters",
+    "ip6-localhost",
+    "ip6-loopback",
+    "ip6-localnet",
+    "ip6-mcastprefix",
+    "local",
+    "localdomain",
+    "localhost",
+    "localhost4",
+    "localhost6",
+    "onion",
+];
+
+/// Returns whether a host name is reserved: programs would take it for another machine or for an address. The C library reads a name of
+/// digits only, or of hexadecimal digits after `0x`, as an IPv4 address.
+pub fn is_reserved_host_name(text: &str) -> bool {
+    let hex = text.strip_prefix("0x").filter(|digits| !digits.is_empty());
+    RESERVED_HOST_NAMES.contains(&text)
+        || text.bytes().all(|byte| byte.is_ascii_digit())
+        || hex.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident, $what:literal) => {
         $(#[$doc])*
@@ -128,6 +157,16 @@ name!(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserved_host_name_is_recognized() {
+        for text in ["localhost", "ip6-loopback", "7", "2130706433", "0x7f000001", "local"] {
+            assert!(is_host_name(text) && is_reserved_host_name(text), "{text:?}");
+        }
+        for text in ["node-1", "7a", "0x", "0xg", "localhost-1", "n7"] {
+            assert!(!is_reserved_host_name(text), "{text:?}");
+        }
+    }
 
     #[test]
     fn host_name_is_one_dns_label_in_lower_case() {

@@ -6,7 +6,7 @@
 
 mod timeline;
 
-pub use timeline::{BootSummary, StageView, TimelineView};
+pub use timeline::{BootSummary, StageView, TaskStep, TimelineView};
 
 use meshd_config::Site;
 use meshd_model::fleet::{

@@ -1,7 +1,10 @@
 //! Boot timelines of a node in JSON.
 
-use meshd_model::fleet::{BootSession, BootStatus, Node, Stage, Stall, Wait};
-use meshd_types::{BootSessionId, MacAddr, NodeId, Timestamp};
+use meshd_model::{
+    fleet::{BootSession, BootStatus, Node, Stage, Stall, Wait},
+    work::task::{Task, TaskState},
+};
+use meshd_types::{BootSessionId, MacAddr, NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use utoipa::ToSchema;
@@ -23,7 +26,7 @@ pub struct TimelineView {
     #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// State of the boot session, or its result after the end.
-    #[schema(value_type = Object)]
+    #[schema(value_type = String)]
     pub result: BootStatus,
     /// Stages in the order in which the machine reached them.
     pub stages: Vec<StageView>,
@@ -38,6 +41,9 @@ pub struct TimelineView {
     pub failure: Option<String>,
     /// Time from the first stage to the last reached stage, in milliseconds.
     pub total_ms: u64,
+    /// Tasks that ran on the node in this boot session, oldest first.
+    #[serde(default)]
+    pub tasks: Vec<TaskStep>,
     /// All stored boot sessions of the node, including this one, newest first.
     pub boots: Vec<BootSummary>,
 }
@@ -58,6 +64,35 @@ pub struct StageView {
     pub count: u32,
 }
 
+/// A task that ran on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskStep {
+    #[schema(value_type = String)]
+    pub id: TaskId,
+    #[schema(value_type = String)]
+    pub state: TaskState,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Time of the order.
+    #[schema(value_type = String)]
+    pub created_at: Timestamp,
+    /// Time from the order until the task ran on all its nodes, in milliseconds; absent if it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_ms: Option<u64>,
+    /// Time from then until the end, in milliseconds; absent while the task runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_ms: Option<u64>,
+}
+
+impl TaskStep {
+    fn new(task: &Task) -> Self {
+        let start_ms = task.started_at.map(|started| millis(task.created_at, started));
+        let run_ms = task.started_at.zip(task.ended_at).map(|(started, ended)| millis(started, ended));
+        let (argv, created_at) = (task.spec.argv.clone(), task.created_at);
+        TaskStep { id: task.id, state: task.state, argv, created_at, start_ms, run_ms }
+    }
+}
+
 /// Summary of a boot session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BootSummary {
@@ -67,7 +102,7 @@ pub struct BootSummary {
     #[schema(value_type = String)]
     pub opened_at: Timestamp,
     /// State of the boot session, or its result after the end.
-    #[schema(value_type = Object)]
+    #[schema(value_type = String)]
     pub result: BootStatus,
     /// Latest stage of the boot chain that the machine reached.
     #[schema(value_type = Option<String>)]
@@ -119,12 +154,22 @@ impl TimelineView {
             waits: boot.waits.clone(),
             stalls: boot.stalls.clone(),
             failure: boot.failure.clone(),
+            tasks: Vec::new(),
             boots: boots.iter().enumerate().map(|(index, boot)| BootSummary::new(boot, index > 0)).collect(),
         })
     }
 }
 
 impl TimelineView {
+    /// Adds the tasks of the node in this boot session, in the order of their orders.
+    pub fn with_tasks<'t>(mut self, tasks: impl Iterator<Item = &'t Task>) -> Self {
+        let is_here =
+            |task: &&Task| task.members.iter().any(|member| member.node == self.node && member.session == self.session);
+        self.tasks = tasks.filter(is_here).map(TaskStep::new).collect();
+        self.tasks.sort_by_key(|task| (task.created_at, task.id));
+        self
+    }
+
     /// Returns the failure reason of this boot, or that of the previous boot while this boot is not online.
     pub fn last_failure(&self) -> Option<(&BootSummary, &str)> {
         let index = self.boots.iter().position(|boot| boot.session == self.session)?;
@@ -168,5 +213,18 @@ mod tests {
         let results: Vec<_> = timeline.boots.iter().map(|boot| boot.result.as_str()).collect();
         assert_eq!(results, ["online", "stopped"]);
         assert_eq!(TimelineView::new(&node, BootSessionId([3; 12]), &[&session]), None);
+        let task = |id: u8, session: BootSessionId| {
+            let task = serde_json::json!({
+                "id": TaskId([id; 4]), "owner": "uid:0", "created_at": at(2_000), "started_at": at(2_500), "ended_at": at(9_500),
+                "state": "succeeded",
+                "spec": { "group": "pair", "argv": ["/bin/true"], "nodes": 1, "ranks_per_node": 1, "launcher": "none" },
+                "members": [{ "node": node.id, "session": session, "address": "10.77.0.9", "state": "released" }],
+            });
+            serde_json::from_value::<Task>(task).expect("a task")
+        };
+        let (here, before) = (task(1, session.id), task(2, older.id));
+        let timeline = timeline.with_tasks([&before, &here].into_iter());
+        let steps: Vec<_> = timeline.tasks.iter().map(|step| (step.id, step.start_ms, step.run_ms)).collect();
+        assert_eq!(steps, [(here.id, Some(500), Some(7_000))]);
     }
 }

@@ -71,7 +71,7 @@ impl<T: ToSchema> Json for Object<T> {
 
 impl<T: ToSchema> Shape for Nullable<T> {
     fn schema(schemas: &mut Schemas) -> Option<Value> {
-        Some(schemas.reference::<T>())
+        Some(json!({ "oneOf": [schemas.reference::<T>(), { "type": "null" }] }))
     }
 }
 

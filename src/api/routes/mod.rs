@@ -9,6 +9,7 @@
 //! | `route` | types of routes, and their paths |
 //! | `body_schema` | types of request and response bodies |
 //! | `site` | status, operations, profiles, overlays, images, DHCP, events, audit log, backup |
+//! | `value_schema` | schemas of values that have several JSON types |
 //! | `work` | VMs, slots, volumes and tasks |
 //!
 //! The server binds a handler to each constant. A client builds paths from the constants. The name of a constant in lower case is the
@@ -21,6 +22,7 @@ mod openapi;
 mod route;
 mod body_schema;
 mod site;
+mod value_schema;
 mod work;
 
 pub use access::*;
@@ -33,6 +35,7 @@ pub use nodes::*;
 pub use openapi::{MAX_QUERY_VALUE, document};
 pub use route::{Get, GetPath, Post, PostPath, RouteSpec, UntypedPost};
 pub use site::*;
+pub(crate) use value_schema::{task_user, var_value};
 pub use work::*;
 
 use route::Route;

@@ -30,7 +30,8 @@ pub fn document() -> Value {
             "title": "meshd admin API",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "On the Unix socket no token is needed. Over HTTPS each request carries one. Every response has a \
-                            correlation ID, which also appears in the log, the events and the audit log.",
+                            correlation ID, which also appears in the log, the events and the audit log. An order with `if-match` or \
+                            `if-none-match` is refused with status 412: orders for several nodes compare the field `revision` instead.",
         },
         "security": [{ "token": [] }],
         "paths": paths,
@@ -48,7 +49,11 @@ pub fn document() -> Value {
 
 fn operation(route: &dyn Route, schemas: &mut Schemas) -> Value {
     let spec = route.spec();
-    let content = match route.response(schemas) {
+    let mut schema = route.response(schemas);
+    if let Some(schema) = schema.as_mut().filter(|_| spec.query.contains(&"fields")) {
+        allow_selected_fields(schema, schemas);
+    }
+    let content = match schema {
         Some(schema) => json!({ route.media(): { "schema": schema } }),
         None => json!({ route.media(): {} }),
     };
@@ -78,6 +83,26 @@ fn operation(route: &dyn Route, schemas: &mut Schemas) -> Value {
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
     operation
+}
+
+/// Adds the rows of a request with `fields` to the schema of a list: they contain some properties of a complete row, in any selection.
+fn allow_selected_fields(schema: &mut Value, schemas: &mut Schemas) {
+    let row = if schema["type"] == "array" { &mut schema["items"] } else { schema };
+    let Some(name) = row["$ref"].as_str().and_then(|path| path.rsplit('/').next()).map(str::to_owned) else { return };
+    let selected = format!("{name}Fields");
+    let mut partial = schemas.0.get(&name).cloned().unwrap_or_default();
+    without_required(&mut partial);
+    schemas.0.insert(selected.clone(), partial);
+    let reference = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
+    *row = json!({ "anyOf": [reference(&name), reference(&selected)] });
+}
+
+/// Removes the required properties of a type, but not those of the types of its properties.
+fn without_required(schema: &mut Value) {
+    if let Some(fields) = schema.as_object_mut() {
+        fields.remove("required");
+        fields.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten().for_each(without_required);
+    }
 }
 
 /// Returns true for a list. Routes that select fields return pages with entity tags.
@@ -136,7 +161,7 @@ fn description(name: &str) -> &'static str {
 /// Returns the JSON Schema of a query parameter.
 fn schema(name: &str) -> Value {
     match name {
-        "limit" => json!({ "type": "integer", "minimum": 1 }),
+        "limit" => json!({ "type": "integer", "minimum": 1, "maximum": 10_000 }),
         "from" | "tail" => json!({ "type": "integer", "minimum": 0 }),
         "follow" | "removed" => json!({ "type": "boolean" }),
         _ => json!({ "type": "string", "maxLength": MAX_QUERY_VALUE }),

@@ -2,7 +2,7 @@
 
 use crate::{
     environment::records::{clear_condition, phase_event, raise_if_new, record_stage},
-    links::{LinkCommand, LinkError, LinkId, Links},
+    links::{LinkCommand, LinkError, LinkId, LinkOrder, Links},
 };
 use meshd_model::fleet::{Actor, AuditContext, ConditionKind, Event, EventKind, Node, PhaseChange, Stage};
 use meshd_proto::{CheckReport, CheckStatus, DoctorReport, FromCentral};
@@ -30,7 +30,7 @@ impl Links {
         let (commands, request_id) = {
             let mut links = self.inner.lock();
             let commands = links.entries.get(&id).map(|entry| entry.commands.clone());
-            let commands = commands.ok_or(LinkError::NotLinked { node: id })?;
+            let commands = commands.ok_or(LinkError::NotLinked { node: id, order: LinkOrder::RunChecks })?;
             links.last_check_request += 1;
             let request_id = links.last_check_request;
             links.pending_checks.retain(|pending| !pending.done.is_closed());
@@ -42,7 +42,7 @@ impl Links {
         let sent = commands.send(LinkCommand::Send(FromCentral::Check { request_id })).await;
         let answered = sent.is_ok() && matches!(tokio::time::timeout(DOCTOR_TIMEOUT, completed).await, Ok(Ok(())));
         let report = self.env.store.read(|model| model.node(id).and_then(doctor_report));
-        let late = LinkError::NoAnswer { node: id, seconds: DOCTOR_TIMEOUT.as_secs() };
+        let late = LinkError::NoAnswer { node: id, order: LinkOrder::RunChecks, seconds: DOCTOR_TIMEOUT.as_secs() };
         report.filter(|_| answered).ok_or(late)
     }
 

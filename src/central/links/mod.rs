@@ -24,7 +24,7 @@ use meshd_model::fleet::{Actor, AuditContext, Certificate, Event, EventKind, Lin
 use meshd_proto::{ActionId, ActionOrder, ActionOutcome, FromCentral, Heartbeat, NodeAction};
 use meshd_store::StoreError;
 use meshd_types::{BootSessionId, NodeId, SystemUuid, Timestamp};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// Timeout of a probe. A LAN answers in milliseconds; a busy machine may need a second.
@@ -54,10 +54,26 @@ pub enum LinkCommand {
 pub enum LinkError {
     #[error("node {node} still answers on its link; switch the old hardware off first, or remove the node")]
     StillLinked { node: NodeId },
-    #[error("cannot reboot node {node}: it has no link; power-cycle it")]
-    NotLinked { node: NodeId },
-    #[error("cannot reboot node {node}: no answer within {seconds} s; look at its console")]
-    NoAnswer { node: NodeId, seconds: u64 },
+    #[error("cannot {order} node {node}: it has no link; see `meshd node timeline {node}`, or power-cycle it")]
+    NotLinked { node: NodeId, order: LinkOrder },
+    #[error("cannot {order} node {node}: no answer within {seconds} s; look at its console")]
+    NoAnswer { node: NodeId, order: LinkOrder, seconds: u64 },
+}
+
+/// An order that a node carries out over its link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkOrder {
+    Reboot,
+    RunChecks,
+}
+
+impl fmt::Display for LinkOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkOrder::Reboot => "reboot",
+            LinkOrder::RunChecks => "run the checks of",
+        })
+    }
 }
 
 /// The live links of all nodes, with the heartbeat deadline of each.

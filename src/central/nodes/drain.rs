@@ -70,9 +70,12 @@ impl NodeOps {
         Ok(node)
     }
 
-    /// Starts to drain a node; one without work enters maintenance at once. Returns the changes of phase.
+    /// Starts to drain a node; one without work enters maintenance at once. An offline node with work drains when it returns. Returns the
+    /// changes of phase.
     pub(super) fn begin_drain(&self, tx: &Tx<'_>, node: &mut Node) -> Result<PhaseChanges, OperateError> {
-        let is_idle = self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
+        let is_offline = node.phase == Phase::Offline;
+        let is_idle =
+            is_offline || self.links.link_state(node.id).heartbeat.is_some_and(|heartbeat| heartbeat.workloads == 0);
         let began = node.drain()?;
         // Work that was ordered since the last heartbeat counts too.
         let is_idle = is_idle && active_work(tx.before(), node.id).is_empty();

@@ -4,7 +4,7 @@ use super::{NodeOps, OperateError, lifecycle::existing_node};
 use crate::environment::records::name_holder;
 use meshd_model::fleet::{AuditContext, Event, EventKind, LabelChange, MAX_LABELS, NamedNode, Node, Phase, find_node};
 use meshd_store::Tx;
-use meshd_types::{MAX_NAME, NodeId, Timestamp, failpoint, is_host_name};
+use meshd_types::{MAX_NAME, NodeId, Timestamp, failpoint, is_host_name, is_reserved_host_name};
 use std::sync::Arc;
 
 /// Why labels or a name are refused.
@@ -16,6 +16,8 @@ pub enum NamingError {
         "cannot rename node {node}: `{name}` is not a host name; use 1 to {MAX_NAME} of a-z, 0-9 and `-`, with a letter or digit at both ends"
     )]
     InvalidName { node: NodeId, name: String },
+    #[error("cannot rename node {node}: `{name}` is reserved for another machine or an address; use another name")]
+    ReservedName { node: NodeId, name: String },
     #[error("cannot rename node {node}: node {holder} has the name `{name}`; use another name")]
     NameTaken { node: NodeId, name: String, holder: NodeId },
 }
@@ -53,6 +55,9 @@ impl NodeOps {
             let name = name.chars().take(80).collect();
             return Err(NamingError::InvalidName { node: id, name }.into());
         }
+        if is_reserved_name(id, name) {
+            return Err(NamingError::ReservedName { node: id, name: name.to_owned() }.into());
+        }
         let now = self.env.now();
         self.change_node(id, |tx, mut node| {
             if let Some(holder) = name_holder(tx.before(), id, name) {
@@ -67,6 +72,13 @@ impl NodeOps {
         })
         .await
     }
+}
+
+/// Returns whether a name belongs to something else: to the C library, or to a node whose ID or default name it is. Names of nodes and IDs
+/// stand for nodes in all commands.
+fn is_reserved_name(id: NodeId, name: &str) -> bool {
+    let other: Option<NodeId> = name.strip_prefix("node-").unwrap_or(name).parse().ok();
+    is_reserved_host_name(name) || other.is_some_and(|other| other != id)
 }
 
 /// Changes the labels of one node, in a transaction.

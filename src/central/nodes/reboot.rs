@@ -1,7 +1,10 @@
 //! Reboots nodes over their links.
 
 use super::{NodeOps, OperateError};
-use crate::{links::LinkError, vms::check_no_running_work};
+use crate::{
+    links::{LinkError, LinkOrder},
+    vms::check_no_running_work,
+};
 use meshd_model::fleet::AuditContext;
 use meshd_proto::{ActionOutcome, NodeAction};
 use meshd_types::NodeId;
@@ -11,9 +14,10 @@ impl NodeOps {
     pub async fn reboot(&self, id: NodeId, audit: &AuditContext) -> Result<(), OperateError> {
         self.env.store.read(|model| check_no_running_work(model, id, audit))?;
         if !self.links.is_linked(id) {
-            return Err(LinkError::NotLinked { node: id }.into());
+            return Err(LinkError::NotLinked { node: id, order: LinkOrder::Reboot }.into());
         }
-        let no_answer = LinkError::NoAnswer { node: id, seconds: NodeAction::Reboot.window().as_secs() };
+        let seconds = NodeAction::Reboot.window().as_secs();
+        let no_answer = LinkError::NoAnswer { node: id, order: LinkOrder::Reboot, seconds };
         match self.links.run_action(id, NodeAction::Reboot, audit).await?.ok_or(no_answer)? {
             ActionOutcome::Done => self.reboot_ordered(id).await,
             ActionOutcome::Refused { reason } | ActionOutcome::Failed { reason } => {

@@ -211,8 +211,21 @@ pub(crate) fn edit_task(
     for event in change_events(&before, &after, now) {
         tx.event(event);
     }
+    measure(&before, &after);
     tx.put_task(after.clone());
     Some(after)
+}
+
+/// Measures a task that begins to run on all its nodes, and one that has ended.
+fn measure(before: &Task, after: &Task) {
+    if let (None, Some(started)) = (before.started_at, after.started_at) {
+        metrics::histogram!("meshd_task_start_seconds").record(started.since(after.created_at).as_secs_f64());
+    }
+    if let (None, Some(ended)) = (before.ended_at, after.ended_at) {
+        let begin = after.started_at.unwrap_or(after.created_at);
+        let seconds = ended.since(begin).as_secs_f64();
+        metrics::histogram!("meshd_task_seconds", "state" => after.state.as_str()).record(seconds);
+    }
 }
 
 /// Counts the nodes of a group, which may list a node twice: by its ID, and by the ID of replaced hardware.

@@ -5,7 +5,7 @@ use crate::{
     Owner, Reservation, Subnet, check,
     reader::{Document, Located, Table},
 };
-use meshd_types::{MacAddr, NodeId, is_host_name};
+use meshd_types::{MacAddr, NodeId, is_host_name, is_reserved_host_name};
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 const MAX_RESERVATIONS: usize = 16_384;
@@ -82,7 +82,7 @@ fn name(document: &Document, table: &Table<'_>) -> Option<Located<String>> {
     if let Err(error) = check::name(&name) {
         document.error(&name, &error);
     }
-    is_host_name(&name).then_some(name)
+    (is_host_name(&name) && !is_reserved_host_name(&name)).then_some(name)
 }
 
 fn owner(document: &Document, table: &Table<'_>) -> Option<Located<Owner>> {

@@ -3,7 +3,7 @@
 use crate::serve::admin::{
     bind_handlers::Binder,
     error::Refused,
-    extract::Body,
+    extract::{Body, json_objects::from_value},
     routes::{
         Answer,
         node_lifecycle::checked_drain,
@@ -57,7 +57,7 @@ pub(crate) fn bind(binder: Binder) -> Binder {
 type Reading = fn(serde_json::Value, Role) -> Result<BulkOrder, Refused>;
 
 fn read<T: DeserializeOwned>(order: serde_json::Value) -> Result<T, Refused> {
-    serde_json::from_value(order).map_err(|error| Refused::bad_request(format!("invalid `order`: {error}")))
+    from_value(order).map_err(|error| Refused::bad_request(format!("invalid `order`: {error}")))
 }
 
 fn approve(order: serde_json::Value, _: Role) -> Result<BulkOrder, Refused> {

@@ -9,7 +9,7 @@ use meshd_config::{DhcpMode, Segment, Site};
 use meshd_model::fleet::{BootSession, BootStatus, ConditionKind, Node, Phase};
 use meshd_store::{MAX_UNKNOWN_NODES, Model};
 use meshd_types::Timestamp;
-use std::{net::UdpSocket, time::Duration};
+use std::{collections::BTreeMap, net::UdpSocket, time::Duration};
 
 /// Usage of an address pool that causes a warning, in percent.
 const POOL_WARNING: u32 = 80;
@@ -151,7 +151,9 @@ fn machines(model: &Model) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let boots = model.newest_sessions();
-    let stalled: Vec<String> = boots.filter(|boot| is_stopped(boot)).map(|boot| stopped(model, boot)).collect();
+    let stalled = boots.filter(|boot| is_stopped(model, boot)).map(|boot| (name(model, boot), stopped(model, boot)));
+    // A machine with several NICs has several newest boots.
+    let stalled: Vec<String> = stalled.collect::<BTreeMap<_, _>>().into_values().collect();
     let looping: Vec<String> = model
         .newest_sessions()
         .filter(|boot| boot.looping && boot.standing(false) != BootStatus::Online)
@@ -173,7 +175,7 @@ fn machines(model: &Model) -> Vec<Finding> {
             Finding::warn(check, format!("{} {what}: {}", names.len(), named(names)), next)
         });
     };
-    report("stalled boots", "machines stand still", stalled, "`meshd node timeline NODE` says where and why");
+    report("stalled boots", "boots are stalled", stalled, "`meshd node timeline NODE` says where and why");
     report(
         "boot loops",
         "machines are in a boot loop",
@@ -196,8 +198,16 @@ fn name(model: &Model, boot: &BootSession) -> String {
     node.map_or_else(|| format!("MAC {}", boot.mac), |node| node.to_string())
 }
 
-fn is_stopped(boot: &BootSession) -> bool {
-    matches!(boot.standing(false), BootStatus::Stalled | BootStatus::Failed)
+/// Returns whether a boot stopped. A stalled boot of a known node counts while the node has the condition, as in the status and in the
+/// node list: an operator may have acknowledged the stall.
+fn is_stopped(model: &Model, boot: &BootSession) -> bool {
+    let node = boot.node.and_then(|id| model.node(id)).or_else(|| model.node_of_mac(boot.mac));
+    let is_marked = |node: &Node| node.conditions.iter().any(|condition| condition.kind == ConditionKind::BootStalled);
+    match boot.standing(false) {
+        BootStatus::Failed => true,
+        BootStatus::Stalled => node.is_none_or(is_marked),
+        _ => false,
+    }
 }
 
 fn stopped(model: &Model, boot: &BootSession) -> String {
@@ -260,6 +270,41 @@ mod tests {
         let degraded = found.iter().find(|finding| finding.check == "degraded").expect("it is looked at");
         assert_eq!(degraded.status, Status::Warn);
         assert!(degraded.found.contains(&format!("{id} (kvm: /dev/kvm is missing)")), "{}", degraded.found);
+    }
+
+    #[tokio::test]
+    async fn stalled_machines_are_counted_as_in_the_status() {
+        use meshd_model::fleet::{Fingerprint, Stage, Stall};
+        use meshd_store::{Store, StoreError};
+        use meshd_types::{Basis, BootSessionId, MacAddr};
+        let (dir, at) = (tempfile::tempdir().expect("a folder"), Timestamp::EPOCH);
+        let store = Store::open(dir.path()).expect("a store");
+        let put = store.commit(|tx| {
+            // Two NICs of the first node; the stall of the second node was acknowledged; nobody knows the last machine.
+            for (number, nics, is_marked) in [(1, 2, Some(true)), (2, 1, Some(false)), (3, 1, None)] {
+                let mac = |nic: u8| MacAddr([2, 0, 0, 0, number, nic]);
+                let mut node = Node::discovered(Basis::Mac(mac(0)), Fingerprint::default(), mac(0), at);
+                for nic in 0..nics {
+                    let mut boot = BootSession::open(BootSessionId([number * 16 + nic; 12]), mac(nic), Stage::Dhcp, at);
+                    boot.node = is_marked.map(|_| node.id);
+                    let (after, missing, cause) = (Stage::Dhcp, Stage::Script, "unknown".to_owned());
+                    boot.stalls.push(Stall { after, missing, since: at, cause, ended: None });
+                    tx.put_session(boot);
+                }
+                if is_marked == Some(true) {
+                    node.raise(ConditionKind::BootStalled, "script is missing", at);
+                }
+                if is_marked.is_some() {
+                    tx.put_node(node);
+                }
+            }
+            Ok::<_, StoreError>(())
+        });
+        put.await.expect("stored");
+        let found = store.read(machines);
+        let stalled = found.iter().find(|finding| finding.check == "stalled boots").expect("it is looked at");
+        assert!(stalled.found.starts_with("2 boots are stalled: "), "{}", stalled.found);
+        assert!(stalled.found.contains("MAC 02:00:00:00:03:00"), "{}", stalled.found);
     }
 
     #[test]

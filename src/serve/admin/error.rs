@@ -40,6 +40,41 @@ impl Refused {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
+    /// Returns the error for a body that is not declared as JSON.
+    pub(crate) fn media_type() -> Self {
+        let message = "the body is not declared as JSON; send the header `Content-Type: application/json`";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_media_type", message)
+    }
+
+    /// Returns the error for a body that exceeds the limit.
+    pub(crate) fn too_large(limit: usize) -> Self {
+        let message = format!("the body is too long; send at most {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    }
+
+    /// Returns the error for a request with a precondition. Lists have entity tags, but the objects of orders have none: executing the
+    /// order regardless would ignore the condition (RFC 9110, 13.2.1).
+    pub(crate) fn precondition(name: &str) -> Self {
+        let message = format!(
+            "cannot evaluate the header {name}: this resource has no entity tag; leave the header out, or send the `revision` of the \
+             nodes to /v1/bulk/nodes"
+        );
+        Self::new(StatusCode::PRECONDITION_FAILED, "no_precondition", message)
+    }
+
+    /// Returns the error for a text response of the framework, such as that for an invalid path.
+    pub(crate) fn rejection(status: StatusCode, text: &str) -> Self {
+        let code = match status {
+            StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+            StatusCode::UPGRADE_REQUIRED => "upgrade_required",
+            status if status.is_server_error() => "internal",
+            _ => "bad_request",
+        };
+        let text = text.trim();
+        let text = if text.is_empty() { status.canonical_reason().unwrap_or("the request is invalid") } else { text };
+        Self::new(status, code, text)
+    }
+
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         let hint = "this is a fault of meshd, its log says where".to_owned();
         Refused { status: StatusCode::INTERNAL_SERVER_ERROR, code: "internal", message: message.into(), hint }
@@ -102,7 +137,9 @@ fn operate(error: &OperateError) -> (StatusCode, &'static str) {
         OperateError::NoProfile { .. } => (StatusCode::CONFLICT, "no_profile"),
         OperateError::Order(OrderError::ForbiddenArg { .. }) => (StatusCode::FORBIDDEN, "forbidden"),
         OperateError::Order(_) => (StatusCode::CONFLICT, "bad_order"),
-        OperateError::Naming(NamingError::InvalidName { .. }) => (StatusCode::BAD_REQUEST, "bad_request"),
+        OperateError::Naming(NamingError::InvalidName { .. } | NamingError::ReservedName { .. }) => {
+            (StatusCode::BAD_REQUEST, "bad_request")
+        }
         OperateError::Naming(NamingError::NameTaken { .. }) => (StatusCode::CONFLICT, "name_taken"),
         OperateError::Naming(NamingError::TooManyLabels { .. }) => (StatusCode::CONFLICT, "too_many_labels"),
         OperateError::Render(_) => (StatusCode::CONFLICT, "render_failed"),

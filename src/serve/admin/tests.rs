@@ -1,6 +1,7 @@
 //! Tests of the admin API over a real socket.
 
 mod catalog;
+mod conformance;
 mod document;
 mod event_stream;
 mod guesses;

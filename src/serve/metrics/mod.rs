@@ -40,6 +40,9 @@ const QUICK: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 /// Upper bounds of histograms of boot stages, in seconds since power-on.
 const BOOT: [f64; 13] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0];
 
+/// Upper bounds of histograms of tasks, in seconds.
+const TASK: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86_400.0];
+
 /// Handle to the recorder of this process.
 #[derive(Clone)]
 pub struct Metrics(PrometheusHandle);
@@ -79,6 +82,7 @@ fn recorder() -> PrometheusRecorder {
     PrometheusBuilder::new()
         .set_buckets(&QUICK)
         .and_then(|builder| builder.set_buckets_for_metric(stages, &BOOT))
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Prefix("meshd_task_".to_owned()), &TASK))
         .expect("the bounds are not empty")
         .build_recorder()
 }

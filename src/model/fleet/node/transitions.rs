@@ -32,8 +32,12 @@ impl Node {
         }
     }
 
-    /// Starts to drain the node. An offline period does not end the drain.
+    /// Starts to drain the node. An offline period does not end the drain. An offline node stays offline and drains when it returns.
     pub fn drain(&mut self) -> Result<Changed, UnlawfulTransition> {
+        if self.phase == Phase::Offline {
+            self.drains = true;
+            return Ok(None);
+        }
         let changed = self.change(PhaseChange::Drain)?;
         self.drains = self.phase == Phase::Draining;
         Ok(changed)

@@ -20,6 +20,8 @@ pub(crate) const EVENTS: ListSpec = ListSpec {
         "actor",
         "detail",
         "by",
+        "correlation_id",
+        "reason",
         "stage",
         "from",
         "to",
@@ -81,7 +83,7 @@ impl LogRequest {
         };
         let limit = parameters.number("limit")?.map(|limit| usize::try_from(limit).unwrap_or(MAX_RECORDS));
         let limit = limit.unwrap_or(DEFAULT_RECORDS).min(MAX_RECORDS);
-        if direction != Direction::Newest && limit == 0 {
+        if limit == 0 {
             let cause = format!("0 is out of range; use 1 to {MAX_RECORDS}");
             return Err(ParameterError::invalid("limit", cause));
         }

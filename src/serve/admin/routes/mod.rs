@@ -36,7 +36,7 @@ use crate::serve::{
     admin::{
         ApiState, doctor,
         error::Refused,
-        extract::{QueryOf, TargetNode},
+        extract::{Body, QueryOf, TargetNode},
         transport::auth::Caller,
     },
     metrics,
@@ -143,7 +143,8 @@ pub(crate) async fn timeline(
         let node = model.node(id)?;
         let boots = model.boots_of(node);
         let newest = boots.first().map(|boot| boot.id);
-        Some(session.or(newest).and_then(|session| TimelineView::new(node, session, &boots)))
+        let timeline = session.or(newest).and_then(|session| TimelineView::new(node, session, &boots));
+        Some(timeline.map(|timeline| timeline.with_tasks(model.tasks())))
     });
     let missing = || match session {
         Some(session) => Refused::not_found(format!(
@@ -171,9 +172,9 @@ pub(crate) async fn approve(
     State(central): State<Shared>,
     Path(node): Path<String>,
     context: AuditContext,
-    order: Option<Json<Option<Approve>>>,
+    Body(order): Body<Option<Approve>>,
 ) -> Answer<NodeView> {
-    let Approve { moved } = order.and_then(|Json(order)| order).unwrap_or_default();
+    let Approve { moved } = order.unwrap_or_default();
     let id = central.nodes.resolve(&node)?;
     central.nodes.approve_at(id, moved, &context).await?;
     node_view(&central, id)

@@ -179,3 +179,67 @@ async fn bulk_request_with_stale_revision_changes_nothing() {
     let (status, _, refused) = fixture.order("/v1/bulk/nodes/fence", "{}", &[]).await;
     assert_eq!((status, &refused["code"]), (404, &"not_found".into()), "fencing is one node's");
 }
+
+#[tokio::test]
+async fn orders_for_an_offline_node_are_refused_or_accepted_as_documented() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node;
+    let set_phase = async |phase: Phase| {
+        let stored = fixture.central.store().commit(|tx| {
+            tx.edit_node(node, |node| (node.phase, node.drains) = (phase, false));
+            Ok::<_, StoreError>(())
+        });
+        stored.await.expect("stored");
+    };
+    set_phase(Phase::Offline).await;
+    let path = |verb: &str| format!("/v1/nodes/{node}/{verb}");
+    let (status, _, error) = fixture.order(&path("doctor"), "null", &[]).await;
+    let message = error["message"].as_str().expect("a message");
+    assert!(status == 409 && message.contains("cannot run the checks of node"), "{error}");
+    let (_, _, error) = fixture.order(&path("reboot"), "null", &[]).await;
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("cannot reboot node")), "{error}");
+    let (status, _, drained) = fixture.order(&path("drain"), "null", &[]).await;
+    assert_eq!((status, &drained["phase"]), (200, &"maintenance".into()), "nothing runs there: {drained}");
+}
+
+#[tokio::test]
+async fn node_is_not_given_a_reserved_name() {
+    let fixture = Fixture::start().await;
+    let (path, own) = (format!("/v1/nodes/{}/rename", fixture.node), fixture.node.to_string());
+    for name in ["localhost", "ip6-loopback", "2130706433", "0x7f000001", "0123abcd", "node-0123abcd"] {
+        let (status, _, error) = fixture.order(&path, &json!({ "name": name }).to_string(), &[]).await;
+        let message = error["message"].as_str().expect("a message");
+        assert!(status == 400 && message.contains(&format!("`{name}` is reserved")), "{name}: {error}");
+    }
+    for name in [own.clone(), format!("node-{own}"), "localhost-1".to_owned()] {
+        assert_eq!(fixture.order(&path, &json!({ "name": name }).to_string(), &[]).await.0, 200, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn events_of_orders_nodes_and_timers_have_reason_and_correlation_id() {
+    let fixture = Fixture::start().await;
+    let (node, session) = (fixture.node, BootSessionId([7; 12]));
+    let stored = fixture.central.store().commit(|tx| {
+        for (actor, from, to) in
+            [(Actor::Node, Phase::Degraded, Phase::Online), (Actor::Central, Phase::Online, Phase::Offline)]
+        {
+            tx.event(Event::new(at(5_000), actor, EventKind::Phase { from, to }, "").of_node(node).in_session(session));
+        }
+        Ok::<_, StoreError>(())
+    });
+    stored.await.expect("stored");
+    let order = fixture.order(&format!("/v1/nodes/{node}/approve"), "null", &[(REASON_HEADER, "moved in")]).await;
+    assert_eq!(order.0, 200, "{}", order.2);
+    let response = fixture.send("GET", "/v1/events?kind=phase", "").await;
+    let bytes = response.into_body().collect().await.expect("a whole body").to_bytes();
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let events: Vec<EventView> = lines.map(|line| serde_json::from_slice(line).expect("an event")).collect();
+    let reasons: Vec<&str> = events.iter().map(|event| event.reason.as_deref().expect("a reason")).collect();
+    assert_eq!(reasons, ["all readiness checks pass", "no message came within [agent].offline_after", "moved in"]);
+    for event in &events[..2] {
+        assert_eq!(event.correlation_id, Some(session.to_string()));
+    }
+    let by = events[2].by.as_ref().expect("an order").correlation.to_string();
+    assert_eq!(events[2].correlation_id, Some(by));
+}

@@ -1,7 +1,7 @@
 //! Middleware: correlation IDs, authorisation, idempotency and the audit log for each order.
 
 use crate::serve::admin::{
-    ApiState,
+    ApiState, MAX_BODY,
     error::Refused,
     transport::{auth::Caller, idempotency},
 };
@@ -9,12 +9,17 @@ use axum::{
     body::{Body, to_bytes},
     extract::{FromRequestParts, RawPathParams, Request, State},
     handler::Handler,
-    http::{HeaderMap, HeaderValue, request::Parts},
+    http::{
+        HeaderMap, HeaderValue,
+        header::{IF_MATCH, IF_NONE_MATCH},
+        request::Parts,
+    },
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, post},
 };
 use bytes::Bytes;
+use http_body_util::LengthLimitError;
 use meshd_api::{CORRELATION_HEADER, FORCE_HEADER, REASON_HEADER};
 use meshd_model::fleet::{Audit, AuditContext, AuditSeq, MAX_REASON, Verb};
 use meshd_store::{AuditFilter, StoreError};
@@ -24,6 +29,8 @@ use tracing::Instrument as _;
 
 /// Maximum number of characters of an order's target in the audit log.
 const MAX_TARGET: usize = 80;
+/// Maximum length of a text response of the framework, in bytes.
+const MAX_REJECTION: usize = 4096;
 /// Refuses an order whose token was revoked after the request arrived.
 const REVOKED: &str = "the token was revoked during the upload; request another one";
 
@@ -34,7 +41,7 @@ where
     T: 'static,
 {
     let follow = move |request: Request, next: Next| ordered(verb, required, request, next);
-    post(handler).layer(middleware::from_fn(follow))
+    post(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(follow))
 }
 
 /// Routes a read that requires a role.
@@ -43,12 +50,39 @@ where
     H: Handler<T, ApiState>,
     T: 'static,
 {
-    get(handler).layer(middleware::from_fn(move |request: Request, next: Next| authorised(required, request, next)))
+    let authorise = move |request: Request, next: Next| authorised(required, request, next);
+    get(handler).layer(middleware::from_fn(errors_as_json)).layer(middleware::from_fn(authorise))
+}
+
+/// Converts an error response of the framework, which is plain text, to a [`Refused`]. Runs within idempotency and audit log.
+async fn errors_as_json(request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    if !is_error || response.extensions().get::<Refused>().is_some() {
+        return response;
+    }
+    let text = to_bytes(response.into_body(), MAX_REJECTION).await.unwrap_or_default();
+    Refused::rejection(status, &String::from_utf8_lossy(&text)).into_response()
+}
+
+/// Refuses a precondition that no route evaluates. Lists evaluate `If-None-Match`.
+fn without_precondition(headers: &HeaderMap, is_order: bool) -> Result<(), Refused> {
+    if headers.contains_key(IF_MATCH) {
+        return Err(Refused::precondition("If-Match"));
+    }
+    if is_order && headers.contains_key(IF_NONE_MATCH) {
+        return Err(Refused::precondition("If-None-Match"));
+    }
+    Ok(())
 }
 
 async fn authorised(required: Role, request: Request, next: Next) -> Response {
     match request.extensions().get::<Caller>() {
-        Some(caller) if caller.role >= required => next.run(request).await,
+        Some(caller) if caller.role >= required => match without_precondition(request.headers(), false) {
+            Ok(()) => next.run(request).await,
+            Err(refused) => refused.into_response(),
+        },
         Some(caller) => Refused::beyond(caller.role, required).into_response(),
         None => Refused::internal("the request has no caller").into_response(),
     }
@@ -96,6 +130,8 @@ async fn follow(state: ApiState, verb: Verb, required: Role, request: Request, n
     tracing::info!(actor = %context.principal, %verb, target, reason = context.reason, "ordered");
     let response = if role < required {
         Refused::beyond(role, required).into_response()
+    } else if let Err(refused) = without_precondition(&parts.headers, true) {
+        refused.into_response()
     } else {
         match whole(&state, &parts, body).await {
             Ok(bytes) => idempotency::once(&state, &context, parts, bytes, next).await,
@@ -119,10 +155,13 @@ async fn whole(state: &ApiState, parts: &Parts, body: Body) -> Result<Bytes, Ref
         return Err(Refused::internal("the request has no caller"));
     };
     let read = tokio::select! {
-        read = to_bytes(body, crate::serve::admin::MAX_BODY) => read,
+        read = to_bytes(body, MAX_BODY) => read,
         () = caller.revoked(&state.central) => return Err(Refused::unauthorized(REVOKED)),
     };
-    let bytes = read.map_err(|_| Refused::bad_request("the body is too long or incomplete"))?;
+    let bytes = read.map_err(|error| match error.into_inner().is::<LengthLimitError>() {
+        true => Refused::too_large(MAX_BODY),
+        false => Refused::bad_request("the body is incomplete"),
+    })?;
     if caller.still_may(&state.central) { Ok(bytes) } else { Err(Refused::unauthorized(REVOKED)) }
 }
 

@@ -14,9 +14,13 @@ use meshd_proto::{
     whole_node,
 };
 use meshd_types::{PciAddress, PciName};
+use std::collections::BTreeMap;
 
 /// Maximum number of device selectors of a VM, and of units that are considered over all nodes.
 pub const MAX_SELECTORS: usize = 64;
+
+/// Maximum number of names in one reason.
+const MAX_NAMED: usize = 3;
 
 /// Returns the function that names a unit: the first that the profile selects.
 pub fn name(unit: &UnitFacts) -> Option<PciAddress> {
@@ -217,8 +221,10 @@ pub fn rejection(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(Rejec
     let requested = if request.units.whole {
         "all units of it".to_owned()
     } else {
-        let words: Vec<String> = request.units.each.iter().map(ToString::to_string).collect();
-        words.join(" ")
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        request.units.each.iter().for_each(|selector| *counts.entry(selector.to_string()).or_default() += 1);
+        let word = |(word, count)| if count == 1 { word } else { format!("{count} x {word}") };
+        counts.into_iter().map(word).collect::<Vec<_>>().join(" ")
     };
     if assign(request, host.units, None, None).is_none() {
         return Some((RejectReason::UnitMissing, format!("{requested}, and it has {} units", host.units.len())));
@@ -231,21 +237,38 @@ pub fn rejection(request: &VmRequest, host: &CandidateNode<'_>) -> Option<(Rejec
     let parts: Vec<(RejectReason, String)> =
         free.filter_map(|unit| slot_resources::against(host, unit, requested_parts)).collect();
     if let Some((reason, _)) = parts.first() {
-        let words: Vec<&str> = parts.iter().map(|(_, detail)| detail.as_str()).collect();
-        return Some((*reason, format!("{requested}; {}", words.join(", "))));
+        let words: Vec<String> = parts.iter().map(|(_, detail)| detail.clone()).collect();
+        return Some((*reason, format!("{requested}; {}", listed(&words))));
     }
     let taken = host.units.iter().filter(is_candidate).filter(|unit| is_allocated(host.allocations, unit));
     let taken: Vec<String> = taken.map(UnitFacts::name).collect();
     if !taken.is_empty() {
-        return Some((RejectReason::UnitTaken, format!("{requested}; others have {}", taken.join(", "))));
+        return Some((RejectReason::UnitTaken, format!("{requested}; others have {}", listed(&taken))));
     }
     let closed = host.units.iter().filter(is_candidate).filter_map(|unit| Some((unit, slot_obstacle(host, unit)?)));
-    let closed: Vec<String> = closed.map(|(unit, why)| format!("{}: {why}", unit.name())).collect();
+    let closed: Vec<(String, String)> = closed.map(|(unit, why)| (format!(": {why}"), unit.name())).collect();
     if !closed.is_empty() && host.units.iter().filter(is_candidate).all(|unit| unit.state == UnitState::Ready) {
-        return Some((RejectReason::SlotClosed, format!("{requested}; {}", closed.join(", "))));
+        return Some((RejectReason::SlotClosed, format!("{requested}; {}", grouped(closed))));
     }
     let unready = host.units.iter().filter(is_candidate).filter(|unit| unit.state != UnitState::Ready);
-    let unready: Vec<String> = unready.map(|unit| format!("{} is {}", unit.name(), unit.state.as_str())).collect();
-    let why = if unready.is_empty() { "not all of them at once".to_owned() } else { unready.join(", ") };
+    let unready: Vec<(String, String)> =
+        unready.map(|unit| (format!(" is {}", unit.state.as_str()), unit.name())).collect();
+    let why = if unready.is_empty() { "not all of them at once".to_owned() } else { grouped(unready) };
     Some((RejectReason::UnitNotReady, format!("{requested}; {why}")))
+}
+
+/// Returns the first names, and the number of the others.
+fn listed(names: &[String]) -> String {
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let first = names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+/// Returns one clause for each reason, with the units that it concerns.
+fn grouped(reasons: Vec<(String, String)>) -> String {
+    let mut units: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (reason, unit) in reasons {
+        units.entry(reason).or_default().push(unit);
+    }
+    units.iter().map(|(reason, units)| format!("{}{reason}", listed(units))).collect::<Vec<_>>().join(", ")
 }

@@ -9,6 +9,7 @@ use super::{
 use meshd_config::vm::VmRequest;
 use meshd_proto::{DiskFacts, UnitFacts, UnitKind, UnitState, vm::MAX_VMS};
 use meshd_types::NodeId;
+use std::cmp::Reverse;
 
 /// Maximum number of nodes in an explanation.
 pub const MAX_EXPLAINED: usize = 5;
@@ -86,9 +87,23 @@ pub fn explain<'a>(
     if let Some(required) = required_node {
         explained.retain(|(node, _)| *node == required);
     }
+    let counts = if required_node.is_none() { count_reasons(&explained) } else { Vec::new() };
     explained.sort_by_key(|(node, rejections)| (lasting(rejections), rejections.len(), *node));
     explained.truncate(MAX_EXPLAINED);
-    NoPlacement { verdict, nearest: explained, nodes }
+    NoPlacement { verdict, nearest: explained, nodes, counts }
+}
+
+/// Counts the nodes with each reason, the most frequent first.
+fn count_reasons(explained: &[(NodeId, Vec<Rejection>)]) -> Vec<(RejectReason, usize)> {
+    let mut counts: Vec<(RejectReason, usize)> = Vec::new();
+    for rejection in explained.iter().flat_map(|(_, rejections)| rejections) {
+        match counts.iter_mut().find(|(reason, _)| *reason == rejection.reason) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((rejection.reason, 1)),
+        }
+    }
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    counts
 }
 
 /// Resources of all nodes together.

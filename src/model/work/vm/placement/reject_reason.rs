@@ -89,6 +89,8 @@ pub struct NoPlacement {
     pub nearest: Vec<(NodeId, Vec<Rejection>)>,
     /// Number of nodes that were considered.
     pub nodes: usize,
+    /// Number of nodes with each reason, the most frequent first.
+    pub counts: Vec<(RejectReason, usize)>,
 }
 
 impl fmt::Display for NoPlacement {
@@ -99,10 +101,23 @@ impl fmt::Display for NoPlacement {
             Verdict::NoSingleNode => "all nodes together have it, but no single one",
             Verdict::NotReady => "a node has it, but cannot give it now",
         })?;
+        if self.nodes > self.nearest.len() && !self.counts.is_empty() {
+            let counts = self.counts.iter().map(|(reason, count)| format!("{} on {count}", reason.as_str()));
+            write!(f, " ({} nodes: {})", self.nodes, counts.collect::<Vec<_>>().join(", "))?;
+        }
+        // Equal machines have equal reasons, which are written once.
+        let mut explained: Vec<(String, Vec<String>)> = Vec::new();
         for (node, rejections) in &self.nearest {
             let words =
                 rejections.iter().map(|rejection| format!("{} ({})", rejection.reason.as_str(), rejection.detail));
-            write!(f, ", {node}: {}", words.collect::<Vec<_>>().join(" and "))?;
+            let words = words.collect::<Vec<_>>().join(" and ");
+            match explained.iter_mut().find(|(known, _)| *known == words) {
+                Some((_, nodes)) => nodes.push(node.to_string()),
+                None => explained.push((words, vec![node.to_string()])),
+            }
+        }
+        for (words, nodes) in explained {
+            write!(f, ", {}: {words}", nodes.join(" "))?;
         }
         Ok(())
     }

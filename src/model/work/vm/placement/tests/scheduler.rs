@@ -176,6 +176,20 @@ fn placement_packs_devices_spreads_memory_and_respects_named_node() {
     assert_eq!(words(&unfit).1, ["unit_missing"]);
 }
 
+#[test]
+fn refusal_by_many_equal_nodes_has_one_line_for_each_reason() {
+    let taken: Vec<UnitFacts> =
+        (1..=40).map(|bus| unit(&format!("0000:{bus:02x}:00"), "2335", UnitKind::Device, UnitState::Wedged)).collect();
+    let none = Allocations::default();
+    let hosts = (1..=200).map(|number| host(number, if number <= 150 { &taken } else { &[] }, &none));
+    let unfit = place(&request(1, "1G", &["any"; 8]), None, hosts).expect_err("no unit is ready");
+    let text = unfit.to_string();
+    assert!(text.contains("(200 nodes: unit_not_ready on 150, unit_missing on 50)"), "{text}");
+    assert!(text.contains("8 x any; ") && text.contains(" and 37 more is wedged"), "{text}");
+    assert_eq!(text.matches("unit_not_ready (").count(), 1, "{text}");
+    assert!(text.len() < 400, "{text}");
+}
+
 /// A slot with a disk or a fabric device.
 fn slot(number: u8, unit: &str, disk: Option<&str>, fabric: Option<&str>) -> ApprovedSlot {
     let id = SlotId { node: node(number), unit: unit.parse().expect("an address") };

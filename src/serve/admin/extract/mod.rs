@@ -1,26 +1,47 @@
 //! Extractors of requests: the body, the query, and the node in the path. Each rejection is a [`Refused`].
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `json_objects` | reads JSON and refuses an array in place of an object |
+
+pub(crate) mod json_objects;
 
 use super::{ApiState, error::Refused};
 use axum::{
-    Json,
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
-    http::request::Parts,
+    http::{HeaderMap, header::CONTENT_TYPE, request::Parts},
     response::{IntoResponse as _, Response},
 };
+use bytes::Bytes;
 use meshd_central::Shared;
 use meshd_types::NodeId;
 use serde::de::DeserializeOwned;
 
-/// JSON body of a request.
+/// JSON body of a request. A request without a body and without a media type is `null`.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<ApiState> for Body<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &ApiState) -> Result<Self, Refused> {
-        let body = Json::from_request(request, state).await;
-        body.map(|Json(body)| Body(body)).map_err(|error| Refused::bad_request(error.body_text()))
+        let is_json = is_json(request.headers());
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes = bytes.map_err(|error| Refused::rejection(error.status(), &error.body_text()))?;
+        let bytes = match is_json {
+            Some(true) => bytes,
+            None if bytes.is_empty() => Bytes::from_static(b"null"),
+            _ => return Err(Refused::media_type()),
+        };
+        let body = json_objects::from_slice(&bytes);
+        body.map(Body).map_err(|error| Refused::bad_request(format!("invalid JSON body: {error}")))
     }
+}
+
+/// Returns whether the request declares its body as JSON; `None` if it declares nothing.
+fn is_json(headers: &HeaderMap) -> Option<bool> {
+    let kind = headers.get(CONTENT_TYPE)?.to_str().unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    Some(kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
 /// Query of a request as one structure.

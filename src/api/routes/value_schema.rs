@@ -1,0 +1,23 @@
+//! JSON Schemas of values that have several JSON types.
+
+use meshd_proto::task::MIN_UID;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Schema, Type};
+
+fn of(kind: Type) -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(kind)
+}
+
+/// Returns the schema of the value of a variable.
+pub(crate) fn var_value() -> Schema {
+    let list = ArrayBuilder::new().items(of(Type::String));
+    let one = OneOfBuilder::new().item(of(Type::Boolean)).item(of(Type::Integer)).item(of(Type::String)).item(list);
+    Schema::from(one)
+}
+
+/// Returns the schema of the user of a task.
+pub(crate) fn task_user() -> Schema {
+    let name = of(Type::String).enum_values(Some(["job", "root"]));
+    let uid = of(Type::Integer).minimum(Some(MIN_UID)).maximum(Some(u32::MAX));
+    let uid = of(Type::Object).property("uid", uid).required("uid");
+    Schema::from(OneOfBuilder::new().item(name).item(uid))
+}
