@@ -10,7 +10,7 @@ use meshd_agent::task::task_enter;
 use meshd_agent::vfio;
 use meshd_agent::vm::confine::enter as vm_enter;
 use meshd_types::{DenyList, Timestamp};
-use std::{convert::Infallible, ffi::OsString, path::PathBuf, process::ExitCode, time::SystemTime};
+use std::{convert::Infallible, ffi::OsString, io::Write as _, path::PathBuf, process::ExitCode, time::SystemTime};
 use tokio_util::sync::CancellationToken;
 
 /// The build note. meshd reads it from the file and refuses programs without it (catalog/agent).
@@ -155,7 +155,7 @@ fn main() -> ExitCode {
         }
     };
     ended.unwrap_or_else(|error| {
-        eprintln!("mesh-agent: {error:#}");
+        complain(&format!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -192,7 +192,7 @@ fn id(paths: &Paths) -> anyhow::Result<ExitCode> {
     let basis = hardware.basis(&DenyList::new());
     let basis = basis
         .ok_or_else(|| anyhow::anyhow!("this machine has neither UUID, serial number nor NIC; is /sys mounted?"))?;
-    println!("{}\n{basis}", basis.node_id());
+    print(&format!("{}\n{basis}\n", basis.node_id()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -202,7 +202,7 @@ fn print_facts(paths: &Paths) -> anyhow::Result<ExitCode> {
     let boot = config.as_ref().and_then(|config| files::boot(&paths.boot_file, config).ok());
     let facts =
         facts::collect(&Tree::new(&paths.root), &paths.vm_dir, config.as_ref(), boot.as_ref(), &Default::default());
-    println!("{}", serde_json::to_string_pretty(&facts)?);
+    print(&(serde_json::to_string_pretty(&facts)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -215,11 +215,11 @@ fn doctor(paths: &Paths, output: ReportFormat) -> anyhow::Result<ExitCode> {
     let ran = checks::report(&tree, &paths.vm_dir, &config, &boot, clock, now);
     let units = ran.resources.map(|resources| resources.units).unwrap_or_default();
     let report = meshd_proto::DoctorReport::new(now, ran.session, ran.checks, &units);
-    match output {
-        ReportFormat::Text => print!("{}", report.text()),
-        ReportFormat::Lines => print!("{}", report.lines()),
-        ReportFormat::Json => println!("{}", serde_json::to_string_pretty(&report)?),
-    }
+    print(&match output {
+        ReportFormat::Text => report.text(),
+        ReportFormat::Lines => report.lines(),
+        ReportFormat::Json => serde_json::to_string_pretty(&report)? + "\n",
+    })?;
     Ok(if report.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -228,7 +228,7 @@ fn vfio_bind(paths: &Paths) -> anyhow::Result<ExitCode> {
     let tree = Tree::new(&paths.root);
     let bound = vfio::bind(&tree, &config.vfio, &vfio::LinuxKernel(&tree))?;
     for unit in &bound {
-        println!("{unit}");
+        print(&format!("{unit}\n"))?;
     }
     let usable = bound
         .iter()
@@ -248,6 +248,18 @@ fn task_enter(exec: task_enter::TaskExec, argv: &[String]) -> anyhow::Result<Exi
     Ok(cannot_run(task_enter::enter(&exec, program, args), task_enter::CANNOT_RUN))
 }
 
+/// Writes to standard output. `println!` would panic if it is full or closed.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| anyhow::anyhow!("cannot write to standard output: {error}"))
+}
+
+/// Writes an error to standard error, if anybody reads it.
+fn complain(error: &str) {
+    let _ = writeln!(std::io::stderr(), "mesh-agent: {error}");
+}
+
 fn program_of(argv: &[String]) -> anyhow::Result<(&String, &[String])> {
     argv.split_first().ok_or_else(|| anyhow::anyhow!("no program"))
 }
@@ -255,6 +267,6 @@ fn program_of(argv: &[String]) -> anyhow::Result<(&String, &[String])> {
 /// Prints why a program was not executed. A successful execution does not return.
 fn cannot_run(entered: Result<Infallible, String>, exit_code: u8) -> ExitCode {
     let Err(error) = entered;
-    eprintln!("mesh-agent: {error}");
+    complain(&error);
     ExitCode::from(exit_code)
 }

@@ -242,8 +242,17 @@ impl Context {
     }
 }
 
+/// Parses the command line of this process and runs its command.
+pub fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    match Cli::try_parse_from(&words) {
+        Ok(cli) => run(cli),
+        Err(error) => output::usage_error::print(error, &words),
+    }
+}
+
 /// Runs one command after the command line has been parsed.
-pub fn run(cli: Cli) -> ExitCode {
+fn run(cli: Cli) -> ExitCode {
     start_log(&cli.global, matches!(cli.verb, Verb::Serve(_)));
     let Global { site, reason, remote, socket, .. } = cli.global;
     let context = Context { site, reason, remote, socket, noted: Cell::new(false) };

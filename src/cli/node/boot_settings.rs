@@ -1,8 +1,8 @@
 //! `meshd node set|unset|boot-once`: boot settings of a node besides its profile.
 
 use super::{
-    restart,
-    targets::{NodeSelection, SelectorArgs, Targets, missing, order, order_several},
+    REBOOTS, restart,
+    targets::{NodeSelection, SelectorArgs, Targets, confirm_interruption, missing, order, order_several},
 };
 use crate::cli::{Failure, client::AdminClient, profile::vars};
 use clap::Args;
@@ -73,6 +73,9 @@ pub(crate) struct BootOnceArgs {
     /// Reboot the node now
     #[arg(long, conflicts_with = "clear")]
     reboot: bool,
+    /// Skip the confirmation of --reboot
+    #[arg(long, short, requires = "reboot")]
+    yes: bool,
     /// Proceed even if VMs are lost
     #[arg(long, conflicts_with = "clear")]
     force: bool,
@@ -141,6 +144,9 @@ impl BootOnceArgs {
             true => format!("{} ({}) boots as ever", node.id, node.name),
         };
         let selection = self.targets.select(client).await?;
+        if self.reboot && !self.yes {
+            confirm_interruption(client, &selection, REBOOTS).await?;
+        }
         let (one, several) = (&api::SET_NODE_BOOT_ONCE, &api::SET_NODES_BOOT_ONCE);
         let changed = order(client, selection, one, several, &body, text).await?;
         if self.reboot { restart(client, changed).await } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! `meshd node approve|reject|quarantine|release|drain|fence|maintenance|resume|remove|replace`: the life cycle of a node.
 
-use super::targets::{OrderRoute, Targets, confirm_nodes, node_text, order};
+use super::targets::{OrderRoute, Targets, confirm_interruption, confirm_nodes, node_text, order};
 use crate::cli::{
     Failure,
     client::AdminClient,
@@ -15,6 +15,9 @@ use std::time::Duration;
 pub(crate) struct MaintenanceArgs {
     #[command(flatten)]
     targets: Targets,
+    /// Skip the confirmation of --force
+    #[arg(long, short, requires = "force")]
+    yes: bool,
     /// Proceed even if a task fails
     #[arg(long)]
     force: bool,
@@ -65,6 +68,9 @@ pub(crate) struct DrainNode {
     /// Policy for VMs: wait or stop
     #[arg(long, value_enum, default_value_t, value_name = "POLICY")]
     workloads: Policy,
+    /// Skip the confirmation of --workloads stop
+    #[arg(long, short)]
+    yes: bool,
     /// Shutdown time for guests, such as 90s or 5m
     #[arg(long, value_name = "TIME", value_parser = grace_time)]
     grace: Option<Duration>,
@@ -111,6 +117,9 @@ impl DrainNode {
         };
         let grace_s = self.grace.map(|grace| u32::try_from(grace.as_secs()).unwrap_or(MAX_GRACE_S));
         let selection = self.targets.select(client).await?;
+        if workloads == DrainPolicy::Stop && !self.yes {
+            confirm_interruption(client, &selection, "shuts its VMs down and cancels its tasks now. Drain?").await?;
+        }
         order(client, selection, &api::DRAIN_NODE, &api::DRAIN_NODES, &Drain { workloads, grace_s }, |node| {
             let text = format!("{} ({}) is {}; it takes no new work", node.id, node.name, node.phase);
             if node.work.is_empty() {
@@ -147,6 +156,9 @@ impl MaintenanceArgs {
     pub(crate) async fn maintenance(self, client: AdminClient) -> Result<(), Failure> {
         let client = &client.forced(self.force);
         let selection = self.targets.select(client).await?;
+        if self.force && !self.yes {
+            confirm_interruption(client, &selection, "ends its tasks now. Start maintenance?").await?;
+        }
         order(client, selection, &api::START_NODE_MAINTENANCE, &api::START_NODES_MAINTENANCE, &(), |node| {
             let (id, name, phase) = (node.id, &node.name, node.phase);
             format!("{id} ({name}) is in {phase}; to take it back: meshd node resume {id}")

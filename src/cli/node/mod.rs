@@ -37,7 +37,7 @@ use meshd_api::{AcceptNic, AssignProfile, NodeDetail, NodeView, routes as api};
 use meshd_model::fleet::{NextBootOverride, label_words};
 use meshd_proto::{Facts, Heartbeat};
 use meshd_types::{BootSessionId, MacAddr, Timestamp};
-use targets::{NodeSelection, SelectorArgs, Targets, missing, order};
+use targets::{NodeSelection, SelectorArgs, Targets, confirm_interruption, missing, order};
 use timeline::timeline;
 
 /// Manage nodes by ID or name
@@ -94,6 +94,9 @@ pub(super) enum Node {
         /// Reboot the node now
         #[arg(long)]
         reboot: bool,
+        /// Skip the confirmation of --reboot
+        #[arg(long, short, requires = "reboot")]
+        yes: bool,
         /// Proceed even if VMs or a task are lost
         #[arg(long)]
         force: bool,
@@ -130,6 +133,9 @@ pub(super) enum Node {
     Reboot {
         #[command(flatten)]
         targets: Targets,
+        /// Skip the confirmation
+        #[arg(long, short)]
+        yes: bool,
         /// Proceed even if VMs or a task are lost
         #[arg(long)]
         force: bool,
@@ -184,8 +190,8 @@ impl Node {
                     message!("{} ({}) may boot from NIC {mac}", node.id, node.name);
                     Ok(())
                 }
-                Node::AssignProfile { words, selector, reboot, force } => {
-                    assign(&client.forced(force), words, selector, reboot).await
+                Node::AssignProfile { words, selector, reboot, yes, force } => {
+                    assign(&client.forced(force), words, selector, reboot, yes).await
                 }
                 Node::Set(set) => set.run(&client).await,
                 Node::Unset(unset) => unset.run(&client).await,
@@ -196,26 +202,37 @@ impl Node {
                 Node::Diff { node, output } => generations::diff(&client, &node, output).await,
                 Node::Doctor(doctor) => doctor.run(&client).await,
                 Node::Pin(pin) => pin.run(&client).await,
-                Node::Reboot { targets, force } => {
+                Node::Reboot { targets, yes, force } => {
                     let client = client.forced(force);
-                    restart(&client, targets.select(&client).await?).await
+                    let selection = targets.select(&client).await?;
+                    if !yes {
+                        confirm_interruption(&client, &selection, REBOOTS).await?;
+                    }
+                    restart(&client, selection).await
                 }
             }
         })
     }
 }
 
+/// The consequence of a reboot, for the confirmation.
+const REBOOTS: &str = "reboots now; what runs on it ends. Reboot?";
+
 async fn assign(
     client: &AdminClient,
     mut words: Vec<String>,
     selector: SelectorArgs,
     reboot: bool,
+    yes: bool,
 ) -> Result<(), Failure> {
     let profile = words.pop().unwrap_or_default();
     if words.is_empty() && !selector.has_selector() {
         missing("NODE or PROFILE");
     }
     let selection = selector.select(client, &words).await?;
+    if reboot && !yes {
+        confirm_interruption(client, &selection, REBOOTS).await?;
+    }
     let (one, several) = (&api::ASSIGN_NODE_PROFILE, &api::ASSIGN_NODES_PROFILE);
     let changed = order(client, selection, one, several, &AssignProfile { profile }, assigned).await?;
     if reboot { restart(client, changed).await } else { Ok(()) }

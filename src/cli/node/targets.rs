@@ -1,10 +1,16 @@
 //! Target nodes of a command: IDs, names, unique prefixes or a label selector.
 
-use crate::cli::{Failure, client::AdminClient, output::print::confirm};
+use crate::cli::{
+    Failure,
+    client::AdminClient,
+    output::print::{confirm, confirm_number},
+};
 use clap::{Args, CommandFactory as _, error::ErrorKind};
 use meshd_api::{BulkDone, BulkRequest, BulkTarget, NodeView, routes as api};
 use meshd_model::fleet::{NamedNode, Phase, Selector, find_node};
+use meshd_types::NodeId;
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
 
 /// Nodes that a command changes.
 #[derive(Debug, Args)]
@@ -115,17 +121,66 @@ pub(crate) async fn confirm_nodes(
     selection: &NodeSelection,
     consequence: &str,
 ) -> Result<(), Failure> {
-    match selection {
-        NodeSelection::One(name) => {
-            let detail = client.get(api::GET_NODE.path([name])).await?;
-            confirm(&format!("{} {consequence}", node_text(&detail.node)))
-        }
-        NodeSelection::Several(nodes) => {
-            let list: Vec<String> = nodes.iter().map(node_text).collect();
-            confirm(&format!("{}\n{}: each {consequence}", list.join("\n"), count_text(nodes.len())))
-        }
-        NodeSelection::Listed => Ok(()),
+    let nodes = match selection {
+        NodeSelection::One(name) => vec![client.get(api::GET_NODE.path([name])).await?.node],
+        NodeSelection::Several(nodes) => nodes.clone(),
+        NodeSelection::Listed => return Ok(()),
+    };
+    ask(&nodes, &workloads(client).await?, consequence)
+}
+
+/// Asks for confirmation before an order that ends the work of nodes. A single node without work needs none: the command names it, and
+/// nothing is lost.
+pub(crate) async fn confirm_interruption(
+    client: &AdminClient,
+    selection: &NodeSelection,
+    consequence: &str,
+) -> Result<(), Failure> {
+    let (nodes, is_named) = match selection {
+        NodeSelection::One(name) => (vec![client.get(api::GET_NODE.path([name])).await?.node], true),
+        NodeSelection::Several(nodes) => (nodes.clone(), false),
+        NodeSelection::Listed => return Ok(()),
+    };
+    let work = workloads(client).await?;
+    if is_named && nodes.iter().all(|node| !work.contains_key(&node.id)) {
+        return Ok(());
     }
+    ask(&nodes, &work, consequence)
+}
+
+/// Asks for confirmation with each node and its work: for one node yes or no, for several nodes their number.
+fn ask(nodes: &[NodeView], work: &Workloads, consequence: &str) -> Result<(), Failure> {
+    let lines = nodes.iter().flat_map(|node| {
+        let work = work.get(&node.id).into_iter().flatten();
+        std::iter::once(node_text(node)).chain(work.map(|work| format!("  {work}")))
+    });
+    let lines = lines.collect::<Vec<_>>().join("\n");
+    match nodes {
+        [node] if !lines.contains('\n') => confirm(&format!("{} {consequence}", node_text(node))),
+        [_] => confirm(&format!("{lines}\n1 node: it {consequence}")),
+        nodes => confirm_number(&format!("{lines}\n{}: each {consequence}", count_text(nodes.len())), nodes.len()),
+    }
+}
+
+/// VMs and tasks of each node, for operators.
+type Workloads = BTreeMap<NodeId, Vec<String>>;
+
+/// Returns the VMs with their disks, and the running tasks of all nodes.
+async fn workloads(client: &AdminClient) -> Result<Workloads, Failure> {
+    let mut work = Workloads::new();
+    for vm in client.get(api::LIST_VMS.path([])).await? {
+        let disks = vm.wiped_disks();
+        let disks = if disks.is_empty() { String::new() } else { format!(", with disks {}", disks.join(", ")) };
+        if let Some(node) = vm.node {
+            work.entry(node).or_default().push(format!("VM {} ({}){disks}", vm.name, vm.state.as_str()));
+        }
+    }
+    for task in client.get(api::LIST_TASKS.path([])).await? {
+        for member in task.nodes.iter().filter(|member| member.claimed) {
+            work.entry(member.node).or_default().push(format!("task {} ({})", task.id, task.argv.join(" ")));
+        }
+    }
+    Ok(work)
 }
 
 /// Route of an order for one node, which returns the node.

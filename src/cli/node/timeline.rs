@@ -22,6 +22,9 @@ pub(crate) fn timeline(boot: &TimelineView) -> String {
         out += &wrapped(&stall.cause, 2);
     }
     out += &failure(boot);
+    if !boot.tasks.is_empty() {
+        out += &format!("\n{}", tasks(boot));
+    }
     if boot.boots.len() > 1 {
         out += &format!("\n{}", boots(boot));
     }
@@ -56,6 +59,17 @@ fn failure(boot: &TimelineView) -> String {
         None => return String::new(),
     };
     format!("\n{what}:\n{}", wrapped(reason, 2))
+}
+
+/// Returns a table of the tasks in this boot session.
+fn tasks(boot: &TimelineView) -> String {
+    let duration = |millis: Option<u64>| millis.map(|millis| span(Duration::from_millis(millis))).unwrap_or_default();
+    let rows = boot.tasks.iter().map(|task| {
+        let program = task.argv.join(" ").chars().take(40).collect();
+        let (at, state) = (task.created_at.to_string(), task.state.as_str().to_owned());
+        [task.id.to_string(), at, duration(task.start_ms), duration(task.run_ms), state, program]
+    });
+    table(["task", "at", "start", "ran", "state", "program"], rows)
 }
 
 fn boots(boot: &TimelineView) -> String {

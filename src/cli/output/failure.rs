@@ -42,7 +42,7 @@ impl Failure {
         Failure { faults: Some(faults.to_string()), ..Failure::new("", "") }
     }
 
-    /// Creates a failure with the exit code of a program on a node. The program has already printed its error.
+    /// Creates a failure with the exit code of a program on a node, or of a signal. The error is already printed.
     pub(crate) fn of_program(code: u8) -> Self {
         Failure { code: Some(code), ..Failure::new("", "") }
     }

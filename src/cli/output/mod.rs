@@ -7,6 +7,7 @@
 //! | `print` | one value as a table, JSON or YAML |
 //! | `progress` | progress of builds |
 //! | `failure` | the error of a command: object, cause, hint, exit code |
+//! | `usage_error` | errors of the command line, with the verb that was probably meant, and help texts |
 
 #[macro_use]
 pub(crate) mod writer;
@@ -15,3 +16,4 @@ pub(crate) mod failure;
 pub(crate) mod print;
 pub(crate) mod progress;
 mod text_filter;
+pub(crate) mod usage_error;

@@ -176,11 +176,21 @@ pub(crate) fn typed(question: &str) -> Result<String, Failure> {
     read_answer(question, "", ("aborted: there is no terminal to type the name at", "give --confirm NAME"))
 }
 
+/// Error of a confirmation without a terminal.
+const NO_TERMINAL: &str = "aborted: confirm with --yes when there is no terminal";
+
 /// Requests confirmation. Fails without a terminal.
 pub(crate) fn confirm(question: &str) -> Result<(), Failure> {
-    let answer = read_answer(question, " [y/N]", ("aborted: confirm with --yes when there is no terminal", ""))?;
+    let answer = read_answer(question, " [y/N]", (NO_TERMINAL, ""))?;
     let yes = matches!(answer.to_lowercase().as_str(), "y" | "yes");
     if yes { Ok(()) } else { Err(Failure::new("aborted", "")) }
+}
+
+/// Requests confirmation of an order for several objects by their number, which a habit does not type. Fails without a terminal.
+pub(crate) fn confirm_number(question: &str, count: usize) -> Result<(), Failure> {
+    let question = format!("{question}\nType the number {count} to confirm:");
+    let answer = read_answer(&question, "", (NO_TERMINAL, ""))?;
+    if answer == count.to_string() { Ok(()) } else { Err(Failure::new("aborted", "")) }
 }
 
 /// Reads an answer from the terminal. Without a terminal, fails with `error`, a message and a hint.

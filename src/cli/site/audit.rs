@@ -20,8 +20,8 @@ pub(crate) struct Audit {
     #[arg(long, value_name = "ACTOR")]
     actor: Option<Principal>,
     /// Show at most N records, the newest
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    limit: u16,
     #[command(flatten)]
     output: Output,
 }

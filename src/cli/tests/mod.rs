@@ -8,7 +8,7 @@ mod docs;
 
 use super::{
     node::{self, timeline},
-    output::print,
+    output::{self, print},
     *,
 };
 use clap::{CommandFactory as _, error::ErrorKind};
@@ -42,6 +42,23 @@ fn machine() -> (Node, BootSession) {
 #[test]
 fn command_definition_is_valid() {
     Cli::command().debug_assert();
+}
+
+#[test]
+fn unknown_verb_suggests_one_of_the_same_meaning() {
+    for (line, verb) in [
+        ("meshd node delete n1", Some("remove")),
+        ("meshd vm remove v1", Some("delete")),
+        ("meshd slot delete n1/0", None),
+        ("meshd node lst", Some("list")),
+        ("meshd --reason x task ls", Some("list")),
+        ("meshd nodes", Some("node")),
+    ] {
+        let words: Vec<std::ffi::OsString> = line.split(' ').map(Into::into).collect();
+        let typed = line.split(' ').find(|word| ["delete", "remove", "lst", "ls", "nodes"].contains(word)).unwrap();
+        let found = output::usage_error::similar_verb(&Cli::command(), typed, &words);
+        assert_eq!(found.as_deref(), verb, "{line}");
+    }
 }
 
 #[test]
@@ -306,4 +323,20 @@ fn help_is_short_imperative_and_without_pronouns() {
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn vm_deletion_names_the_disks_that_it_wipes() {
+    let volume = |name: &str, more: &str| format!("[[volume]]\nname = \"{name}\"\nformat = \"raw\"\n{more}\n");
+    let text = String::from("name = \"train-7\"\nvcpus = 2\nmemory = \"1G\"\n")
+        + &volume("data", "disk = \"SN-1\"\non_release = \"wipe\"\nadopt = true")
+        + &volume("kept", "disk = \"SN-2\"\nadopt = true");
+    let uuid = "77010203-0405-0607-0809-0a0b0c0d0e01".parse().unwrap();
+    let request =
+        meshd_config::vm::parse(&text, Path::new("vm.toml"), uuid).unwrap_or_else(|faults| panic!("{faults}"));
+    let vm = meshd_api::VmView::new(&meshd_model::work::Vm::new(request, None, Timestamp::EPOCH), false);
+    let question = vm::deletion(&vm, false);
+    assert!(question.contains("train-7 (77010203-") && question.contains("wiped: SN-1 (volume data)"), "{question}");
+    assert!(!question.contains("SN-2"), "{question}");
+    assert!(vm::deletion(&vm, true).contains("not wiped: SN-1"), "{}", vm::deletion(&vm, true));
 }

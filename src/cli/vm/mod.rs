@@ -152,7 +152,7 @@ impl Vm {
                 Vm::Delete { vm, node, yes, force, wait } => {
                     let client = client.forced(force);
                     if !yes {
-                        confirm(&format!("{vm} ends, and all that it wrote is lost. Delete it?"))?;
+                        confirm(&deletion(&client.get(api::GET_VM.path([&vm])).await?, force))?;
                     }
                     let gone = client.post(api::DELETE_VM.path([&vm]), &DeleteVm { node }).await?;
                     match gone.node {
@@ -164,6 +164,18 @@ impl Vm {
             }
         })
     }
+}
+
+/// Returns the question before the deletion of a VM.
+pub(super) fn deletion(vm: &VmView, force: bool) -> String {
+    let node = vm.node.map(|node| format!(", on {node}")).unwrap_or_default();
+    let disks = match vm.wiped_disks().join(", ") {
+        none if none.is_empty() => String::new(),
+        disks if force => format!("\n--force: its disks are not wiped: {disks}"),
+        disks => format!("\nits disks are wiped: {disks}"),
+    };
+    let (name, uuid, state) = (&vm.name, vm.uuid, vm.state.as_str());
+    format!("{name} ({uuid}, {state}{node}) ends, and all that it wrote is lost{disks}\nDelete it?")
 }
 
 /// Reads a VM file with the templates of the site. Reports faults of the file before an unreachable central node.

@@ -1,6 +1,7 @@
 //! Who may tell meshd what to do: the admin plane by HTTPS, and what the process itself may do.
 
 mod browser;
+mod confirmations;
 mod fencing;
 pub mod https;
 mod operator;

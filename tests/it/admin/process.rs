@@ -154,3 +154,31 @@ fn meshd_as_root_logs_it_and_dumps_no_core() {
     assert!(limits.lines().any(|line| line.starts_with("Max core file size        0")), "{limits}");
     assert!(world.stop().success());
 }
+
+#[test]
+fn full_output_gives_an_exit_code_and_no_panic() {
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let code = |program: &str, args: &[&str], out: bool, err: bool| {
+        let mut command = Command::new(program);
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if out {
+            command.stdout(full());
+        }
+        if err {
+            command.stderr(full());
+        }
+        command.status().unwrap().code()
+    };
+    let (meshd, agent) = (env!("CARGO_BIN_EXE_meshd"), env!("CARGO_BIN_EXE_mesh-agent"));
+    for (program, args) in [
+        (meshd, &["id", "--mac", "02:00:00:00:00:01"][..]),
+        (meshd, &["--help"]),
+        (meshd, &["--version"]),
+        (agent, &["facts"]),
+    ] {
+        assert_eq!(code(program, args, true, true), Some(1), "{args:?}: the output is lost");
+        assert_eq!(code(program, args, false, true), Some(0), "{args:?}: there is no message");
+    }
+    assert_eq!(code(meshd, &["node", "delete"], true, true), Some(2), "a usage error");
+    assert_eq!(code(agent, &["run", "--config", "/nowhere"], true, true), Some(1));
+}

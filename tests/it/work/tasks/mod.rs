@@ -1,11 +1,12 @@
 //! Tasks on two machines: the real daemon, two real agents in namespaces of their own, and the real MPICH.
 
+mod attached;
 pub mod rig;
 
 use crate::world::{World, stderr};
 use rig::{LEFT, Rig};
 use serde_json::Value;
-use std::fs;
+use std::{fs, process::Command};
 
 /// How long a process sleeps that leaves its task: known by it.
 const ESCAPED: &str = "271828";
@@ -266,6 +267,12 @@ fn node_exec_returns_exit_code_and_output_of_the_program() {
     let audit = rig.world.json(&["audit", "-o", "json"]);
     let line = audit.as_array().unwrap().iter().rev().find(|line| line["verb"] == "task-run").cloned().unwrap();
     assert!(line["detail"].as_str().unwrap().contains("exit 3"), "{line}");
+    let mut curl = Command::new("curl");
+    curl.arg("--silent").arg("--unix-socket").arg(rig.world.path("admin.sock")).arg("http://meshd/metrics");
+    let metrics = String::from_utf8(curl.output().unwrap().stdout).unwrap();
+    for line in ["meshd_task_start_seconds_count 1\n", "meshd_task_seconds_count{state=\"failed\"} 1\n"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
 
     let begun = rig.begin(&["--launcher", "none", "--", "/bin/sleep", "1000"]);
     let (code, _, stderr_text) = exec(&["--", "/bin/true"]);

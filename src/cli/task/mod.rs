@@ -1,28 +1,28 @@
 //! `meshd task`: runs and cancels programs on nodes, and prints their output.
+//!
+//! | module | content |
+//! | --- | --- |
+//! | `attached` | a task whose output the command prints until it ends: signals, a closed output, standard input |
+
+mod attached;
 
 use super::{
     Context, Failure,
     client::AdminClient,
     output::{
-        print::{self, Output, ago, clean, fields, now, table},
-        writer::{ForeignOutput, RawOutput},
+        print::{self, Output, ago, fields, now, table},
+        writer::RawOutput,
     },
     wait,
 };
+use attached::{OnInterrupt, TaskStream, run_attached};
 use clap::{Args, Subcommand, ValueEnum};
-use meshd_api::{RunTask, TaskOutput, TaskView, routes as api};
+use meshd_api::{RunTask, TaskView, routes as api};
 use meshd_config::reader::parse_duration;
-use meshd_model::work::task::{Launcher, TaskCause, TaskState};
-use meshd_proto::task::{Stream, TaskUser};
+use meshd_model::work::task::{Launcher, TaskState};
+use meshd_proto::task::TaskUser;
 use meshd_types::TaskId;
-use std::time::{Duration, Instant};
-
-/// Time for a restart of the central node while a task is followed.
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Interval between two attempts.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Exit code after an interrupt: the task continues.
-const DETACHED: u8 = 130;
+use std::time::Duration;
 
 /// A task has its nodes for itself, and ends on all of them.
 #[derive(Debug, Subcommand)]
@@ -81,7 +81,7 @@ pub(super) struct RunCommand {
     /// Print the task ID and return
     #[arg(long)]
     detach: bool,
-    /// Cancel the task on Ctrl-C
+    /// Cancel the task on a signal or a closed output
     #[arg(long, conflicts_with = "detach")]
     cancel_on_interrupt: bool,
     #[command(flatten)]
@@ -158,9 +158,10 @@ impl RunCommand {
         };
         if self.detach {
             let task = wait(client.post(api::RUN_TASK.path([]), &order))?;
-            return print::write(&format!("{}\n", task.id));
+            return print::write(&format!("{}\n", task.id)).inspect_err(|_| message!("task {} runs", task.id));
         }
-        wait(submit(client, &order, self.cancel_on_interrupt, self.raw))
+        let on_interrupt = if self.cancel_on_interrupt { OnInterrupt::Cancel } else { OnInterrupt::Detach };
+        wait(run_attached(client, &order, on_interrupt, self.raw))
     }
 }
 
@@ -183,7 +184,7 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// Runs the program, prints its output and ends with its exit code. An interrupt cancels the task.
+    /// Runs the program, prints its output and ends with its exit code. A signal or a closed output cancels the task.
     pub(super) async fn run(self, client: &AdminClient) -> Result<(), Failure> {
         let order = RunTask {
             group: None,
@@ -195,115 +196,7 @@ impl Exec {
             user: self.user.unwrap_or_default(),
             timeout_s: self.timeout.map(|limit| limit.as_secs()),
         };
-        submit(client, &order, true, self.raw).await
-    }
-}
-
-/// Starts a task and shows its output until it ends or the user interrupts.
-async fn submit(
-    client: &AdminClient,
-    order: &RunTask,
-    cancel_on_interrupt: bool,
-    raw: RawOutput,
-) -> Result<(), Failure> {
-    let task = client.post(api::RUN_TASK.path([]), order).await?;
-    let nodes: Vec<String> = task.nodes.iter().map(|node| node.node.to_string()).collect();
-    message!("task {} on {}", task.id, nodes.join(" "));
-    let mut output = TaskStream::new(task.id, raw);
-    let done = tokio::select! {
-        task = output.follow(client) => Some(task?),
-        _ = tokio::signal::ctrl_c() => None,
-    };
-    let ended = match done {
-        Some(task) => exit_result(&task),
-        None => interrupted(client, &mut output, cancel_on_interrupt).await,
-    };
-    output.output.end();
-    ended
-}
-
-async fn interrupted(client: &AdminClient, output: &mut TaskStream, cancel: bool) -> Result<(), Failure> {
-    let task = output.task;
-    if cancel {
-        client.post(api::CANCEL_TASK.path([&task]), &()).await?;
-        return exit_result(&output.follow(client).await?);
-    }
-    message!("task {task} goes on\n  hint: meshd task logs --follow {task}; meshd task cancel {task}");
-    Err(Failure::of_program(DETACHED))
-}
-
-/// The output of a task, printed from its beginning.
-struct TaskStream {
-    task: TaskId,
-    /// Offset of the first byte that is not printed.
-    from: u64,
-    output: ForeignOutput,
-}
-
-impl TaskStream {
-    fn new(task: TaskId, raw: RawOutput) -> Self {
-        TaskStream { task, from: 0, output: ForeignOutput::new(raw) }
-    }
-
-    /// Prints the output until the task ends, across restarts of the central node.
-    async fn follow(&mut self, client: &AdminClient) -> Result<TaskView, Failure> {
-        let mut last_response = Instant::now();
-        loop {
-            let before = self.from;
-            let complete = match self.print(client, true).await {
-                Err(failure) if failure.is_of_output() => return Err(failure),
-                printed => printed.is_ok(),
-            };
-            match client.get(api::GET_TASK.path([&self.task])).await {
-                Ok(view) if view.state.is_final() && complete => return Ok(view),
-                Ok(_) => last_response = Instant::now(),
-                Err(failure) if last_response.elapsed() > RECONNECT_TIMEOUT => return Err(failure),
-                Err(_) => {}
-            }
-            if before == self.from {
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
-
-    /// Prints new output.
-    async fn print(&mut self, client: &AdminClient, follow: bool) -> Result<(), Failure> {
-        let path = api::GET_TASK_OUTPUT.path([&self.task]).with("follow", follow).with("from", self.from);
-        let lines = client.lines(path, |output, length| {
-            match output {
-                TaskOutput::Dropped { dropped } => {
-                    self.from += dropped;
-                    message!("meshd: {} of output were not kept here", print::bytes(dropped));
-                }
-                TaskOutput::Piece(line) => {
-                    self.from += length as u64;
-                    let bytes = line.data.into_bytes().unwrap_or_default();
-                    match line.stream {
-                        Stream::Out => self.output.out(&bytes)?,
-                        Stream::Err => self.output.err(&bytes),
-                    }
-                }
-            }
-            Ok(())
-        });
-        lines.await
-    }
-}
-
-/// Returns the exit code of the program, else 1.
-fn exit_result(task: &TaskView) -> Result<(), Failure> {
-    match (task.state, task.code) {
-        (TaskState::Succeeded, _) => Ok(()),
-        (_, Some(code)) if task.cause.as_deref() == Some(TaskCause::Exited.as_str()) => {
-            message!("task {} ended with exit code {code}", task.id);
-            Err(Failure::of_program(code))
-        }
-        _ => {
-            let node = task.node.map(|node| format!(" (node {node})")).unwrap_or_default();
-            let cause = task.cause.as_deref().unwrap_or_default();
-            let message = format!("task {} {}: {cause}: {}{node}", task.id, task.state.as_str(), clean(&task.detail));
-            Err(Failure::new(message, format!("meshd task show {}", task.id)))
-        }
+        run_attached(client, &order, OnInterrupt::Cancel, self.raw).await
     }
 }
 

@@ -1,0 +1,57 @@
+//! Errors of the command line, with the verb that was probably meant, and help texts.
+
+use super::writer::{write, write_message};
+use crate::cli::Cli;
+use clap::{
+    Command, CommandFactory as _, Error,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use meshd_config::nearest;
+use std::{ffi::OsString, process::ExitCode};
+
+/// Verbs of other programs, each with the verbs of the same meaning here.
+const SYNONYMS: [(&[&str], &[&str]); 6] = [
+    (&["delete", "remove", "rm", "del", "destroy", "erase"], &["delete", "remove"]),
+    (&["ls", "get", "status"], &["list", "show"]),
+    (&["describe", "inspect", "info", "get", "status"], &["show"]),
+    (&["add", "new", "define"], &["create", "add", "new"]),
+    (&["log", "journal"], &["logs"]),
+    (&["shutdown", "poweroff", "kill"], &["stop", "cancel"]),
+];
+
+/// Prints help, a version or an error. Help that cannot be written is an error.
+pub(crate) fn print(mut error: Error, words: &[OsString]) -> ExitCode {
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        suggest(&mut error, words);
+    }
+    if error.use_stderr() {
+        write_message(&error.render().to_string());
+        return ExitCode::from(2);
+    }
+    match write(&error.render().to_string()) {
+        Err(failure) if !failure.is_broken_pipe() => {
+            failure.print();
+            failure.code()
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Replaces the suggestion of clap, which compares letters only: `delete` is near `release`, and no verb of that meaning.
+fn suggest(error: &mut Error, words: &[OsString]) {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand).cloned() else { return };
+    error.remove(ContextKind::SuggestedSubcommand);
+    if let Some(verb) = similar_verb(&Cli::command(), &typed, words) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![verb]));
+    }
+}
+
+/// Returns the verb with the meaning or the spelling of `typed`, in the command that the words before it name.
+pub(crate) fn similar_verb(command: &Command, typed: &str, words: &[OsString]) -> Option<String> {
+    let before = words.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != typed);
+    let group = before.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let verbs: Vec<&str> = group.get_subcommands().filter(|verb| !verb.is_hide_set()).map(Command::get_name).collect();
+    let meant = SYNONYMS.iter().filter(|(words, _)| words.contains(&typed)).flat_map(|(_, here)| *here);
+    let meant = meant.copied().find(|verb| verbs.contains(verb));
+    meant.or_else(|| nearest(typed, verbs.iter().copied())).map(str::to_owned)
+}
